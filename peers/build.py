@@ -1,0 +1,162 @@
+"""Build the real programs that tests and benchmarks run against, once, into a cache outside the tree.
+
+Each peer is a Go main package of a module required by name in a `go.mod` beside this file, which is the one
+place that says its version. A finished binary lies at `<cache>/<name>-<version>-<go version>/<name>`; it is
+built beside that place and renamed, so an interrupted build never leaves half a program behind.
+
+    python3 peers/build.py [NAME ...]     build what is missing (all by default), print each path
+    python3 peers/build.py --list         print names and paths without building
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+CACHE = Path(
+    os.environ.get("HERDER_PEERS_CACHE")
+    or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "herder" / "peers"
+)
+
+
+@dataclass(frozen=True)
+class Peer:
+    name: str
+    wrapper: str  # the folder beside this file whose go.mod requires the module
+    module: str  # whose version keys the cache
+    package: str  # a main package by import path, or ./folder for a program of our own
+    stamp: bool = False  # write the Kubernetes version into the binary, as its own build does
+    test_binary: bool = False  # built by `go test -c`
+    data: tuple[str, ...] = ()  # folders of the module's source to keep beside the binary
+
+
+PEERS = (
+    Peer("etcd", "etcd", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3"),
+    Peer("kube-apiserver", "kube", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", stamp=True),
+    Peer("kubectl", "kube", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kubectl", stamp=True),
+    Peer(
+        "kube-controller-manager",
+        "kube",
+        "k8s.io/kubernetes",
+        "k8s.io/kubernetes/cmd/kube-controller-manager",
+        stamp=True,
+    ),
+    Peer("informer", "kube", "k8s.io/kubernetes", "./informer"),
+    Peer("e2e", "kube", "k8s.io/kubernetes", "./e2e", stamp=True, test_binary=True),
+    Peer("helm", "helm", "helm.sh/helm/v3", "helm.sh/helm/v3/cmd/helm"),
+    Peer(
+        "capi-core",
+        "capi",
+        "sigs.k8s.io/cluster-api",
+        "sigs.k8s.io/cluster-api",
+        data=("config/crd/bases", "config/webhook"),
+    ),
+)
+BY_NAME = {peer.name: peer for peer in PEERS}
+
+
+def go(*args: str, cwd: Path, quiet: bool = False) -> str:
+    env = os.environ | {"GOTOOLCHAIN": "local", "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod -buildvcs=false"}
+    done = subprocess.run(
+        ["go", *args],
+        cwd=cwd,
+        env=env,
+        check=False,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE if quiet else None,
+    )
+    if done.returncode:
+        raise SystemExit(f"peers: 'go {' '.join(args[:2])} …' failed in {cwd.name}\n{done.stderr or ''}")
+    return done.stdout.strip()
+
+
+def go_version() -> str:
+    if shutil.which("go") is None:
+        raise SystemExit("peers: Go 1.26 is needed to build the peers; install it and run again")
+    return go("env", "GOVERSION", cwd=HERE)
+
+
+def module_version(peer: Peer) -> str:
+    """The required version, read from go.mod rather than asked of `go list`, which would want the network."""
+    text = (HERE / peer.wrapper / "go.mod").read_text()
+    match = re.search(rf"^\s*(?:require\s+)?{re.escape(peer.module)} (v\S+)", text, re.MULTILINE)
+    if match is None:
+        raise SystemExit(f"peers: {peer.wrapper}/go.mod does not require {peer.module}")
+    return match.group(1)
+
+
+def key(peer: Peer, toolchain: str) -> str:
+    version = module_version(peer)
+    if peer.package.startswith("./"):
+        sources = sorted((HERE / peer.wrapper / peer.package).glob("*.go"))
+        digest = hashlib.sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()
+        version += "-" + digest[:10]
+    return f"{peer.name}-{version}-{toolchain}"
+
+
+def path_of(name: str, toolchain: str | None = None) -> Path:
+    peer = BY_NAME[name]
+    return CACHE / key(peer, toolchain or go_version()) / peer.name
+
+
+def build(peer: Peer, toolchain: str) -> Path:
+    target = CACHE / key(peer, toolchain) / peer.name
+    if target.exists():
+        return target
+    started = time.monotonic()
+    print(f"peers: building {target.parent.name} …", file=sys.stderr, flush=True)
+    staging = target.parent.with_name(f".{target.parent.name}.{os.getpid()}")
+    staging.mkdir(parents=True)
+    wrapper = HERE / peer.wrapper
+    command = ["test", "-c"] if peer.test_binary else ["build"]
+    go(*command, "-trimpath", "-ldflags", ldflags(peer), "-o", str(staging / peer.name), peer.package, cwd=wrapper)
+    if peer.data:
+        source = Path(go("list", "-m", "-f", "{{.Dir}}", peer.module, cwd=wrapper))
+        for folder in peer.data:
+            shutil.copytree(source / folder, staging / folder, copy_function=shutil.copyfile)
+    staging.rename(target.parent)
+    print(f"peers: {peer.name} built in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    return target
+
+
+def ldflags(peer: Peer) -> str:
+    flags = "-s -w"
+    if peer.stamp:
+        version = module_version(peer)
+        major, minor = version.removeprefix("v").split(".")[:2]
+        stamp = {"gitVersion": version, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+        flags += "".join(f" -X k8s.io/component-base/version.{k}={v}" for k, v in stamp.items())
+    return flags
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which peers (default: all)")
+    parser.add_argument("--list", action="store_true", help="print names and paths, build nothing")
+    options = parser.parse_args()
+    unknown = [name for name in options.names if name not in BY_NAME]
+    if unknown:
+        parser.error(f"no such peer: {', '.join(unknown)} (there are: {', '.join(BY_NAME)})")
+    toolchain = go_version()
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / ".lock").open("w") as lock:  # two builds at once would only fight for the same cores
+        if not options.list:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        for name in options.names or BY_NAME:
+            peer = BY_NAME[name]
+            print(f"{name}\t{path_of(name, toolchain) if options.list else build(peer, toolchain)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""A request and its answer, as both sides see them, whatever carries them.
+
+The HTTP front turns sockets into these; the in-process transport makes them directly. So a caller inside the
+process skips TLS, framing and parsing of HTTP, and nothing else: authentication aside, it walks the same road.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+from urllib.parse import parse_qsl, urlencode
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who asks, as authentication found it."""
+
+    name: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+class Query:
+    """Query parameters in order, repeated ones kept."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: Sequence[tuple[str, str]] = ()) -> None:
+        self.items = list(items)
+
+    @classmethod
+    def parse(cls, text: str) -> Query:
+        return cls(parse_qsl(text, keep_blank_values=True))
+
+    def get(self, name: str, default: str = "") -> str:
+        return next((value for key, value in self.items if key == name), default)
+
+    def all(self, name: str) -> list[str]:
+        return [value for key, value in self.items if key == name]
+
+    def __contains__(self, name: str) -> bool:
+        return any(key == name for key, _ in self.items)
+
+    def __str__(self) -> str:
+        return urlencode(self.items)
+
+
+@dataclass(slots=True)
+class Request:
+    method: str
+    path: str  # percent-decoded
+    query: Query = field(default_factory=Query)
+    headers: Mapping[str, str] = field(default_factory=dict)  # names in lower case; repeated ones joined by ", "
+    body: bytes = b""
+    remote: str = ""  # address of the caller, for the audit log
+    client_certificate: bytes | None = None  # DER, already verified against our client CA
+    user: User | None = None  # set for callers inside the process, who need no authentication
+
+
+@dataclass(slots=True)
+class Response:
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes | Sequence[bytes] = b""  # a sequence is sent piece by piece, so a long list is never joined
+    stream: AsyncIterator[bytes] | None = None  # instead of a body: a watch, a followed log
+    warnings: list[str] = field(default_factory=list)  # texts for Warning headers
+
+    def content(self) -> bytes:
+        return self.body if isinstance(self.body, bytes) else b"".join(self.body)
+
+
+class Transport(Protocol):
+    """How a client reaches an API server: over HTTP, through a tunnel, or inside this process."""
+
+    async def send(self, request: Request) -> Response: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,252 @@
+"""Errors as the Kubernetes API says them: one exception, one `Status` body, the real server's words.
+
+Everything that refuses a request raises a `StatusError`; the client raises the same classes for answers it
+gets, so a caller never needs to know whether the server was in this process. Messages are those of
+apimachinery's `errors` and `field` packages, because people and programs match on them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from herder.engine.meta.kinds import GroupKind, GroupResource, Object
+
+
+class StatusError(Exception):
+    """A failed API call. Subclasses fix `code` and `reason`; `details` is the Status's details or None."""
+
+    code = 500
+    reason = "InternalError"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        details: Object | None = None,
+        code: int | None = None,
+        reason: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+        self.headers = headers or {}
+        if code is not None:
+            self.code = code
+        if reason is not None:
+            self.reason = reason
+
+    def to_status(self) -> Object:
+        status: Object = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
+        status["message"] = self.message
+        if self.reason:
+            status["reason"] = self.reason
+        if self.details:
+            status["details"] = self.details
+        status["code"] = self.code
+        return status
+
+    @staticmethod
+    def from_status(status: Object, http_code: int) -> StatusError:
+        """The exception for a Status body, by its reason, or by the HTTP code where it names none."""
+        code = status.get("code") or http_code
+        reason = status.get("reason") or ""
+        kind = _BY_REASON.get(reason) or (_BY_CODE.get(code, StatusError) if not reason else StatusError)
+        return kind(status.get("message") or "", details=status.get("details"), code=code, reason=reason)
+
+
+class BadRequest(StatusError):
+    code, reason = 400, "BadRequest"
+
+
+class Unauthorized(StatusError):
+    code, reason = 401, "Unauthorized"
+
+
+class Forbidden(StatusError):
+    code, reason = 403, "Forbidden"
+
+
+class NotFound(StatusError):
+    code, reason = 404, "NotFound"
+
+
+class MethodNotAllowed(StatusError):
+    code, reason = 405, "MethodNotAllowed"
+
+
+class NotAcceptable(StatusError):
+    code, reason = 406, "NotAcceptable"
+
+
+class AlreadyExists(StatusError):
+    code, reason = 409, "AlreadyExists"
+
+
+class Conflict(StatusError):
+    code, reason = 409, "Conflict"
+
+
+class Expired(StatusError):
+    code, reason = 410, "Expired"
+
+
+class RequestEntityTooLarge(StatusError):
+    code, reason = 413, "RequestEntityTooLarge"
+
+
+class UnsupportedMediaType(StatusError):
+    code, reason = 415, "UnsupportedMediaType"
+
+
+class Invalid(StatusError):
+    code, reason = 422, "Invalid"
+
+
+class TooManyRequests(StatusError):
+    code, reason = 429, "TooManyRequests"
+
+
+class InternalError(StatusError):
+    code, reason = 500, "InternalError"
+
+
+class ServiceUnavailable(StatusError):
+    code, reason = 503, "ServiceUnavailable"
+
+
+class ServerTimeout(StatusError):
+    code, reason = 500, "ServerTimeout"
+
+
+class Timeout(StatusError):
+    code, reason = 504, "Timeout"
+
+
+_KINDS: tuple[type[StatusError], ...] = (
+    BadRequest, Unauthorized, Forbidden, NotFound, MethodNotAllowed, NotAcceptable, AlreadyExists, Conflict, Expired,
+    RequestEntityTooLarge, UnsupportedMediaType, Invalid, TooManyRequests, InternalError, ServiceUnavailable,
+    ServerTimeout, Timeout,
+)  # fmt: skip
+_BY_REASON = {kind.reason: kind for kind in _KINDS} | {"Gone": Expired}
+_BY_CODE = {kind.code: kind for kind in reversed(_KINDS)}
+
+
+def resource_details(resource: GroupResource, name: str = "") -> Object:
+    details: Object = {}
+    if name:
+        details["name"] = name
+    if resource.group:
+        details["group"] = resource.group
+    if resource.resource:
+        details["kind"] = resource.resource
+    return details
+
+
+def not_found(resource: GroupResource, name: str) -> NotFound:
+    return NotFound(f'{resource} "{name}" not found', details=resource_details(resource, name))
+
+
+def already_exists(resource: GroupResource, name: str) -> AlreadyExists:
+    return AlreadyExists(f'{resource} "{name}" already exists', details=resource_details(resource, name))
+
+
+def conflict(resource: GroupResource, name: str, why: str) -> Conflict:
+    message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
+    return Conflict(message, details=resource_details(resource, name))
+
+
+MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
+
+
+def forbidden(resource: GroupResource, name: str, why: str) -> Forbidden:
+    subject = f'{resource} "{name}"' if name else str(resource)
+    return Forbidden(f"{subject} is forbidden: {why}", details=resource_details(resource, name))
+
+
+# --- field errors -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One thing wrong with one field. `kind` is a FieldValue* cause reason."""
+
+    kind: str
+    field: str
+    body: str  # what follows "<field>: " in messages
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.body}" if self.field else self.body
+
+    def cause(self) -> Object:
+        return {"reason": self.kind, "message": self.body, "field": self.field}
+
+
+def required(field: str, detail: str = "") -> FieldError:
+    return FieldError("FieldValueRequired", field, _with("Required value", detail))
+
+
+def invalid_value(field: str, value: Any, detail: str) -> FieldError:
+    return FieldError("FieldValueInvalid", field, _with(f"Invalid value: {show(value)}", detail))
+
+
+def type_invalid(field: str, value: Any, detail: str) -> FieldError:
+    return FieldError("FieldValueTypeInvalid", field, _with(f"Invalid value: {show(value)}", detail))
+
+
+def not_supported(field: str, value: Any, supported: Sequence[Any]) -> FieldError:
+    choices = ", ".join(f'"{item}"' if isinstance(item, str) else str(item) for item in supported)
+    detail = f"supported values: {choices}" if supported else ""
+    return FieldError("FieldValueNotSupported", field, _with(f"Unsupported value: {show(value)}", detail))
+
+
+def duplicate(field: str, value: Any) -> FieldError:
+    return FieldError("FieldValueDuplicate", field, f"Duplicate value: {show(value)}")
+
+
+def forbidden_field(field: str, detail: str) -> FieldError:
+    return FieldError("FieldValueForbidden", field, _with("Forbidden", detail))
+
+
+def too_long(field: str, limit: int) -> FieldError:
+    unit = "byte" if limit == 1 else "bytes"
+    return FieldError("FieldValueTooLong", field, f"Too long: may not be more than {limit} {unit}")
+
+
+def too_many(field: str, actual: int, limit: int) -> FieldError:
+    unit = "item" if limit == 1 else "items"
+    return FieldError("FieldValueTooMany", field, f"Too many: {actual}: must have at most {limit} {unit}")
+
+
+def not_found_value(field: str, value: Any) -> FieldError:
+    return FieldError("FieldValueNotFound", field, f"Not found: {show(value)}")
+
+
+def show(value: Any) -> str:
+    """A value as Go's field errors print it: strings and whole objects as JSON, `null` for nothing."""
+    if value is None:
+        return "null"
+    if isinstance(value, (str, bool, int, float, dict, list)):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+    return str(value)
+
+
+def _with(head: str, detail: str) -> str:
+    return f"{head}: {detail}" if detail else head
+
+
+def invalid(kind: GroupKind, name: str, errors: Iterable[FieldError]) -> Invalid:
+    listed = list(errors)
+    if len(listed) == 1:
+        told = str(listed[0])
+    else:
+        told = "[" + ", ".join(dict.fromkeys(str(error) for error in listed)) + "]"
+    details: Object = {"name": name} if name else {}
+    if kind.group:
+        details["group"] = kind.group
+    details["kind"] = kind.kind
+    details["causes"] = [error.cause() for error in listed]
+    return Invalid(f'{kind} "{name}" is invalid: {told}', details=details)

@@ -1,0 +1,319 @@
+"""Label and field selectors: parsed once, matched many times."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from herder.engine.meta import names
+from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value, required
+
+
+class SelectorError(ValueError):
+    """A selector that cannot be parsed; its text is what the real server answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    key: str
+    operator: str  # one of: in, notin, =, ==, !=, exists, !, gt, lt
+    values: tuple[str, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        present = self.key in labels
+        match self.operator:
+            case "in" | "=" | "==":
+                return present and labels[self.key] in self.values
+            case "notin" | "!=":
+                return not present or labels[self.key] not in self.values
+            case "exists":
+                return present
+            case "!":
+                return not present
+            case _:
+                return present and self._compares(labels[self.key])
+
+    def _compares(self, value: str) -> bool:
+        try:
+            left, right = int(value), int(self.values[0])
+        except ValueError:
+            return False
+        return left > right if self.operator == "gt" else left < right
+
+    def __str__(self) -> str:
+        match self.operator:
+            case "exists":
+                return self.key
+            case "!":
+                return f"!{self.key}"
+            case "in" | "notin":
+                return f"{self.key} {self.operator} ({','.join(sorted(self.values))})"
+            case "gt":
+                return f"{self.key}>{self.values[0]}"
+            case "lt":
+                return f"{self.key}<{self.values[0]}"
+            case _:
+                return f"{self.key}{self.operator}{self.values[0]}"
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSelector:
+    requirements: tuple[Requirement, ...] = ()
+
+    def matches(self, labels: Mapping[str, str] | None) -> bool:
+        present = labels or {}
+        return all(requirement.matches(present) for requirement in self.requirements)
+
+    def __bool__(self) -> bool:
+        return bool(self.requirements)
+
+    def __str__(self) -> str:
+        return ",".join(str(requirement) for requirement in self.requirements)
+
+
+EVERYTHING = LabelSelector()
+
+_TOKEN = re.compile(r"\s*(?:(==|!=|[=!,()<>])|([^\s=!,()<>]+))")
+
+
+def parse_label_selector(text: str) -> LabelSelector:
+    """The string form used in `labelSelector=` query parameters."""
+    return _LabelParser(text).parse()
+
+
+class _LabelParser:
+    """Recursive descent over the grammar of apimachinery's labels.Parse."""
+
+    def __init__(self, text: str) -> None:
+        self.tokens: list[str] = []
+        position = 0
+        stripped = text.rstrip()
+        while position < len(stripped):
+            match = _TOKEN.match(stripped, position)
+            if match is None:  # pragma: no cover - the pattern accepts every character
+                raise SelectorError(f"unable to parse requirement: {text}")
+            self.tokens.append(match.group(1) or match.group(2))
+            position = match.end()
+        self.at = 0
+
+    def parse(self) -> LabelSelector:
+        requirements: list[Requirement] = []
+        if not self.tokens:
+            return EVERYTHING
+        while True:
+            requirements.append(self._requirement())
+            token = self._next()
+            if token == "":
+                return LabelSelector(tuple(sorted(requirements, key=lambda item: item.key)))
+            if token != ",":
+                raise SelectorError(f"found '{token}', expected: ',' or 'end of string'")
+            if self._peek() in {"", ","}:
+                raise SelectorError(f"found '{self._peek()}', expected: identifier after ','")
+
+    def _peek(self) -> str:
+        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+
+    def _next(self) -> str:
+        token = self._peek()
+        self.at += 1
+        return token
+
+    def _requirement(self) -> Requirement:
+        if self._peek() == "!":
+            self._next()
+            return _checked(Requirement(self._key(), "!"))
+        key = self._key()
+        if self._peek() in {"", ","}:
+            return _checked(Requirement(key, "exists"))
+        operator = self._next()
+        if operator in {"in", "notin"}:
+            return _checked(Requirement(key, operator, self._values()))
+        if operator in {"=", "==", "!="}:
+            return _checked(Requirement(key, operator, (self._exact_value(),)))
+        if operator in {"<", ">"}:
+            return _checked(Requirement(key, "gt" if operator == ">" else "lt", (self._exact_value(),)))
+        raise SelectorError(f"found '{operator}', expected: in, notin, =, ==, !=, gt, lt")
+
+    def _key(self) -> str:
+        token = self._next()
+        if token in {"", ",", "(", ")", "=", "==", "!=", "<", ">", "!"}:
+            raise SelectorError(f"found '{token}', expected: !, identifier, or 'end of string'")
+        return token
+
+    def _exact_value(self) -> str:
+        if self._peek() in {"", ","}:
+            return ""
+        token = self._next()
+        if token in {"(", ")", "=", "==", "!=", "<", ">", "!"}:
+            raise SelectorError(f"found '{token}', expected: identifier")
+        return token
+
+    def _values(self) -> tuple[str, ...]:
+        opening = self._next()
+        if opening != "(":
+            raise SelectorError(f"found '{opening}' expected: '('")
+        values: set[str] = set()
+        expecting_value = True
+        while True:
+            token = self._next()
+            if token == ")":
+                if expecting_value:
+                    values.add("")
+                return tuple(sorted(values))
+            if token == ",":
+                if expecting_value:
+                    values.add("")
+                expecting_value = True
+            elif token == "" or token in {"(", "=", "==", "!=", "<", ">", "!"} or not expecting_value:
+                raise SelectorError(f"found '{token}', expected: ',', ')' or identifier")
+            else:
+                values.add(token)
+                expecting_value = False
+
+
+_NOT_INTEGER = "for 'Gt', 'Lt' operators, the value must be an integer"
+
+
+def _checked(requirement: Requirement) -> Requirement:
+    problems: list[FieldError] = []
+    for complaint in names.qualified_name(requirement.key):
+        problems.append(invalid_value("key", requirement.key, complaint))
+    if requirement.operator in {"gt", "lt"}:
+        try:
+            int(requirement.values[0])
+        except ValueError:
+            problems.append(invalid_value("values[0]", requirement.values[0], _NOT_INTEGER))
+    for position, value in enumerate(requirement.values):
+        for complaint in names.label_value(value):
+            problems.append(invalid_value(f"values[{position}][{requirement.key}]", value, complaint))
+    if problems:
+        shown = str(problems[0]) if len(problems) == 1 else "[" + ", ".join(map(str, problems)) + "]"
+        raise SelectorError(f"unable to parse requirement: {shown}")
+    return requirement
+
+
+_OBJECT_OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "!"}
+
+
+def label_selector_from_object(selector: Mapping[str, Any] | None) -> LabelSelector | None:
+    """A `metav1.LabelSelector` object; None (select nothing) for an absent one, everything for an empty one.
+
+    The object is taken as valid: `validate_label_selector` says what is wrong with one.
+    """
+    if selector is None:
+        return None
+    requirements = [Requirement(key, "in", (value,)) for key, value in (selector.get("matchLabels") or {}).items()]
+    for expression in selector.get("matchExpressions") or []:
+        operator = _OBJECT_OPERATORS[expression["operator"]]
+        requirements.append(Requirement(expression["key"], operator, tuple(expression.get("values") or ())))
+    return LabelSelector(tuple(sorted(requirements, key=lambda item: item.key)))
+
+
+def validate_label_selector(selector: Mapping[str, Any] | None, path: str) -> Iterable[FieldError]:
+    for key, value in ((selector or {}).get("matchLabels") or {}).items():
+        for complaint in names.qualified_name(key):
+            yield invalid_value(f"{path}.matchLabels", key, complaint)
+        for complaint in names.label_value(value):
+            yield invalid_value(f"{path}.matchLabels", value, complaint)
+    for position, expression in enumerate((selector or {}).get("matchExpressions") or []):
+        at = f"{path}.matchExpressions[{position}]"
+        operator, values = expression.get("operator"), expression.get("values") or []
+        if operator in {"In", "NotIn"}:
+            if not values:
+                yield required(f"{at}.values", "must be specified when `operator` is 'In' or 'NotIn'")
+        elif operator in {"Exists", "DoesNotExist"}:
+            if values:
+                yield forbidden_field(
+                    f"{at}.values", "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+                )
+        else:
+            yield invalid_value(f"{at}.operator", operator or "", "not a valid selector operator")
+        for complaint in names.qualified_name(expression.get("key") or ""):
+            yield invalid_value(f"{at}.key", expression.get("key") or "", complaint)
+        for index, value in enumerate(values):
+            for complaint in names.label_value(value):
+                yield invalid_value(f"{at}.values[{index}]", value, complaint)
+
+
+# --- field selectors --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRequirement:
+    field: str
+    equal: bool
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSelector:
+    requirements: tuple[FieldRequirement, ...] = ()
+
+    def matches(self, fields: Mapping[str, str]) -> bool:
+        return all((fields.get(item.field, "") == item.value) == item.equal for item in self.requirements)
+
+    def exact(self, field: str) -> str | None:
+        """The one value that `field` must have, where the selector demands one."""
+        for item in self.requirements:
+            if item.equal and item.field == field:
+                return item.value
+        return None
+
+    def __bool__(self) -> bool:
+        return bool(self.requirements)
+
+
+_ESCAPED = {"\\\\": "\\", "\\,": ",", "\\=": "="}
+
+
+def parse_field_selector(text: str) -> FieldSelector:
+    requirements = []
+    for term in _split_unescaped(text):
+        if not term:
+            continue
+        match = re.match(r"((?:\\.|[^\\=!]|!(?!=))*)(==|!=|=)(.*)\Z", term, re.DOTALL)
+        if match is None:
+            raise SelectorError(f"invalid selector: '{term}'; can't understand '{term}'")
+        field, operator, value = match.groups()
+        requirements.append(FieldRequirement(field, operator != "!=", _unescaped(value)))
+    return FieldSelector(tuple(requirements))
+
+
+def _split_unescaped(text: str) -> list[str]:
+    terms, start, position = [], 0, 0
+    while position < len(text):
+        if text[position] == "\\":
+            position += 2
+            continue
+        if text[position] == ",":
+            terms.append(text[start:position])
+            start = position + 1
+        position += 1
+    terms.append(text[start:])
+    return terms
+
+
+def _unescaped(value: str) -> str:
+    out, position = [], 0
+    while position < len(value):
+        if value[position] == "\\":
+            pair = value[position : position + 2]
+            if pair not in _ESCAPED:
+                raise SelectorError(f"invalid field selector: invalid escape sequence: {pair}")
+            out.append(_ESCAPED[pair])
+            position += 2
+        elif value[position] in ",=":
+            raise SelectorError(f"invalid field selector: unescaped character in value: {value[position]}")
+        else:
+            out.append(value[position])
+            position += 1
+    return "".join(out)
+
+
+__all__ = [
+    "EVERYTHING", "FieldRequirement", "FieldSelector", "LabelSelector", "Requirement", "SelectorError",
+    "label_selector_from_object", "parse_field_selector", "parse_label_selector",
+    "validate_label_selector",
+]  # fmt: skip
