@@ -1,0 +1,105 @@
+"""What a request asks for, read from its method and path alone.
+
+The path grammar of the Kubernetes API is fixed, so no router is needed: `/api/<version>/…` for the core group and
+`/apis/<group>/<version>/…` for all others, then optionally a namespace, a resource, a name and a subresource.
+Authorisation, audit and routing all look at the same `RequestInfo`, so they can never disagree about what a path means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from herder.engine.client.wire import Query
+from herder.engine.meta.kinds import GroupResource
+from herder.engine.meta.selectors import SelectorError, parse_field_selector
+
+_VERBS = {"POST": "create", "GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+# Below /namespaces/<name>/ these are subresources of the namespace itself, all else is a resource inside it.
+_NAMESPACE_SUBRESOURCES = frozenset({"status", "finalize"})
+
+_COLLECTION_VERBS = frozenset({"list", "watch", "deletecollection"})
+
+
+@dataclass(frozen=True, slots=True)
+class RequestInfo:
+    verb: str  # get, list, watch, create, update, patch, delete, deletecollection; or the HTTP method in lower case
+    path: str
+    is_resource_request: bool = False
+    group: str = ""
+    version: str = ""
+    namespace: str = ""
+    resource: str = ""
+    subresource: str = ""
+    name: str = ""
+    parts: tuple[str, ...] = ()  # what follows the subresource: proxies take a path there
+
+    @property
+    def group_resource(self) -> GroupResource:
+        return GroupResource(self.group, self.resource)
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+
+def request_info(method: str, path: str, query: Query) -> RequestInfo:
+    """Read a request line. Paths outside the resource grammar answer with the method as their verb."""
+    other = RequestInfo(verb=method.lower(), path=path)
+    parts = [part for part in path.split("/") if part]
+    if len(parts) < 3 or parts[0] not in ("api", "apis"):
+        return other
+    if parts[0] == "apis":
+        if len(parts) < 4:
+            return other
+        group, version, rest = parts[1], parts[2], parts[3:]
+    else:
+        group, version, rest = "", parts[1], parts[2:]
+
+    verb = _VERBS.get(method, "")
+    if rest[0] == "watch":  # the deprecated prefix that turns a get or list into a watch
+        if len(rest) < 2:
+            return other
+        verb, rest = "watch", rest[1:]
+
+    namespace = ""
+    if rest[0] == "namespaces" and len(rest) > 1:
+        namespace = rest[1]
+        if len(rest) > 2 and rest[2] not in _NAMESPACE_SUBRESOURCES:
+            rest = rest[2:]
+    resource = rest[0]
+    name = rest[1] if len(rest) > 1 else ""
+    subresource = rest[2] if len(rest) > 2 else ""
+
+    if not name:
+        if verb == "get":
+            verb = "watch" if query.get("watch").lower() in ("true", "1", "t") else "list"
+            if query.get("watch") == "" and "watch" in query:
+                verb = "watch"
+        elif verb == "delete":
+            verb = "deletecollection"
+        if verb in _COLLECTION_VERBS:
+            name = _selected_name(query)
+    return RequestInfo(
+        verb=verb,
+        path=path,
+        is_resource_request=True,
+        group=group,
+        version=version,
+        namespace=namespace,
+        resource=resource,
+        subresource=subresource,
+        name=name,
+        parts=tuple(rest[3:]),
+    )
+
+
+def _selected_name(query: Query) -> str:
+    """A collection request narrowed by `metadata.name=x` is authorised by that name."""
+    text = query.get("fieldSelector")
+    if "metadata.name" not in text:
+        return ""
+    try:
+        return parse_field_selector(text).exact("metadata.name") or ""
+    except SelectorError:
+        return ""
