@@ -1,0 +1,65 @@
+"""What someone wants to do, and whether they may: the words in which authorisers are asked and answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from herder.engine.client.wire import User
+from herder.engine.meta.errors import Forbidden, resource_details
+from herder.engine.meta.kinds import GroupResource
+
+
+@dataclass(frozen=True, slots=True)
+class AccessAttributes:
+    """One attempt. A resource request has `resource`; any other has only `path`.
+
+    For list, watch and deletecollection `name` is the one that a field selector `metadata.name=…` demands, so that
+    a rule with resourceNames can allow it.
+    """
+
+    verb: str
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+    path: str = ""
+
+    @property
+    def is_resource_request(self) -> bool:
+        return bool(self.resource)
+
+
+class Decision(NamedTuple):
+    allowed: bool
+    reason: str = ""
+
+
+class Authorizer(Protocol):
+    def authorize(self, user: User, attributes: AccessAttributes) -> Decision: ...
+
+
+def forbidden(user: User, attributes: AccessAttributes, reason: str = "") -> Forbidden:
+    """The refusal in the real server's words."""
+    told = refusal(user, attributes)
+    if reason:
+        told = f"{told}: {reason}"
+    if not attributes.is_resource_request:
+        return Forbidden(f"forbidden: {told}", details={})
+    resource = GroupResource(attributes.group, attributes.resource)
+    subject = f'{resource} "{attributes.name}"' if attributes.name else str(resource)
+    return Forbidden(f"{subject} is forbidden: {told}", details=resource_details(resource, attributes.name))
+
+
+def refusal(user: User, attributes: AccessAttributes) -> str:
+    if not attributes.is_resource_request:
+        return f'User "{user.name}" cannot {attributes.verb} path "{attributes.path}"'
+    resource = attributes.resource
+    if attributes.subresource:
+        resource = f"{resource}/{attributes.subresource}"
+    told = f'User "{user.name}" cannot {attributes.verb} resource "{resource}" in API group "{attributes.group}"'
+    if attributes.namespace:
+        return f'{told} in the namespace "{attributes.namespace}"'
+    return f"{told} at the cluster scope"
