@@ -86,3 +86,28 @@ class GroupVersionResource(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.api_version}, Resource={self.resource}"
+
+
+class Kind(NamedTuple):
+    """One version of one kind with all that its URLs need, so that nobody has to ask discovery for what is known."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    namespaced: bool = True
+
+    @property
+    def resource(self) -> GroupVersionResource:
+        return GroupVersionResource(self.group, self.version, self.plural)
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def group_kind(self) -> GroupKind:
+        return GroupKind(self.group, self.kind)
+
+    def __str__(self) -> str:
+        return f"{self.kind}.{self.version}.{self.group}" if self.group else f"{self.kind}.{self.version}"

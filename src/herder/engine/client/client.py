@@ -1,0 +1,285 @@
+"""The Kubernetes API as Python calls: one interface over any `Transport`, plain objects in and out.
+
+A `Client` knows nothing of kinds beyond the resource it is told. Answers are decoded afresh for each caller, so
+nobody shares what another may change. Failures raise the same `StatusError` classes that the server raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from herder.engine.client.wire import Query, Request, Response, Transport
+from herder.engine.meta.errors import Expired, StatusError
+from herder.engine.meta.kinds import GroupVersionResource, Object
+
+JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    items: list[Object]
+    resource_version: str
+    continue_token: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    type: str  # ADDED, MODIFIED, DELETED or BOOKMARK; errors are raised
+    object: Object
+
+
+class Client:
+    def __init__(self, transport: Transport, *, field_manager: str = "herder") -> None:
+        self.transport = transport
+        self.field_manager = field_manager
+
+    async def close(self) -> None:
+        await self.transport.close()
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    async def get(
+        self, resource: GroupVersionResource, name: str, *, namespace: str = "", subresource: str = ""
+    ) -> Object:
+        return await self._object("GET", resource.path(namespace, name, subresource))
+
+    async def list(
+        self,
+        resource: GroupVersionResource,
+        *,
+        namespace: str = "",
+        labels: str = "",
+        fields: str = "",
+        limit: int = 0,
+        continue_token: str = "",
+        resource_version: str = "",
+    ) -> Page:
+        """One page; items carry apiVersion and kind even where the server leaves them to the list."""
+        query = _query(
+            labelSelector=labels,
+            fieldSelector=fields,
+            limit=str(limit) if limit else "",
+            resourceVersion=resource_version,
+        )
+        if continue_token:
+            query.items.append(("continue", continue_token))
+        found = await self._object("GET", resource.path(namespace), query)
+        meta = found.get("metadata") or {}
+        kind = str(found.get("kind", "")).removesuffix("List")
+        items = found.get("items") or []
+        for item in items:
+            item.setdefault("apiVersion", found.get("apiVersion"))
+            item.setdefault("kind", kind)
+        return Page(items, str(meta.get("resourceVersion", "")), str(meta.get("continue", "")))
+
+    async def list_all(
+        self,
+        resource: GroupVersionResource,
+        *,
+        namespace: str = "",
+        labels: str = "",
+        fields: str = "",
+        page_size: int = 500,
+    ) -> Page:
+        """Every page of one consistent list."""
+        items: list[Object] = []
+        token = ""
+        while True:
+            page = await self.list(
+                resource, namespace=namespace, labels=labels, fields=fields, limit=page_size, continue_token=token
+            )
+            items += page.items
+            token = page.continue_token
+            if not token:
+                return Page(items, page.resource_version)
+
+    async def watch(
+        self,
+        resource: GroupVersionResource,
+        *,
+        namespace: str = "",
+        labels: str = "",
+        fields: str = "",
+        resource_version: str = "",
+        initial_events: bool = False,
+        timeout_seconds: int = 0,
+    ) -> AsyncIterator[WatchEvent]:
+        """Events until the server ends the stream. Raises `Expired` when `resource_version` is too old."""
+        query = _query(
+            watch="true",
+            allowWatchBookmarks="true",
+            labelSelector=labels,
+            fieldSelector=fields,
+            resourceVersion=resource_version,
+            timeoutSeconds=str(timeout_seconds) if timeout_seconds else "",
+        )
+        if initial_events:
+            query.items += [("sendInitialEvents", "true"), ("resourceVersionMatch", "NotOlderThan")]
+        response = await self.transport.send(Request("GET", resource.path(namespace), query, _ACCEPT))
+        if response.status >= 400:
+            raise await _failure(response)
+        async for line in _lines(response):
+            event = _decode(line)
+            if event["type"] == "ERROR":
+                error = StatusError.from_status(event["object"], int(event["object"].get("code") or 500))
+                raise Expired(error.message, details=error.details) if error.code == 410 else error
+            yield WatchEvent(event["type"], event["object"])
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    async def create(
+        self,
+        resource: GroupVersionResource,
+        obj: Object,
+        *,
+        namespace: str = "",
+        name: str = "",
+        subresource: str = "",
+        dry_run: bool = False,
+    ) -> Object:
+        """Create an object, or call a subresource of `name` that is created (token, eviction, binding)."""
+        return await self._object(
+            "POST", resource.path(namespace, name, subresource), self._write_query(dry_run), _encode(obj)
+        )
+
+    async def update(
+        self, resource: GroupVersionResource, obj: Object, *, subresource: str = "", dry_run: bool = False
+    ) -> Object:
+        meta = obj["metadata"]
+        path = resource.path(meta.get("namespace", ""), meta["name"], subresource)
+        return await self._object("PUT", path, self._write_query(dry_run), _encode(obj))
+
+    async def patch(
+        self,
+        resource: GroupVersionResource,
+        name: str,
+        patch: Any,
+        *,
+        namespace: str = "",
+        content_type: str = MERGE_PATCH,
+        subresource: str = "",
+        dry_run: bool = False,
+    ) -> Object:
+        path = resource.path(namespace, name, subresource)
+        return await self._object("PATCH", path, self._write_query(dry_run), _encode(patch), content_type)
+
+    async def apply(
+        self,
+        resource: GroupVersionResource,
+        obj: Object,
+        *,
+        field_manager: str = "",
+        force: bool = True,
+        subresource: str = "",
+        dry_run: bool = False,
+    ) -> Object:
+        """Server-side apply: the object as its manager wants it, the server merges."""
+        meta = obj["metadata"]
+        query = self._write_query(dry_run, field_manager)
+        if force:
+            query.items.append(("force", "true"))
+        path = resource.path(meta.get("namespace", ""), meta["name"], subresource)
+        return await self._object("PATCH", path, query, _encode(obj), APPLY_PATCH)
+
+    async def delete(
+        self,
+        resource: GroupVersionResource,
+        name: str,
+        *,
+        namespace: str = "",
+        propagation: str = "Background",
+        uid: str = "",
+        resource_version: str = "",
+        grace_seconds: int | None = None,
+        dry_run: bool = False,
+    ) -> Object:
+        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
+        preconditions = {"uid": uid, "resourceVersion": resource_version}
+        if uid or resource_version:
+            options["preconditions"] = {key: value for key, value in preconditions.items() if value}
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        query = Query([("dryRun", "All")] if dry_run else [])
+        return await self._object("DELETE", resource.path(namespace, name), query, _encode(options))
+
+    # --- the rest -----------------------------------------------------------------------------------------------
+
+    async def raw(
+        self,
+        method: str,
+        path: str,
+        query: Query | None = None,
+        *,
+        body: bytes = b"",
+        headers: dict[str, str] | None = None,
+    ) -> Response:
+        """Any request; the answer is not interpreted."""
+        return await self.transport.send(Request(method, path, query or Query(), headers or {}, body))
+
+    def _write_query(self, dry_run: bool, field_manager: str = "") -> Query:
+        return _query(fieldManager=field_manager or self.field_manager, dryRun="All" if dry_run else "")
+
+    async def _object(
+        self,
+        method: str,
+        path: str,
+        query: Query | None = None,
+        body: bytes = b"",
+        content_type: str = "application/json",
+    ) -> Object:
+        headers = {**_ACCEPT, "content-type": content_type} if body else _ACCEPT
+        response = await self.transport.send(Request(method, path, query or Query(), headers, body))
+        if response.status >= 400:
+            raise await _failure(response)
+        decoded: Object = _decode(await _content(response))
+        return decoded
+
+
+_ACCEPT = {"accept": "application/json"}
+
+
+def _query(**parameters: str) -> Query:
+    return Query([(name, value) for name, value in parameters.items() if value])
+
+
+async def _content(response: Response) -> bytes:
+    if response.stream is None:
+        return response.content()
+    return b"".join([chunk async for chunk in response.stream])
+
+
+async def _failure(response: Response) -> StatusError:
+    content = await _content(response)
+    try:
+        status = _decode(content)
+    except msgspec.DecodeError:
+        status = None
+    if not isinstance(status, dict) or status.get("kind") != "Status":
+        # Something between us and the API server answered: say what, briefly.
+        text = content.decode(errors="replace").strip()[:300]
+        status = {"message": text or f"the server answered HTTP {response.status}"}
+    return StatusError.from_status(status, response.status)
+
+
+async def _lines(response: Response) -> AsyncIterator[bytes]:
+    """Whole lines of a stream, however it was cut into chunks."""
+    if response.stream is None:
+        for line in response.content().splitlines():
+            yield line
+        return
+    held = b""
+    async for chunk in response.stream:
+        *lines, held = (held + chunk).split(b"\n")
+        for line in lines:
+            if line:
+                yield line

@@ -1,0 +1,129 @@
+"""The transport over HTTPS, with connections that may be dialled any way: directly, or through a tunnel."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from socket import socket
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+from yarl import URL
+
+from herder import __version__
+from herder.engine.client.credentials import credentials_for
+from herder.engine.client.kubeconfig import Connection
+from herder.engine.client.wire import Request, Response
+from herder.engine.meta.errors import ServiceUnavailable
+
+Dialer = Callable[[str, int], Awaitable[socket]]
+"""Opens a connected, non-blocking socket to a host and port: the seam through which a tunnel is used."""
+
+USER_AGENT = f"herder/{__version__}"
+WATCH_READ_BYTES = 1 << 18
+
+
+class HttpTransport:
+    def __init__(self, connection: Connection, *, dialer: Dialer | None = None, connections: int = 64) -> None:
+        self.connection = connection
+        self._credentials = credentials_for(connection)
+        context = tls_context(connection) if connection.server.startswith("https:") else False
+        connector = (
+            _DialledConnector(dialer, limit=connections, ssl=context)
+            if dialer
+            else aiohttp.TCPConnector(limit=0, limit_per_host=0, ssl=context)
+        )
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            auto_decompress=True,
+            read_bufsize=WATCH_READ_BYTES,
+            # A watch may be silent for as long as it likes; everything else is bounded by the caller.
+            timeout=aiohttp.ClientTimeout(total=None, connect=30),
+            headers={"User-Agent": USER_AGENT},
+        )
+
+    async def send(self, request: Request) -> Response:
+        headers = dict(request.headers)
+        authorization = await self._credentials()
+        if authorization:
+            headers["authorization"] = authorization
+        query = str(request.query)
+        url = URL(self.connection.server + _quoted(request.path) + (f"?{query}" if query else ""), encoded=True)
+        try:
+            answer = await self._session.request(
+                request.method,
+                url,
+                headers=headers,
+                data=request.body or None,
+                server_hostname=self.connection.tls_server_name or None,
+                allow_redirects=False,
+            )
+            if request.query.get("watch") in {"true", "1"} or request.query.get("follow") in {"true", "1"}:
+                return Response(answer.status, _headers(answer), stream=_stream(answer))
+            body = await answer.read()
+        except (aiohttp.ClientError, OSError) as error:
+            raise ServiceUnavailable(f"{_host(self.connection.server)}: {error}") from error
+        return Response(answer.status, _headers(answer), body)
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+class _DialledConnector(aiohttp.TCPConnector):
+    """Connects through a dialer instead of the network; names are not looked up here, the far side may know them."""
+
+    def __init__(self, dialer: Dialer, **options: Any) -> None:
+        super().__init__(**options)
+        self._dialer = dialer
+
+    async def _resolve_host(self, host: str, port: int, traces: Any = None) -> list[Any]:
+        return [{"hostname": host, "host": "0.0.0.0", "port": port, "family": 2, "proto": 0, "flags": 0}]  # noqa: S104
+
+    async def _wrap_create_connection(self, *args: Any, req: Any, **options: Any) -> Any:
+        sock = await self._dialer(req.url.raw_host or "", req.url.port or 443)
+        for unused in ("addr_infos", "timeout", "client_error", "local_addr_infos", "socket_factory"):
+            options.pop(unused, None)
+        if options.get("ssl") and not options.get("server_hostname"):
+            options["server_hostname"] = req.url.raw_host
+        return await asyncio.get_running_loop().create_connection(*args, sock=sock, **options)
+
+
+def tls_context(connection: Connection) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=connection.ca.decode() if connection.ca else None)
+    if connection.skip_tls_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if connection.client_certificate and connection.client_key:
+        # The ssl module takes a client certificate only from a file: one nobody else can read, for this moment.
+        with tempfile.TemporaryDirectory(prefix="herder-") as folder:
+            path = Path(folder) / "client.pem"
+            path.touch(mode=0o600)
+            path.write_bytes(connection.client_certificate + b"\n" + connection.client_key)
+            context.load_cert_chain(path)
+    return context
+
+
+async def _stream(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in answer.content.iter_any():
+            yield chunk
+    except (aiohttp.ClientError, OSError) as error:
+        raise ServiceUnavailable(f"{answer.url.host}: {error}") from error
+    finally:
+        answer.close()
+
+
+def _headers(answer: aiohttp.ClientResponse) -> dict[str, str]:
+    return {name.lower(): value for name, value in answer.headers.items()}
+
+
+def _host(server: str) -> str:
+    return urlsplit(server).netloc
+
+
+def _quoted(path: str) -> str:
+    return URL.build(path=path).raw_path

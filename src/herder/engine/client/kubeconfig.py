@@ -1,0 +1,168 @@
+"""Kubeconfig files: where a cluster is, and how to prove who we are to it."""
+
+from __future__ import annotations
+
+import base64
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from herder.engine.meta.kinds import Object
+
+
+class KubeconfigError(ValueError):
+    """A kubeconfig that cannot be used; the text names the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecPlugin:
+    """A command that hands out credentials (client.authentication.k8s.io)."""
+
+    command: str
+    arguments: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+    api_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """All that is needed to reach one API server as one user."""
+
+    server: str
+    ca: bytes | None = None  # PEM
+    client_certificate: bytes | None = None  # PEM
+    client_key: bytes | None = None  # PEM
+    token: str = ""
+    token_file: str = ""
+    exec_plugin: ExecPlugin | None = None
+    username: str = ""
+    password: str = ""
+    skip_tls_verify: bool = False
+    tls_server_name: str = ""
+    namespace: str = "default"
+
+
+def load(path: Path, *, context: str = "") -> Connection:
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise KubeconfigError(f"kubeconfig {path}: {error.strerror}") from error
+    return parse(text, context=context, base=path.parent)
+
+
+def parse(text: str, *, context: str = "", base: Path | None = None) -> Connection:
+    """Connection for a context (default: the current one). Relative file names count from `base`."""
+    try:
+        config = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader
+    except yaml.YAMLError as error:
+        raise KubeconfigError(f"kubeconfig is not YAML: {error}") from error
+    if not isinstance(config, dict):
+        raise KubeconfigError("kubeconfig is empty")
+    wanted = context or config.get("current-context") or ""
+    chosen = _named(config, "contexts", wanted, "context")
+    cluster = _named(config, "clusters", chosen.get("cluster", ""), "cluster")
+    user = _named(config, "users", chosen["user"], "user") if chosen.get("user") else {}
+    files = _Files(base or Path.cwd())
+    if not cluster.get("server"):
+        raise KubeconfigError(f'clusters: cluster "{chosen.get("cluster")}" has no server')
+    return Connection(
+        server=str(cluster["server"]).rstrip("/"),
+        ca=files.content(cluster, "certificate-authority"),
+        client_certificate=files.content(user, "client-certificate"),
+        client_key=files.content(user, "client-key"),
+        token=str(user.get("token") or ""),
+        token_file=files.path(user["tokenFile"]) if user.get("tokenFile") else "",
+        exec_plugin=_exec_plugin(user.get("exec")),
+        username=str(user.get("username") or ""),
+        password=str(user.get("password") or ""),
+        skip_tls_verify=bool(cluster.get("insecure-skip-tls-verify")),
+        tls_server_name=str(cluster.get("tls-server-name") or ""),
+        namespace=str(chosen.get("namespace") or "default"),
+    )
+
+
+def in_cluster() -> Connection:
+    """The connection that a pod is given."""
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
+    account = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+    if not host or not port or not (account / "token").exists():
+        raise KubeconfigError("not in a pod: KUBERNETES_SERVICE_HOST or the service-account token is missing")
+    shown = f"[{host}]" if ":" in host else host
+    return Connection(
+        server=f"https://{shown}:{port}",
+        ca=(account / "ca.crt").read_bytes(),
+        token_file=str(account / "token"),
+        namespace=(account / "namespace").read_text().strip() or "default",
+    )
+
+
+def build(
+    *, server: str, ca: bytes, name: str = "herder", token: str = "", certificate: bytes = b"", key: bytes = b""
+) -> Object:
+    """A kubeconfig with one cluster, one user, one context, nothing left to other files."""
+    user: Object = {}
+    if token:
+        user["token"] = token
+    if certificate:
+        user["client-certificate-data"] = base64.b64encode(certificate).decode()
+        user["client-key-data"] = base64.b64encode(key).decode()
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {
+                "name": name,
+                "cluster": {"server": server, "certificate-authority-data": base64.b64encode(ca).decode()},
+            }
+        ],
+        "users": [{"name": name, "user": user}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "current-context": name,
+    }
+
+
+def _named(config: Object, section: str, name: str, what: str) -> Object:
+    for entry in config.get(section) or []:
+        if isinstance(entry, dict) and entry.get("name") == name:
+            found: Any = entry.get(what) or {}
+            return dict(found)
+    raise KubeconfigError(f'{section}: no {what} named "{name}"' if name else f"current-context: no {what} is chosen")
+
+
+def _exec_plugin(config: Any) -> ExecPlugin | None:
+    if not config:
+        return None
+    if not config.get("command"):
+        raise KubeconfigError("users.user.exec.command: required")
+    return ExecPlugin(
+        command=str(config["command"]),
+        arguments=tuple(str(argument) for argument in config.get("args") or ()),
+        environment=tuple((str(e["name"]), str(e["value"])) for e in config.get("env") or ()),
+        api_version=str(config.get("apiVersion") or "client.authentication.k8s.io/v1"),
+    )
+
+
+class _Files:
+    """Values that may stand in the file itself (`X-data`, base64) or in a file it names (`X`)."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+
+    def path(self, name: str) -> str:
+        return str(self.base / name)
+
+    def content(self, section: Object, field: str) -> bytes | None:
+        if section.get(f"{field}-data"):
+            try:
+                return base64.b64decode(section[f"{field}-data"], validate=True)
+            except ValueError as error:
+                raise KubeconfigError(f"{field}-data: not base64") from error
+        if section.get(field):
+            try:
+                return Path(self.base / str(section[field])).read_bytes()
+            except OSError as error:
+                raise KubeconfigError(f"{field}: {section[field]}: {error.strerror}") from error
+        return None

@@ -1,0 +1,217 @@
+"""The cache of one kind: what the API server last told us, and what we ourselves wrote since.
+
+Objects are kept encoded, with the little that is asked of all of them beside (labels, owner, index values), and
+decoded when somebody reads them; the most recently read stay decoded. So ten thousand objects cost what their bytes
+cost. A write's answer goes straight into the cache: a reconciler sees its own writes in its next pass even where the
+watch has not brought them yet.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from herder.engine.meta.kinds import Kind, Object
+from herder.engine.meta.selectors import LabelSelector
+
+DECODED_KEPT = 2048
+
+Indexer = Callable[[Object], Iterable[str]]
+
+
+class Key(NamedTuple):
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+def key_of(obj: Object) -> Key:
+    meta = obj["metadata"]
+    return Key(meta.get("namespace", ""), meta["name"])
+
+
+class Entry:
+    __slots__ = ("encoded", "indexed", "labels", "revision", "uid")
+
+    def __init__(self, encoded: bytes, obj: Object, indexers: Mapping[str, Indexer]) -> None:
+        meta = obj["metadata"]
+        self.encoded = encoded
+        self.revision = int(meta.get("resourceVersion") or 0)
+        self.uid: str = meta.get("uid", "")
+        self.labels: dict[str, str] = meta.get("labels") or {}
+        self.indexed = {name: tuple(values) for name, index in indexers.items() if (values := index(obj))}
+
+
+_decode = msgspec.json.Decoder().decode
+encode = msgspec.json.Encoder().encode
+
+
+class Change(NamedTuple):
+    """What an event did to the cache; `old` is None for an added object, `new` for a removed one."""
+
+    key: Key
+    old: Object | None
+    new: Object | None
+
+
+class Cache:
+    def __init__(self, kind: Kind, indexers: Mapping[str, Indexer] | None = None) -> None:
+        self.kind = kind
+        self.synced = False
+        self._indexers = dict(indexers or {})
+        self._entries: dict[Key, Entry] = {}
+        self._by_namespace: dict[str, dict[Key, None]] = {}
+        self._indexes: dict[str, dict[str, dict[Key, None]]] = {name: {} for name in self._indexers}
+        self._gone: dict[str, int] = {}  # uids we deleted and whose DELETED event is still on its way
+        self._decoded: OrderedDict[Key, Object] = OrderedDict()
+
+    def add_indexer(self, name: str, index: Indexer) -> None:
+        if self._entries:
+            raise RuntimeError("indexers are declared before the cache is filled")
+        self._indexers[name] = index
+        self._indexes[name] = {}
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._entries
+
+    def get(self, key: Key) -> Object | None:
+        entry = self._entries.get(key)
+        return None if entry is None else self._object(key, entry)
+
+    def revision(self, key: Key) -> int:
+        entry = self._entries.get(key)
+        return entry.revision if entry else 0
+
+    def keys(self) -> Iterator[Key]:
+        return iter(list(self._entries))
+
+    def select(
+        self, *, namespace: str = "", labels: LabelSelector | None = None, index: tuple[str, str] | None = None
+    ) -> list[Object]:
+        """Objects in name order: by index where one is named, else by namespace, else all."""
+        if index is not None:
+            keys: Iterable[Key] = self._indexes[index[0]].get(index[1], {})
+        elif namespace:
+            keys = self._by_namespace.get(namespace, {})
+        else:
+            keys = self._entries
+        chosen = [key for key in keys if self._wanted(key, namespace, labels)]
+        return [self._object(key, self._entries[key]) for key in sorted(chosen)]
+
+    def _wanted(self, key: Key, namespace: str, labels: LabelSelector | None) -> bool:
+        if namespace and key.namespace != namespace:
+            return False
+        return labels is None or labels.matches(self._entries[key].labels)
+
+    def _object(self, key: Key, entry: Entry) -> Object:
+        found = self._decoded.get(key)
+        if found is not None:
+            self._decoded.move_to_end(key)
+            return found
+        decoded: Object = _decode(entry.encoded)
+        self._decoded[key] = decoded
+        if len(self._decoded) > DECODED_KEPT:
+            self._decoded.popitem(last=False)
+        return decoded
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    def upsert(self, obj: Object, encoded: bytes | None = None) -> Change | None:
+        """Take in a newer state of an object; None where it was not newer."""
+        key = key_of(obj)
+        if obj["metadata"].get("uid", "") in self._gone:
+            return None
+        old = self._entries.get(key)
+        revision = int(obj["metadata"].get("resourceVersion") or 0)
+        if old is not None and old.revision >= revision and old.uid == obj["metadata"].get("uid", ""):
+            return None
+        before = self.get(key) if old is not None else None
+        self._put(key, Entry(encoded if encoded is not None else encode(obj), obj, self._indexers))
+        return Change(key, before, obj)
+
+    def remove(self, obj: Object) -> Change | None:
+        """A DELETED event, or a relist without the object."""
+        key = key_of(obj)
+        uid = obj["metadata"].get("uid", "")
+        expected = self._gone.pop(uid, None) is not None
+        entry = self._entries.get(key)
+        if expected or entry is None or (uid and entry.uid != uid):
+            return None
+        return self._drop(key)
+
+    def forget(self, key: Key, uid: str) -> Change | None:
+        """We deleted the object and the server said that it is gone; its event will find nothing to do."""
+        entry = self._entries.get(key)
+        if entry is None or entry.uid != uid:
+            return None
+        self._gone[uid] = entry.revision
+        return self._drop(key)
+
+    def replace(self, objects: Iterable[tuple[Object, bytes]], revision: int) -> list[Change]:
+        """A fresh list as of `revision`: the differences, each as one change. What we wrote later stays."""
+        seen: set[Key] = set()
+        changes: list[Change] = []
+        self._gone.clear()
+        for obj, encoded in objects:
+            seen.add(key_of(obj))
+            change = self.upsert(obj, encoded)
+            if change is not None:
+                changes.append(change)
+        for key in [key for key, entry in self._entries.items() if key not in seen and entry.revision <= revision]:
+            changes.append(self._drop(key))
+        return changes
+
+    def _put(self, key: Key, entry: Entry) -> None:
+        self._unindex(key)
+        self._entries[key] = entry
+        self._decoded.pop(key, None)
+        self._by_namespace.setdefault(key.namespace, {})[key] = None
+        for name, values in entry.indexed.items():
+            for value in values:
+                self._indexes[name].setdefault(value, {})[key] = None
+
+    def _drop(self, key: Key) -> Change:
+        old = self.get(key)
+        self._unindex(key)
+        del self._entries[key]
+        self._decoded.pop(key, None)
+        return Change(key, old, None)
+
+    def _unindex(self, key: Key) -> None:
+        entry = self._entries.get(key)
+        if entry is None:
+            return
+        _discard(self._by_namespace, key.namespace, key)
+        for name, values in entry.indexed.items():
+            for value in values:
+                _discard(self._indexes[name], value, key)
+
+
+def _discard(groups: dict[str, dict[Key, None]], group: str, key: Key) -> None:
+    members = groups.get(group)
+    if members is not None:
+        members.pop(key, None)
+        if not members:
+            del groups[group]
+
+
+def owner_uids(obj: Object) -> list[str]:
+    """Indexer: by the uid of every owner."""
+    references: list[Any] = obj["metadata"].get("ownerReferences") or []
+    return [reference["uid"] for reference in references]
+
+
+def controller_uid(obj: Object) -> list[str]:
+    """Indexer: by the uid of the controlling owner."""
+    references: list[Any] = obj["metadata"].get("ownerReferences") or []
+    return [reference["uid"] for reference in references if reference.get("controller")]
