@@ -1,0 +1,5 @@
+"""Structural schemas of custom resources: pruning, defaulting, validation and rules, in the real server's words.
+
+A schema is compiled once into Python functions and then applied to plain dicts. Everything here is pure: no I/O, no
+clock. `check_structural` says what is wrong with a schema itself, before any object of it exists.
+"""

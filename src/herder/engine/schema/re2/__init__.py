@@ -1,0 +1,43 @@
+"""Go's regular expressions (RE2 syntax) with RE2's promise: time linear in the text, whatever the pattern.
+
+Patterns come from whoever may write a CustomResourceDefinition, so handing them to a backtracking engine would hand
+out a way to hang the server: `(a+)+$` is fine for the real one. Patterns are parsed here by Go's rules (so what Go
+refuses is refused, with Go's words) and run on a lazily built DFA; only those whose worst case is provably small go to
+Python's own `re`.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from herder.engine.schema.re2.automaton import Automaton
+from herder.engine.schema.re2.backtrack import SAFE_TEXT, safe_equivalent
+from herder.engine.schema.re2.syntax import PatternError, parse
+
+__all__ = ["Pattern", "PatternError", "compile"]
+
+
+class Pattern:
+    """A compiled pattern. It only answers whether the text holds a match: nothing here needs groups."""
+
+    __slots__ = ("_automaton", "_fast", "_tree", "pattern")
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        self._tree = parse(pattern)
+        self._fast = safe_equivalent(self._tree)
+        self._automaton: Automaton | None = None
+
+    def search(self, text: str) -> bool:
+        """Whether the pattern matches anywhere in the text (anchors are the pattern's business, as in Go)."""
+        if self._fast is not None and len(text) <= SAFE_TEXT:
+            return self._fast.search(text) is not None
+        if self._automaton is None:
+            self._automaton = Automaton(self._tree)
+        return self._automaton.search(text)
+
+
+@lru_cache(maxsize=2048)
+def compile(pattern: str) -> Pattern:
+    """The compiled pattern; PatternError (with Go's message) where Go would not take it."""
+    return Pattern(pattern)

@@ -1,0 +1,181 @@
+"""A lazily built DFA: each character of the text costs one dictionary lookup once its transition is known.
+
+A DFA state is a set of places in the pattern, together with what the character before was (anchors and word boundaries
+look back). Its transitions are worked out the first time they are needed. What is kept is bounded: a pattern that
+would need too many states forgets and starts over, so time stays linear and memory small.
+"""
+
+from __future__ import annotations
+
+from herder.engine.schema.re2 import syntax
+from herder.engine.schema.re2.charsets import WORD, CharSet
+from herder.engine.schema.re2.syntax import Assertion, Chars, Choice, Node, Repeat, Sequence
+
+_MOST_STATES = 500
+_MOST_TRANSITIONS = 256
+
+# What lies before a position, or after it: what assertions ask about.
+_EDGE, _NEWLINE, _WORD, _OTHER = range(4)
+_IS_WORD = CharSet(WORD)
+
+_MATCH = -1
+
+
+class _Program:
+    """The pattern as places: a place takes a character of a set and goes on, or forks, or asserts and goes on."""
+
+    def __init__(self, tree: Node) -> None:
+        self.takes: list[CharSet | None] = []
+        self.asserts: list[int | None] = []
+        self.next: list[tuple[int, ...]] = []
+        self._sets: dict[tuple[tuple[int, int], ...], CharSet] = {}
+        self.start = self._build(tree, _MATCH)
+
+    def _place(self, following: tuple[int, ...], takes: CharSet | None = None, asserts: int | None = None) -> int:
+        self.takes.append(takes)
+        self.asserts.append(asserts)
+        self.next.append(following)
+        return len(self.next) - 1
+
+    def _build(self, node: Node, after: int) -> int:
+        """Places for a node that go on to `after`; built from the end so that each knows its successor."""
+        if isinstance(node, Chars):
+            taken = self._sets.get(node.ranges)
+            if taken is None:
+                taken = self._sets[node.ranges] = CharSet(node.ranges)
+            return self._place((after,), takes=taken)
+        if isinstance(node, Assertion):
+            return self._place((after,), asserts=node.kind)
+        if isinstance(node, Sequence):
+            for part in reversed(node.parts):
+                after = self._build(part, after)
+            return after
+        if isinstance(node, Choice):
+            return self._place(tuple(self._build(option, after) for option in node.options))
+        return self._build_repeat(node, after)
+
+    def _build_repeat(self, node: Repeat, after: int) -> int:
+        if node.most is None:
+            loop = self._place((after,))
+            self.next[loop] = (self._build(node.body, loop), after)
+            first = loop
+        else:
+            first = after
+            for _ in range(node.most - node.least):
+                first = self._place((self._build(node.body, first), after))
+        for _ in range(node.least):
+            first = self._build(node.body, first)
+        return first
+
+
+class _State(dict[str, "_State"]):
+    """One DFA state; as a dictionary, its known transitions."""
+
+    __slots__ = ("automaton", "before", "final", "matched", "places")
+
+    def __init__(self, automaton: Automaton, places: frozenset[int], before: int) -> None:
+        self.automaton = automaton
+        self.places = places
+        self.before = before
+        self.matched = False
+        self.final = False  # nothing that follows can change the answer
+
+    def __missing__(self, char: str) -> _State:
+        following = self.automaton.step(self, char)
+        if len(self) >= _MOST_TRANSITIONS:
+            self.clear()
+        self[char] = following
+        return following
+
+
+class Automaton:
+    def __init__(self, tree: Node) -> None:
+        self._program = _Program(tree)
+        kinds = {kind for kind in self._program.asserts if kind is not None}
+        self._looks_at_lines = bool(kinds & {syntax.BEGIN_LINE, syntax.END_LINE})
+        self._looks_at_words = bool(kinds & {syntax.WORD_BOUNDARY, syntax.NO_WORD_BOUNDARY})
+        self._matched = _State(self, frozenset(), _OTHER)
+        self._matched.matched = self._matched.final = True
+        self._states: dict[tuple[frozenset[int], int], _State] = {}
+        # Away from the start of the text, a pattern that is anchored there cannot begin to match.
+        self._restart = frozenset((self._program.start,)) if self._may_start_later() else frozenset[int]()
+        self._begin = _State(self, frozenset((self._program.start,)), _EDGE)
+
+    def search(self, text: str) -> bool:
+        state = self._begin
+        for char in text:
+            state = state[char]
+            if state.final:
+                return state.matched
+        return _MATCH in self._reachable(state, _EDGE)
+
+    def step(self, state: _State, char: str) -> _State:
+        code = ord(char)
+        kind = self._kind(code)
+        reached = self._reachable(state, kind)
+        if _MATCH in reached:
+            return self._matched
+        takes, following = self._program.takes, self._program.next
+        moved = set(self._restart)
+        for place in reached:
+            taken = takes[place]
+            if taken is not None and code in taken:
+                moved.add(following[place][0])
+        return self._state(frozenset(moved), kind)
+
+    def _state(self, places: frozenset[int], before: int) -> _State:
+        state = self._states.get((places, before))
+        if state is None:
+            if len(self._states) >= _MOST_STATES:
+                self._states.clear()
+                self._begin.clear()
+            state = self._states[places, before] = _State(self, places, before)
+            state.final = not places
+        return state
+
+    def _kind(self, code: int) -> int:
+        if self._looks_at_words and code in _IS_WORD:
+            return _WORD
+        if self._looks_at_lines and code == 10:
+            return _NEWLINE
+        return _OTHER
+
+    def _reachable(self, state: _State, after: int) -> set[int]:
+        """Every place reached without taking a character, knowing what lies before and after this position."""
+        program = self._program
+        seen: set[int] = set()
+        waiting = list(state.places)
+        while waiting:
+            place = waiting.pop()
+            if place in seen:
+                continue
+            seen.add(place)
+            if place == _MATCH or program.takes[place] is not None:
+                continue
+            asserted = program.asserts[place]
+            if asserted is None or _holds(asserted, state.before, after):
+                waiting.extend(program.next[place])
+        return seen
+
+    def _may_start_later(self) -> bool:
+        """Whether the start leads anywhere but through `^`."""
+        probe = _State(self, frozenset((self._program.start,)), _OTHER)
+        contexts = [(before, after) for before in (_NEWLINE, _WORD, _OTHER) for after in range(4)]
+        for before, after in contexts:
+            probe.before = before
+            reached = self._reachable(probe, after)
+            if any(place == _MATCH or self._program.takes[place] is not None for place in reached):
+                return True
+        return False
+
+
+def _holds(kind: int, before: int, after: int) -> bool:
+    if kind == syntax.BEGIN_TEXT:
+        return before == _EDGE
+    if kind == syntax.END_TEXT:
+        return after == _EDGE
+    if kind == syntax.BEGIN_LINE:
+        return before in (_EDGE, _NEWLINE)
+    if kind == syntax.END_LINE:
+        return after in (_EDGE, _NEWLINE)
+    return ((before == _WORD) != (after == _WORD)) == (kind == syntax.WORD_BOUNDARY)
