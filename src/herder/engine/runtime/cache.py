@@ -67,7 +67,7 @@ class Cache:
         self._entries: dict[Key, Entry] = {}
         self._by_namespace: dict[str, dict[Key, None]] = {}
         self._indexes: dict[str, dict[str, dict[Key, None]]] = {name: {} for name in self._indexers}
-        self._gone: dict[str, int] = {}  # uids we deleted and whose DELETED event is still on its way
+        self._gone: set[str] = set()  # uids we deleted and whose DELETED event is still on its way
         self._decoded: OrderedDict[Key, Object] = OrderedDict()
 
     def add_indexer(self, name: str, index: Indexer) -> None:
@@ -143,9 +143,11 @@ class Cache:
         """A DELETED event, or a relist without the object."""
         key = key_of(obj)
         uid = obj["metadata"].get("uid", "")
-        expected = self._gone.pop(uid, None) is not None
+        if uid in self._gone:
+            self._gone.discard(uid)
+            return None
         entry = self._entries.get(key)
-        if expected or entry is None or (uid and entry.uid != uid):
+        if entry is None or (uid and entry.uid != uid):
             return None
         return self._drop(key)
 
@@ -154,21 +156,22 @@ class Cache:
         entry = self._entries.get(key)
         if entry is None or entry.uid != uid:
             return None
-        self._gone[uid] = entry.revision
+        self._gone.add(uid)
         return self._drop(key)
 
     def replace(self, objects: Iterable[tuple[Object, bytes]], revision: int) -> list[Change]:
         """A fresh list as of `revision`: the differences, each as one change. What we wrote later stays."""
-        seen: set[Key] = set()
+        seen: dict[Key, str] = {}
         changes: list[Change] = []
-        self._gone.clear()
         for obj, encoded in objects:
-            seen.add(key_of(obj))
+            seen[key_of(obj)] = obj["metadata"].get("uid", "")
             change = self.upsert(obj, encoded)
             if change is not None:
                 changes.append(change)
         for key in [key for key, entry in self._entries.items() if key not in seen and entry.revision <= revision]:
             changes.append(self._drop(key))
+        # Only what the list still showed can have a DELETED event to come.
+        self._gone &= set(seen.values())
         return changes
 
     def _put(self, key: Key, entry: Entry) -> None:

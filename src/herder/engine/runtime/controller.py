@@ -1,0 +1,144 @@
+"""One controller: what it watches, how it decides, and the loop that turns keys into carried-out decisions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import structlog
+
+from herder.engine.meta.errors import AlreadyExists, Conflict, StatusError
+from herder.engine.meta.kinds import Kind, Object
+from herder.engine.runtime.cache import Change, Indexer, Key, controller_uid
+from herder.engine.runtime.carrying import Carrier
+from herder.engine.runtime.decision import Decision, Outcome
+from herder.engine.runtime.metrics import Metrics
+from herder.engine.runtime.queue import WorkQueue
+from herder.engine.runtime.triggers import Watches, any_change, itself
+from herder.engine.runtime.view import View
+
+log = structlog.get_logger(__name__)
+
+REFUSED_RETRY_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Controller:
+    """A declaration: everything the runtime needs to run a reconciler, and nothing that runs."""
+
+    name: str
+    kind: Kind  # keys name objects of this kind
+    reconcile: Callable[[View], Decision]
+    watches: tuple[Watches, ...] = ()
+    when: Callable[[Change], bool] = any_change  # which changes of the kind itself matter
+    indexes: Mapping[Kind, Mapping[str, Indexer]] = field(default_factory=dict)
+    workers: int = 8
+    cluster_of: Callable[[Object], str] | None = None  # turns are shared between clusters
+
+    def kinds(self) -> tuple[Watches, ...]:
+        return (Watches(self.kind, itself, self.when), *self.watches)
+
+    def indexers(self, kind: Kind) -> dict[str, Indexer]:
+        return {"controller": controller_uid, **self.indexes.get(kind, {})}
+
+
+class Running:
+    """A controller at work."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        *,
+        view_of: Callable[[Key], View],
+        carrier: Carrier,
+        object_of: Callable[[Key], Object | None],
+        observe: Callable[[Decision, Key], None],
+        metrics: Metrics,
+        strict: bool = False,
+    ) -> None:
+        self.controller = controller
+        self.queue: WorkQueue[Key] = WorkQueue(self._group)
+        self.outcomes: dict[Key, Outcome] = {}
+        self._view_of = view_of
+        self._carrier = carrier
+        self._object_of = object_of
+        self._observe = observe
+        self._metrics = metrics.of(controller.name)
+        self._strict = strict
+
+    def _group(self, key: Key) -> str:
+        if self.controller.cluster_of is None:
+            return key.namespace
+        obj = self._object_of(key)
+        return self.controller.cluster_of(obj) if obj is not None else ""
+
+    def changed(self, kind: Kind, change: Change) -> None:
+        for watch in self.controller.kinds():
+            if watch.kind == kind:
+                for key in watch.affected(change):
+                    self.queue.add(key, watch.priority)
+
+    async def work(self) -> None:
+        """One worker, until cancelled."""
+        while True:
+            key = await self.queue.take()
+            try:
+                await self._pass(key)
+            finally:
+                self.queue.finished(key)
+                self._metrics.depth(len(self.queue))
+
+    async def _pass(self, key: Key) -> None:
+        started = time.perf_counter()
+        view = self._view_of(key)
+        try:
+            decision = self.controller.reconcile(view)
+            if self._strict:
+                view.check_unchanged()
+            self._observe(decision, key)
+            outcome = await self._carrier.carry_out(decision, view, manager=self.controller.name, now=view.now)
+        except (Conflict, AlreadyExists) as error:
+            # The view was behind. That is ordinary: look again soon, with what is true by then.
+            self._metrics.reconciled("requeue", time.perf_counter() - started)
+            self.queue.retry(key)
+            log.debug("decides again", controller=self.controller.name, key=str(key), because=error.reason)
+        except Exception as error:
+            self._failed(key, view, error)
+            self._metrics.reconciled("error", time.perf_counter() - started)
+        else:
+            self._settled(key, view, outcome)
+            self._metrics.reconciled("success", time.perf_counter() - started)
+
+    def _failed(self, key: Key, view: View, error: Exception) -> None:
+        delay = self.queue.retry(key)
+        told = error.message if isinstance(error, StatusError) else f"{type(error).__name__}: {error}"
+        self.outcomes[key] = Outcome(Decision(), view.now, error=told)
+        log.warning(
+            "reconcile failed",
+            controller=self.controller.name,
+            key=str(key),
+            error=told,
+            retry_in=round(delay, 3),
+            exc_info=None if isinstance(error, StatusError) else error,
+        )
+
+    def _settled(self, key: Key, view: View, outcome: Outcome) -> None:
+        self.queue.succeeded(key)
+        if self._object_of(key) is None:
+            self.outcomes.pop(key, None)
+            self.queue.forget(key)
+        else:
+            self.outcomes[key] = outcome
+        if outcome.refusal is not None:
+            log.warning(
+                "guard refuses",
+                controller=self.controller.name,
+                key=str(key),
+                guard=outcome.refusal.guard,
+                reason=outcome.refusal.reason,
+            )
+            self.queue.add_after(key, REFUSED_RETRY_SECONDS)
+        wake = outcome.decision.wake_at
+        if wake is not None:
+            self.queue.add_after(key, max((wake - view.now).total_seconds(), 0.001))

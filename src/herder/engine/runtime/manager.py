@@ -1,0 +1,157 @@
+"""The manager: shared caches, controllers over them, and an orderly life from first sync to last write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+
+import structlog
+
+from herder.engine.client.client import Client
+from herder.engine.meta.kinds import Kind
+from herder.engine.runtime.cache import Cache, Change, Key
+from herder.engine.runtime.carrying import Carrier, Guard
+from herder.engine.runtime.controller import Controller, Running
+from herder.engine.runtime.decision import Decision, Effect
+from herder.engine.runtime.effects import Effects, Performer
+from herder.engine.runtime.informer import Informer
+from herder.engine.runtime.metrics import Metrics
+from herder.engine.runtime.remote import Connect, Remotes
+from herder.engine.runtime.tasks import Tasks
+from herder.engine.runtime.view import View
+
+log = structlog.get_logger(__name__)
+
+STOP_SECONDS = 10.0
+
+
+class Manager:
+    def __init__(
+        self,
+        client: Client,
+        controllers: Sequence[Controller],
+        *,
+        clock: Callable[[], datetime],
+        entropy: Callable[[int], bytes],
+        guards: Sequence[Guard] = (),
+        performers: Mapping[str, Performer] | None = None,
+        connect: Connect | None = None,
+        setting: Callable[[str], str] | None = None,
+        metrics: Metrics | None = None,
+        strict: bool = False,
+    ) -> None:
+        self.metrics = metrics or Metrics()
+        self._client = client
+        self._clock = clock
+        self._setting = setting or _no_settings
+        self._seed = entropy(32)
+        self._entropy = entropy
+        self._strict = strict
+        self._tasks = Tasks()
+        self._effects = Effects(performers or {}, self._tasks)
+        self._remotes = Remotes(connect, clock=clock, tasks=self._tasks) if connect else None
+        self.caches = self._shared_caches(controllers)
+        self.informers = [
+            Informer(client, cache, self._hearing(kind), jitter=self._jitter) for kind, cache in self.caches.items()
+        ]
+        self.running = {controller.name: self._make(controller, guards) for controller in controllers}
+
+    def _shared_caches(self, controllers: Sequence[Controller]) -> dict[Kind, Cache]:
+        """One cache for each kind, whoever reads it, with everyone's indexes."""
+        caches: dict[Kind, Cache] = {}
+        for controller in controllers:
+            for watch in controller.kinds():
+                cache = caches.setdefault(watch.kind, Cache(watch.kind))
+                for name, indexer in controller.indexers(watch.kind).items():
+                    cache.add_indexer(name, indexer)
+        return caches
+
+    def _make(self, controller: Controller, guards: Sequence[Guard]) -> Running:
+        name = controller.name
+        declared = {watch.kind for watch in controller.kinds()}
+        caches = {kind: cache for kind, cache in self.caches.items() if kind in declared}
+        own = self.caches[controller.kind]
+        carrier = Carrier(
+            self._client,
+            caches=self.caches,
+            on_change=self._changed,
+            guards=guards,
+            remote=self._remotes.client if self._remotes else None,
+            perform=lambda effect, key: self._perform(name, effect, key),
+        )
+        return Running(
+            controller,
+            view_of=lambda key: self._view(key, caches),
+            carrier=carrier,
+            object_of=own.get,
+            observe=lambda decision, key: self._observe(name, decision, key),
+            metrics=self.metrics,
+            strict=self._strict,
+        )
+
+    async def run(self) -> None:
+        """Until cancelled: fill the caches, then work. Controllers start when everything they read is there."""
+        for informer in self.informers:
+            self._tasks.spawn(informer.run(), name=f"informer {informer.cache.kind}")
+        try:
+            await asyncio.gather(*(informer.synced.wait() for informer in self.informers))
+            log.info("caches filled", kinds=len(self.caches), objects=sum(map(len, self.caches.values())))
+            for running in self.running.values():
+                for number in range(running.controller.workers):
+                    self._tasks.spawn(running.work(), name=f"{running.controller.name} {number}")
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await self._stop()
+
+    async def _stop(self) -> None:
+        """Take no more keys, let writes on their way finish, end."""
+        for running in self.running.values():
+            running.queue.close()
+        await self._tasks.stop()
+        if self._remotes is not None:
+            await self._remotes.close()
+
+    def trigger(self, controller: str, key: Key) -> None:
+        self.running[controller].queue.add(key)
+
+    def idle(self) -> bool:
+        """Nothing waits to be decided now (delayed keys may still come)."""
+        return all(len(running.queue) == 0 for running in self.running.values())
+
+    def _view(self, key: Key, caches: Mapping[Kind, Cache]) -> View:
+        return View(
+            key=key,
+            now=self._clock(),
+            caches=caches,
+            results=self._effects.results,
+            observe=self._remotes.observed if self._remotes else lambda _wish: None,
+            setting=self._setting,
+            seed=self._seed,
+            strict=self._strict,
+        )
+
+    def _hearing(self, kind: Kind) -> Callable[[Change], None]:
+        return lambda change: self._changed(kind, change)
+
+    def _changed(self, kind: Kind, change: Change) -> None:
+        for running in self.running.values():
+            running.changed(kind, change)
+            if change.new is None and kind == running.controller.kind:
+                self._effects.forget(change.key)
+
+    def _observe(self, controller: str, decision: Decision, key: Key) -> None:
+        if self._remotes is not None:
+            self._remotes.ask(decision.observe, (controller, key), lambda: self.trigger(controller, key))
+        elif decision.observe:
+            raise LookupError("this manager has no way to reach downstream clusters")
+
+    def _perform(self, controller: str, effect: Effect, key: Key) -> None:
+        self._effects.perform(effect, key, lambda: self.trigger(controller, key))
+
+    def _jitter(self) -> float:
+        return int.from_bytes(self._entropy(2), "big") / 65536
+
+
+def _no_settings(name: str) -> str:
+    raise KeyError(name)

@@ -1,0 +1,85 @@
+"""From a change of some object to the keys that must be looked at again, and which changes matter at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from herder.engine.meta.kinds import Kind, Object
+from herder.engine.runtime.cache import Change, Key
+from herder.engine.runtime.queue import NORMAL
+
+KeysOf = Callable[[Object], Iterable[Key]]
+Matters = Callable[[Change], bool]
+
+
+def itself(obj: Object) -> Iterable[Key]:
+    meta = obj["metadata"]
+    return (Key(meta.get("namespace", ""), meta["name"]),)
+
+
+def owner(kind: Kind, *, controller: bool = True) -> KeysOf:
+    """The owners of that kind; only the controlling one unless said otherwise."""
+
+    def keys(obj: Object) -> Iterable[Key]:
+        namespace = obj["metadata"].get("namespace", "") if kind.namespaced else ""
+        for reference in obj["metadata"].get("ownerReferences") or ():
+            group = reference.get("apiVersion", "").rpartition("/")[0]
+            if (group, reference.get("kind")) == kind.group_kind and (reference.get("controller") or not controller):
+                yield Key(namespace, reference["name"])
+
+    return keys
+
+
+def labelled(label: str, *, namespace: str | None = None) -> KeysOf:
+    """The object that a label names, in the same namespace unless another is given."""
+
+    def keys(obj: Object) -> Iterable[Key]:
+        name = (obj["metadata"].get("labels") or {}).get(label)
+        if name:
+            yield Key(obj["metadata"].get("namespace", "") if namespace is None else namespace, name)
+
+    return keys
+
+
+def any_change(_change: Change) -> bool:
+    return True
+
+
+def changed(*paths: str) -> Matters:
+    """Additions and removals, and those changes that touch one of the dotted paths."""
+    split = [tuple(path.split(".")) for path in paths]
+
+    def matters(change: Change) -> bool:
+        if change.old is None or change.new is None:
+            return True
+        return any(_at(change.old, path) != _at(change.new, path) for path in split)
+
+    return matters
+
+
+def _at(obj: Any, path: Sequence[str]) -> Any:
+    for part in path:
+        if not isinstance(obj, dict):
+            return None
+        obj = obj.get(part)
+    return obj
+
+
+@dataclass(frozen=True, slots=True)
+class Watches:
+    """A kind that a controller reads, and what its changes set off."""
+
+    kind: Kind
+    keys: KeysOf | None = None  # None: read only, its changes set nothing off
+    when: Matters = any_change
+    priority: int = NORMAL
+    namespace: str = ""
+    labels: str = ""
+
+    def affected(self, change: Change) -> list[Key]:
+        if self.keys is None or not self.when(change):
+            return []
+        sides = [obj for obj in (change.old, change.new) if obj is not None]
+        return list(dict.fromkeys(key for obj in sides for key in self.keys(obj)))

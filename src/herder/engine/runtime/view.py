@@ -1,0 +1,125 @@
+"""What a reconciler may see: cached objects, results of effects, downstream observations, settings, the time.
+
+A view is read-only and lives for one pass. Objects in it are shared with everyone who reads the same cache: a
+reconciler builds new ones and never changes those. In strict mode (tests, simulation) each pass is checked for having
+left what it was handed as it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from herder.engine.meta.kinds import Kind, Object
+from herder.engine.meta.selectors import LabelSelector, parse_label_selector
+from herder.engine.runtime.cache import Cache, Key, encode
+from herder.engine.runtime.decision import EffectKey, EffectResult, Observe
+
+
+class UndeclaredKind(LookupError):
+    """A reconciler reads a kind that its controller did not declare, so nobody watches it."""
+
+
+class ViewChanged(AssertionError):
+    """A reconciler changed an object of its view: decisions must be pure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """A downstream cluster that does not answer is a value to decide on, not an exception."""
+
+    reason: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    objects: tuple[Object, ...]
+    as_of: datetime
+
+
+class View:
+    def __init__(
+        self,
+        *,
+        key: Key,
+        now: datetime,
+        caches: Mapping[Kind, Cache],
+        results: Mapping[EffectKey, EffectResult],
+        observe: Callable[[Observe], Observed | Unreachable | None],
+        setting: Callable[[str], str],
+        seed: bytes,
+        strict: bool = False,
+    ) -> None:
+        self.key = key
+        self.now = now
+        self.namespace = key.namespace
+        self.name = key.name
+        self._caches = caches
+        self._results = results
+        self._observe = observe
+        self._setting = setting
+        self._seed = seed
+        self._handed: list[tuple[Object, bytes]] | None = [] if strict else None
+
+    def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object | None:
+        """The object, or None. The namespace defaults to the reconciled object's own, for namespaced kinds."""
+        where = (self.namespace if namespace is None else namespace) if kind.namespaced else ""
+        return self._hand(self._cache(kind).get(Key(where, name)))
+
+    def select(
+        self,
+        kind: Kind,
+        *,
+        namespace: str = "",
+        labels: str | LabelSelector | None = None,
+        index: tuple[str, str] | None = None,
+    ) -> list[Object]:
+        """Objects in name order; by an index of the controller's where one is named."""
+        selector = parse_label_selector(labels) if isinstance(labels, str) else labels
+        found = self._cache(kind).select(namespace=namespace, labels=selector, index=index)
+        for obj in found:
+            self._hand(obj)
+        return found
+
+    def owned(self, kind: Kind, uid: str) -> list[Object]:
+        """What the object with this uid controls."""
+        return self.select(kind, index=("controller", uid))
+
+    def result(self, key: EffectKey) -> EffectResult | None:
+        """What an effect brought; None while it has not been performed."""
+        return self._results.get(key)
+
+    def observed(self, wish: Observe) -> Observed | Unreachable | None:
+        """What a downstream cluster shows; None until the first look, which the wish in a decision asks for."""
+        return self._observe(wish)
+
+    def setting(self, name: str) -> str:
+        return self._setting(name)
+
+    def unique(self, purpose: str, length: int = 5) -> str:
+        """Letters and digits that differ between managers and purposes, and stay the same over passes: a create
+        that is decided twice names the same object twice, and the second fails instead of making a twin."""
+        digest = hashlib.blake2b(f"{self.key}\0{purpose}".encode(), key=self._seed[:64], digest_size=length).digest()
+        return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest)
+
+    def check_unchanged(self) -> None:
+        for obj, before in self._handed or ():
+            if encode(obj) != before:
+                raise ViewChanged(f"{obj.get('kind')} {obj['metadata'].get('name')} was changed in place")
+
+    def _cache(self, kind: Kind) -> Cache:
+        cache = self._caches.get(kind)
+        if cache is None:
+            raise UndeclaredKind(f"{kind} is not among the kinds that this controller declared")
+        return cache
+
+    def _hand(self, obj: Object | None) -> Object | None:
+        if self._handed is not None and obj is not None:
+            self._handed.append((obj, encode(obj)))
+        return obj
+
+
+_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
