@@ -1,15 +1,355 @@
-"""Discovery."""
+"""What a client asks before it asks for objects: groups, versions, resources, and the server's version.
+
+Everything is derived from the registry and kept until the registry changes. Two dialects: the legacy documents, one
+per group and version, and the aggregated one, which holds all in a single answer with an ETag.
+"""
 
 from __future__ import annotations
 
-from herder.engine.apiserver.resources import Registry
+import base64
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from herder.engine.apiserver.resources import Registry, Resource, Version
 from herder.engine.client.wire import Request, Response
+from herder.engine.meta.errors import MethodNotAllowed, NotAcceptable, NotFound
+from herder.engine.meta.kinds import GroupVersion, GroupVersionKind, Object
+
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+VERSION: Object = {
+    "major": "1",
+    "minor": "36",
+    "emulationMajor": "1",
+    "emulationMinor": "36",
+    "minCompatibilityMajor": "1",
+    "minCompatibilityMinor": "35",
+    "gitVersion": "v1.36.3+herder1",
+    "gitCommit": "",
+    "gitTreeState": "clean",
+    "buildDate": "1970-01-01T00:00:00Z",
+    "goVersion": "",
+    "compiler": sys.implementation.name,
+    "platform": f"{sys.platform}/{_MACHINES.get(os.uname().machine, os.uname().machine)}",
+}
+"""A build suffix after `+` is not part of the ordering of versions, so no client sees a skew."""
+
+SCALE = GroupVersionKind("autoscaling", "v1", "Scale")
+
+_AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+_SUBRESOURCE_VERBS = ["get", "patch", "update"]
+# The order in which the real server's aggregator lists its own groups; custom groups follow by name.
+_GROUP_ORDER = {
+    group: place
+    for place, group in enumerate((
+        "", "apiregistration.k8s.io", "apps", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io",
+        "autoscaling", "batch", "certificates.k8s.io", "networking.k8s.io", "policy", "rbac.authorization.k8s.io",
+        "storage.k8s.io", "admissionregistration.k8s.io", "apiextensions.k8s.io", "scheduling.k8s.io",
+        "coordination.k8s.io", "node.k8s.io", "discovery.k8s.io", "resource.k8s.io", "flowcontrol.apiserver.k8s.io",
+    ))
+}  # fmt: skip
+_KUBE_VERSION = re.compile(r"v([1-9][0-9]*)(?:(alpha|beta)([1-9][0-9]*))?\Z")
 
 
 class Discovery:
+    """Answers for /api, /apis and their groups and versions, and /version."""
+
     def __init__(self, registry: Registry, *, server_address: str = "") -> None:
         self._registry = registry
+        self._server_address = server_address
+        self._generation = -1
+        self._documents: dict[str, bytes] = {}
+        self._etags: dict[str, str] = {}
 
     def handle(self, request: Request) -> Response | None:
-        """The answer for /api, /apis and what lies directly under them, and /version; None for other paths."""
-        return None
+        """The answer, or None where the path is not a discovery path (or names a group that nobody serves)."""
+        path = request.path.rstrip("/")
+        if path == "/version":
+            _only_reading(request)
+            return _answer(request, lambda: _encode(VERSION))
+        parts = path.split("/")[1:]
+        if parts[0] == "api" and len(parts) <= 2:
+            _only_reading(request)
+        elif parts[0] != "apis" or len(parts) > 3:
+            return None
+        if len(parts) == 1 and _wants_aggregated(request.headers.get("accept", "")):
+            return self._aggregated(request, path)
+        if not self._exists(parts):
+            return None
+        return _answer(request, lambda: self._document(path, lambda: self._build(parts)))
+
+    # --- legacy ------------------------------------------------------------------------------------------------
+
+    def _exists(self, parts: list[str]) -> bool:
+        if len(parts) == 1:
+            return True
+        if parts[0] == "api":
+            if parts[1] == "v1":
+                return True
+            raise _not_found()
+        if not any(resource.group == parts[1] for resource in self._registry):
+            return False
+        if len(parts) == 2 or self._registry.serves_group_version(parts[1], parts[2]):
+            return True
+        # A group made of definitions answers like a path nobody registered; a built-in one like a missing resource.
+        if all(resource.custom for resource in self._registry if resource.group == parts[1]):
+            return False
+        raise _not_found()
+
+    def _build(self, parts: list[str]) -> Object:
+        match parts:
+            case ["api"]:
+                return {
+                    "kind": "APIVersions",
+                    "versions": ["v1"],
+                    "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": self._server_address}],
+                }
+            case ["apis"]:
+                groups = [self._group(group) for group in groups_served(self._registry) if group]
+                return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
+            case ["apis", group]:
+                return {"kind": "APIGroup", "apiVersion": "v1"} | self._group(group)
+            case _:
+                return self._resources(GroupVersion(parts[1] if parts[0] == "apis" else "", parts[-1]))
+
+    def _group(self, group: str) -> Object:
+        versions = [
+            {"groupVersion": f"{group}/{version}", "version": version}
+            for version in versions_served(self._registry, group)
+        ]
+        return {"name": group, "versions": versions, "preferredVersion": versions[0]}
+
+    def _resources(self, served: GroupVersion) -> Object:
+        entries: list[Object] = []
+        for resource, version in resources_served(self._registry, served):
+            entries.append(_legacy_entry(resource))
+            for name, kind, verbs in subresources_served(resource, version):
+                entries.append(_legacy_subresource(resource, served, name, kind, verbs))
+        if any(not resource.custom for resource, _ in resources_served(self._registry, served)):
+            entries.sort(key=lambda entry: str(entry["name"]))
+        return {
+            "kind": "APIResourceList",
+            "apiVersion": "v1",
+            "groupVersion": str(served),
+            "resources": entries,
+        }
+
+    # --- aggregated --------------------------------------------------------------------------------------------
+
+    def _aggregated(self, request: Request, path: str) -> Response:
+        body = self._document(path + ";aggregated", lambda: self._build_aggregated(core=path == "/api"))
+        etag = self._etags.setdefault(path, f'"{hashlib.sha512(body).hexdigest().upper()}"')
+        headers = {"content-type": _AGGREGATED, "etag": etag, "vary": "Accept", "cache-control": "public"}
+        if etag in request.headers.get("if-none-match", ""):
+            return Response(304, headers)
+        return Response(200, headers, body)
+
+    def _build_aggregated(self, *, core: bool) -> Object:
+        items = []
+        for group in groups_served(self._registry):
+            if (group == "") is core:
+                versions = [
+                    {
+                        "version": version,
+                        "resources": [
+                            _aggregated_entry(resource, GroupVersion(group, version), shape)
+                            for resource, shape in resources_served(self._registry, GroupVersion(group, version))
+                        ],
+                        "freshness": "Current",
+                    }
+                    for version in versions_served(self._registry, group)
+                ]
+                items.append({"metadata": {"name": group} if group else {}, "versions": versions})
+        return {
+            "kind": "APIGroupDiscoveryList",
+            "apiVersion": "apidiscovery.k8s.io/v2",
+            "metadata": {},
+            "items": items,
+        }
+
+    # --- caching -----------------------------------------------------------------------------------------------
+
+    def _document(self, path: str, build: Callable[[], Object]) -> bytes:
+        if self._generation != self._registry.generation:
+            self._generation = self._registry.generation
+            self._documents.clear()
+            self._etags.clear()
+        body = self._documents.get(path)
+        if body is None:
+            body = self._documents[path] = _encode(build())
+        return body
+
+
+# --- what is served, in order ----------------------------------------------------------------------------------------
+
+
+def groups_served(registry: Registry) -> list[str]:
+    groups = {resource.group for resource in registry if any(version.served for version in resource.versions.values())}
+    return sorted(groups, key=lambda group: (_GROUP_ORDER.get(group, len(_GROUP_ORDER)), group))
+
+
+def versions_served(registry: Registry, group: str) -> list[str]:
+    """The group's versions, preferred first."""
+    versions = {
+        version.name
+        for resource in registry
+        if resource.group == group
+        for version in resource.versions.values()
+        if version.served
+    }
+    return sorted(versions, key=version_priority)
+
+
+def resources_served(registry: Registry, served: GroupVersion) -> list[tuple[Resource, Version]]:
+    found = [
+        (resource, resource.versions[served.version])
+        for resource in registry
+        if resource.group == served.group and served.version in resource.versions
+    ]
+    return sorted(((r, v) for r, v in found if v.served), key=lambda pair: pair[0].plural)
+
+
+def subresources_served(resource: Resource, version: Version) -> Iterator[tuple[str, GroupVersionKind, list[str]]]:
+    """Name, kind of the answer and verbs of each subresource."""
+    own = GroupVersionKind(resource.group, version.name, resource.kind)
+    found: list[tuple[str, GroupVersionKind, list[str]]] = []
+    if version.status:
+        found.append(("status", own, _SUBRESOURCE_VERBS))
+    if version.scale:
+        found.append(("scale", SCALE, _SUBRESOURCE_VERBS))
+    for extra in resource.subresources.values():
+        found.append((extra.name, extra.kind, sorted(extra.verbs)))
+    yield from found if resource.custom else sorted(found, key=lambda entry: entry[0])
+
+
+def version_priority(version: str) -> tuple[int, int, int, str]:
+    """Sorts versions as Kubernetes prefers them: v2, v1, v1beta1, v1alpha1, then others by name."""
+    match = _KUBE_VERSION.match(version)
+    if not match:
+        return (3, 0, 0, version)
+    major, stage, minor = match.groups()
+    return ({None: 0, "beta": 1, "alpha": 2}[stage], -int(major), -int(minor or 0), version)
+
+
+def storage_version_hash(resource: Resource) -> str:
+    told = f"{resource.group}/{resource.storage_version}/{resource.kind}"
+    return base64.b64encode(hashlib.sha256(told.encode()).digest()[:8]).decode()
+
+
+# --- entries -----------------------------------------------------------------------------------------------------
+
+
+def _legacy_entry(resource: Resource) -> Object:
+    entry: Object = {
+        "name": resource.plural,
+        "singularName": resource.singular,
+        "namespaced": resource.namespaced,
+        "kind": resource.kind,
+        "verbs": list(resource.verbs),
+    }
+    _add_names(entry, resource)
+    if resource.virtual is None and "list" in resource.verbs:
+        entry["storageVersionHash"] = storage_version_hash(resource)
+    return entry
+
+
+def _legacy_subresource(
+    resource: Resource, served: GroupVersion, name: str, kind: GroupVersionKind, verbs: list[str]
+) -> Object:
+    entry: Object = {
+        "name": f"{resource.plural}/{name}",
+        "singularName": "",
+        "namespaced": resource.namespaced,
+    }
+    if (kind.group, kind.version) != served:
+        entry |= {"group": kind.group, "version": kind.version}
+    return entry | {"kind": kind.kind, "verbs": verbs}
+
+
+def _aggregated_entry(resource: Resource, served: GroupVersion, version: Version) -> Object:
+    own = GroupVersionKind(served.group, served.version, resource.kind)
+    entry: Object = {
+        "resource": resource.plural,
+        "responseKind": _response_kind(resource, served, own),
+        "scope": "Namespaced" if resource.namespaced else "Cluster",
+        "singularResource": resource.singular,
+        "verbs": list(resource.verbs),
+    }
+    _add_names(entry, resource)
+    subresources = [
+        {"subresource": name, "responseKind": _response_kind(resource, served, kind), "verbs": verbs}
+        for name, kind, verbs in subresources_served(resource, version)
+    ]
+    if subresources:
+        entry["subresources"] = subresources
+    return entry
+
+
+def _response_kind(resource: Resource, served: GroupVersion, kind: GroupVersionKind) -> Object:
+    """Built-ins leave group and version of their own kinds empty, as the real server does."""
+    if (kind.group, kind.version) == served and not resource.custom:
+        return {"group": "", "version": "", "kind": kind.kind}
+    return {"group": kind.group, "version": kind.version, "kind": kind.kind}
+
+
+def _add_names(entry: Object, resource: Resource) -> None:
+    if resource.short_names:
+        entry["shortNames"] = list(resource.short_names)
+    if resource.categories:
+        entry["categories"] = list(resource.categories)
+
+
+# --- the HTTP side -----------------------------------------------------------------------------------------------
+
+
+def _wants_aggregated(accept: str) -> bool:
+    """Whether the aggregated document comes before plain JSON in what the client accepts."""
+    for clause in accept.split(","):
+        media_type, *parameters = [part.strip().lower() for part in clause.split(";")]
+        wanted = dict(parameter.partition("=")[::2] for parameter in parameters)
+        if media_type == "application/json" and wanted.get("as") == "apigroupdiscoverylist":
+            if wanted.get("v") == "v2" and wanted.get("g") == "apidiscovery.k8s.io":
+                return True
+        elif media_type in {"application/json", "application/*", "*/*"}:
+            return False
+    return False
+
+
+def _answer(request: Request, body: Callable[[], bytes]) -> Response:
+    for clause in (request.headers.get("accept") or "*/*").split(","):
+        media_type, *parameters = [part.strip() for part in clause.split(";")]
+        if any(parameter.startswith("as=") for parameter in parameters):
+            continue
+        if media_type in {"application/json", "application/*", "*/*"}:
+            return Response(200, {"content-type": "application/json"}, body())
+        if media_type == "application/yaml":
+            return Response(200, {"content-type": "application/yaml"}, _as_yaml(body()))
+    raise NotAcceptable(
+        "only the following media types are accepted: application/json, application/yaml, "
+        "application/vnd.kubernetes.protobuf"
+    )
+
+
+def _only_reading(request: Request) -> None:
+    if request.method not in {"GET", "HEAD"}:
+        raise MethodNotAllowed("the server does not allow this method on the requested resource", details={})
+
+
+def _not_found() -> NotFound:
+    return NotFound("the server could not find the requested resource", details={})
+
+
+def _encode(document: Any) -> bytes:
+    return msgspec.json.encode(document) + b"\n"
+
+
+def _as_yaml(body: bytes) -> bytes:
+    import yaml
+
+    return yaml.safe_dump(msgspec.json.decode(body), sort_keys=True).encode()

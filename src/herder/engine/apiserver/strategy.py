@@ -47,6 +47,9 @@ class Strategy:
     def prepare_update(self, obj: Object, old: Object, context: Context) -> None:
         """Settle server-owned fields of a changed object, in place."""
 
+    def prepare_delete(self, obj: Object, context: Context) -> None:
+        """Change the stored object in place before its finalizers are looked at, on the first request to delete it."""
+
     def validate(self, obj: Object, context: Context) -> Iterable[FieldError]:
         """What is wrong with the object by itself."""
         return ()

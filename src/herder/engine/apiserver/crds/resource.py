@@ -1,10 +1,114 @@
-"""A definition as a served resource."""
+"""A definition as a served resource: the names that were accepted, and each version with its type."""
 
 from __future__ import annotations
 
-from herder.engine.apiserver.resources import Resource
-from herder.engine.meta.kinds import Object
+from typing import Any
+
+from herder.engine.apiserver.crds.conversion import WebhookCall, WebhookConversion
+from herder.engine.apiserver.crds.custom import CustomStrategy, VersionRules
+from herder.engine.apiserver.crds.model import CustomModel
+from herder.engine.apiserver.crds.status import condition_is
+from herder.engine.apiserver.discovery import version_priority
+from herder.engine.apiserver.resources import Column, Resource, ScalePaths, Version
+from herder.engine.meta.kinds import GroupResource, GroupVersionKind, Object
+
+# The order in which the real server lists them for custom resources.
+_VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
+_AGE = Column("Age", "date", json_path=".metadata.creationTimestamp")
 
 
-def resource_from_crd(crd: Object) -> Resource:
-    raise NotImplementedError
+def resource_from_crd(crd: Object, *, webhook: WebhookCall | None = None) -> Resource:
+    """`webhook` carries conversion reviews to whoever converts; None for the default client."""
+    spec = crd["spec"]
+    names = (crd.get("status") or {}).get("acceptedNames") or {}
+    names = names if names.get("plural") else spec["names"]
+    group = spec["group"]
+    versions = {entry["name"]: _version(spec, names, entry) for entry in spec["versions"]}
+    storage = next(entry["name"] for entry in spec["versions"] if entry.get("storage"))
+    return Resource(
+        group=group,
+        plural=names["plural"],
+        singular=names.get("singular") or names["kind"].lower(),
+        kind=names["kind"],
+        list_kind=names.get("listKind") or names["kind"] + "List",
+        namespaced=spec["scope"] == "Namespaced",
+        versions=versions,
+        storage_version=storage,
+        short_names=tuple(names.get("shortNames") or ()),
+        categories=tuple(names.get("categories") or ()),
+        verbs=_VERBS,
+        strategy=CustomStrategy(
+            GroupResource(group, names["plural"]),
+            {name: VersionRules(version.scale, tuple(version.selectable)) for name, version in versions.items()},
+            has_status=versions[storage].status,
+            terminating=condition_is(crd, "Terminating", "True"),
+        ),
+        custom=True,
+        convert=_conversion(spec, webhook),
+    )
+
+
+def _version(spec: Object, names: Object, entry: Object) -> Version:
+    subresources = entry.get("subresources") or {}
+    schema = (entry.get("schema") or {}).get("openAPIV3Schema")
+    return Version(
+        name=entry["name"],
+        model=CustomModel(GroupVersionKind(spec["group"], entry["name"], names["kind"]), schema),
+        served=bool(entry.get("served")),
+        columns=_columns(entry.get("additionalPrinterColumns")),
+        selectable=tuple(field["jsonPath"] for field in entry.get("selectableFields") or ()),
+        status=subresources.get("status") is not None,
+        scale=_scale(subresources.get("scale")),
+        deprecation=_deprecation(spec, names, entry),
+    )
+
+
+def _columns(declared: list[Object] | None) -> tuple[Column, ...]:
+    if not declared:
+        return (_AGE,)
+    return tuple(
+        Column(
+            name=column["name"],
+            type=column["type"],
+            format=column.get("format") or "",
+            description=column.get("description")
+            or f"Custom resource definition column (in JSONPath format): {column['jsonPath']}",
+            priority=column.get("priority") or 0,
+            json_path=column["jsonPath"],
+        )
+        for column in declared
+    )
+
+
+def _scale(declared: Object | None) -> ScalePaths | None:
+    if declared is None:
+        return None
+    return ScalePaths(
+        declared["specReplicasPath"], declared["statusReplicasPath"], declared.get("labelSelectorPath") or ""
+    )
+
+
+def _deprecation(spec: Object, names: Object, entry: Object) -> str:
+    if not entry.get("deprecated"):
+        return ""
+    if entry.get("deprecationWarning") is not None:
+        return str(entry["deprecationWarning"])
+    told = f"{spec['group']}/{entry['name']} {names['kind']} is deprecated"
+    better = sorted(
+        (
+            other["name"]
+            for other in spec["versions"]
+            if other.get("served")
+            and not other.get("deprecated")
+            and version_priority(other["name"]) < version_priority(entry["name"])
+        ),
+        key=version_priority,
+    )
+    return f"{told}; use {spec['group']}/{better[0]} {names['kind']}" if better else told
+
+
+def _conversion(spec: Object, webhook: WebhookCall | None) -> Any:
+    conversion = spec.get("conversion") or {}
+    if conversion.get("strategy") != "Webhook":
+        return None
+    return WebhookConversion(spec["group"], conversion["webhook"], webhook)

@@ -1,0 +1,99 @@
+"""The type of one version of a custom kind, made from its structural schema.
+
+Compiling a schema costs milliseconds and most are never used between two restarts, so it happens on first use and is
+remembered by the schema's content: a definition whose status changes keeps its compiled schemas.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from herder.engine.apiserver.crds.metadata import MalformedMetadata, coerce
+from herder.engine.meta.errors import BadRequest, FieldError
+from herder.engine.meta.kinds import GroupVersionKind, Object
+
+if TYPE_CHECKING:
+    from herder.engine.patch.typed import TypeRef
+    from herder.engine.schema import CompiledSchema
+
+OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+_ANYTHING: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+
+
+class CustomModel:
+    """What custom kinds answer to the questions of `resources.TypeModel`."""
+
+    __slots__ = ("_key", "_published", "kind", "schema")
+
+    def __init__(self, kind: GroupVersionKind, schema: Object | None) -> None:
+        self.kind = kind
+        self.schema = schema if schema is not None else _ANYTHING
+        self._key = msgspec.json.encode(self.schema)
+        self._published: Object | None = None
+
+    @property
+    def compiled(self) -> CompiledSchema:
+        return _compiled(self._key)
+
+    @property
+    def merge_type(self) -> TypeRef:
+        return _merge_type(self._key)
+
+    def decode(self, obj: Object) -> tuple[Object, list[str]]:
+        unknown: list[str] = []
+        if obj.get("metadata") is not None:
+            try:
+                obj["metadata"], unknown = coerce(obj["metadata"])
+            except MalformedMetadata as problem:
+                raise self._cannot_be_handled(str(problem)) from problem
+        return obj, [f'unknown field "{path}"' for path in unknown] + self.compiled.prune(obj)
+
+    def default(self, obj: Object) -> None:
+        self.compiled.default(obj)
+
+    def validate(self, obj: Object, old: Object | None) -> list[FieldError]:
+        return self.compiled.validate(obj, old)
+
+    def openapi(self) -> Object:
+        if self._published is None:
+            self._published = published_schema(self.schema, self.kind)
+        return self._published
+
+    def _cannot_be_handled(self, why: str) -> BadRequest:
+        kind = self.kind.kind
+        return BadRequest(f'{kind} in version "{self.kind.version}" cannot be handled as a {kind}: {why}')
+
+
+@lru_cache(maxsize=512)
+def _compiled(schema: bytes) -> CompiledSchema:
+    from herder.engine.schema import compile_schema
+
+    return compile_schema(msgspec.json.decode(schema))
+
+
+@lru_cache(maxsize=512)
+def _merge_type(schema: bytes) -> TypeRef:
+    from herder.engine.apiserver.builtin import definitions
+    from herder.engine.patch.typed import type_from_schema
+
+    return type_from_schema(_with_type_meta(msgspec.json.decode(schema)), definitions)
+
+
+def published_schema(schema: Object, kind: GroupVersionKind) -> Object:
+    """The schema as OpenAPI shows it: type and object metadata filled in, and which kind it is."""
+    published = _with_type_meta(schema)
+    published["x-kubernetes-group-version-kind"] = [
+        {"group": kind.group, "version": kind.version, "kind": kind.kind},
+    ]
+    return published
+
+
+def _with_type_meta(schema: Object) -> Object:
+    properties: dict[str, Any] = dict(schema.get("properties") or {})
+    properties["apiVersion"] = {"type": "string"}
+    properties["kind"] = {"type": "string"}
+    properties["metadata"] = {"$ref": f"#/components/schemas/{OBJECT_META}"}
+    return {**schema, "type": "object", "properties": properties}

@@ -1,0 +1,201 @@
+"""What is wrong with a CustomResourceDefinition, in the real server's words.
+
+The real server moves what all versions have in common (always so with one version) to the top of the spec before it
+checks, so its complaints name `spec.validation`, `spec.subresources` and so on; these do too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from herder.engine.apiserver.crds.hooks import check_conversion
+from herder.engine.apiserver.crds.schemas import check_schema
+from herder.engine.apiserver.crds.status import APPROVED, approval_state, condition_is, is_protected_group
+from herder.engine.apiserver.crds.versions import (
+    check_columns,
+    check_deprecation,
+    check_selectable,
+    check_subresources,
+)
+from herder.engine.meta import names
+from herder.engine.meta.errors import FieldError, invalid_value, not_supported, required
+from herder.engine.meta.kinds import Object
+
+_SHARED = {
+    "schema": "validation",
+    "subresources": "subresources",
+    "additionalPrinterColumns": "additionalPrinterColumns",
+    "selectableFields": "selectableFields",
+}
+"""Per-version fields, and what they are called at the top of the spec."""
+
+
+def check_definition(crd: Object) -> Iterator[FieldError]:
+    """All that can be said of a definition by itself."""
+    spec: Object = crd.get("spec") or {}
+    wanted = f"{(spec.get('names') or {}).get('plural', '')}.{spec.get('group', '')}"
+    name = (crd.get("metadata") or {}).get("name") or ""
+    if name and name != wanted:
+        yield invalid_value("metadata.name", name, 'must be spec.names.plural+"."+spec.group')
+    yield from _check_spec(spec)
+    yield from check_status(crd)
+    yield from _check_stored_versions((crd.get("status") or {}).get("storedVersions") or [], spec)
+    if spec.get("preserveUnknownFields"):
+        yield invalid_value(
+            "spec.preserveUnknownFields",
+            True,
+            "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead",
+        )
+
+
+def check_change(crd: Object, old: Object) -> Iterator[FieldError]:
+    """What may not change: all that names what is stored, once objects may exist."""
+    new_spec, old_spec = crd.get("spec") or {}, old.get("spec") or {}
+    if condition_is(old, "Established", "True"):
+        yield from _immutable("spec.scope", new_spec.get("scope"), old_spec.get("scope"))
+        yield from _immutable("spec.names.kind", _name(new_spec, "kind"), _name(old_spec, "kind"))
+    yield from _immutable("spec.group", new_spec.get("group"), old_spec.get("group"))
+    yield from _immutable("spec.names.plural", _name(new_spec, "plural"), _name(old_spec, "plural"))
+    yield from check_approval(crd, old)
+
+
+def check_status(crd: Object) -> Iterator[FieldError]:
+    accepted = (crd.get("status") or {}).get("acceptedNames") or {}
+    yield from _check_names(accepted, "status.acceptedNames")
+
+
+def check_approval(crd: Object, old: Object | None) -> Iterator[FieldError]:
+    """Groups of the Kubernetes community need an annotation; one that was wrong before may stay wrong."""
+    if not is_protected_group((crd.get("spec") or {}).get("group", "")):
+        return
+    state, told = approval_state(crd)
+    if old is not None and approval_state(old)[0] == state:
+        return
+    field = f"metadata.annotations[{APPROVED}]"
+    if state == "missing":
+        yield required(field, told)
+    elif state == "invalid":
+        yield invalid_value(field, crd["metadata"]["annotations"][APPROVED], told)
+
+
+# --- the spec ----------------------------------------------------------------------------------------------------
+
+
+def _check_spec(spec: Object) -> Iterator[FieldError]:
+    yield from _check_group(spec.get("group", ""))
+    yield from _one_of("spec.scope", spec.get("scope", ""), ("Cluster", "Namespaced"))
+    versions: list[Object] = spec.get("versions") or []
+    shared = {field for field in _SHARED if versions and all(v.get(field) == versions[0].get(field) for v in versions)}
+    for index, version in enumerate(versions):
+        if not (version.get("schema") or {}).get("openAPIV3Schema"):
+            yield required(f"spec.versions[{index}].schema.openAPIV3Schema")
+    for index, version in enumerate(versions):
+        path = f"spec.versions[{index}]"
+        problems = names.dns1035_label(version.get("name", ""))
+        if problems:
+            yield invalid_value(f"{path}.name", version.get("name", ""), ",".join(problems))
+        yield from check_deprecation(version, path)
+        own = {field for field in _SHARED if field not in shared}
+        yield from _check_parts(version, own, {field: f"{path}.{field}" for field in own})
+    seen = [version.get("name") for version in versions]
+    if len(set(seen)) != len(seen):
+        yield invalid_value("spec.versions", versions, "must contain unique version names")
+    if sum(bool(version.get("storage")) for version in versions) != 1:
+        yield invalid_value("spec.versions", versions, "must have exactly one version marked as storage version")
+    wanted = spec.get("names") or {}
+    for field in ("plural", "singular", "kind", "listKind"):
+        if not wanted.get(field):
+            yield required(f"spec.names.{field}")
+    yield from _check_names(wanted, "spec.names")
+    if versions:
+        yield from _check_parts(versions[0], shared, {field: f"spec.{_SHARED[field]}" for field in shared})
+    yield from check_conversion(spec.get("conversion"), "spec.conversion")
+
+
+def _check_parts(version: Object, fields: set[str], paths: dict[str, str]) -> Iterator[FieldError]:
+    schema = (version.get("schema") or {}).get("openAPIV3Schema")
+    subresources = version.get("subresources")
+    if "schema" in fields and schema is not None:
+        has_status = (subresources or {}).get("status") is not None
+        yield from check_schema(schema, paths["schema"], has_status=has_status)
+    if "subresources" in fields:
+        yield from check_subresources(subresources, paths["subresources"])
+    if "additionalPrinterColumns" in fields:
+        yield from check_columns(version.get("additionalPrinterColumns") or (), paths["additionalPrinterColumns"])
+    if "selectableFields" in fields and version.get("selectableFields"):
+        yield from check_selectable(version["selectableFields"], schema, paths["selectableFields"])
+
+
+def _check_group(group: str) -> Iterator[FieldError]:
+    if not group:
+        yield required("spec.group")
+        return
+    problems = names.dns1123_subdomain(group)
+    if problems:
+        yield invalid_value("spec.group", group, ",".join(problems))
+    elif "." not in group:
+        yield invalid_value("spec.group", group, "should be a domain with at least one dot")
+
+
+def _check_names(wanted: Object, path: str) -> Iterator[FieldError]:
+    for field in ("plural", "singular"):
+        value = wanted.get(field) or ""
+        problems = names.dns1035_label(value) if value else []
+        if problems:
+            yield invalid_value(f"{path}.{field}", value, ",".join(problems))
+    for field in ("kind", "listKind"):
+        value = wanted.get(field) or ""
+        problems = names.dns1035_label(value.lower()) if value else []
+        if problems:
+            told = "may have mixed case, but should otherwise match: " + ",".join(problems)
+            yield invalid_value(f"{path}.{field}", value, told)
+    yield from _check_labels(wanted.get("shortNames") or (), f"{path}.shortNames")
+    kind = wanted.get("kind")
+    if kind and kind == wanted.get("listKind"):
+        yield invalid_value(f"{path}.listKind", kind, "kind and listKind may not be the same")
+    yield from _check_labels(wanted.get("categories") or (), f"{path}.categories")
+
+
+def _check_labels(values: Iterable[str], path: str) -> Iterator[FieldError]:
+    for index, value in enumerate(values):
+        problems = names.dns1035_label(value)
+        if problems:
+            yield invalid_value(f"{path}[{index}]", value, ",".join(problems))
+
+
+def _check_stored_versions(stored: list[str], spec: Object) -> Iterator[FieldError]:
+    path = "status.storedVersions"
+    if not stored:
+        yield invalid_value(path, stored, "must have at least one stored version")
+        return
+    versions = spec.get("versions") or []
+    for version in versions:
+        if version.get("storage") and version.get("name") not in stored:
+            yield invalid_value(path, stored, f"must have the storage version {version.get('name')}")
+    declared = {version.get("name") for version in versions}
+    for index, name in enumerate(stored):
+        if name not in declared:
+            yield invalid_value(
+                f"{path}[{index}]",
+                name,
+                f"missing from spec.versions; {name} was previously a storage version, and must remain in "
+                f"spec.versions until a storage migration ensures no data remains persisted in {name} and removes "
+                f"{name} from status.storedVersions",
+            )
+
+
+def _one_of(path: str, value: str, accepted: tuple[str, ...]) -> Iterator[FieldError]:
+    if not value:
+        yield required(path)
+    elif value not in accepted:
+        yield not_supported(path, value, accepted)
+
+
+def _immutable(path: str, new: Any, old: Any) -> Iterator[FieldError]:
+    if new != old:
+        yield invalid_value(path, new, "field is immutable")
+
+
+def _name(spec: Object, field: str) -> Any:
+    return (spec.get("names") or {}).get(field)
