@@ -70,8 +70,10 @@ class LeaderElection:
             leading.result()
 
     async def _acquire(self) -> None:
-        while not await self._try():
+        held = await self._try()
+        while not held:
             await asyncio.sleep(self._times.retry_seconds)
+            held = await self._try()
 
     async def _renew(self) -> None:
         loop = asyncio.get_running_loop()

@@ -49,6 +49,7 @@ class Manager:
         self._entropy = entropy
         self._strict = strict
         self._tasks = Tasks()
+        self._workers: list[asyncio.Task[None]] = []
         self._effects = Effects(performers or {}, self._tasks)
         self._remotes = Remotes(connect, clock=clock, tasks=self._tasks) if connect else None
         self.caches = self._shared_caches(controllers)
@@ -99,7 +100,8 @@ class Manager:
             log.info("caches filled", kinds=len(self.caches), objects=sum(map(len, self.caches.values())))
             for running in self.running.values():
                 for number in range(running.controller.workers):
-                    self._tasks.spawn(running.work(), name=f"{running.controller.name} {number}")
+                    work = self._tasks.spawn(running.work(), name=f"{running.controller.name} {number}")
+                    self._workers.append(work)
             await asyncio.get_running_loop().create_future()
         finally:
             await self._stop()
@@ -108,6 +110,8 @@ class Manager:
         """Take no more keys, let writes on their way finish, end."""
         for running in self.running.values():
             running.queue.close()
+        if self._workers:
+            await asyncio.wait(self._workers, timeout=STOP_SECONDS)
         await self._tasks.stop()
         if self._remotes is not None:
             await self._remotes.close()

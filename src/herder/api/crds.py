@@ -1,0 +1,105 @@
+"""Our kinds as CustomResourceDefinitions, for either engine."""
+
+from __future__ import annotations
+
+from herder.api.example import FLOCK
+from herder.api.settings import SETTING
+from herder.engine.meta.kinds import Kind, Object
+
+
+def _definition(
+    kind: Kind,
+    schema: Object,
+    *,
+    columns: list[Object] | None = None,
+    status: bool = False,
+    short: list[str] | None = None,
+) -> Object:
+    version: Object = {
+        "name": kind.version,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema},
+        "additionalPrinterColumns": columns or [],
+    }
+    if status:
+        version["subresources"] = {"status": {}}
+    names: Object = {
+        "plural": kind.plural,
+        "singular": kind.kind.lower(),
+        "kind": kind.kind,
+        "listKind": f"{kind.kind}List",
+    }
+    if short:
+        names["shortNames"] = short
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{kind.plural}.{kind.group}"},
+        "spec": {
+            "group": kind.group,
+            "scope": "Namespaced" if kind.namespaced else "Cluster",
+            "names": names,
+            "versions": [version],
+        },
+    }
+
+
+STRING = {"type": "string"}
+
+SETTING_CRD = _definition(
+    SETTING,
+    {
+        "type": "object",
+        "properties": {
+            "value": STRING,
+            "default": STRING,
+            "customized": {"type": "boolean"},
+            "source": STRING,
+        },
+    },
+    columns=[{"name": "Value", "type": "string", "jsonPath": ".value"}],
+)
+
+FLOCK_CRD = _definition(
+    FLOCK,
+    {
+        "type": "object",
+        "required": ["spec"],
+        "properties": {
+            "spec": {
+                "type": "object",
+                "properties": {
+                    "size": {"type": "integer", "format": "int32", "minimum": 0, "maximum": 100, "default": 3},
+                    "minAvailable": {"type": "integer", "format": "int32", "minimum": 0, "default": 1},
+                    "message": {"type": "string", "maxLength": 1024},
+                    "pauseSeconds": {"type": "integer", "format": "int32", "minimum": 0, "default": 0},
+                },
+                "x-kubernetes-validations": [
+                    {
+                        "rule": "self.minAvailable <= self.size",
+                        "message": "minAvailable cannot be greater than size",
+                    }
+                ],
+            },
+            "status": {
+                "type": "object",
+                "properties": {
+                    "observedGeneration": {"type": "integer", "format": "int64"},
+                    "members": {"type": "integer", "format": "int32"},
+                    "upToDate": {"type": "integer", "format": "int32"},
+                    "phase": STRING,
+                    "waitingFor": STRING,
+                },
+            },
+        },
+    },
+    columns=[
+        {"name": "Size", "type": "integer", "jsonPath": ".spec.size"},
+        {"name": "Members", "type": "integer", "jsonPath": ".status.members"},
+        {"name": "Up-to-date", "type": "integer", "jsonPath": ".status.upToDate"},
+        {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
+        {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+    ],
+    status=True,
+)

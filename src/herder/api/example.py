@@ -1,0 +1,13 @@
+"""The example's kind: a Flock keeps a number of ConfigMaps that all carry one message."""
+
+from __future__ import annotations
+
+from herder.engine.meta.kinds import Kind
+
+FLOCK = Kind("examples.herder.io", "v1", "Flock", "flocks")
+CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
+SECRET = Kind("", "v1", "Secret", "secrets")
+
+FINALIZER = "examples.herder.io/flock"
+FLOCK_LABEL = "examples.herder.io/flock"
+CONTENT_LABEL = "examples.herder.io/content"

@@ -1,0 +1,137 @@
+"""Settings: every knob in one table, and the order in which sources are asked.
+
+The first that says something wins: command-line flags, environment (`CATTLE_<NAME>`), `Setting` objects, a file,
+defaults. What may change while running is read through `Settings.get` each time it is needed, so an edited `Setting`
+object counts from the next use on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from herder.engine.meta.errors import FieldError, invalid_value
+from herder.engine.meta.kinds import Kind, Object
+
+SETTING = Kind("management.cattle.io", "v3", "Setting", "settings", namespaced=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    name: str
+    default: str
+    meaning: str
+    check: Callable[[str], str] | None = None  # "" when the value is fine, else what is wrong with it
+
+    @property
+    def environment(self) -> str:
+        return "CATTLE_" + self.name.upper().replace("-", "_")
+
+
+def _duration(text: str) -> str:
+    try:
+        seconds(text)
+    except ValueError:
+        return "must be a duration such as 30s, 15m, 12h or 7d"
+    return ""
+
+
+def _json_object(text: str) -> str:
+    import msgspec
+
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        return f"must be a JSON object: {error}"
+    if not isinstance(value, dict) or not all(_is_command(item) for item in value.values()):
+        return "must be a JSON object whose values are lists of words"
+    return ""
+
+
+def _is_command(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(word, str) for word in value)
+
+
+def seconds(text: str) -> float:
+    """A duration in Go's short form, one unit."""
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+    if not text or text[-1] not in units:
+        raise ValueError(text)
+    value = float(text[:-1])
+    if value < 0:
+        raise ValueError(text)
+    return value * units[text[-1]]
+
+
+DEFINITIONS = {
+    definition.name: definition
+    for definition in (
+        Definition(
+            "history-retention",
+            "24h",
+            "how long the embedded store keeps superseded revisions",
+            _duration,
+        ),
+        Definition(
+            "runner-commands",
+            "{}",
+            "image name → command, for Jobs that the built-in runner executes as local processes",
+            _json_object,
+        ),
+    )
+}
+
+
+@dataclass
+class Settings:
+    """The layers. `objects` is asked at each look, so it may follow a watch."""
+
+    flags: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    objects: Callable[[str], Object | None] = lambda _name: None
+    file: Mapping[str, str] = field(default_factory=dict)
+
+    def get(self, name: str) -> str:
+        return self.look(name)[0]
+
+    def look(self, name: str) -> tuple[str, str]:
+        """The value, and which layer said it: flag, env, object, file or default."""
+        definition = DEFINITIONS.get(name)
+        if definition is None:
+            raise KeyError(f'no setting named "{name}"')
+        if name in self.flags:
+            return self.flags[name], "flag"
+        if self.environment.get(definition.environment):
+            return self.environment[definition.environment], "env"
+        stored = (self.objects(name) or {}).get("value")
+        if stored and not validate_value(name, stored):
+            return stored, "object"
+        if name in self.file:
+            return self.file[name], "file"
+        return definition.default, "default"
+
+
+def validate_value(name: str, value: str) -> list[FieldError]:
+    """What is wrong with a setting's value; unknown settings may hold anything, as other programs keep theirs here."""
+    definition = DEFINITIONS.get(name)
+    if definition is None or definition.check is None or not value:
+        return []
+    problem = definition.check(value)
+    return [invalid_value("value", value, problem)] if problem else []
+
+
+def setting_objects(settings: Settings) -> list[Object]:
+    """One `Setting` object for each definition, as it is applied at start: people find them by listing."""
+    objects = []
+    for definition in DEFINITIONS.values():
+        _, source = settings.look(definition.name)
+        obj: Object = {
+            "apiVersion": SETTING.api_version,
+            "kind": SETTING.kind,
+            "metadata": {"name": definition.name},
+            "default": definition.default,
+            "customized": source != "default",
+            "source": "env" if source == "env" else "",
+        }
+        objects.append(obj)
+    return objects

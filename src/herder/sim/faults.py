@@ -1,0 +1,102 @@
+"""Everything that goes wrong between a manager and its API server, on a seeded schedule.
+
+A request may be late, refused as a conflict, lost before it arrives, or carried out and its answer lost; a watch may
+break; the whole manager may die right before or right after any write. Delays alone make different seeds meet
+different interleavings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from random import Random
+
+from herder.engine.client.wire import Request, Response, Transport
+from herder.engine.meta.errors import MODIFIED, Conflict, ServiceUnavailable
+
+WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Probabilities for each request or watch event; `delay` is the longest wait in seconds."""
+
+    conflict: float = 0.0
+    lost_request: float = 0.0
+    lost_answer: float = 0.0
+    broken_watch: float = 0.0
+    crash: float = 0.0
+    delay: float = 0.02
+
+
+NONE = Faults()
+ROUGH = Faults(conflict=0.05, lost_request=0.03, lost_answer=0.03, broken_watch=0.02, crash=0.02)
+
+
+class FaultyTransport:
+    def __init__(
+        self,
+        inner: Transport,
+        *,
+        faults: Faults,
+        random: Random,
+        note: Callable[[str], None],
+        crash: Callable[[], None],
+    ) -> None:
+        self._inner = inner
+        self._faults = faults
+        self._random = random
+        self._note = note
+        self._crash = crash
+
+    async def send(self, request: Request) -> Response:
+        await self._dally()
+        if request.method not in WRITES:
+            response = await self._inner.send(request)
+            if response.stream is not None:
+                response.stream = self._breaking(response.stream, request.path)
+            return response
+        await self._before(request)
+        response = await self._inner.send(request)
+        await self._after(request)
+        await self._dally()
+        return response
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    async def _dally(self) -> None:
+        await asyncio.sleep(self._random.uniform(0, self._faults.delay))
+
+    async def _before(self, request: Request) -> None:
+        await self._maybe_crash(f"crash before {request.method} {request.path}")
+        if self._strikes(self._faults.conflict):
+            self._note(f"conflict on {request.method} {request.path}")
+            raise Conflict(f"Operation cannot be fulfilled: {MODIFIED}")
+        if self._strikes(self._faults.lost_request):
+            self._note(f"lost {request.method} {request.path}")
+            raise ServiceUnavailable("the connection was lost before the request arrived")
+
+    async def _after(self, request: Request) -> None:
+        await self._maybe_crash(f"crash after {request.method} {request.path}")
+        if self._strikes(self._faults.lost_answer):
+            self._note(f"lost the answer to {request.method} {request.path}")
+            raise ServiceUnavailable("the connection was lost before the answer arrived")
+
+    async def _maybe_crash(self, what: str) -> None:
+        if self._strikes(self._faults.crash):
+            self._note(what)
+            self._crash()
+            await asyncio.get_running_loop().create_future()  # a dead process goes no further
+
+    async def _breaking(self, stream: AsyncIterator[bytes], path: str) -> AsyncIterator[bytes]:
+        async for chunk in stream:
+            await self._dally()
+            if self._strikes(self._faults.broken_watch):
+                self._note(f"watch broken {path}")
+                raise ServiceUnavailable("the watch was cut")
+            yield chunk
+
+    def _strikes(self, probability: float) -> bool:
+        return probability > 0 and self._random.random() < probability

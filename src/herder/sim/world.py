@@ -1,0 +1,150 @@
+"""A whole deployment in one deterministic process: the real API server, the real runtime, the real reconcilers.
+
+Only time, randomness and the network are simulated. The same seed gives the same event log, byte for byte; a failing
+seed is a bug report that can be replayed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+from herder.engine.apiserver.inprocess import InProcess
+from herder.engine.apiserver.server import ApiServer, assemble
+from herder.engine.client.client import Client
+from herder.engine.client.wire import User
+from herder.engine.meta.kinds import GroupVersionResource, Kind, Object
+from herder.engine.runtime.carrying import Guard
+from herder.engine.runtime.controller import Controller
+from herder.engine.runtime.effects import Performer
+from herder.engine.runtime.manager import Manager
+from herder.engine.runtime.metrics import Metrics
+from herder.sim.faults import NONE, Faults, FaultyTransport
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+RESTART_SECONDS = 1.0
+CRDS = GroupVersionResource("apiextensions.k8s.io", "v1", "customresourcedefinitions")
+ADMIN = User("sim-admin", groups=("system:masters", "system:authenticated"))
+MANAGER = User("sim-manager", groups=("system:masters", "system:authenticated"))
+
+
+class World:
+    def __init__(
+        self,
+        seed: int,
+        controllers: Sequence[Controller],
+        *,
+        crds: Sequence[Object] = (),
+        guards: Sequence[Guard] = (),
+        performers: Mapping[str, Performer] | None = None,
+        faults: Faults = NONE,
+        watched: Sequence[Kind] = (),
+        invariant: Callable[[Kind, str, Object], None] | None = None,
+    ) -> None:
+        self.random = Random(seed)  # noqa: S311 - a seeded generator is the point
+        self.log: list[str] = []
+        self.crashes = 0
+        self._controllers = controllers
+        self._crds = crds
+        self._guards = guards
+        self._performers = performers or {}
+        self._faults = faults
+        self._watched = watched
+        self._invariant = invariant
+        self._manager_task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._settled = False
+
+    async def __aenter__(self) -> World:
+        self.server: ApiServer = await assemble(None, clock=self.now, entropy=self.random.randbytes, inline=True)
+        self.client = Client(InProcess(self.server, ADMIN), field_manager="sim")
+        for crd in self._crds:
+            await self.client.create(CRDS, crd)
+        for crd in self._crds:
+            await self._established(crd["metadata"]["name"])
+        for kind in self._watched:
+            self._tasks.append(asyncio.ensure_future(self._record(kind)))
+        self.start_manager()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._manager_task is not None:
+            self._tasks.append(self._manager_task)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.server.stop()
+
+    def now(self) -> datetime:
+        return START + timedelta(seconds=asyncio.get_running_loop().time())
+
+    def note(self, line: str) -> None:
+        self.log.append(f"{asyncio.get_running_loop().time():.6f} {line}")
+
+    def digest(self) -> str:
+        return hashlib.sha256("\n".join(self.log).encode()).hexdigest()
+
+    def start_manager(self) -> None:
+        transport = FaultyTransport(
+            InProcess(self.server, MANAGER),
+            faults=NONE if self._settled else self._faults,
+            random=self.random,
+            note=self.note,
+            crash=self._crash,
+        )
+        self.manager = Manager(
+            Client(transport, field_manager="manager"),
+            self._controllers,
+            clock=self.now,
+            entropy=self.random.randbytes,
+            guards=self._guards,
+            performers=self._performers,
+            metrics=Metrics(),
+            strict=True,
+        )
+        self._manager_task = asyncio.ensure_future(self.manager.run())
+
+    def _crash(self) -> None:
+        """The manager is gone at once: nothing of it runs on, a new one starts a little later."""
+        self.crashes += 1
+        dead, self._manager_task = self._manager_task, None
+        if dead is not None:
+            dead.cancel()
+            self._tasks.append(dead)
+        asyncio.get_running_loop().call_later(RESTART_SECONDS, self.start_manager)
+
+    async def calm(self) -> None:
+        """From here on nothing goes wrong any more: what must become true eventually gets its chance."""
+        self._settled = True
+        self._crash()
+
+    async def until(self, reached: Callable[[], Awaitable[bool]], *, within: float = 3600.0) -> None:
+        """Let virtual time pass until it is so."""
+        deadline = asyncio.get_running_loop().time() + within
+        while not await reached():
+            if asyncio.get_running_loop().time() > deadline:
+                raise TimeoutError(f"not reached within {within} s of virtual time; last: {self.log[-5:]}")
+            await asyncio.sleep(0.25)
+
+    async def _record(self, kind: Kind) -> None:
+        """Every event of the watched kinds goes into the log, and before the invariant."""
+        async for event in self.client.watch(kind.resource, initial_events=True):
+            if event.type == "BOOKMARK":
+                continue
+            meta = event.object["metadata"]
+            content = hashlib.sha256(repr(sorted(event.object.items(), key=str)).encode()).hexdigest()[:12]
+            name = f"{meta.get('namespace', '')}/{meta['name']}"
+            self.note(f"{event.type} {kind.kind} {name} {meta['resourceVersion']} {content}")
+            if self._invariant is not None:
+                self._invariant(kind, event.type, event.object)
+
+    async def _established(self, name: str) -> None:
+        while True:
+            crd = await self.client.get(CRDS, name)
+            conditions = (crd.get("status") or {}).get("conditions") or []
+            if any(c["type"] == "Established" and c["status"] == "True" for c in conditions):
+                return
+            await asyncio.sleep(0.01)
