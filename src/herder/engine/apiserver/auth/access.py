@@ -29,7 +29,7 @@ class AccessAttributes:
 
     @property
     def is_resource_request(self) -> bool:
-        return bool(self.resource)
+        return bool(self.resource) or not self.path
 
 
 class Decision(NamedTuple):

@@ -1,0 +1,200 @@
+"""Nobody hands out rights they do not have.
+
+Whoever writes a role must hold every right in it, whoever writes a binding every right of the role it names; unless
+they are explicitly allowed to `escalate` or `bind`. Judged after all changes to the object are made, so that nothing
+slips in behind the check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from herder.engine.apiserver.admission.chain import CREATE, UPDATE, Attributes, metadata
+from herder.engine.apiserver.auth.access import AccessAttributes
+from herder.engine.apiserver.auth.policy import GROUP, Rule, quoted, url_covers
+from herder.engine.apiserver.auth.rbac import (
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    ROLE_BINDINGS,
+    ROLES,
+    RbacAuthorizer,
+)
+from herder.engine.apiserver.auth.users import SUPERUSERS
+from herder.engine.client.wire import User
+from herder.engine.meta.errors import forbidden, not_found
+from herder.engine.meta.kinds import GroupResource, Object
+
+_EVERYTHING = (
+    Rule.of({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}),
+    Rule.of({"verbs": ["*"], "nonResourceURLs": ["*"]}),
+)
+# What garbage collection changes on any object; such a change grants nothing.
+_COLLECTOR_FIELDS = frozenset({"ownerReferences", "finalizers", "managedFields", "selfLink"})
+
+
+class EscalationCheck:
+    name = "RbacEscalation"
+    operations = frozenset({CREATE, UPDATE})
+    resources: frozenset[GroupResource] | None = frozenset({ROLES, CLUSTER_ROLES, ROLE_BINDINGS, CLUSTER_ROLE_BINDINGS})
+    subresources: frozenset[str] | None = frozenset({""})
+
+    def __init__(self, authorizer: RbacAuthorizer) -> None:
+        self._authorizer = authorizer
+
+    async def validate(self, attributes: Attributes) -> None:
+        if SUPERUSERS in attributes.user.groups:
+            return
+        if attributes.operation == UPDATE and _only_collector_fields(attributes.object, attributes.old or {}):
+            return
+        if attributes.resource.group_resource in (ROLES, CLUSTER_ROLES):
+            self._check_role(attributes)
+        else:
+            self._check_binding(attributes)
+
+    def _check_role(self, attributes: Attributes) -> None:
+        resource, user = attributes.resource.group_resource, attributes.user
+        name = "" if attributes.operation == CREATE else attributes.name  # a create's path has no name
+        escalate = AccessAttributes(
+            "escalate", GROUP, "*", resource.resource, namespace=attributes.namespace, name=name
+        )
+        if self._authorizer.authorize(user, escalate).allowed:
+            return
+        role = attributes.object
+        rules = [Rule.of(rule) for rule in role.get("rules") or ()]
+        problem = self.escalates(user, attributes.namespace, rules)
+        if problem:
+            raise forbidden(resource, _named(attributes), problem)
+        if (_aggregates(role) or _aggregates(attributes.old)) and self.escalates(user, "", _EVERYTHING):
+            why = "must have cluster-admin privileges to use the aggregationRule"
+            raise forbidden(resource, _named(attributes), why)
+
+    def _check_binding(self, attributes: Attributes) -> None:
+        role = attributes.object.get("roleRef") or {}
+        kind, name = role.get("kind", ""), role.get("name", "")
+        plural = {"Role": "roles", "ClusterRole": "clusterroles"}.get(kind)
+        if plural is None:
+            return  # validation refuses it, naming the field
+        bind = AccessAttributes(
+            "bind", role.get("apiGroup", ""), "*", plural, namespace=attributes.namespace, name=name
+        )
+        if self._authorizer.authorize(attributes.user, bind).allowed:
+            return
+        rules = self._authorizer.policy.rules_of(kind, name, attributes.namespace)
+        if rules is None:
+            # Named after the binding's resource, as the real server does.
+            raise not_found(attributes.resource.group_resource, name)
+        problem = self.escalates(attributes.user, attributes.namespace, rules)
+        if problem:
+            raise forbidden(attributes.resource.group_resource, _named(attributes), problem)
+
+    def escalates(self, user: User, namespace: str, rules: Sequence[Rule]) -> str:
+        """What is wrong with `user` granting `rules` in `namespace`; empty where they hold all of them."""
+        grants = self._authorizer.policy.grants(user, namespace)
+        missing = _missing([Rule.of(rule) for rule in grants.rules], rules)
+        if not missing:
+            return ""
+        groups = "[" + " ".join(quoted(group) for group in user.groups) + "]"
+        told = (
+            f"user {quoted(user.name)} (groups={groups}) is attempting to grant RBAC permissions not currently held:\n"
+            + "\n".join(sorted({_shown(rule) for rule in _compacted(missing)}))
+        )
+        return f"{told}; resolution errors: [{grants.told_errors()}]" if grants.errors else told
+
+
+_Atom = dict[str, list[str]]
+
+
+def missing_rules(held: Sequence[Object], wanted: Sequence[Object]) -> list[Object]:
+    """What `wanted` grants and `held` does not, as rules."""
+    missing = _missing([Rule.of(rule) for rule in held], [Rule.of(rule) for rule in wanted])
+    return [dict(rule) for rule in _compacted(missing)]
+
+
+def _missing(held: Sequence[Rule], wanted: Sequence[Rule]) -> list[_Atom]:
+    return [part for rule in wanted for part in _atoms(rule) if not any(_covers(own, part) for own in held)]
+
+
+def _atoms(rule: Rule) -> Iterator[_Atom]:
+    """The rule taken apart into pieces that one rule of the holder either covers or does not."""
+    source = rule.source
+    verbs = source.get("verbs") or ()
+    for group in source.get("apiGroups") or ():
+        for resource in source.get("resources") or ():
+            for verb in verbs:
+                atom = {"apiGroups": [group], "resources": [resource], "verbs": [verb]}
+                names = source.get("resourceNames") or ()
+                if not names:
+                    yield atom
+                for name in names:
+                    yield atom | {"resourceNames": [name]}
+    for url in source.get("nonResourceURLs") or ():
+        for verb in verbs:
+            yield {"nonResourceURLs": [url], "verbs": [verb]}
+
+
+def _covers(own: Rule, atom: _Atom) -> bool:
+    if "*" not in own.verbs and atom["verbs"][0] not in own.verbs:
+        return False
+    if "nonResourceURLs" in atom:
+        # A rule limited to names covers nothing that has no name.
+        return not own.names and any(url_covers(url, atom["nonResourceURLs"][0]) for url in own.urls)
+    if "*" not in own.groups and atom["apiGroups"][0] not in own.groups:
+        return False
+    if own.names and not ("resourceNames" in atom and atom["resourceNames"][0] in own.names):
+        return False
+    resource = atom["resources"][0]
+    if "*" in own.resources or resource in own.resources:
+        return True
+    _, slash, subresource = resource.partition("/")
+    return bool(slash) and f"*/{subresource}" in own.resources
+
+
+def _compacted(atoms: Iterable[_Atom]) -> list[_Atom]:
+    """Pieces that differ in their verb alone, put together again, for people to read."""
+    merged: dict[Any, _Atom] = {}
+    for atom in atoms:
+        if "nonResourceURLs" in atom:
+            merged[len(merged)] = atom
+            continue
+        key = (atom["apiGroups"][0], atom["resources"][0], tuple(atom.get("resourceNames", ())))
+        if key in merged:
+            merged[key]["verbs"].extend(atom["verbs"])
+        else:
+            merged[key] = {part: list(values) for part, values in atom.items()}
+    return list(merged.values())
+
+
+_SHOWN_PARTS = (
+    ("APIGroups", "apiGroups"),
+    ("Resources", "resources"),
+    ("NonResourceURLs", "nonResourceURLs"),
+    ("ResourceNames", "resourceNames"),
+    ("Verbs", "verbs"),
+)
+
+
+def _shown(atom: _Atom) -> str:
+    parts = [
+        f"{label}:[" + " ".join(quoted(value) for value in atom[key]) + "]"
+        for label, key in _SHOWN_PARTS
+        if atom.get(key)
+    ]
+    return "{" + ", ".join(parts) + "}"
+
+
+def _named(attributes: Attributes) -> str:
+    return attributes.name or metadata(attributes.obj).get("name") or ""
+
+
+def _aggregates(role: Object | None) -> bool:
+    return bool(((role or {}).get("aggregationRule") or {}).get("clusterRoleSelectors"))
+
+
+def _only_collector_fields(new: Object, old: Object) -> bool:
+    return _without_collector_fields(new) == _without_collector_fields(old)
+
+
+def _without_collector_fields(obj: Object) -> Object:
+    kept = {key: value for key, value in (obj.get("metadata") or {}).items() if key not in _COLLECTOR_FIELDS}
+    return obj | {"metadata": kept}
