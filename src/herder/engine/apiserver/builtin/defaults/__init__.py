@@ -1,16 +1,95 @@
-"""What Go's defaulting functions fill in, kind by kind, beyond what the published schemas say."""
+"""What Go's defaulting functions fill in beyond what the published schemas say.
+
+Defaults belong to types, not kinds: a probe is defaulted wherever a probe can be. So the functions here are kept by
+Go struct, and a walk over the types finds every place where one applies; it is worked out once for each kind.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
-from herder.engine.meta.kinds import GroupKind, GroupVersionKind, Object
+from herder.engine.apiserver.builtin import data, gotypes
+from herder.engine.apiserver.builtin.defaults import cluster, core, pods, workloads
+from herder.engine.apiserver.builtin.defaults.fill import Fill
+from herder.engine.apiserver.builtin.gotypes import GoType
+from herder.engine.meta.kinds import GroupVersionKind, Object
 
-_BY_KIND: dict[GroupKind, Callable[[Object], None]] = {}
+_BY_STRUCT: dict[str, Fill] = {**core.BY_STRUCT, **pods.BY_STRUCT, **workloads.BY_STRUCT, **cluster.BY_STRUCT}
+
+Walk = Callable[[Any], None]
 
 
 def default(kind: GroupVersionKind, obj: Object) -> None:
     """Fill in the defaults of one kind, in place."""
-    fill = _BY_KIND.get(kind.group_kind)
-    if fill is not None:
-        fill(obj)
+    walk = _walk(f"{data.package_of(kind.group, kind.version)}.{kind.kind}")
+    if walk is not None:
+        walk(obj)
+
+
+def default_struct(struct: str, obj: Object) -> None:
+    """Fill in the defaults of one Go struct such as `core.v1.PodSpec`, in place."""
+    walk = _walk(struct)
+    if walk is not None:
+        walk(obj)
+
+
+@cache
+def _walk(struct: str) -> Walk | None:
+    return _struct_walk(struct, frozenset())
+
+
+def _struct_walk(struct: str, above: frozenset[str]) -> Walk | None:
+    """Apply a struct's own defaults, then those of its fields; None where there are none below."""
+    if struct in above:
+        return None  # types that contain themselves have no defaults of their own
+    own = _own(struct)
+    children = _child_walks(struct, above | {struct})
+    if not own and not children:
+        return None
+
+    def walk(obj: Any) -> None:
+        for fill in own:
+            fill(obj)
+        for key, child in children:
+            value = obj.get(key)
+            if value is not None:
+                child(value)
+
+    return walk
+
+
+def _own(struct: str) -> list[Fill]:
+    """The functions of a struct and of those embedded in it."""
+    found = [_BY_STRUCT[struct]] if struct in _BY_STRUCT else []
+    for field in gotypes.struct_fields(struct):
+        if not field.json:
+            found += _own(gotypes.parse(field.type).id)
+    return found
+
+
+def _child_walks(struct: str, above: frozenset[str]) -> list[tuple[str, Walk]]:
+    walks: list[tuple[str, Walk]] = []
+    for field in gotypes.struct_fields(struct):
+        go_type = gotypes.parse(field.type)
+        if not field.json:
+            walks += _child_walks(go_type.id, above)
+            continue
+        child = _value_walk(go_type, above)
+        if child is not None:
+            walks.append((field.json, child))
+    return walks
+
+
+def _value_walk(go_type: GoType, above: frozenset[str]) -> Walk | None:
+    if go_type.kind == "struct":
+        return _struct_walk(go_type.id, above)
+    if go_type.element is None:
+        return None
+    each = _value_walk(go_type.element, above)
+    if each is None:
+        return None
+    if go_type.kind == "slice":
+        return lambda items: [each(item) for item in items] and None
+    return lambda entries: [each(item) for item in entries.values()] and None
