@@ -1,0 +1,194 @@
+"""Watches: who wants which events, the recent past from memory, and a bounded backlog for each reader.
+
+Watches are indexed by what they ask for, so that an event costs only those who want it. A batch of commits is
+handed to each watch in one step, which also wakes its reader once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+from herder.engine.store.errors import Overflow
+from herder.engine.store.records import Event
+
+Wanted = tuple[str, str, str]
+"""Resource, namespace and name, the last two empty for any."""
+
+Replay = Callable[[int, int], Awaitable[Sequence[Event]]]
+"""Reads a first part of the events after one revision and up to another from disk; empty when there are no more."""
+
+BACKLOG = 16_384
+RECENT_EVENTS = 8_192
+RECENT_BYTES = 32 << 20
+
+
+class Watch(AsyncIterator[list[Event]]):
+    """An ordered stream of batches of events, for one reader. Ends with StopAsyncIteration once closed."""
+
+    def __init__(self, hub: Hub, wanted: Wanted, after: int, backlog: int) -> None:
+        self.wanted = wanted
+        self._hub = hub
+        self._after = after
+        """All wanted events up to here were handed out, or are not wanted."""
+        self._backlog = backlog
+        self._queue: list[Event] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._ended = False
+        self._error: Exception | None = None
+        self._replay: Replay | None = None
+        self._replay_to = 0
+
+    async def __anext__(self) -> list[Event]:
+        if self._replay is not None and not self._ended and (batch := await self._next_from_disk(self._replay)):
+            return batch
+        while not self._queue:
+            if self._ended:
+                if self._error is not None:
+                    raise self._error
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return self.take()
+
+    async def _next_from_disk(self, replay: Replay) -> list[Event]:
+        try:
+            batch = await replay(self._after, self._replay_to)
+        except Exception:
+            self.close()
+            raise
+        if not batch:
+            self._replay = None
+            self._after = self._replay_to
+        elif not self._ended:
+            self._after = batch[-1].revision
+        return [] if self._ended else list(batch)
+
+    def take(self) -> list[Event]:
+        """What is waiting right now, without waiting for more. Nothing while the older past still comes from disk."""
+        if self._replay is not None or not self._queue:
+            return []
+        batch, self._queue = self._queue, []
+        self._after = batch[-1].revision
+        return batch
+
+    def progress(self) -> int:
+        """The revision up to which every wanted event has been handed to the reader: what a bookmark may say."""
+        if self._replay is None and not self._queue and not self._ended:
+            return max(self._after, self._hub.revision)
+        return self._after
+
+    def close(self) -> None:
+        self._end(None)
+
+    def _end(self, error: Exception | None) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self._error = error
+        self._queue = []
+        self._hub.forget(self)
+        self._wake()
+
+    def offer(self, events: Sequence[Event]) -> None:
+        if len(self._queue) + len(events) > self._backlog:
+            self._end(Overflow(f"more than {self._backlog} events are waiting to be read"))
+            return
+        if events[0].revision <= self._after:  # asked for from a revision that was still to come
+            events = [event for event in events if event.revision > self._after]
+        self._queue.extend(events)
+        self._wake()
+
+    def replay_from_disk(self, replay: Replay, *, since: int, up_to: int) -> None:
+        """Hand out what lies before the recent past first; what happens meanwhile queues up behind it."""
+        self._after, self._replay, self._replay_to = since, replay, up_to
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Hub:
+    """All watches, and the recent events that let most of them start without touching the disk."""
+
+    def __init__(self, revision: int) -> None:
+        self.revision = revision
+        self.recent: deque[Event] = deque()
+        self.recent_after = revision
+        """Every event after this revision is among the recent ones."""
+        self._recent_bytes = 0
+        self._watches: dict[Wanted, dict[Watch, None]] = {}
+        """Dictionaries and not sets: watches are served in the order in which they came, the same on every run."""
+
+    def watch(self, wanted: Wanted, *, since: int, backlog: int) -> Watch:
+        watch = Watch(self, wanted, since, backlog)
+        self._watches.setdefault(wanted, {})[watch] = None
+        if recent := [event for event in self.since(since) if matches(event, wanted)]:
+            watch.offer(recent)
+        return watch
+
+    def since(self, revision: int) -> list[Event]:
+        """The recent events after that revision, oldest first; walks only over those."""
+        events = []
+        for event in reversed(self.recent):
+            if event.revision <= revision:
+                break
+            events.append(event)
+        events.reverse()
+        return events
+
+    def publish(self, events: Sequence[Event]) -> None:
+        offers: dict[Wanted, list[Event]] = {}
+        watches = self._watches
+        for event in events:
+            self._remember(event)
+            if watches:
+                for wanted in interested(event):
+                    if wanted in watches:
+                        offers.setdefault(wanted, []).append(event)
+        self.revision = events[-1].revision
+        for wanted, offered in offers.items():
+            for watch in tuple(watches[wanted]):
+                watch.offer(offered)
+
+    def _remember(self, event: Event) -> None:
+        self.recent.append(event)
+        self._recent_bytes += _held_by(event)
+        while len(self.recent) > RECENT_EVENTS or self._recent_bytes > RECENT_BYTES:
+            oldest = self.recent.popleft()
+            self._recent_bytes -= _held_by(oldest)
+            self.recent_after = oldest.revision
+
+    def forget(self, watch: Watch) -> None:
+        watches = self._watches.get(watch.wanted, {})
+        watches.pop(watch, None)
+        if not watches:
+            self._watches.pop(watch.wanted, None)
+
+    def close(self) -> None:
+        for watches in list(self._watches.values()):
+            for watch in list(watches):
+                watch.close()
+
+
+def interested(event: Event) -> tuple[Wanted, ...]:
+    resource, namespace, name = event.record.key
+    if not namespace:
+        return (resource, "", ""), (resource, "", name)
+    return (resource, "", ""), (resource, namespace, ""), (resource, "", name), (resource, namespace, name)
+
+
+def matches(event: Event, wanted: Wanted) -> bool:
+    key = event.record.key
+    resource, namespace, name = wanted
+    return key[0] == resource and (not namespace or key[1] == namespace) and (not name or key[2] == name)
+
+
+def _held_by(event: Event) -> int:
+    """Bytes that only the memory of recent events keeps: superseded and deleted values, not live ones."""
+    held = len(event.previous.value) if event.previous is not None else 0
+    return held + len(event.record.value) if event.deleted else held

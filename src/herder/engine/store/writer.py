@@ -1,0 +1,202 @@
+"""Who commits: a thread that takes everything that waits into one transaction, or the calling thread itself.
+
+Between transactions the thread does housekeeping in short steps (compaction, moving the log into the database),
+so that a write never waits for more than one step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import NamedTuple, Protocol
+
+from herder.engine.store.checkpoint import Checkpoints
+from herder.engine.store.database import Database
+from herder.engine.store.directory import RESERVE, Directory
+from herder.engine.store.errors import StoreFailed
+from herder.engine.store.records import Event, Record
+
+MOST_AT_ONCE = 2_048
+"""Writes taken into one transaction: bounds how long the first of them waits for the last."""
+
+_IDLE_SECONDS = 0.5
+
+
+class Write(NamedTuple):
+    """Changes on their way to disk, and who waits for them."""
+
+    events: list[Event]
+    at: float
+    done: asyncio.Future[list[Record]]
+
+
+class Chore(NamedTuple):
+    """Housekeeping: `step` does a little and says whether there is more to do."""
+
+    step: Callable[[Database], bool]
+    done: asyncio.Future[None]
+
+
+Publish = Callable[[Sequence[Write], StoreFailed | None], None]
+
+
+class Writer(Protocol):
+    def submit(self, write: Write) -> None: ...
+    def add_chore(self, chore: Chore) -> None: ...
+    async def close(self) -> None: ...
+
+
+class InlineWriter:
+    """Commits before `submit` returns: for stores in memory and for deterministic simulation."""
+
+    def __init__(self, database: Database, directory: Directory | None, publish: Publish) -> None:
+        self._log = _Log(database, directory)
+        self._publish = publish
+
+    def submit(self, write: Write) -> None:
+        self._publish([write], self._log.commit([write]))
+
+    def add_chore(self, chore: Chore) -> None:
+        try:
+            while chore.step(self._log.database):
+                pass
+        except sqlite3.Error as error:
+            chore.done.set_exception(StoreFailed(f"the store cannot be tidied: {error}"))
+        else:
+            chore.done.set_result(None)
+
+    async def close(self) -> None:
+        self._log.checkpoints.finish(self._log.database)
+
+
+class ThreadWriter:
+    """Commits on a thread of its own. The loop is told once for each transaction."""
+
+    def __init__(self, database: Database, directory: Directory | None, publish: Publish) -> None:
+        self._log = _Log(database, directory)
+        self._publish = publish
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._queue: SimpleQueue[Write | Chore | None] = SimpleQueue()
+        self._chores: deque[Chore] = deque()
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    def submit(self, write: Write) -> None:
+        self._queue.put(write)
+        if self._thread is None:
+            self._start()
+
+    def add_chore(self, chore: Chore) -> None:
+        self._queue.put(chore)
+        if self._thread is None:
+            self._start()
+
+    def _start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name="herder-store-writer", daemon=True)
+        self._thread.start()
+
+    async def close(self) -> None:
+        """Returns when everything submitted before is on disk and published."""
+        if self._thread is not None:
+            self._queue.put(None)
+            await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+        self._log.checkpoints.finish(self._log.database)
+
+    def _run(self) -> None:
+        while not self._closing:
+            if writes := self._take():
+                failure = self._log.commit(writes)
+                self._tell(self._publish, writes, failure)
+            if self._chores:
+                self._step()
+            self._log.checkpoints.step(self._log.database, idle=self._queue.empty())
+        for chore in self._chores:
+            self._tell(_cancel, chore.done)
+
+    def _take(self) -> list[Write]:
+        """All that waits. Sleeps until there is something, but wakes for housekeeping that is due."""
+        writes: list[Write] = []
+        timeout = 0.0 if self._chores else _IDLE_SECONDS if self._log.checkpoints.due else None
+        try:
+            item = self._queue.get(timeout=timeout) if timeout != 0.0 else self._queue.get_nowait()
+            while True:
+                if item is None:
+                    self._closing = True
+                elif isinstance(item, Write):
+                    writes.append(item)
+                    if len(writes) >= MOST_AT_ONCE:
+                        return writes
+                else:
+                    self._chores.append(item)
+                item = self._queue.get_nowait()
+        except Empty:
+            return writes
+
+    def _step(self) -> None:
+        chore = self._chores[0]
+        try:
+            if chore.step(self._log.database):
+                return
+            self._tell(_finish, chore.done, None)
+        except sqlite3.Error as error:
+            self._log.roll_back()
+            self._tell(_finish, chore.done, StoreFailed(f"the store cannot be tidied: {error}"))
+        self._chores.popleft()
+
+    def _tell(self, function: Callable[..., None], *arguments: object) -> None:
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+
+class _Log:
+    """The commits themselves, the same for both writers. The first that fails is the last that is tried."""
+
+    def __init__(self, database: Database, directory: Directory | None) -> None:
+        self.database = database
+        self.checkpoints = Checkpoints(on_disk=directory is not None)
+        self._directory = directory
+        self._failure: StoreFailed | None = None
+
+    def commit(self, writes: Sequence[Write]) -> StoreFailed | None:
+        if self._failure is not None:
+            return self._failure
+        try:
+            self._reserve(writes[-1].events[-1].revision)
+            written = self.database.append(writes)
+        except Exception as error:
+            # Whatever it is, what reached the disk is not known any more: go on reading, never write again.
+            self.roll_back()
+            self._failure = StoreFailed(f"the store stopped taking writes: {error}")
+        else:
+            self.checkpoints.note(written)
+        return self._failure
+
+    def _reserve(self, revision: int) -> None:
+        directory = self._directory
+        if directory is not None and (directory.high_water is None or revision > directory.high_water.revision):
+            directory.reserve(revision + RESERVE)
+
+    def roll_back(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            if self.database.connection.in_transaction:
+                self.database.connection.execute("ROLLBACK")
+
+
+def _finish(done: asyncio.Future[None], error: Exception | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
+
+
+def _cancel(done: asyncio.Future[None]) -> None:
+    done.cancel()
