@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from herder.engine.apiserver.resources import Resource
 from herder.engine.client.wire import User
+from herder.engine.meta.errors import Forbidden, forbidden
 from herder.engine.meta.kinds import GroupResource, GroupVersionKind, Object
 
 CREATE, UPDATE, DELETE, CONNECT = "CREATE", "UPDATE", "DELETE", "CONNECT"
@@ -176,3 +177,10 @@ def metadata(obj: Object | None) -> Mapping[str, Any]:
     """An object's metadata, or nothing where there is none."""
     found = (obj or {}).get("metadata")
     return found if isinstance(found, dict) else {}
+
+
+def refused(attributes: Attributes, why: str) -> Forbidden:
+    """The refusal of a plug-in, in the real server's words."""
+    own = metadata(attributes.obj)
+    name = attributes.name or own.get("name") or own.get("generateName") or "Unknown"
+    return forbidden(attributes.resource.group_resource, name, why)

@@ -1,0 +1,34 @@
+"""What plug-ins may know of other objects: the committed state, decoded when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from msgspec import json
+
+from herder.engine.meta.kinds import GroupResource, Object
+from herder.engine.store import Key, Record, Store
+
+NAMESPACES = GroupResource("", "namespaces")
+PODS = GroupResource("", "pods")
+SERVICE_ACCOUNTS = GroupResource("", "serviceaccounts")
+PRIORITY_CLASSES = GroupResource("scheduling.k8s.io", "priorityclasses")
+
+
+class Objects:
+    """Each call decodes anew, so what it answers is the caller's to change."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get(self, resource: GroupResource, namespace: str, name: str) -> Object | None:
+        record = self._store.get(Key(str(resource), namespace, name))
+        return cast(Object, json.decode(record.value)) if record else None
+
+    def list(self, resource: GroupResource, namespace: str = "") -> Iterator[Object]:
+        for record in self._store.list(str(resource), namespace):
+            yield cast(Object, json.decode(record.value))
+
+    def records(self, resource: GroupResource, namespace: str = "") -> tuple[Record, ...]:
+        return tuple(self._store.list(str(resource), namespace))
