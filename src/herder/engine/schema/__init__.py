@@ -3,3 +3,10 @@
 A schema is compiled once into Python functions and then applied to plain dicts. Everything here is pure: no I/O, no
 clock. `check_structural` says what is wrong with a schema itself, before any object of it exists.
 """
+
+from __future__ import annotations
+
+from herder.engine.schema.compiled import CompiledSchema, compile_schema
+from herder.engine.schema.rules import RuleCompiler
+
+__all__ = ["CompiledSchema", "RuleCompiler", "compile_schema"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from herder.engine.schema.re2 import charsets
 from herder.engine.schema.re2.charsets import Ranges
@@ -28,15 +29,15 @@ class PatternError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Chars:
     ranges: Ranges
-    height = 1
-    size = 1
+    height: ClassVar[int] = 1
+    size: ClassVar[int] = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
     kind: int
-    height = 1
-    size = 1
+    height: ClassVar[int] = 1
+    size: ClassVar[int] = 1
 
 
 class Sequence:
@@ -44,8 +45,8 @@ class Sequence:
 
     def __init__(self, parts: list[Node]) -> None:
         self.parts = parts
-        self.height = 1 + max((part.height for part in parts), default=0)
-        self.size = 1 + sum(part.size for part in parts)
+        self.height: int = 1 + max((part.height for part in parts), default=0)
+        self.size: int = 1 + sum(part.size for part in parts)
 
 
 class Choice:
@@ -53,8 +54,8 @@ class Choice:
 
     def __init__(self, options: list[Node]) -> None:
         self.options = options
-        self.height = 1 + max(option.height for option in options)
-        self.size = 1 + sum(option.size for option in options)
+        self.height: int = 1 + max(option.height for option in options)
+        self.size: int = 1 + sum(option.size for option in options)
 
 
 class Repeat:
@@ -64,8 +65,8 @@ class Repeat:
         self.body = body
         self.least = least
         self.most = most  # None: no bound
-        self.height = 1 + body.height
-        self.size = 1 + body.size * max(least, most or 1)
+        self.height: int = 1 + body.height
+        self.size: int = 1 + body.size * max(least, most or 1)
 
 
 Node = Chars | Assertion | Sequence | Choice | Repeat

@@ -1,0 +1,111 @@
+"""Which old value a new value grew out of: what ratcheting and transition rules compare with.
+
+Fields of objects and maps correlate by name, items of list maps by their keys; items of other lists do not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from herder.engine.schema.nodes import Node
+
+
+def same(one: Any, other: Any) -> bool:
+    """Deep equality that tells 1 from 1.0 and from true, as Go's does."""
+    if type(one) is not type(other):
+        return False
+    if type(one) is dict:
+        return len(one) == len(other) and all(name in other and same(sub, other[name]) for name, sub in one.items())
+    if type(one) is list:
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+class KeyedList:
+    """The items of a list map by their keys. Items with a key missing or of a compound value cannot be found."""
+
+    __slots__ = ("_by_key", "_keys")
+
+    def __init__(self, node: Node, items: Any) -> None:
+        self._keys = node.list_keys if node.list_type == "map" else ()
+        self._by_key: dict[tuple[Any, ...], Any] = {}
+        if self._keys and type(items) is list:
+            for item in items:
+                key = self._key(item)
+                if key is not None:
+                    self._by_key.setdefault(key, item)
+
+    def get(self, item: Any) -> Any:
+        key = self._key(item) if self._by_key else None
+        return None if key is None else self._by_key.get(key)
+
+    def _key(self, item: Any) -> tuple[Any, ...] | None:
+        if type(item) is not dict:
+            return None
+        values: list[Any] = []
+        for name in self._keys:
+            value = item.get(name)
+            if value is None or isinstance(value, (dict, list)):
+                return None
+            values.append((type(value), value))
+        return tuple(values)
+
+
+class Correlated:
+    """A value together with the old value in its place."""
+
+    __slots__ = ("_children", "_equal", "_keyed", "new", "node", "old")
+
+    def __init__(self, node: Node, new: Any, old: Any) -> None:
+        self.node = node
+        self.new = new
+        self.old = old
+        self._children: dict[str | int, Correlated | None] = {}
+        self._equal: bool | None = None
+        self._keyed: KeyedList | None = None
+
+    def key(self, name: str) -> Correlated | None:
+        if name not in self._children:
+            self._children[name] = self._find_field(name)
+        return self._children[name]
+
+    def index(self, index: int) -> Correlated | None:
+        if index not in self._children:
+            self._children[index] = self._find_item(index)
+        return self._children[index]
+
+    def _find_field(self, name: str) -> Correlated | None:
+        if type(self.old) is not dict or type(self.new) is not dict or name not in self.old or name not in self.new:
+            return None
+        node = self.node.properties.get(name, self.node.additional)
+        return None if node is None else Correlated(node, self.new[name], self.old[name])
+
+    def _find_item(self, index: int) -> Correlated | None:
+        if type(self.old) is not list or type(self.new) is not list or self.node.items is None:
+            return None
+        if self._keyed is None:
+            self._keyed = KeyedList(self.node, self.old)
+        old = self._keyed.get(self.new[index])
+        return None if old is None else Correlated(self.node.items, self.new[index], old)
+
+    def unchanged(self) -> bool:
+        if self._equal is None:
+            self._equal = self._compare()
+        return self._equal
+
+    def _compare(self) -> bool:
+        """List maps are compared by key, so that order does not count there; all else is compared as it stands."""
+        new, old = self.new, self.old
+        if type(new) is list and type(old) is list and self.node.list_type == "map":
+            children = [self.index(index) for index in range(len(new))]
+            return len(new) == len(old) and all(child is not None and child.unchanged() for child in children)
+        if type(new) is dict and type(old) is dict:
+            if len(new) != len(old):
+                return False
+            fields = [self.key(name) for name in new]
+            return all(child is not None and child.unchanged() for child in fields)
+        return same(new, old)
+
+
+def unchanged(correlated: Correlated | None) -> bool:
+    return correlated is not None and correlated.unchanged()

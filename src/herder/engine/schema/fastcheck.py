@@ -1,0 +1,238 @@
+"""A compiled yes or no: whether a value is surely valid.
+
+Nearly every object is valid, so this is what a write pays for validation. A `False` only means that `validation` must
+look closer: where exactness would cost, the check may be stricter than the schema, never laxer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from herder.engine.schema import formats, re2
+from herder.engine.schema.gotext import MAX_INT64, MIN_INT64
+from herder.engine.schema.nodes import Node
+from herder.engine.schema.validation import is_valid
+
+IsValid = Callable[[Any], bool]
+
+
+def compile_check(node: Node) -> IsValid | None:
+    """The check for a schema; None where everything is valid."""
+    checks = [check for check in (_own(node), _enum(node), *_junctors(node)) if check is not None]
+    if not checks:
+        return None
+    whole = checks[0] if len(checks) == 1 else _all(tuple(checks))
+    if not node.enum and (node.nullable or not node.types):
+        return lambda value: value is None or whole(value)
+    return whole
+
+
+def _all(checks: tuple[IsValid, ...]) -> IsValid:
+    if len(checks) == 2:
+        first, second = checks
+        return lambda value: first(value) and second(value)
+    return lambda value: all(check(value) for check in checks)
+
+
+def _own(node: Node) -> IsValid | None:
+    if node.int_or_string:
+        return _either(_integer(node), _string(node))
+    compile_one = _BY_TYPE.get(node.type)
+    if compile_one is not None:
+        return compile_one(node)
+    return _untyped(node) if _says_something(node) else None
+
+
+def _says_something(node: Node) -> bool:
+    return bool(node.properties or node.required or node.items or node.additional_set or node.format) or any(
+        keyword in node.schema for keyword in _KEYWORDS
+    )
+
+
+_KEYWORDS = (
+    "maximum", "minimum", "multipleOf", "maxLength", "minLength", "pattern", "maxItems", "minItems", "uniqueItems",
+    "maxProperties", "minProperties",
+)  # fmt: skip
+
+
+def _untyped(node: Node) -> IsValid:
+    """Inside junctors, and where unknown fields are preserved: each keyword speaks only of values of its kind."""
+    on_string, on_number, on_list, on_object = _string(node), _number(node), _list(node), _object(node)
+    formatted = bool(node.format)
+
+    def check(value: Any) -> bool:
+        kind = type(value)
+        if kind is dict:
+            return not formatted and on_object(value)
+        if kind is str:
+            return on_string(value)
+        if kind is list:
+            return on_list(value)
+        return not formatted and (kind is bool or on_number(value))
+
+    return check
+
+
+def _either(first: IsValid, second: IsValid) -> IsValid:
+    return lambda value: first(value) if type(value) is int else second(value)
+
+
+def _boolean(node: Node) -> IsValid:
+    return lambda value: value is True or value is False
+
+
+def _string(node: Node) -> IsValid:
+    shortest, longest = node.schema.get("minLength"), node.schema.get("maxLength")
+    pattern = node.schema.get("pattern")
+    check_format = formats.check_for(node.format) if node.format else None
+    if shortest is None and longest is None and not pattern and check_format is None:
+        return lambda value: type(value) is str
+    low, high = shortest or 0, longest if longest is not None else MAX_INT64
+    if not pattern and check_format is None:
+        return lambda value: type(value) is str and low <= len(value) <= high
+    matches = _matcher(pattern) if pattern else None
+
+    def check(value: Any) -> bool:
+        return (
+            type(value) is str
+            and low <= len(value) <= high
+            and (matches is None or matches(value))
+            and (check_format is None or check_format(value))
+        )
+
+    return check
+
+
+def _matcher(pattern: str) -> IsValid:
+    try:
+        return re2.compile(pattern).search
+    except re2.PatternError:
+        return lambda value: False
+
+
+def _integer(node: Node) -> IsValid:
+    low, high = (-(2**31), 2**31 - 1) if node.format == "int32" else (MIN_INT64, MAX_INT64)
+    within = _within(node)
+    if within is None:
+        return lambda value: type(value) is int and low <= value <= high
+    return lambda value: type(value) is int and low <= value <= high and within(value)
+
+
+def _number(node: Node) -> IsValid:
+    within = _within(node)
+    limit = 3.4028234663852886e38 if node.format == "float" else float("inf")
+
+    def check(value: Any) -> bool:
+        if type(value) is not float and (type(value) is not int or not MIN_INT64 <= value <= MAX_INT64):
+            return False
+        return abs(value) <= limit and (within is None or within(value))
+
+    return check
+
+
+def _within(node: Node) -> Callable[[float], bool] | None:
+    """Bounds and factor. A fractional bound of an integer is an oddity that the slow path explains."""
+    schema = node.schema
+    low, high, factor = schema.get("minimum"), schema.get("maximum"), schema.get("multipleOf")
+    if low is None and high is None and factor is None:
+        return None
+    if factor is not None or any(bound is not None and bound != int(bound) for bound in (low, high)):
+        return lambda value: is_valid(node, value)
+    least: float = float("-inf") if low is None else low
+    most: float = float("inf") if high is None else high
+    above, below = bool(schema.get("exclusiveMinimum")), bool(schema.get("exclusiveMaximum"))
+    if not above and not below:
+        return lambda value: least <= value <= most
+    return lambda value: least <= value <= most and not (above and value == least) and not (below and value == most)
+
+
+def _list(node: Node) -> IsValid:
+    item = compile_check(node.items) if node.items else None
+    fewest, most = node.schema.get("minItems") or 0, node.schema.get("maxItems")
+    high = most if most is not None else MAX_INT64
+    unique = bool(node.schema.get("uniqueItems"))
+
+    def check(value: Any) -> bool:
+        if type(value) is not list or not fewest <= len(value) <= high or (unique and len(value) > 1):
+            return False
+        if item is not None:
+            for element in value:
+                if not item(element):
+                    return False
+        return True
+
+    return check
+
+
+def _object(node: Node) -> IsValid:
+    known = {name: compile_check(sub) for name, sub in node.properties.items()}
+    others = compile_check(node.additional) if node.additional else None
+    required = node.required
+    fewest, most = node.schema.get("minProperties") or 0, node.schema.get("maxProperties")
+    high = most if most is not None else MAX_INT64
+    sized = bool(fewest) or most is not None
+    closed = not node.additional_allowed
+    find = known.get
+
+    def check(value: Any) -> bool:
+        if type(value) is not dict or (sized and not fewest <= len(value) <= high):
+            return False
+        for name in required:
+            if name not in value:
+                return False
+        for name, sub in value.items():
+            test = find(name)
+            if test is not None and not test(sub):
+                return False
+        return True
+
+    def check_map(value: Any) -> bool:
+        if not check(value):
+            return False
+        for name, sub in value.items():
+            if name not in known and (closed or (others is not None and not others(sub))):
+                return False
+        return True
+
+    return check_map if closed or others is not None else check
+
+
+_BY_TYPE: dict[str, Callable[[Node], IsValid]] = {
+    "string": _string,
+    "integer": _integer,
+    "number": _number,
+    "boolean": _boolean,
+    "array": _list,
+    "object": _object,
+}
+
+
+def _enum(node: Node) -> IsValid | None:
+    if not node.enum:
+        return None
+    words = frozenset(choice for choice in node.enum if isinstance(choice, str))
+    others = tuple(choice for choice in node.enum if not isinstance(choice, str))
+
+    def check(value: Any) -> bool:
+        if type(value) is str:
+            return value in words
+        return any(type(value) is type(choice) and value == choice for choice in others)
+
+    return check
+
+
+def _junctors(node: Node) -> list[IsValid]:
+    """`oneOf` and `not` need the exact answer; in `allOf` and `anyOf` a stricter one does no harm."""
+    found: list[IsValid] = []
+    found.extend(check for option in node.all_of if (check := compile_check(option)))
+    if node.any_of:
+        options = tuple(compile_check(option) for option in node.any_of)
+        if None not in options:
+            found.append(lambda value: any(option(value) for option in options if option is not None))
+    if node.one_of:
+        found.append(lambda value: sum(is_valid(option, value) for option in node.one_of) == 1)
+    if node.negated is not None:
+        negated = node.negated
+        found.append(lambda value: not is_valid(negated, value))
+    return found
