@@ -43,6 +43,10 @@ class Record(msgspec.Struct, eq=False, gc=False):
     value: bytes
     memo: Any = None
 
+    def __repr__(self) -> str:
+        """Without the value, which may be secret and would end up in logs."""
+        return f"Record({self.key} at {self.revision})"
+
 
 class Event(msgspec.Struct, eq=False, gc=False):
     """One committed change. For a deletion `record` is the final state, carrying the deletion's revision."""
@@ -52,6 +56,10 @@ class Event(msgspec.Struct, eq=False, gc=False):
     previous: Record | None
     deleted: bool
     memo: Any = None
+
+    def __repr__(self) -> str:
+        what = "deleted" if self.deleted else "created" if self.previous is None else "updated"
+        return f"Event({self.record.key} {what} at {self.revision})"
 
 
 class Put(NamedTuple):
