@@ -1,0 +1,79 @@
+"""How an item of a set or of a list map is told from the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from herder.engine.patch.goformat import quoted
+from herder.engine.patch.pathelement import key_element, value_element
+from herder.engine.patch.typed import ListType
+
+
+class TypedError(Exception):
+    """A value that does not fit its type."""
+
+
+class ItemError(TypedError):
+    """An item that cannot be told from the others."""
+
+
+def element_of(of: ListType, item: Any) -> str:
+    """The path element that leads to the item."""
+    if not of.keys:
+        return _set_element(item)
+    if not isinstance(item, dict):
+        what = "a null element" if item is None else "non-map elements"
+        raise ItemError(f"associative list with keys may not have {what}")
+    if len(of.keys) == 1:
+        value = item.get(of.keys[0])
+        if type(value) is str:
+            return key_element([(of.keys[0], value)])
+    pairs = []
+    for key in of.keys:
+        if key in item:
+            pairs.append((key, item[key]))
+        else:
+            default = _default_of(of, key)
+            if default is not None:
+                pairs.append((key, default))
+    if not pairs:
+        names = "[" + " ".join(map(quoted, of.keys)) + "]"
+        raise ItemError(
+            f"associative list with keys has an element that omits all key fields {names} "
+            "(and doesn't have default values for any key fields)"
+        )
+    pairs.sort()
+    return key_element(pairs)
+
+
+def _set_element(item: Any) -> str:
+    if isinstance(item, dict):
+        raise ItemError("associative list without keys has an element that's a map type")
+    if isinstance(item, list):
+        raise ItemError("not supported: associative list with lists as elements")
+    if item is None:
+        raise ItemError("associative list without keys has an element that's an explicit null")
+    return value_element(item)
+
+
+def _default_of(of: ListType, key: str) -> Any:
+    found = of.element.atom.map
+    if found is None:
+        raise ItemError(f"couldn't find default value for {key}: associative list may not have non-map types")
+    return found.defaults.get(key)
+
+
+def by_element(of: ListType, items: list[Any] | None) -> dict[str, list[Any]]:
+    """The items by the element that leads to them; more than one where the list has duplicates."""
+    found: dict[str, list[Any]] = {}
+    for position, item in enumerate(items or ()):
+        try:
+            element = element_of(of, item)
+        except ItemError as error:
+            raise TypedError(f"element {position}: {error}") from None
+        same = found.get(element)
+        if same is None:
+            found[element] = [item]
+        else:
+            same.append(item)
+    return found

@@ -1,0 +1,160 @@
+"""metadata.managedFields: kept up on every write, and asked by server-side apply, as kube-apiserver does both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from herder.engine.meta.kinds import Object
+from herder.engine.patch.applying import Application
+from herder.engine.patch.fieldset import FieldSet, difference, union
+from herder.engine.patch.listitems import TypedError
+from herder.engine.patch.managers import (
+    UPDATE,
+    InvalidManagedFields,
+    ManagerId,
+    Managers,
+    Owned,
+    cap_updaters,
+    decode,
+    encode,
+)
+from herder.engine.patch.ownership import STRIPPED, move, reconciled
+from herder.engine.patch.versions import Convert, TypeOf, Versions
+
+__all__ = ["InvalidManagedFields", "apply", "keep_times_of_noop", "track_update", "validate_managed_fields"]
+
+
+def track_update(
+    new: Object,
+    old: Object | None,
+    *,
+    manager: str,
+    api_version: str,
+    now: datetime,
+    type_of: TypeOf,
+    operation: str = UPDATE,
+    subresource: str = "",
+    convert: Convert | None = None,
+    reset: FieldSet | None = None,
+) -> list[Object]:
+    """The managedFields entries for an object that is about to be written by any means but apply.
+
+    `new` and `old` (None on create) are in `api_version`, and neither is changed. The answer is the very list that
+    `old` has where nothing moved, and empty where the object shall have none. `reset` names, as FieldsV1, the fields
+    that this endpoint ignores, such as `{"f:status": {}}`.
+    """
+    managers, entries = _managers_to_start_from(new, old, subresource)
+    if old is not None and not managers:
+        return []  # someone cleared them, or they were never kept: only an apply starts tracking again
+    versions = Versions(api_version, type_of, convert, reset)
+    who = ManagerId.of(manager, operation, api_version, subresource)
+    try:
+        after = _after_update(managers, bare(old or {}), bare(new), versions, who, timestamp(now))
+    except TypedError:
+        return []  # what the type cannot make sense of has no owners
+    return entries if after is None else encode(cap_updaters(after))
+
+
+def _managers_to_start_from(new: Object, old: Object | None, subresource: str) -> tuple[Managers, list[Object]]:
+    """Those that the request names, if it names any and may; else those of the stored object."""
+    sent = (new.get("metadata") or {}).get("managedFields")
+    stored = ((old or {}).get("metadata") or {}).get("managedFields") or []
+    if not subresource and sent is not None and sent != stored:
+        if _asks_for_reset(sent):
+            return {}, []
+        try:
+            managers = decode(sent, trusted=False)
+        except (InvalidManagedFields, AttributeError):
+            managers = {}
+        if managers:
+            return managers, encode(managers)
+    try:
+        return decode(stored, trusted=True), stored
+    except InvalidManagedFields:
+        return {}, []
+
+
+def _asks_for_reset(sent: Any) -> bool:
+    """An empty list, or one empty entry for clients that cannot send an empty list."""
+    if not isinstance(sent, list) or len(sent) > 1:
+        return False
+    return not sent or not sent[0] or (isinstance(sent[0], dict) and not any(sent[0].values()))
+
+
+def _after_update(
+    managers: Managers, old: Object, new: Object, versions: Versions, who: ManagerId, now: str
+) -> Managers | None:
+    """None: nobody's fields moved."""
+    current = reconciled(managers, versions)
+    moved = move(current, old, new, versions, actor=None, force=True)
+    mine = difference(moved.change.changed, STRIPPED)
+    after = moved.managers
+    if mine:
+        previous = after.get(who)
+        fields = union(previous.fields, mine) if previous else mine
+        after[who] = Owned(fields, versions.request, now)
+    elif len(after) == len(managers) and all(after.get(one) is owned for one, owned in managers.items()):
+        return None
+    return after
+
+
+def apply(
+    live: Object | None,
+    applied: Object,
+    *,
+    manager: str,
+    force: bool,
+    api_version: str,
+    now: datetime,
+    type_of: TypeOf,
+    subresource: str = "",
+    kind: str = "",
+    convert: Convert | None = None,
+    reset: FieldSet | None = None,
+) -> Object:
+    """The object after server-side apply of a configuration, with its managedFields.
+
+    Raises Conflict with the real server's message and causes where others own what would change and `force` is not
+    set, BadRequest for a configuration of another kind or with managedFields, and StatusError where it does not fit
+    its type. `live` is None where there is no such object yet. Applying what is there already answers an object equal
+    to `live`, so that nothing needs to be written.
+    """
+    versions = Versions(api_version, type_of, convert, reset)
+    application = Application(live, applied, versions, manager, subresource, timestamp(now))
+    application.check(kind)
+    return application.run(force)
+
+
+def validate_managed_fields(entries: Any) -> None:
+    """Raise InvalidManagedFields where entries cannot be read, as after a mutating webhook had them in its hands."""
+    try:
+        decode(entries, trusted=False)
+    except AttributeError:
+        raise InvalidManagedFields("managed fields entry is not an object") from None
+
+
+def keep_times_of_noop(new: Object, old: Object) -> list[Object]:
+    """The entries to store with `new`: those of `old` where the two objects differ in nothing but when their managers
+    acted, so that an apply which was undone on its way (by defaulting, by a webhook) writes nothing."""
+    fresh: list[Object] = (new.get("metadata") or {}).get("managedFields") or []
+    stored: list[Object] = (old.get("metadata") or {}).get("managedFields") or []
+    if len(fresh) != len(stored) or not fresh or fresh == stored:
+        return fresh
+    timeless = [[{**entry, "time": None} for entry in entries] for entries in (fresh, stored)]
+    if timeless[0] != timeless[1] or bare(new) != bare(old):
+        return fresh
+    return stored
+
+
+def bare(obj: Mapping[str, Any]) -> Object:
+    """The object without its managedFields."""
+    metadata = obj.get("metadata")
+    if not metadata or "managedFields" not in metadata:
+        return dict(obj)
+    return {**obj, "metadata": {key: value for key, value in metadata.items() if key != "managedFields"}}
+
+
+def timestamp(now: datetime) -> str:
+    return now.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,47 @@
+"""RFC 7396 merge patch, as kube-apiserver applies it: nulls vanish also inside lists that the patch brings along."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from herder.engine.meta.errors import BadRequest
+from herder.engine.patch.jsonpatch import json_kind
+
+
+class MergePatchUndecodable(BadRequest):
+    """The patch is not an object."""
+
+
+def apply_merge_patch(doc: dict[str, Any], patch: Any) -> dict[str, Any]:
+    """The document with the patch merged in. Neither is changed; the result shares what the patch did not touch."""
+    if patch is None:
+        raise MergePatchUndecodable("Invalid JSON Patch")
+    if not isinstance(patch, dict):
+        kind = json_kind(patch)
+        target = "Go value of type map[string]interface {}"
+        raise MergePatchUndecodable(f"error decoding patch: json: cannot unmarshal {kind} into {target}")
+    return _merge(doc, patch)
+
+
+def _merge(doc: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(doc)
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+            continue
+        current = merged.get(key)
+        if not isinstance(current, dict):
+            merged[key] = _without_nulls(value)
+        elif isinstance(value, dict):
+            merged[key] = _merge(current, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value

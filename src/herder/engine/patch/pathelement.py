@@ -1,0 +1,116 @@
+"""Steps of a field path in the form that FieldsV1 writes them: `f:name`, `k:{"key":…}`, `v:value`, `i:index`.
+
+The written form doubles as the identity of a step, so field sets are plain dicts keyed by it, and two spellings of
+one step must not exist: `canonical` brings what clients send into the one form that the server itself writes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+from herder.engine.patch.goformat import number, quoted
+
+SELF = "."
+"""Not a step: in FieldsV1, the mark that a field with children is itself in the set."""
+
+_PLAIN = re.compile(r"[ !#-%'-;=?-\[\]-~]*")  # printable ASCII that needs no escaping, nor HTML-safe escaping
+_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+class UnknownElement(ValueError):
+    """A kind of step from a later version of the format; to be ignored."""
+
+
+def key_element(pairs: Iterable[tuple[str, Any]]) -> str:
+    """The step to a list item by its key fields; `pairs` sorted by name."""
+    return "k:{" + ",".join([f"{_encode(name)}:{_encode(value)}" for name, value in pairs]) + "}"
+
+
+def value_element(value: Any) -> str:
+    """The step to an item of a set."""
+    return "v:" + _encode(value)
+
+
+def _encode(value: Any) -> str:
+    """JSON as Go writes it, with HTML-safe strings and whole floats without a point."""
+    if type(value) is str:
+        return f'"{value}"' if _PLAIN.fullmatch(value) else _escaped(value)
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_encode(key)}:{_encode(value[key])}" for key in sorted(value)) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_encode, value)) + "]"
+    return json.dumps(value)
+
+
+def _escaped(text: str) -> str:
+    encoded = json.dumps(text, ensure_ascii=False).replace("\\b", "\\u0008").replace("\\f", "\\u000c")
+    for character, escape in _ESCAPES.items():
+        encoded = encoded.replace(character, escape)
+    return encoded
+
+
+@lru_cache(maxsize=4096)
+def canonical(element: str) -> str:
+    """The one spelling of a step. Raises UnknownElement, or ValueError where it is malformed."""
+    kind, content = element[:2], element[2:]
+    if len(element) < 2:
+        raise ValueError("key must be 2 characters long:")
+    if element[1] != ":":
+        raise ValueError(f"missing colon: {element}")
+    if kind == "f:":
+        return element
+    if kind == "i:":
+        return f"i:{int(content)}"
+    if kind == "v:":
+        return value_element(json.loads(content))
+    if kind == "k:":
+        fields = json.loads(content)
+        if not isinstance(fields, dict):
+            raise ValueError(f"expected an object: {element}")
+        return key_element(sorted(fields.items()))
+    raise UnknownElement(element)
+
+
+@lru_cache(maxsize=4096)
+def sort_key(element: str) -> tuple[Any, ...]:
+    """Field names, then keys, then values, then indices; values in the order of their kinds."""
+    kind, content = element[0], element[2:]
+    if kind == "k":
+        return (2, [(name, _value_order(value)) for name, value in json.loads(content).items()])
+    if kind == "v":
+        return (3, _value_order(json.loads(content)))
+    if kind == "i":
+        return (4, int(content))
+    return (1, content) if kind == "f" else (0,)
+
+
+def _value_order(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, bool):
+        return (2, value)
+    if isinstance(value, int | float):
+        return (0, value)
+    if isinstance(value, str):
+        return (1, value)
+    return (3, _encode(value))
+
+
+def describe(element: str) -> str:
+    """A step as error messages print it: `.name`, `[key="a"]`, `[="a"]`, `[0]`."""
+    kind, content = element[0], element[2:]
+    if kind == "f":
+        return "." + content
+    if kind == "k":
+        return "[" + ",".join(f"{name}={_describe(value)}" for name, value in json.loads(content).items()) + "]"
+    if kind == "v":
+        return f"[={_describe(json.loads(content))}]"
+    return f"[{content}]"
+
+
+def _describe(value: Any) -> str:
+    return quoted(value) if isinstance(value, str) else _encode(value)

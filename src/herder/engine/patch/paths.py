@@ -1,0 +1,79 @@
+"""The field paths of a value: all of them, or those that someone who writes the value means to own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from herder.engine.patch.fieldset import FieldSet, as_member, in_order
+from herder.engine.patch.listitems import by_element
+from herder.engine.patch.pathelement import SELF
+from herder.engine.patch.typed import LIST, MAP, ListType, MapType, TypeRef
+
+
+def presence(of: TypeRef | None, value: Any) -> FieldSet:
+    """The node for a value that came or went as a whole: itself, and every path below it."""
+    if of is None:
+        return {}
+    atom = of.atom
+    kind = atom.kind_of(value)
+    if kind == MAP:
+        if not isinstance(value, dict) or not value or atom.map is None or atom.map.atomic:
+            return {}
+        fields, element = atom.map.fields, atom.map.element
+        node: FieldSet = {SELF: {}}
+        for key, item in value.items():
+            node["f:" + key] = presence(fields.get(key, element), item)
+        return in_order(node)
+    if kind == LIST:
+        if not isinstance(value, list) or not value or atom.list is None or not atom.list.associative:
+            return {}
+        node = {SELF: {}}
+        for path_element, items in by_element(atom.list, value).items():
+            node[path_element] = presence(atom.list.element, items[0]) if len(items) == 1 else {}
+        return in_order(node)
+    return {}
+
+
+def owned_paths(of: TypeRef, value: Any) -> FieldSet:
+    """The set that applying this value claims. Declared fields that hold others are not claimed themselves, so that
+    two appliers can each set a part of `spec`; keys of maps and items of lists are."""
+    node = _owned(of, value)
+    return {element: child for element, child in (node or {}).items() if element != SELF}
+
+
+def _owned(of: TypeRef | None, value: Any) -> FieldSet | None:
+    """The node of a value: None where neither it nor anything below it is claimed."""
+    if of is None:
+        return None
+    atom = of.atom
+    kind = atom.kind_of(value)
+    if kind == MAP:
+        assert atom.map is not None
+        return {} if atom.map.atomic else _owned_in_map(atom.map, value)
+    if kind == LIST:
+        assert atom.list is not None
+        return _owned_in_list(atom.list, value) if atom.list.associative else {}
+    return {}
+
+
+def _owned_in_map(of: MapType, value: Any) -> FieldSet | None:
+    if not isinstance(value, dict):
+        return None
+    fields, rest = of.fields, of.element
+    node: FieldSet = {}
+    for key, item in value.items():
+        child = _owned(fields.get(key, rest), item)
+        if item is None or item == {} or key not in fields:
+            child = as_member(child or {})
+        if child is not None:
+            node["f:" + key] = child
+    return in_order(node) or None
+
+
+def _owned_in_list(of: ListType, value: Any) -> FieldSet | None:
+    if not isinstance(value, list):
+        return None
+    node: FieldSet = {}
+    for element, items in by_element(of, value).items():
+        node[element] = as_member(_owned(of.element, items[0]) or {}) if len(items) == 1 else {}
+    return in_order(node) or None

@@ -1,0 +1,271 @@
+"""Types as server-side apply sees them: which fields an object has, which lists are sets or maps, what is atomic.
+
+A `TypeRef` is made from an OpenAPI schema, of a built-in kind or of a custom resource, and looks into it only when a
+value leads there: the definitions of a Pod are many and most objects use few of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from herder.engine.patch.objectmeta import OBJECT_META
+from herder.engine.patch.patchschema import Definitions, PatchSchema, Schema, dereference, reference_name
+
+MAP, SCALAR, LIST = 0, 1, 2
+UNTYPED = "untyped"
+
+_QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
+_RAW_EXTENSION = "io.k8s.apimachinery.pkg.runtime.RawExtension"
+_SCALARS = {"integer": "numeric", "number": "numeric", "boolean": "boolean"}
+_ABSENT: Any = object()
+
+
+class ListType:
+    """A list: atomic (`associative` false), a set of scalars (no keys) or a map by its items' key fields."""
+
+    __slots__ = ("associative", "element", "keys")
+
+    def __init__(self, element: TypeRef, associative: bool = False, keys: tuple[str, ...] = ()) -> None:
+        self.element = element
+        self.associative = associative
+        self.keys = keys
+
+
+class MapType:
+    """An object: declared fields, and a type for the other keys where there may be some."""
+
+    __slots__ = ("atomic", "defaults", "element", "fields", "implied")
+
+    def __init__(
+        self,
+        fields: dict[str, TypeRef],
+        element: TypeRef | None,
+        atomic: bool = False,
+        defaults: dict[str, Any] | None = None,
+        implied: dict[str, Any] | None = None,
+    ) -> None:
+        self.fields = fields
+        self.element = element
+        self.atomic = atomic
+        self.defaults = defaults or {}
+        self.implied = implied or {}
+        """What a built-in's absent field is held to be: its Go struct has the zero value there, never nothing."""
+
+    def type_of(self, key: str) -> TypeRef | None:
+        return self.fields.get(key, self.element)
+
+
+class Atom:
+    """What a type allows a value to be: any of a scalar, a list and a map."""
+
+    __slots__ = ("fallback", "list", "map", "scalar")
+
+    def __init__(self, *, scalar: str | None = None, list: ListType | None = None, map: MapType | None = None) -> None:
+        self.scalar = scalar
+        self.list = list
+        self.map = map
+        self.fallback = MAP if map is not None else SCALAR if scalar is not None else LIST
+
+    def kind_of(self, value: Any) -> int:
+        """As which of its kinds this atom treats the value. What fits none, null among it, goes to the first."""
+        if isinstance(value, dict):
+            return MAP if self.map is not None else self.fallback
+        if isinstance(value, list):
+            return LIST if self.list is not None else self.fallback
+        return SCALAR if self.scalar is not None and value is not None else self.fallback
+
+
+class TypeRef:
+    """A type, resolved on first use."""
+
+    __slots__ = ("_atom", "_loose", "_resolve", "_schema", "reconciled")
+
+    def __init__(self, resolve: Callable[[], Atom], schema: tuple[Schema, Definitions] | None = None) -> None:
+        self._resolve = resolve
+        self._schema = schema
+        self._atom: Atom | None = None
+        self._loose: bool | None = None
+        self.reconciled: dict[bytes, Any] = {}
+        """Field sets already brought in line with this type (see `reconcile`)."""
+
+    @property
+    def atom(self) -> Atom:
+        atom = self._atom
+        if atom is None:
+            atom = self._atom = self._resolve()
+        return atom
+
+    @property
+    def loose(self) -> bool:
+        """Whether a value may turn from true into 1 without ceasing to fit, which `==` does not see."""
+        if self._loose is None:
+            self._loose = False  # a type that contains itself is as loose as the rest of it
+            self._loose = _is_loose(self.atom)
+        return self._loose
+
+    def patch_schema(self) -> PatchSchema:
+        """The same type, for a strategic merge patch."""
+        schema, definitions = self._schema or ({}, {})
+        return PatchSchema(schema, definitions)
+
+
+def _is_loose(atom: Atom) -> bool:
+    if atom.scalar == UNTYPED and atom.map is not None:
+        return True
+    if atom.list is not None:
+        return atom.list.element.loose
+    if atom.map is not None:
+        element = atom.map.element
+        return any(field.loose for field in atom.map.fields.values()) or (element is not None and element.loose)
+    return False
+
+
+def _untyped_atom() -> Atom:
+    return Atom(scalar=UNTYPED, list=ListType(UNTYPED_ATOMIC), map=MapType({}, UNTYPED_ATOMIC, atomic=True))
+
+
+def _deduced_atom() -> Atom:
+    return Atom(scalar=UNTYPED, list=ListType(UNTYPED_ATOMIC), map=MapType({}, DEDUCED))
+
+
+UNTYPED_ATOMIC = TypeRef(_untyped_atom)
+DEDUCED = TypeRef(_deduced_atom)
+"""The type of what no schema describes: maps by key, lists as wholes."""
+
+
+class _Scope:
+    """Where the references of one root type lead. Each definition has one type, so types may contain themselves."""
+
+    __slots__ = ("builtin", "definitions", "named")
+
+    def __init__(self, definitions: Definitions, builtin: bool) -> None:
+        self.definitions = definitions
+        self.builtin = builtin
+        """Built-ins' objects are Go structs in the real server, custom resources are not."""
+        self.named: dict[str, TypeRef] = {}
+
+    def type_named(self, name: str) -> TypeRef:
+        found = self.named.get(name)
+        if found is None:
+            schema = {"$ref": name}
+            found = self.named[name] = TypeRef(lambda: self._atom_named(name), (schema, self.definitions))
+        return found
+
+    def _atom_named(self, name: str) -> Atom:
+        if name == _QUANTITY:
+            return Atom(scalar=UNTYPED)
+        if name == _RAW_EXTENSION:
+            return _untyped_atom()
+        return _atom_of(dereference({"$ref": name}, self.definitions), self, preserve=False)
+
+
+_CUSTOM = {"ObjectMeta": OBJECT_META}
+
+
+def type_from_schema(schema: Schema | None, definitions: Definitions | None = None) -> TypeRef:
+    """The type of a whole object. A built-in's schema refers to `definitions` (a mapping, or a function from name to
+    schema); a custom resource's stands alone, and gets the metadata that every object has. None: nothing is known."""
+    if not schema:
+        return DEDUCED
+    known = definitions if definitions is not None else {}
+    root = dereference(schema, known)
+    builtin = _is_builtin(root)
+    if not builtin:
+        root, known = _with_object_fields(root), _CUSTOM
+    scope = _Scope(known, builtin)
+    return TypeRef(lambda: _atom_of(root, scope, preserve=False), (root, known))
+
+
+def _is_builtin(root: Schema) -> bool:
+    """Custom resources cannot use references; every built-in does, for its metadata."""
+    properties = root.get("properties") or {}
+    return bool(reference_name(properties.get("metadata") or {}))
+
+
+def _with_object_fields(schema: Schema) -> Schema:
+    text = {"type": "string"}
+    own = {"apiVersion": text, "kind": text, "metadata": {"$ref": "ObjectMeta"}}
+    return {**schema, "properties": {**(schema.get("properties") or {}), **own}}
+
+
+def _reference(schema: Schema, scope: _Scope, preserve: bool) -> TypeRef:
+    """The type of a field or an item, which may say for itself whether a map type that it refers to is atomic."""
+    name = reference_name(schema)
+    if not name:
+        return TypeRef(lambda: _atom_of(schema, scope, preserve), (schema, scope.definitions))
+    named = scope.type_named(name)
+    relationship = schema.get("x-kubernetes-map-type")
+    if not relationship:
+        return named
+
+    def resolve() -> Atom:
+        found = named.atom.map
+        if found is None:
+            return named.atom
+        return Atom(map=MapType(found.fields, found.element, relationship == "atomic", found.defaults, found.implied))
+
+    return TypeRef(resolve, (schema, scope.definitions))
+
+
+def _atom_of(schema: Schema, scope: _Scope, preserve: bool) -> Atom:
+    preserve = preserve or schema.get("x-kubernetes-preserve-unknown-fields") is True
+    kind = schema.get("type") or ""
+    if schema.get("x-kubernetes-embedded-resource") is True:
+        schema = _with_object_fields(schema)
+    if kind == "object":
+        return Atom(map=_map_type(schema, scope, preserve))
+    if kind == "array":
+        return Atom(list=_list_type(schema, scope, preserve))
+    if kind in _SCALARS:
+        return Atom(scalar=_SCALARS[kind])
+    if kind == "string":
+        return Atom(scalar="string" if schema.get("format", "") in ("", "byte") else UNTYPED)
+    if schema.get("format") == "int-or-string":
+        return Atom(scalar=UNTYPED)
+    return Atom(scalar=UNTYPED, list=_list_type(schema, scope, preserve), map=_map_type(schema, scope, preserve))
+
+
+def _map_type(schema: Schema, scope: _Scope, preserve: bool) -> MapType:
+    properties: Mapping[str, Schema] = schema.get("properties") or {}
+    additional = schema.get("additionalProperties")
+    element: TypeRef | None = None
+    if isinstance(additional, Mapping):
+        element = _reference(additional, scope, preserve)
+    elif additional is True or (additional is None and (preserve or not properties)):
+        element = DEDUCED
+    return MapType(
+        {name: _reference(field, scope, preserve) for name, field in properties.items()},
+        element,
+        schema.get("x-kubernetes-map-type") == "atomic",
+        {name: field["default"] for name, field in properties.items() if field.get("default") is not None},
+        _implied_values(schema, properties) if scope.builtin else None,
+    )
+
+
+def _implied_values(schema: Schema, properties: Mapping[str, Schema]) -> dict[str, Any]:
+    """A default that is a Go zero value marks a field that is always there; so is a required one, if only as null."""
+    required = schema.get("required") or ()
+    implied: dict[str, Any] = {}
+    for name, field in properties.items():
+        default = field.get("default", _ABSENT)
+        if default is _ABSENT:
+            if name in required:
+                implied[name] = None
+        elif not default:
+            implied[name] = default
+    return implied
+
+
+def _list_type(schema: Schema, scope: _Scope, preserve: bool) -> ListType:
+    items = schema.get("items")
+    element = _reference(items, scope, preserve) if isinstance(items, Mapping) else UNTYPED_ATOMIC
+    kind = schema.get("x-kubernetes-list-type")
+    if kind == "set":
+        return ListType(element, associative=True)
+    if kind == "map":
+        return ListType(element, associative=True, keys=tuple(schema.get("x-kubernetes-list-map-keys") or ()))
+    if kind is None and str(schema.get("x-kubernetes-patch-strategy") or "").startswith("merge"):
+        key = schema.get("x-kubernetes-patch-merge-key")
+        return ListType(element, associative=True, keys=(key,) if key else ())
+    return ListType(element)
