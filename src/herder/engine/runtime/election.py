@@ -69,6 +69,9 @@ class LeaderElection:
         if not leading.cancelled():
             leading.result()
 
+    async def close(self) -> None:
+        await self._client.close()
+
     async def _acquire(self) -> None:
         held = await self._try()
         while not held:

@@ -116,6 +116,12 @@ class Manager:
         if self._remotes is not None:
             await self._remotes.close()
 
+    def abort(self) -> None:
+        """End at once, finishing nothing: what a crash does, for whoever simulates one."""
+        for running in self.running.values():
+            running.queue.close()
+        self._tasks.cancel()
+
     def trigger(self, controller: str, key: Key) -> None:
         self.running[controller].queue.add(key)
 

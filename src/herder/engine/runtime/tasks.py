@@ -26,9 +26,13 @@ class Tasks:
         if not task.cancelled() and task.exception() is not None:
             log.error("task failed", task=task.get_name(), exc_info=task.exception())
 
-    async def stop(self) -> None:
-        """Cancel all and wait until they have ended."""
+    def cancel(self) -> list[asyncio.Task[Any]]:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
+        return tasks
+
+    async def stop(self) -> None:
+        """Cancel all and wait until they have ended."""
+        tasks = self.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

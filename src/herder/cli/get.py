@@ -1,0 +1,139 @@
+"""`herder get`: objects as the server itself would lay them out, or whole as YAML or JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import click
+
+from herder.cli.places import kubeconfig_option, kubeconfig_path
+from herder.engine.client import kubeconfig as kubeconfigs
+from herder.engine.client.client import Client
+from herder.engine.client.discovery import Found, find_resource
+from herder.engine.client.wire import Query
+from herder.engine.meta.errors import StatusError
+from herder.engine.meta.kinds import Object
+
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+
+
+@click.command()
+@click.argument("resource")
+@click.argument("names", nargs=-1)
+@click.option("-n", "--namespace", help="Where to look; the kubeconfig's own by default.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Look everywhere.")
+@click.option("-l", "--selector", default="", help="Only objects with these labels.")
+@click.option("-o", "--output", type=click.Choice(["wide", "yaml", "json", "name"]), help="Another form of output.")
+@click.option("--at", "revision", metavar="REVISION", help="As it was at that resourceVersion (embedded server).")
+@kubeconfig_option
+def command(
+    resource: str,
+    names: tuple[str, ...],
+    namespace: str | None,
+    all_namespaces: bool,
+    selector: str,
+    output: str | None,
+    revision: str | None,
+    kubeconfig: str | None,
+) -> None:
+    """List RESOURCE objects, or show those with the given NAMES."""
+    connection = kubeconfigs.load(kubeconfig_path(kubeconfig))
+    where = "" if all_namespaces else namespace or connection.namespace
+    try:
+        asyncio.run(_get(connection, resource, names, where, selector, output, revision))
+    except (StatusError, kubeconfigs.KubeconfigError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+async def _get(
+    connection: kubeconfigs.Connection,
+    resource: str,
+    names: tuple[str, ...],
+    namespace: str,
+    selector: str,
+    output: str | None,
+    revision: str | None,
+) -> None:
+    from herder.engine.client.http import HttpTransport
+
+    client = Client(HttpTransport(connection))
+    try:
+        found = await find_resource(client, resource)
+        namespace = namespace if found.namespaced else ""
+        query = _query(names, selector, revision)
+        path = found.resource.path(namespace)
+        whole = output in {"yaml", "json", "name"}
+        answer = await _fetch(client, path, query, "application/json" if whole else TABLE)
+        if whole:
+            _print_objects(answer, names, output or "", found)
+        else:
+            _print_table(answer, names, wide=output == "wide", with_namespace=found.namespaced and not namespace)
+    finally:
+        await client.close()
+
+
+def _query(names: tuple[str, ...], selector: str, revision: str | None) -> Query:
+    query = Query()
+    if selector:
+        query.items.append(("labelSelector", selector))
+    if len(names) == 1:
+        query.items.append(("fieldSelector", f"metadata.name={names[0]}"))
+    if revision:
+        query.items += [("resourceVersion", revision), ("resourceVersionMatch", "Exact")]
+    return query
+
+
+async def _fetch(client: Client, path: str, query: Query, accept: str) -> Object:
+    response = await client.raw("GET", path, query, headers={"accept": accept})
+    answer: Object = json.loads(response.content())
+    if response.status >= 400:
+        raise StatusError.from_status(answer, response.status)
+    return answer
+
+
+def _print_objects(answer: Object, names: tuple[str, ...], output: str, found: Found) -> None:
+    kind = str(answer["kind"]).removesuffix("List")
+    items = [{"apiVersion": answer["apiVersion"], "kind": kind, **item} for item in answer.get("items") or []]
+    chosen = _only(items, names, lambda item: item["metadata"]["name"])
+    if output == "name":
+        for item in chosen:
+            click.echo(f"{found.resource.group_resource}/{item['metadata']['name']}")
+        return
+    shown: Any = chosen[0] if len(names) == 1 else {"apiVersion": "v1", "kind": "List", "items": chosen}
+    if output == "json":
+        click.echo(json.dumps(shown, indent=2))
+    else:
+        import yaml
+
+        click.echo(yaml.safe_dump(shown, sort_keys=False), nl=False)
+
+
+def _print_table(answer: Object, names: tuple[str, ...], *, wide: bool, with_namespace: bool) -> None:
+    rows = _only(answer.get("rows") or [], names, lambda row: row["object"]["metadata"]["name"])
+    columns = [
+        (position, column["name"].upper())
+        for position, column in enumerate(answer["columnDefinitions"])
+        if wide or not column.get("priority")
+    ]
+    lines = [[name for _, name in columns]]
+    lines += [["" if (cell := row["cells"][i]) is None else str(cell) for i, _ in columns] for row in rows]
+    if with_namespace:
+        spaces = ["NAMESPACE", *(row["object"]["metadata"].get("namespace", "") for row in rows)]
+        lines = [[space, *line] for space, line in zip(spaces, lines, strict=True)]
+    if not rows:
+        click.echo("nothing found", err=True)
+        return
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    for line in lines:
+        click.echo("   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _only(items: list[Any], names: tuple[str, ...], name_of: Any) -> list[Any]:
+    if not names:
+        return items
+    missing = [name for name in names if name not in {name_of(item) for item in items}]
+    if missing:
+        raise click.ClickException(f"not found: {', '.join(missing)}")
+    return [item for item in items if name_of(item) in names]

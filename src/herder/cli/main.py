@@ -1,0 +1,45 @@
+"""The `herder` command. Each word lives in a module of its own, imported only when it is used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+
+from herder import __version__
+
+# word → (module, what it does): the help page needs no imports beyond this table.
+WORDS = {
+    "up": ("up", "Run the API server and all controllers in this process"),
+    "run": ("run", "Run the controllers on an existing Kubernetes cluster"),
+    "demo": ("demo", "Show it working, on this machine, in a few seconds"),
+    "get": ("get", "List objects, or show one"),
+    "store": ("store", "Back up and restore the embedded API server's data"),
+    "export": ("export", "Print objects in a form that another cluster can apply"),
+}
+
+
+class Words(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(WORDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in WORDS:
+            return None
+        command: click.Command = importlib.import_module(f"herder.cli.{WORDS[name][0]}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, told) for name, (_, told) in WORDS.items()])
+
+
+@click.command(cls=Words, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="herder")
+def herder() -> None:
+    """Kubernetes clusters on machines of any kind, managed for life."""
+
+
+def main() -> Any:
+    return herder(prog_name="herder")

@@ -1,0 +1,30 @@
+"""A scrape target: the whole of HTTP that Prometheus needs from a process that serves nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+
+async def serve(render: Callable[[], bytes], host: str, port: int) -> asyncio.Server:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(10):
+                head = await reader.readuntil(b"\r\n\r\n")
+                if head.startswith((b"GET /metrics ", b"GET /metrics?")):
+                    status, body = b"200 OK", render()
+                elif head.startswith((b"GET /healthz ", b"GET /readyz ")):
+                    status, body = b"200 OK", b"ok\n"
+                else:
+                    status, body = b"404 Not Found", b""
+                writer.write(
+                    b"HTTP/1.1 %s\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: %d\r\n"
+                    b"Connection: close\r\n\r\n%s" % (status, len(body), body)
+                )
+                await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # whoever asked is gone or did not speak HTTP
+        finally:
+            writer.close()
+
+    return await asyncio.start_server(answer, host, port)

@@ -1,0 +1,88 @@
+"""What a manager is made of: which controllers run, who performs their effects, which guards stand before them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import secrets
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from herder.api.guards import GUARDS
+from herder.api.settings import SETTING, Settings
+from herder.engine.client.client import Client
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.cache import Cache, Key
+from herder.engine.runtime.controller import Controller
+from herder.engine.runtime.effects import Performer
+from herder.engine.runtime.informer import Informer
+from herder.engine.runtime.manager import Manager
+from herder.engine.runtime.metrics import Metrics
+
+
+def wall_clock() -> datetime:
+    return datetime.now(UTC)
+
+
+def controllers(*, example: bool) -> list[Controller]:
+    chosen: list[Controller] = []
+    if example:
+        from herder.controllers.example.flock import CONTROLLER
+
+        chosen.append(CONTROLLER)
+    return chosen
+
+
+async def random_key(arguments: Mapping[str, Any]) -> str:
+    """Base64, as a Secret's data wants it."""
+    return base64.b64encode(secrets.token_bytes(arguments["bytes"])).decode()
+
+
+PERFORMERS: dict[str, Performer] = {"random-key": random_key}
+
+
+def make_manager(client: Client, settings: Settings, *, example: bool, metrics: Metrics | None = None) -> Manager:
+    return Manager(
+        client,
+        controllers(example=example),
+        clock=wall_clock,
+        entropy=os.urandom,
+        guards=GUARDS,
+        performers=PERFORMERS,
+        setting=settings.get,
+        metrics=metrics,
+    )
+
+
+class WatchedSettings:
+    """`Setting` objects as they are now: the layer of settings that changes while running."""
+
+    def __init__(self, client: Client) -> None:
+        self._cache = Cache(SETTING)
+        self._informer = Informer(client, self._cache, lambda _change: None)
+
+    def __call__(self, name: str) -> Object | None:
+        return self._cache.get(Key("", name))
+
+    async def run(self) -> None:
+        await self._informer.run()
+
+    async def ready(self) -> None:
+        await self._informer.synced.wait()
+
+
+def settings_from(flags: Mapping[str, str], objects: Any) -> Settings:
+    return Settings(flags=flags, environment=os.environ, objects=objects)
+
+
+async def until_stopped(stop: asyncio.Event, *work: asyncio.Task[Any]) -> None:
+    """Wait for the signal, or for the first of the tasks to end, which is a failure it raises."""
+    waiting = asyncio.ensure_future(stop.wait())
+    try:
+        done, _ = await asyncio.wait([waiting, *work], return_when=asyncio.FIRST_COMPLETED)
+        for task in done - {waiting}:
+            task.result()
+    finally:
+        waiting.cancel()

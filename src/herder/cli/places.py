@@ -1,0 +1,43 @@
+"""Where things lie on this machine, and how a command finds its API server."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+DEFAULT_LISTEN = "127.0.0.1:7443"
+
+
+def data_directory() -> Path:
+    if os.environ.get("HERDER_DATA_DIR"):
+        return Path(os.environ["HERDER_DATA_DIR"])
+    if os.geteuid() == 0:
+        return Path("/var/lib/herder")
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "herder"
+
+
+def kubeconfig_path(given: str | None) -> Path:
+    """The first that is there: the flag, KUBECONFIG, the embedded server's own, the user's."""
+    if given:
+        return Path(given)
+    candidates = [Path(part) for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
+    candidates += [data_directory() / "kubeconfig", Path.home() / ".kube" / "config"]
+    for path in candidates:
+        if path.exists():
+            return path
+    raise click.UsageError("no kubeconfig found: start 'herder up', set KUBECONFIG or pass --kubeconfig")
+
+
+def split_listen(value: str) -> tuple[str, int]:
+    host, colon, port = value.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise click.BadParameter("must be HOST:PORT", param_hint="--listen")
+    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - an empty host asks for every address
+
+
+kubeconfig_option = click.option("--kubeconfig", metavar="FILE", help="How to reach the API server.")
+data_dir_option = click.option(
+    "--data-dir", type=click.Path(path_type=Path), help="Where the embedded server keeps its data."
+)

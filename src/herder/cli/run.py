@@ -1,0 +1,99 @@
+"""`herder run`: the controllers on any Kubernetes cluster, one leader among the replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+
+import click
+
+from herder.cli import parts
+from herder.cli.logs import configure
+from herder.cli.places import kubeconfig_option, kubeconfig_path, split_listen
+from herder.engine.client import kubeconfig as kubeconfigs
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import StatusError
+
+
+@click.command()
+@kubeconfig_option
+@click.option("--in-cluster", is_flag=True, help="Use the service account of the pod this runs in.")
+@click.option("--namespace", default="herder-system", show_default=True, help="Where the leader's Lease lies.")
+@click.option("--metrics-listen", metavar="HOST:PORT", help="Serve Prometheus metrics there.")
+@click.option("--example", is_flag=True, help="Also run the example controller.")
+@click.option("--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning"]))
+def command(
+    kubeconfig: str | None,
+    in_cluster: bool,
+    namespace: str,
+    metrics_listen: str | None,
+    example: bool,
+    log_level: str,
+) -> None:
+    """Run the controllers on an existing Kubernetes cluster."""
+    configure(level=log_level)
+    listen = split_listen(metrics_listen) if metrics_listen else None
+    try:
+        connection = kubeconfigs.in_cluster() if in_cluster else kubeconfigs.load(kubeconfig_path(kubeconfig))
+        asyncio.run(_run(connection, namespace, listen, example))
+    except (StatusError, kubeconfigs.KubeconfigError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+async def _run(
+    connection: kubeconfigs.Connection, namespace: str, listen: tuple[str, int] | None, example: bool
+) -> None:
+    from herder.cli.install import install
+    from herder.cli.metrics import serve
+    from herder.engine.client.http import HttpTransport
+    from herder.engine.meta.errors import AlreadyExists
+    from herder.engine.meta.kinds import GroupVersionResource
+    from herder.engine.runtime.beside import lead_beside
+    from herder.engine.runtime.election import LeaderElection
+    from herder.engine.runtime.metrics import Metrics
+
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    client = Client(HttpTransport(connection))
+    metrics = Metrics()
+    identity = f"{socket.gethostname()}_{os.getpid()}_{os.urandom(4).hex()}"
+    with contextlib.suppress(AlreadyExists):
+        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+        await client.create(GroupVersionResource("", "v1", "namespaces"), space)
+    watched = parts.WatchedSettings(client)
+    settings = parts.settings_from({}, watched)
+    await install(client, settings, example=example)
+
+    async def lead() -> None:
+        metrics.leader.labels(name="herder").set(1)
+        following = asyncio.ensure_future(watched.run())
+        try:
+            await watched.ready()
+            click.echo("leading; controllers run", err=True)
+            await parts.make_manager(client, settings, example=example, metrics=metrics).run()
+        finally:
+            metrics.leader.labels(name="herder").set(0)
+            following.cancel()
+
+    def election() -> LeaderElection:
+        own = Client(HttpTransport(connection))
+        return LeaderElection(
+            own, name="herder-controllers", namespace=namespace, identity=identity, clock=parts.wall_clock
+        )
+
+    serving = await serve(metrics.render, *listen) if listen else None
+    leading = asyncio.ensure_future(lead_beside(election, lead))
+    try:
+        await parts.until_stopped(stop, leading)
+        if not stop.is_set():
+            raise click.ClickException("the lease was lost; another replica leads now")
+    finally:
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+        if serving is not None:
+            serving.close()
+        await client.close()
