@@ -204,7 +204,7 @@ def label_selector_from_object(selector: Mapping[str, Any] | None) -> LabelSelec
     """
     if selector is None:
         return None
-    requirements = [Requirement(key, "in", (value,)) for key, value in (selector.get("matchLabels") or {}).items()]
+    requirements = [Requirement(key, "=", (value,)) for key, value in (selector.get("matchLabels") or {}).items()]
     for expression in selector.get("matchExpressions") or []:
         operator = _OBJECT_OPERATORS[expression["operator"]]
         requirements.append(Requirement(expression["key"], operator, tuple(expression.get("values") or ())))

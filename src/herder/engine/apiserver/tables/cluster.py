@@ -1,0 +1,155 @@
+"""Nodes, namespaces, events, configuration, and the small kinds around them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from herder.engine.apiserver.tables.cells import NONE, UNKNOWN, columns, condition, name_of, spec_of, status_of
+from herder.engine.apiserver.tables.duration import age, since
+from herder.engine.apiserver.tables.printers import Printer, Printers
+from herder.engine.meta.kinds import GroupKind, Object
+
+_ROLE_PREFIX = "node-role.kubernetes.io/"
+
+
+def _node(obj: Object, now: datetime) -> list[Any]:
+    info = status_of(obj).get("nodeInfo") or {}
+    architecture = f" ({info['architecture']})" if info.get("architecture") else ""
+    return [
+        name_of(obj),
+        _node_state(obj),
+        ",".join(sorted(_node_roles(obj))) or NONE,
+        age(obj, now),
+        info.get("kubeletVersion", ""),
+        _node_address(obj, "InternalIP"),
+        _node_address(obj, "ExternalIP"),
+        info.get("osImage") or UNKNOWN,
+        (info.get("kernelVersion") or UNKNOWN) + architecture,
+        info.get("containerRuntimeVersion") or UNKNOWN,
+    ]
+
+
+def _node_state(node: Object) -> str:
+    ready = condition(status_of(node).get("conditions"), "Ready")
+    state = "Unknown" if ready is None else "Ready" if ready.get("status") == "True" else "NotReady"
+    return f"{state},SchedulingDisabled" if spec_of(node).get("unschedulable") else state
+
+
+def _node_roles(node: Object) -> set[str]:
+    labels = node["metadata"].get("labels") or {}
+    roles = {key.removeprefix(_ROLE_PREFIX) for key in labels if key.startswith(_ROLE_PREFIX)}
+    return (roles | {labels.get("kubernetes.io/role", "")}) - {""}
+
+
+def _node_address(node: Object, kind: str) -> str:
+    addresses = status_of(node).get("addresses") or ()
+    return next((each.get("address", "") for each in addresses if each.get("type") == kind), NONE)
+
+
+def _namespace(obj: Object, now: datetime) -> list[Any]:
+    return [name_of(obj), status_of(obj).get("phase", ""), age(obj, now)]
+
+
+def _event(obj: Object, now: datetime) -> list[Any]:
+    """Of either group: what core calls involvedObject and message, events.k8s.io calls regarding and note."""
+    about = obj.get("involvedObject") or obj.get("regarding") or {}
+    source = obj.get("source") or obj.get("deprecatedSource") or {}
+    series = obj.get("series")
+    first = obj.get("firstTimestamp") or obj.get("deprecatedFirstTimestamp") or obj.get("eventTime")
+    last = obj.get("lastTimestamp") or obj.get("deprecatedLastTimestamp") or first
+    times = obj.get("count") or obj.get("deprecatedCount") or 1
+    if series is not None:
+        last, times = series.get("lastObservedTime"), series.get("count") or 0
+    kind, name = about.get("kind", "").lower(), about.get("name", "")
+    return [
+        since(last, now),
+        obj.get("type", ""),
+        obj.get("reason", ""),
+        f"{kind}/{name}" if name else kind,
+        about.get("fieldPath", ""),
+        _event_source(obj, source),
+        (obj.get("message") or obj.get("note") or "").strip(),
+        since(first, now),
+        times,
+        name_of(obj),
+    ]
+
+
+def _event_source(event: Object, source: Object) -> str:
+    controller = event.get("reportingComponent") or event.get("reportingController") or ""
+    component = source.get("component") or controller
+    instance = source.get("host") or event.get("reportingInstance") or ""
+    return f"{component}, {instance}" if instance else str(component)
+
+
+def _secret(obj: Object, now: datetime) -> list[Any]:
+    return [name_of(obj), obj.get("type", ""), len(obj.get("data") or ()), age(obj, now)]
+
+
+def _config_map(obj: Object, now: datetime) -> list[Any]:
+    return [name_of(obj), len(obj.get("data") or ()) + len(obj.get("binaryData") or ()), age(obj, now)]
+
+
+def _lease(obj: Object, now: datetime) -> list[Any]:
+    return [name_of(obj), spec_of(obj).get("holderIdentity") or "", age(obj, now)]
+
+
+def _resource_quota(obj: Object, now: datetime) -> list[Any]:
+    hard, used = status_of(obj).get("hard") or {}, status_of(obj).get("used") or {}
+    told = {name: f"{name}: {used.get(name, '0')}/{hard[name]}" for name in sorted(hard)}
+    limits = [text for name, text in told.items() if name.startswith("limits.")]
+    requests = [text for name, text in told.items() if not name.startswith("limits.")]
+    return [name_of(obj), ", ".join(requests), ", ".join(limits), age(obj, now)]
+
+
+def _priority_class(obj: Object, now: datetime) -> list[Any]:
+    return [
+        name_of(obj),
+        obj.get("value") or 0,
+        bool(obj.get("globalDefault")),
+        age(obj, now),
+        obj.get("preemptionPolicy", ""),
+    ]
+
+
+def _runtime_class(obj: Object, now: datetime) -> list[Any]:
+    return [name_of(obj), obj.get("handler", ""), age(obj, now)]
+
+
+def _component_status(obj: Object, now: datetime) -> list[Any]:
+    healthy = condition(obj.get("conditions"), "Healthy")
+    if healthy is None:
+        return [name_of(obj), "Unknown", "", ""]
+    state = "Healthy" if healthy.get("status") == "True" else "Unhealthy"
+    return [name_of(obj), state, healthy.get("message", ""), healthy.get("error", "")]
+
+
+_EVENT = Printer(
+    columns(
+        "Last Seen", "Type", "Reason", "Object", "+Subobject", "+Source", "Message", "+First Seen", "+Count", "+Name"
+    ),
+    _event,
+)
+
+PRINTERS: Printers = {
+    GroupKind("", "Node"): Printer(
+        columns(
+            "Name", "Status", "Roles", "Age", "Version", "+Internal-IP", "+External-IP", "+OS-Image",
+            "+Kernel-Version", "+Container-Runtime",
+        ),
+        _node,
+    ),
+    GroupKind("", "Namespace"): Printer(columns("Name", "Status", "Age"), _namespace),
+    GroupKind("", "Event"): _EVENT,
+    GroupKind("events.k8s.io", "Event"): _EVENT,
+    GroupKind("", "Secret"): Printer(columns("Name", "Type", "Data", "Age"), _secret),
+    GroupKind("", "ConfigMap"): Printer(columns("Name", "Data", "Age"), _config_map),
+    GroupKind("coordination.k8s.io", "Lease"): Printer(columns("Name", "Holder", "Age"), _lease),
+    GroupKind("", "ResourceQuota"): Printer(columns("Name", "Request", "Limit", "Age"), _resource_quota),
+    GroupKind("scheduling.k8s.io", "PriorityClass"): Printer(
+        columns("Name", "Value:integer", "Global-Default:boolean", "Age", "PreemptionPolicy"), _priority_class
+    ),
+    GroupKind("node.k8s.io", "RuntimeClass"): Printer(columns("Name", "Handler", "Age"), _runtime_class),
+    GroupKind("", "ComponentStatus"): Printer(columns("Name", "Status", "Message", "Error"), _component_status),
+}  # fmt: skip
