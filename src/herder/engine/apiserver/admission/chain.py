@@ -37,6 +37,8 @@ class Attributes:
     options: Object | None = None  # the CreateOptions, UpdateOptions … of the call
     dry_run: bool = False
     warnings: list[str] = field(default_factory=list)
+    # Decode and default again an object that came back from outside; the type's own decoder where none is given.
+    settle: Callable[[Object], Object] | None = None
     scratch: dict[str, Any] = field(default_factory=dict)  # plug-ins' own notes between the two passes
     reinvoking: bool = False
     reinvoke: bool = False  # set by a plug-in whose change others should see again
@@ -44,6 +46,14 @@ class Attributes:
     @property
     def group_version_kind(self) -> GroupVersionKind:
         return self.kind or GroupVersionKind(self.resource.group, self.version, self.resource.kind)
+
+    def settled(self, obj: Object) -> Object:
+        if self.settle is not None:
+            return self.settle(obj)
+        model = self.resource.versions[self.version].model
+        decoded, _ = model.decode(obj)
+        model.default(decoded)
+        return decoded
 
     @property
     def object(self) -> Object:

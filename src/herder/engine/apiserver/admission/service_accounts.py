@@ -60,7 +60,7 @@ class ServiceAccountAdmission:
             where = f"{attributes.namespace}/{metadata(pod).get('name', '')}"
             raise refused(attributes, f"no service account specified for pod {where}")
         account = await self._account(attributes, name)
-        if metadata(account).get("annotations", {}).get(_MOUNTABLE_ONLY) in _TRUE:
+        if (metadata(account).get("annotations") or {}).get(_MOUNTABLE_ONLY) in _TRUE:
             problem = next(_unmountable(account, spec), None)
             if problem:
                 raise refused(attributes, problem)

@@ -1,0 +1,91 @@
+"""CEL conditions on a write: matchConditions of webhooks and policies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from herder.engine.apiserver.admission.chain import Attributes
+from herder.engine.apiserver.admission.matching import Invocation
+from herder.engine.apiserver.admission.objects import NAMESPACES, Objects
+from herder.engine.apiserver.admission.review import request_of
+from herder.engine.apiserver.auth.access import Authorizer
+from herder.engine.meta.kinds import Object
+
+if TYPE_CHECKING:
+    from herder.engine.schema.cel import Program
+
+
+class ConditionError(ValueError):
+    """Expressions that could not be compiled or evaluated."""
+
+
+@dataclass(slots=True)
+class Context:
+    """One write, as expressions see it. What they see is put together once, when the first of them looks."""
+
+    attributes: Attributes
+    invocation: Invocation
+    objects: Objects
+    authorizer: Authorizer
+    _bindings: dict[str, Any] = field(default_factory=dict)
+
+    def bindings(self) -> Mapping[str, Any]:
+        if not self._bindings:
+            attributes = self.attributes
+            request = request_of(attributes, self.invocation, obj=None, old=None, uid="")
+            shown = {name: request[name] for name in request if name not in ("uid", "object", "oldObject")}
+            self._bindings = {
+                "object": attributes.obj,
+                "oldObject": attributes.old,
+                "request": shown,
+                "namespaceObject": self._namespace(),
+            }
+        return self._bindings
+
+    def _namespace(self) -> Object | None:
+        attributes = self.attributes
+        if not attributes.namespace or attributes.resource.group_resource == NAMESPACES:
+            return None
+        return self.objects.get(NAMESPACES, "", attributes.namespace)
+
+
+class Conditions:
+    """Named expressions that must all hold. Compiled at first use."""
+
+    def __init__(self, conditions: Iterable[Object]) -> None:
+        self._texts = [str(item.get("expression") or "") for item in conditions]
+        self._programs: list[Program] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._texts)
+
+    def hold(self, context: Context) -> bool:
+        """One that is false settles it, whatever else went wrong; otherwise errors are raised together."""
+        if not self._texts:
+            return True
+        from herder.engine.schema.cel import CelError
+
+        bindings = context.bindings()
+        errors: list[str] = []
+        for text, program in zip(self._texts, self._compile(), strict=True):
+            try:
+                if program.evaluate(bindings) is False:
+                    return False
+            except CelError as error:
+                errors.append(f"expression '{text}' resulted in error: {error}")
+        if errors:
+            raise ConditionError(errors[0] if len(errors) == 1 else "[" + ", ".join(errors) + "]")
+        return True
+
+    def _compile(self) -> list[Program]:
+        if self._programs is None:
+            from herder.engine.schema.cel import CelError, admission_env, compile
+
+            env = admission_env()
+            try:
+                self._programs = [compile(text, env) for text in self._texts]
+            except CelError as error:
+                raise ConditionError(f"compilation failed: {error}") from None
+        return self._programs

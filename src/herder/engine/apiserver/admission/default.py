@@ -1,0 +1,42 @@
+"""The plug-ins that a server has unless told otherwise, in the order in which they act."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from herder.engine.apiserver.admission.chain import Chain
+from herder.engine.apiserver.admission.namespaces import NamespaceLifecycle
+from herder.engine.apiserver.admission.objects import Objects
+from herder.engine.apiserver.admission.pods import DefaultTolerationSeconds, Priority
+from herder.engine.apiserver.admission.service_accounts import ServiceAccountAdmission
+from herder.engine.apiserver.admission.webhook_client import Resolver, ServiceResolver, WebhookClient
+from herder.engine.apiserver.admission.webhooks import MutatingWebhooks, ValidatingWebhooks
+from herder.engine.apiserver.auth.escalation import EscalationCheck
+from herder.engine.apiserver.auth.rbac import RbacAuthorizer
+from herder.engine.store import Store
+
+
+class Admission:
+    """The default chain, and what must be closed with it."""
+
+    def __init__(
+        self,
+        store: Store,
+        authorizer: RbacAuthorizer,
+        *,
+        entropy: Callable[[int], bytes],
+        resolver: Resolver | None = None,
+    ) -> None:
+        objects = Objects(store)
+        self.client = WebhookClient(resolver or ServiceResolver(objects))
+        self.chain = Chain()
+        self.chain.add(NamespaceLifecycle(objects))
+        self.chain.add(ServiceAccountAdmission(objects, entropy))
+        self.chain.add(Priority(objects))
+        self.chain.add(DefaultTolerationSeconds())
+        self.chain.add(EscalationCheck(authorizer))
+        for webhooks in (MutatingWebhooks, ValidatingWebhooks):
+            self.chain.add(webhooks(objects, self.client, authorizer=authorizer, entropy=entropy), last=True)
+
+    async def close(self) -> None:
+        await self.client.close()

@@ -1,0 +1,138 @@
+"""AdmissionReview: the question a webhook is asked, and the reading of its answer."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from herder.engine.apiserver.admission.chain import Attributes
+from herder.engine.apiserver.admission.matching import Invocation
+from herder.engine.apiserver.auth.policy import quoted
+from herder.engine.apiserver.auth.reviews import user_info
+from herder.engine.meta.errors import StatusError
+from herder.engine.meta.kinds import GroupVersionKind, GroupVersionResource, Object
+
+REVIEW_VERSIONS = ("v1", "v1beta1")
+_OPTIONS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}
+
+
+class BadAnswer(Exception):
+    """An answer that is no proper AdmissionReview."""
+
+
+def request_of(
+    attributes: Attributes, invocation: Invocation, *, obj: Object | None, old: Object | None, uid: str
+) -> Object:
+    """The `request` of a review; also what CEL expressions see as `request`."""
+    resource = attributes.resource
+    asked = GroupVersionResource(resource.group, attributes.version, resource.plural)
+    request: Object = {
+        "uid": uid,
+        "kind": _kind(invocation.kind),
+        "resource": _resource(invocation.resource),
+        "requestKind": _kind(attributes.group_version_kind),
+        "requestResource": _resource(asked),
+    }
+    if attributes.subresource:
+        request["subResource"] = request["requestSubResource"] = attributes.subresource
+    if attributes.name:
+        request["name"] = attributes.name
+    if attributes.namespace:
+        request["namespace"] = attributes.namespace
+    kind = _OPTIONS.get(attributes.operation)
+    given = {"kind": kind, "apiVersion": "meta.k8s.io/v1"} if kind else {}
+    request |= {
+        "operation": attributes.operation,
+        "userInfo": user_info(attributes.user),
+        "object": obj,
+        "oldObject": old,
+        "dryRun": attributes.dry_run,
+        "options": given | (attributes.options or {}) or None,
+    }
+    return request
+
+
+def _kind(kind: GroupVersionKind) -> Object:
+    return {"group": kind.group, "version": kind.version, "kind": kind.kind}
+
+
+def _resource(resource: GroupVersionResource) -> Object:
+    return {"group": resource.group, "version": resource.version, "resource": resource.resource}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    allowed: bool
+    patch: list[Any] | None
+    status: Object
+    warnings: tuple[str, ...]
+
+
+def read_answer(body: bytes, *, uid: str, version: str, mutating: bool) -> Answer:
+    try:
+        review = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadAnswer(f"couldn't get version/kind; json parse error: {error}") from None
+    if not isinstance(review, dict):
+        raise BadAnswer("couldn't get version/kind; json parse error: not an object")
+    response = review.get("response")
+    if version == "v1":
+        kind = GroupVersionKind.of(review)
+        if kind != ("admission.k8s.io", "v1", "AdmissionReview"):
+            raise BadAnswer(f"expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got {kind}")
+    if not isinstance(response, dict):
+        raise BadAnswer("webhook response was absent")
+    if version == "v1" and response.get("uid") != uid:
+        raise BadAnswer(f"expected response.uid={quoted(uid)}, got {quoted(str(response.get('uid') or ''))}")
+    warnings = response.get("warnings")
+    status = response.get("status")
+    return Answer(
+        allowed=response.get("allowed") is True,
+        patch=_patch(response, version=version, mutating=mutating),
+        status=status if isinstance(status, dict) else {},
+        warnings=tuple(str(item) for item in warnings) if isinstance(warnings, list) else (),
+    )
+
+
+def _patch(response: Object, *, version: str, mutating: bool) -> list[Any] | None:
+    encoded, kind = response.get("patch"), response.get("patchType")
+    if not mutating:
+        if version == "v1" and encoded:
+            raise BadAnswer("validating webhook may not return response.patch")
+        if version == "v1" and kind:
+            raise BadAnswer("validating webhook may not return response.patchType")
+        return None
+    if version == "v1" and encoded and not kind:
+        raise BadAnswer("webhook returned response.patch but not response.patchType")
+    if version == "v1" and kind and not encoded:
+        raise BadAnswer("webhook returned response.patchType but not response.patch")
+    if not encoded:
+        return None
+    if version == "v1" and kind != "JSONPatch":
+        raise BadAnswer(f"invalid value of response.patchType={quoted(str(kind))}, expected JSONPatch")
+    try:
+        operations = msgspec.json.decode(base64.b64decode(str(encoded), validate=True))
+    except (msgspec.DecodeError, binascii.Error, ValueError, RecursionError):
+        raise BadAnswer("received undecodable patch in webhook response") from None
+    if not isinstance(operations, list):
+        raise BadAnswer("received undecodable patch in webhook response")
+    return operations
+
+
+def denied(webhook: str, status: Object) -> StatusError:
+    """The refusal of a webhook, with its own code, reason and words."""
+    told = f'admission webhook "{webhook}" denied the request'
+    message, reason = str(status.get("message") or ""), str(status.get("reason") or "")
+    told = f"{told}: {message or reason}" if message or reason else f"{told} without explanation"
+    code = status.get("code")
+    details = status.get("details")
+    return StatusError(
+        told,
+        code=code if isinstance(code, int) and 400 <= code < 600 else 400,
+        reason=reason,
+        details=details if isinstance(details, dict) else None,
+    )

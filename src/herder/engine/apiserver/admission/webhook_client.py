@@ -1,0 +1,185 @@
+"""Calling webhooks: over TLS that trusts what the configuration says, by URL or by the Service that it names.
+
+Connections are kept and shared. Nothing of the HTTP client is imported before the first call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from herder.engine.apiserver.admission.chain import metadata
+from herder.engine.apiserver.admission.objects import Objects
+from herder.engine.meta.kinds import GroupResource, Object
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_LONGEST_ANSWER = 16 << 20
+_SERVICES = GroupResource("", "services")
+_ENDPOINTS = GroupResource("", "endpoints")
+_SLICES = GroupResource("discovery.k8s.io", "endpointslices")
+
+
+class CallFailed(Exception):
+    """The webhook could not be asked. The text is what the caller is told after `failed to call webhook: `."""
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+
+Resolver = Callable[[str, str, int], Awaitable[Address]]
+"""Namespace, name and port of a Service → where it can be reached from here. Raises CallFailed."""
+
+
+class WebhookClient:
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+        self._session: aiohttp.ClientSession | None = None
+        self._contexts: dict[str, ssl.SSLContext] = {}
+
+    async def call(self, config: Object, body: bytes, *, seconds: float) -> bytes:
+        """POST `body` to what a clientConfig names; the answer's body."""
+        url, server_name, address = await self._target(config, seconds)
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._post(url, body, config.get("caBundle") or "", server_name, address)
+        except TimeoutError:
+            raise CallFailed(f'Post "{url}": context deadline exceeded') from None
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def _target(self, config: Object, seconds: float) -> tuple[str, str | None, Address | None]:
+        query = f"timeout={int(seconds)}s"
+        service = config.get("service")
+        if not service:
+            url = str(config.get("url") or "")
+            return f"{url}{'&' if '?' in url else '?'}{query}", None, None
+        namespace, name = str(service.get("namespace") or ""), str(service.get("name") or "")
+        port = int(service.get("port") or 443)
+        host = f"{name}.{namespace}.svc"
+        url = f"https://{host}:{port}/{str(service.get('path') or '').lstrip('/')}?{query}"
+        try:
+            address = await self._resolver(namespace, name, port)
+        except CallFailed as error:
+            raise CallFailed(f'Post "{url}": {error}') from None
+        return url, host, address
+
+    async def _post(
+        self, url: str, body: bytes, authority: str, server_name: str | None, address: Address | None
+    ) -> bytes:
+        import aiohttp
+        from yarl import URL
+
+        if self._session is None:
+            # A proxy of the environment must not see what is being admitted, so it is not trusted here.
+            self._session = aiohttp.ClientSession(trust_env=False, auto_decompress=True)
+        target = URL(url, encoded=False)
+        headers = {"Content-Type": "application/json", "Accept": "application/json, */*"}
+        if address is not None:
+            headers["Host"] = target.authority
+            target = target.with_host(address.host).with_port(address.port)
+        try:
+            async with self._session.post(
+                target,
+                data=body,
+                headers=headers,
+                ssl=self._context(authority),
+                server_hostname=server_name,
+                allow_redirects=False,
+            ) as response:
+                content = await _bounded(response)
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise CallFailed(f'Post "{url}": tls: failed to verify certificate: {error.certificate_error}') from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise CallFailed(f'Post "{url}": {error}') from None
+        if not 200 <= response.status < 300:
+            raise CallFailed(f"the server answered {response.status} {response.reason or ''}".rstrip())
+        return content
+
+    def _context(self, authority: str) -> ssl.SSLContext:
+        context = self._contexts.get(authority)
+        if context is None:
+            context = _trusting(authority)
+            if len(self._contexts) > 256:
+                self._contexts.clear()
+            self._contexts[authority] = context
+        return context
+
+
+def _trusting(authority: str) -> ssl.SSLContext:
+    if not authority:
+        return ssl.create_default_context()
+    try:
+        pem = base64.b64decode(authority).decode()
+        context = ssl.create_default_context(cadata=pem)
+    except (binascii.Error, ValueError, ssl.SSLError):
+        raise CallFailed("unable to load root certificates: unable to parse bytes as PEM block") from None
+    # Authorities people make for webhooks often lack extensions that the strict mode of newer Pythons demands.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
+
+
+async def _bounded(response: aiohttp.ClientResponse) -> bytes:
+    content = bytearray()
+    async for chunk in response.content.iter_any():
+        content += chunk
+        if len(content) > _LONGEST_ANSWER:
+            raise ValueError("the answer is too long")
+    return bytes(content)
+
+
+class ServiceResolver:
+    """Finds a Service's endpoints in the API itself: there is no cluster network to route a cluster IP."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+
+    async def __call__(self, namespace: str, name: str, port: int) -> Address:
+        service = self._objects.get(_SERVICES, namespace, name)
+        if service is None:
+            raise CallFailed(f'service "{name}" not found')
+        spec = service.get("spec") or {}
+        if spec.get("type") == "ExternalName":
+            return Address(str(spec.get("externalName")), port)
+        served = next((item for item in spec.get("ports") or () if item.get("port") == port), None)
+        if served is None:
+            raise CallFailed(f'no service port {port} found for service "{name}"')
+        port_name = served.get("name") or ""
+        address = self._from_slices(namespace, name, port_name) or self._from_endpoints(namespace, name, port_name)
+        if address is None:
+            raise CallFailed(f'no endpoints available for service "{name}"')
+        return address
+
+    def _from_slices(self, namespace: str, name: str, port_name: str) -> Address | None:
+        for item in self._objects.list(_SLICES, namespace):
+            if (metadata(item).get("labels") or {}).get("kubernetes.io/service-name") != name:
+                continue
+            for endpoint in item.get("endpoints") or ():
+                ready = (endpoint.get("conditions") or {}).get("ready") is not False
+                port = _port_named(item.get("ports") or (), port_name)
+                if ready and port and endpoint.get("addresses"):
+                    return Address(endpoint["addresses"][0], port)
+        return None
+
+    def _from_endpoints(self, namespace: str, name: str, port_name: str) -> Address | None:
+        endpoints = self._objects.get(_ENDPOINTS, namespace, name) or {}
+        for subset in endpoints.get("subsets") or ():
+            port = _port_named(subset.get("ports") or (), port_name)
+            if port and subset.get("addresses"):
+                return Address(subset["addresses"][0].get("ip", ""), port)
+        return None
+
+
+def _port_named(ports: object, name: str) -> int | None:
+    if not isinstance(ports, list):
+        return None
+    return next((item.get("port") for item in ports if (item.get("name") or "") == name), None)

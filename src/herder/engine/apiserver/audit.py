@@ -1,0 +1,173 @@
+"""Who did what and when: one JSON line for each finished request, at the level Metadata.
+
+Bodies are never recorded, so no secret can be in them; what looks like a credential in a query string is blanked. The
+event loop only hands over what it knows: putting it into words and onto the disk is a thread's work, and a full disk
+stops the record, not the server (which says so in its log).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from herder.engine.apiserver.auth.access import AccessAttributes
+from herder.engine.apiserver.auth.reviews import user_info
+from herder.engine.client.wire import Query, Request, User
+from herder.engine.meta.kinds import Object
+
+logger = logging.getLogger(__name__)
+
+_MOST_WAITING = 50_000
+_CREDENTIALS = ("token", "secret", "password", "authorization", "credential", "signature", "code")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """One finished request, as the server knows it. `audit_id` is also the Audit-ID header of the answer."""
+
+    audit_id: str
+    request: Request
+    attributes: AccessAttributes
+    user: User
+    received: datetime
+    completed: datetime
+    code: int
+    impersonated: User | None = None
+    status: Object | None = None  # the Status that was answered, for a failed request
+    annotations: dict[str, str] = field(default_factory=dict)
+
+
+class AuditLog:
+    """A file that grows to `max_bytes`, then becomes `<name>.1`; `backups` old ones are kept."""
+
+    def __init__(self, path: Path, *, max_bytes: int = 100 << 20, backups: int = 10) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._backups = backups
+        self._waiting: deque[AuditRecord] = deque()
+        self._lost = 0
+        self._closing = False
+        self._wake = threading.Condition()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
+        self._thread.start()
+
+    def record(self, record: AuditRecord) -> None:
+        """Hand over one event; never waits for the disk."""
+        with self._wake:
+            if len(self._waiting) >= _MOST_WAITING:
+                self._lost += 1
+                return
+            self._waiting.append(record)
+            self._wake.notify()
+
+    def close(self) -> None:
+        """Write what is left and stop. Waits for the thread, so not for the event loop to call while serving."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not self._waiting and not self._closing:
+                    self._wake.wait()
+                batch, self._waiting = self._waiting, deque()
+                lost, self._lost = self._lost, 0
+                closing = self._closing
+            if lost:
+                logger.error("audit: %d events were lost, because the disk was too slow", lost)
+            if batch:
+                self._write(b"".join(msgspec.json.encode(event_of(record)) + b"\n" for record in batch))
+            if closing:
+                return
+
+    def _write(self, lines: bytes) -> None:
+        try:
+            if self._path.exists() and self._path.stat().st_size + len(lines) > self._max_bytes:
+                self._rotate()
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            with os.fdopen(descriptor, "ab") as out:
+                out.write(lines)
+        except OSError as error:
+            logger.error("audit: cannot write %s: %s", self._path, error)
+
+    def _rotate(self) -> None:
+        for number in range(self._backups - 1, 0, -1):
+            older = self._path.with_name(f"{self._path.name}.{number}")
+            if older.exists():
+                older.replace(self._path.with_name(f"{self._path.name}.{number + 1}"))
+        self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+
+
+def event_of(record: AuditRecord) -> Object:
+    """The audit.k8s.io/v1 Event of a finished request."""
+    event: Object = {
+        "kind": "Event",
+        "apiVersion": "audit.k8s.io/v1",
+        "level": "Metadata",
+        "auditID": record.audit_id,
+        "stage": "ResponseComplete",
+        "requestURI": _uri(record.request),
+        "verb": record.attributes.verb,
+        "user": user_info(record.user),
+    }
+    if record.impersonated is not None:
+        event["impersonatedUser"] = user_info(record.impersonated)
+    if record.request.remote:
+        event["sourceIPs"] = [record.request.remote]
+    if agent := record.request.headers.get("user-agent"):
+        event["userAgent"] = agent[:1024]
+    if record.attributes.resource:
+        event["objectRef"] = _object_reference(record.attributes)
+    event["responseStatus"] = _response_status(record)
+    event["requestReceivedTimestamp"] = _micro(record.received)
+    event["stageTimestamp"] = _micro(record.completed)
+    if record.annotations:
+        event["annotations"] = record.annotations
+    return event
+
+
+def _object_reference(attributes: AccessAttributes) -> Object:
+    named = (
+        ("resource", attributes.resource),
+        ("namespace", attributes.namespace),
+        ("name", attributes.name),
+        ("apiGroup", attributes.group),
+        ("apiVersion", attributes.version),
+        ("subresource", attributes.subresource),
+    )
+    return {key: value for key, value in named if value}
+
+
+def _response_status(record: AuditRecord) -> Object:
+    status: dict[str, Any] = {"metadata": {}}
+    for key in ("status", "reason"):  # not the message: it may repeat what the caller sent
+        if record.status and record.status.get(key):
+            status[key] = record.status[key]
+    return status | {"code": record.code}
+
+
+def _uri(request: Request) -> str:
+    path = quote(request.path, safe="/:@!$&'()*+,;=~")
+    if not request.query.items:
+        return path
+    return f"{path}?{Query([(name, _blanked(name, value)) for name, value in request.query.items])}"
+
+
+def _blanked(name: str, value: str) -> str:
+    return "REDACTED" if any(word in name.lower() for word in _CREDENTIALS) else value
+
+
+def _micro(when: datetime) -> str:
+    return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
