@@ -8,5 +8,6 @@ from __future__ import annotations
 
 from herder.engine.schema.compiled import CompiledSchema, compile_schema
 from herder.engine.schema.rules import RuleCompiler
+from herder.engine.schema.structural import check_structural
 
-__all__ = ["CompiledSchema", "RuleCompiler", "compile_schema"]
+__all__ = ["CompiledSchema", "RuleCompiler", "check_structural", "compile_schema"]

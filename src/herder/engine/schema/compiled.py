@@ -69,7 +69,7 @@ class CompiledSchema:
     # --- what is wrong
 
     def validate(self, obj: Object, old: Object | None = None) -> list[FieldError]:
-        """What the schema and its rules find wrong. With `old`, unchanged wrongs are let pass as the real server does."""
+        """What the schema and its rules find wrong. With `old`, wrongs that did not change are let pass."""
         correlated = Correlated(self._node, obj, old) if old is not None else None
         errors: list[FieldError] = []
         if not self._is_valid(obj):

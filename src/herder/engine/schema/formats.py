@@ -18,6 +18,9 @@ _HOSTNAME = (
 )
 _DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})\Z", re.ASCII)
 _TIME = re.compile(r"([0-9]{2}):([0-9]{2}):([0-9]{2})(.[0-9]+)?(z|([+-][0-9]{2}:[0-9]{2}))\Z")
+_PLAIN_DATE_TIME = re.compile(
+    r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z\Z"
+)
 _GO_DURATION = re.compile(r"[-+]?(0|((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)\Z", re.ASCII)
 _LOOSE_DURATION = re.compile(r"(\d+)\s*([A-Za-zµ]+)", re.ASCII)
 _UNITS = (
@@ -39,7 +42,8 @@ _MAC = re.compile(
 _ATEXT = "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~\x80-\U0010ffff-]+"
 _ADDRESS = rf"(?:{_ATEXT}(?:\.{_ATEXT})*|\"(?:[^\"\\\r\n]|\\.)*\")@(?:{_ATEXT}(?:\.{_ATEXT})*|\[[^\[\]\\]*\])"
 _MAILBOX = re.compile(
-    rf"[ \t]*(?:{_ADDRESS}|(?:[^<>@,;:\\\"()\[\]]*|\"(?:[^\"\\]|\\.)*\"[ \t]*)<{_ADDRESS}>)[ \t]*(?:\([^()]*\)[ \t]*)?\Z"
+    rf"[ \t]*(?:{_ADDRESS}|(?:[^<>@,;:\\\"()\[\]]*|\"(?:[^\"\\]|\\.)*\"[ \t]*)<{_ADDRESS}>)"
+    r"[ \t]*(?:\([^()]*\)[ \t]*)?\Z"
 )
 
 
@@ -61,6 +65,8 @@ def is_date(text: str) -> bool:
 
 
 def is_date_time(text: str) -> bool:
+    if _PLAIN_DATE_TIME.match(text):  # as servers write them; what follows is for what people write
+        return True
     day, separator, rest = text.lower().partition("t")
     if not separator or not is_date(day):
         return False

@@ -40,7 +40,7 @@ class _Malformed(Exception):
 
 
 def coerce(metadata: Any, unknown: list[str], path: str = "metadata") -> None:
-    """Drop what ObjectMeta does not have, in place, adding the paths to `unknown`; ValueError if it cannot be decoded."""
+    """Drop what ObjectMeta does not have, in place, adding paths to `unknown`; ValueError if it cannot be decoded."""
     try:
         _decode_struct(metadata, _META, "ObjectMeta", "v1.ObjectMeta", "", path, unknown)
     except _Malformed as problem:

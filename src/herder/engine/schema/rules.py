@@ -104,9 +104,9 @@ class RuleTree:
             name: tree for name, sub in node.properties.items() if (tree := _below(sub, compiler)) is not None
         }
 
-    def validate(self, obj: Any, old: Any, correlated: Correlated | None) -> list[FieldError]:
+    def validate(self, obj: Any, old: Any, correlated: Correlated | None, path: str = "") -> list[FieldError]:
         run = _Run()
-        self.check(run, obj, old, "", correlated, None)
+        self.check(run, obj, old, path, correlated, None)
         return run.errors
 
     def check(

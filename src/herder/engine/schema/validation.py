@@ -1,9 +1,9 @@
 """Validation of a value against a schema, error by error as the real server reports them.
 
 The real server asks each schema a fixed series of questions (type, junctors, string, format, number, list, enum,
-object) and keeps all answers. For `anyOf` and `oneOf` it reports the failures of the alternative that answered most questions
-right, so the count of right answers is part of the result. The names of the steps and the order are kept; objects that
-pass never come here (`fastcheck` sees to that).
+object) and keeps all answers. For `anyOf` and `oneOf` it reports the failures of the alternative that answered most
+questions right, so the count of right answers is part of the result. The names of the steps and the order are kept;
+objects that pass never come here (`fastcheck` sees to that).
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class _Program:
 class _State(dict[str, "_State"]):
     """One DFA state; as a dictionary, its known transitions."""
 
-    __slots__ = ("automaton", "before", "final", "matched", "places")
+    __slots__ = ("_accepts", "automaton", "before", "final", "matched", "places")
 
     def __init__(self, automaton: Automaton, places: frozenset[int], before: int) -> None:
         self.automaton = automaton
@@ -79,6 +79,13 @@ class _State(dict[str, "_State"]):
         self.before = before
         self.matched = False
         self.final = False  # nothing that follows can change the answer
+        self._accepts: bool | None = None
+
+    def accepts(self) -> bool:
+        """Whether a text that ends here matches."""
+        if self._accepts is None:
+            self._accepts = self.automaton.accepts(self)
+        return self._accepts
 
     def __missing__(self, char: str) -> _State:
         following = self.automaton.step(self, char)
@@ -107,6 +114,9 @@ class Automaton:
             state = state[char]
             if state.final:
                 return state.matched
+        return state.accepts()
+
+    def accepts(self, state: _State) -> bool:
         return _MATCH in self._reachable(state, _EDGE)
 
     def step(self, state: _State, char: str) -> _State:
