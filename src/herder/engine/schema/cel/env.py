@@ -34,7 +34,8 @@ class Env:
     variables: Mapping[str, Type]
     json_patch: bool = False
 
-    def with_variables(self, **variables: Type) -> Env:
+    def with_variables(self, variables: Mapping[str, Type]) -> Env:
+        return Env({**self.variables, **variables}, self.json_patch)
 
 
 def rule_env(schema: Schema, *, resource_root: bool = False, optional_old_self: bool = False) -> Env | None:

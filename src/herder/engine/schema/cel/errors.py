@@ -44,8 +44,8 @@ class EvaluationError(CelError):
     """The expression failed on these values: missing key, overflow, wrong dynamic type…"""
 
 
-class BudgetExceeded(EvaluationError):
-    """The expression took more steps than it was given; unlike other failures no `||` may absorb it."""
+class BudgetExceeded(CelError):
+    """The expression took more steps than it was given. No EvaluationError, for no `||` may absorb it."""
 
     def __init__(self) -> None:
         super().__init__("operation cancelled: actual cost limit exceeded")

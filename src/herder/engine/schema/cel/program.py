@@ -6,12 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from herder.engine.schema.cel.access import Evaluate
+from herder.engine.schema.cel.checker import Checker
 from herder.engine.schema.cel.env import Env
-from herder.engine.schema.cel.evaluator import Evaluate, plan
+from herder.engine.schema.cel.errors import BudgetExceeded, CheckError, EvaluationError, Issue
+from herder.engine.schema.cel.estimate import estimate_cost
+from herder.engine.schema.cel.evaluator import Planner, cost_of
+from herder.engine.schema.cel.library import functions
+from herder.engine.schema.cel.parser import parse
 from herder.engine.schema.cel.types import Type
+from herder.engine.schema.cel.validators import validate
 
 PER_CALL_BUDGET = 1_000_000
 """Steps one evaluation may take, as in Kubernetes; roughly a tenth of a second there."""
+
+_TOO_DEEP = "expression recursion limit exceeded: 250"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +34,59 @@ class Program:
     max_cost: int
     """Worst-case cost over the largest values the schema types allow, in the units of Kubernetes' CEL budgets."""
     _run: Evaluate
-    _slots: tuple[str, ...]
+    _slots: tuple[tuple[str, int], ...]
+    _frame_size: int
     _base_cost: int
-    _scratch: int
 
     def evaluate(self, bindings: Mapping[str, Any], budget: int = PER_CALL_BUDGET) -> Any:
         """The value of the expression. Raises EvaluationError, or BudgetExceeded after `budget` steps."""
-        return self.evaluate_with_cost(bindings, budget)[0]
+        return self._run_in(self._frame(bindings, budget))
 
     def evaluate_with_cost(self, bindings: Mapping[str, Any], budget: int = PER_CALL_BUDGET) -> tuple[Any, int]:
         """The value and the steps it took, for callers that share one budget among many expressions."""
-        raise NotImplementedError
+        frame = self._frame(bindings, budget)
+        value = self._run_in(frame)
+        return value, budget - frame[0]
+
+    def _frame(self, bindings: Mapping[str, Any], budget: int) -> list[Any]:
+        if budget < self._base_cost:
+            raise BudgetExceeded
+        frame: list[Any] = [None] * self._frame_size
+        frame[0] = budget - self._base_cost
+        for name, slot in self._slots:
+            try:
+                frame[slot] = bindings[name]
+            except KeyError:
+                raise EvaluationError(f"no such attribute(s): {name}") from None
+        return frame
+
+    def _run_in(self, frame: list[Any]) -> Any:
+        try:
+            return self._run(frame)
+        except RecursionError:
+            raise EvaluationError(_TOO_DEEP) from None
 
 
 def compile(text: str, env: Env) -> Program:
     """Compile an expression; raises ParseError or CheckError with all that is wrong with it."""
-    raise NotImplementedError
+    tree = parse(text)
+    checker = Checker(text, env, functions(json_patch=env.json_patch))
+    planner = Planner()
+    try:
+        result_type = checker.check(tree)
+        validate(text, tree)
+        run = planner.plan(tree)
+        max_cost = estimate_cost(tree)
+        base_cost = cost_of(tree)
+    except RecursionError:
+        raise CheckError(text, [Issue(-1, _TOO_DEEP)]) from None
+    return Program(
+        text=text,
+        result_type=result_type,
+        references=frozenset(checker.references),
+        max_cost=max_cost,
+        _run=run,
+        _slots=tuple(planner.slots.items()),
+        _frame_size=planner.size,
+        _base_cost=base_cost,
+    )

@@ -149,5 +149,3 @@ def _bound(schema: Schema, keyword: str, otherwise: int) -> int:
 
 def _embedded(schema: Schema) -> bool:
     return bool(schema.get("x-kubernetes-embedded-resource"))
-
-

@@ -1,0 +1,267 @@
+"""Resource quantities (`500m`, `1.5Gi`, `1e3`): exact numbers with a suffix that is kept in kind.
+
+Numbers are held as integers times a power of ten, never as floats. Quirks of the original are kept on purpose where
+they show in stored objects: a quantity that is nearly canonical is written back as it was read (`1.200`, `+5`), and a
+decimal number beyond the suffix `E` loses its power of ten.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+DECIMAL_SI: Final = "DecimalSI"
+BINARY_SI: Final = "BinarySI"
+DECIMAL_EXPONENT: Final = "DecimalExponent"
+
+_NANO = -9
+_INT64_MAX = 2**63 - 1
+_MOST_DIGITS = 18
+_WIDEST_SHIFT = 4096
+_DECIMAL_SUFFIXES = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY_SUFFIXES = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_DECIMAL_NAMES = {power: suffix for suffix, power in _DECIMAL_SUFFIXES.items()}
+_BINARY_NAMES = {power: suffix for suffix, power in _BINARY_SUFFIXES.items()} | {0: ""}
+_PARTS = re.compile(r"([+-]?)([0-9]*)(?:(\.)([0-9]*))?([eEinumkKMGTP]*[-+]?[0-9]*)\Z", re.ASCII)
+_EXPONENT = re.compile(r"[eE][+-]?[0-9]+\Z", re.ASCII)
+
+_WRONG_FORMAT = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+_WRONG_NUMBER = "unable to parse numeric part of quantity"
+_WRONG_SUFFIX = "unable to parse quantity's suffix"
+
+
+class QuantityError(ValueError):
+    """The text is no quantity, or a computation would need a number of absurd length."""
+
+
+class Quantity:
+    """An immutable amount: `unscaled` × 10^`scale`, to be written in `format`."""
+
+    __slots__ = ("_text", "exact_int", "format", "scale", "unscaled")
+
+    cel_type = "kubernetes.Quantity"
+
+    def __init__(
+        self, unscaled: int, scale: int = 0, format: str = DECIMAL_SI, *, exact_int: bool = True, text: str = ""
+    ) -> None:
+        self.unscaled = unscaled
+        self.scale = scale
+        self.format = format
+        self.exact_int = exact_int
+        """Whether the number is small enough to have been read as a machine integer; `as_int` works on those only."""
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text or _canonical(self)
+
+    def __repr__(self) -> str:
+        return f"Quantity({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Quantity) and self.compare(other) == 0
+
+    def __hash__(self) -> int:
+        unscaled, scale = _without_zeros(self.unscaled, self.scale)
+        return hash((unscaled, scale))
+
+    def __lt__(self, other: Quantity) -> bool:
+        return self.compare(other) < 0
+
+    @property
+    def sign(self) -> int:
+        return (self.unscaled > 0) - (self.unscaled < 0)
+
+    def compare(self, other: Quantity) -> int:
+        """-1, 0 or 1, as this is less than, equal to or greater than the other."""
+        if self.sign != other.sign or self.sign == 0:
+            return (self.sign > other.sign) - (self.sign < other.sign)
+        mine, theirs = _magnitude(self), _magnitude(other)
+        if mine != theirs:
+            return self.sign if mine > theirs else -self.sign
+        left, right, _ = _aligned(self, other)
+        return (left > right) - (left < right)
+
+    def add(self, other: Quantity) -> Quantity:
+        left, right, scale = _aligned(self, other)
+        return self._result(left + right, scale, other)
+
+    def sub(self, other: Quantity) -> Quantity:
+        left, right, scale = _aligned(self, other)
+        return self._result(left - right, scale, other)
+
+    def _result(self, unscaled: int, scale: int, other: Quantity) -> Quantity:
+        """Nothing plus something is written the way the something was."""
+        format = self.format if self.unscaled else other.format
+        fits = -_INT64_MAX - 1 <= unscaled <= _INT64_MAX
+        return Quantity(unscaled, scale, format, exact_int=self.exact_int and other.exact_int and fits)
+
+    def negated(self) -> Quantity:
+        return Quantity(-self.unscaled, self.scale, self.format, exact_int=self.exact_int)
+
+    def as_int(self) -> int | None:
+        """The amount as a 64-bit integer, or None where only a conversion with thought would give one."""
+        if not self.exact_int or self.scale < 0 or self.scale > _MOST_DIGITS:
+            return None
+        value = self.unscaled * 10**self.scale
+        return value if -_INT64_MAX - 1 <= value <= _INT64_MAX else None
+
+    def scaled(self, scale: int) -> int:
+        """The amount in units of 10^scale, rounded away from zero (`scaled(-3)`: thousandths)."""
+        return _rounded(self.unscaled, self.scale, scale)
+
+    def value(self) -> int:
+        """The amount as an integer, rounded away from zero."""
+        return self.scaled(0)
+
+    def as_float(self) -> float:
+        try:
+            return float(self.unscaled) if self.scale == 0 else self.unscaled * 10.0**self.scale
+        except OverflowError:
+            return float("inf") if self.unscaled > 0 else float("-inf")
+
+
+def parse(text: str) -> Quantity:
+    """Read a quantity; raises QuantityError with the words of the real server."""
+    if not text:
+        raise QuantityError(_WRONG_FORMAT)
+    match = _PARTS.match(text)
+    if match is None:
+        raise QuantityError(_WRONG_FORMAT)
+    sign, whole, point, fraction, suffix = match.groups()
+    power, format = _interpret(suffix)
+    fraction = fraction or ""
+    digits = (whole.lstrip("0") or "0") + fraction
+    quick = _quickly(text, sign, digits, fraction, power, format)
+    return quick or _carefully(sign + whole + (point or "") + fraction, power, format)
+
+
+def canonical(text: str) -> str:
+    """A quantity as the server would write it back."""
+    return str(parse(text))
+
+
+def _interpret(suffix: str) -> tuple[int, str]:
+    """The power (of ten, or of two for binary suffixes) and the format a suffix stands for."""
+    if suffix in _DECIMAL_SUFFIXES:
+        return _DECIMAL_SUFFIXES[suffix], DECIMAL_SI
+    if suffix in _BINARY_SUFFIXES:
+        return _BINARY_SUFFIXES[suffix], BINARY_SI
+    if _EXPONENT.match(suffix) and abs(int(suffix[1:])) < 2**31:
+        return int(suffix[1:]), DECIMAL_EXPONENT
+    raise QuantityError(_WRONG_SUFFIX)
+
+
+def _quickly(text: str, sign: str, digits: str, fraction: str, power: int, format: str) -> Quantity | None:
+    """Numbers of moderate length, which need neither rounding nor capping."""
+    binary = format == BINARY_SI
+    if binary:
+        room = 15 - len(digits) - power * 3 // 10 - 1 if not fraction else -1
+    else:
+        room = _MOST_DIGITS - len(digits)
+    scale = (0 if binary else power) - len(fraction)
+    if room < 0 or scale < _NANO:
+        return None
+    number = int(digits)
+    unscaled = number << power if binary else number
+    if unscaled > _INT64_MAX:
+        return None
+    if binary:
+        kept = number & 7 != 0
+    else:
+        kept = scale % 3 == 0 and not digits.endswith("000") and digits[0] != "0"
+    return Quantity(-unscaled if sign == "-" else unscaled, scale, format, text=text if kept or text == "0" else "")
+
+
+def _carefully(number: str, power: int, format: str) -> Quantity:
+    """Long or fine numbers: rounded up to nanos, and capped if binary."""
+    sign = "-" if number[:1] == "-" else ""
+    whole, _, fraction = number.lstrip("+-").partition(".")
+    if not whole and not fraction:
+        raise QuantityError(_WRONG_NUMBER)
+    unscaled, scale = int(whole + fraction or "0"), -len(fraction)
+    if format == BINARY_SI:
+        unscaled <<= power
+    else:
+        scale += power
+    if unscaled and scale < _NANO:
+        unscaled, scale = _rounded(unscaled, scale, _NANO), _NANO
+    if format == BINARY_SI:
+        if _magnitude(Quantity(unscaled, scale)) > 18 and unscaled > _INT64_MAX * 10**-scale:
+            unscaled, scale = _INT64_MAX, 0
+        if 0 < unscaled < 10**-scale:
+            format = DECIMAL_SI
+    return Quantity(-unscaled if sign else unscaled, scale, format, exact_int=False)
+
+
+def _rounded(unscaled: int, scale: int, target: int) -> int:
+    """`unscaled` × 10^scale in units of 10^target, rounded away from zero."""
+    if scale >= target:
+        return unscaled * 10 ** _bounded(scale - target)
+    if len(str(abs(unscaled))) + scale <= target:
+        return (unscaled > 0) - (unscaled < 0)
+    quotient, rest = divmod(abs(unscaled), 10 ** _bounded(target - scale))
+    quotient += rest > 0
+    return -quotient if unscaled < 0 else quotient
+
+
+def _bounded(shift: int) -> int:
+    """Guards against texts like 1e999999999, whose digits would fill the memory."""
+    if shift > _WIDEST_SHIFT:
+        raise QuantityError("quantity is too large to compute with")
+    return shift
+
+
+def _magnitude(quantity: Quantity) -> int:
+    """How many digits the number has before its point (negative when it starts after it)."""
+    return len(str(abs(quantity.unscaled))) + quantity.scale
+
+
+def _aligned(left: Quantity, right: Quantity) -> tuple[int, int, int]:
+    if left.unscaled == 0 or right.unscaled == 0:
+        scale = right.scale if left.unscaled == 0 else left.scale
+        return left.unscaled, right.unscaled, scale
+    scale = min(left.scale, right.scale)
+    return (
+        left.unscaled * 10 ** _bounded(left.scale - scale),
+        right.unscaled * 10 ** _bounded(right.scale - scale),
+        scale,
+    )
+
+
+def _without_zeros(number: int, power: int) -> tuple[int, int]:
+    """All factors of ten moved from the number to the power."""
+    if number == 0:
+        return 0, 0
+    while number % 10 == 0:
+        number //= 10
+        power += 1
+    return number, power
+
+
+def _canonical(quantity: Quantity) -> str:
+    """No fraction, no loss, and the largest suffix possible."""
+    if quantity.unscaled == 0:
+        return "0"
+    if quantity.format == BINARY_SI and (binary := _canonical_binary(quantity)) is not None:
+        return binary
+    number, power = _without_zeros(quantity.unscaled, quantity.scale)
+    while power % 3:
+        number *= 10
+        power -= 1
+    if quantity.format == DECIMAL_EXPONENT:
+        return f"{number}e{power}" if power else str(number)
+    return f"{number}{_DECIMAL_NAMES.get(power, '')}"
+
+
+def _canonical_binary(quantity: Quantity) -> str | None:
+    """With a binary suffix; None where small or fractional numbers are better written in decimal."""
+    if _magnitude(quantity) <= 3 or quantity.scale < 0 and quantity.unscaled % 10 ** min(-quantity.scale, 64):
+        return None
+    number = quantity.value()
+    if -1024 < number < 1024:
+        return None
+    power = 0
+    while number % 1024 == 0:
+        number //= 1024
+        power += 10
+    return f"{number}{_BINARY_NAMES.get(power, '')}"

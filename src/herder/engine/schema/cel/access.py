@@ -1,0 +1,191 @@
+"""Getting at data: fields of objects, entries of maps, and strings of the wire as the values their schema means."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+from typing import Any
+
+from herder.engine.schema.cel.errors import EvaluationError, no_such_key, no_such_overload
+from herder.engine.schema.cel.times import parse_date, parse_duration, parse_timestamp
+from herder.engine.schema.cel.types import ObjectType, Type
+from herder.engine.schema.cel.values import NONE, Optional
+
+Evaluate = Callable[[list[Any]], Any]
+Convert = Callable[[Any], Any]
+
+
+def key_of(target: Type, field: str) -> str:
+    """The key a field has in the data: unescaped if the type is an object's."""
+    if isinstance(target, ObjectType):
+        declared = target.find(field)
+        if declared is not None:
+            return declared.key
+    return field
+
+
+def converter(type: Type) -> Convert | None:
+    """How values of a schema type are made from what JSON holds; None when they are the same.
+
+    Objects are left alone: their fields are converted when selected, as nobody looks at most of them.
+    """
+    match type.kind:
+        case "double":
+            return _double
+        case "bytes":
+            return _bytes
+        case "duration":
+            return _duration
+        case "timestamp":
+            return _timestamp
+        case "list":
+            inner = converter(type.params[0])
+            return None if inner is None else _each(inner)
+        case "map":
+            inner = converter(type.params[1])
+            return None if inner is None else _each_value(inner)
+    return None
+
+
+def _double(value: Any) -> Any:
+    return float(value) if type(value) is int else value
+
+
+def _bytes(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        raise EvaluationError(f"Invalid byte formatted string {value}") from None
+
+
+def _duration(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_duration(value)
+    except ValueError:
+        raise EvaluationError(f"Invalid duration {value}") from None
+
+
+def _timestamp(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_timestamp(value) if "T" in value or "t" in value else parse_date(value)
+    except ValueError:
+        raise EvaluationError(f"Invalid date formatted string {value}") from None
+
+
+def _each(convert: Convert) -> Convert:
+    return lambda items: [convert(item) for item in items] if isinstance(items, list) else items
+
+
+def _each_value(convert: Convert) -> Convert:
+    def convert_values(mapping: Any) -> Any:
+        return {key: convert(value) for key, value in mapping.items()} if isinstance(mapping, dict) else mapping
+
+    return convert_values
+
+
+def select(operand: Evaluate, key: str, convert: Convert | None) -> Evaluate:
+    """`operand.key`."""
+
+    def run(frame: list[Any]) -> Any:
+        container = operand(frame)
+        try:
+            return container[key]
+        except KeyError:
+            raise no_such_key(key) from None
+        except TypeError:
+            return _select_slowly(container, key)
+
+    return run if convert is None else converted(run, convert)
+
+
+def select_from_slot(slot: int, keys: tuple[str, ...], convert: Convert | None) -> Evaluate:
+    """`variable.key.key…`, by far the most common thing in rules, without a call per step."""
+    if len(keys) == 1:
+        key = keys[0]
+
+        def run(frame: list[Any]) -> Any:
+            try:
+                return frame[slot][key]
+            except KeyError:
+                raise no_such_key(key) from None
+            except TypeError:
+                return _select_slowly(frame[slot], key)
+
+    else:
+
+        def run(frame: list[Any]) -> Any:
+            value = frame[slot]
+            try:
+                for key in keys:
+                    value = value[key]
+            except KeyError as missing:
+                raise no_such_key(missing.args[0]) from None
+            except TypeError:
+                return _walk_slowly(frame[slot], keys)
+            return value
+
+    return run if convert is None else converted(run, convert)
+
+
+def converted(run: Evaluate, convert: Convert) -> Evaluate:
+    return lambda frame: convert(run(frame))
+
+
+def _walk_slowly(value: Any, keys: tuple[str, ...]) -> Any:
+    for key in keys:
+        value = _select_slowly(value, key)
+    return value
+
+
+def _select_slowly(container: Any, key: str) -> Any:
+    """Selection where the container's type was not known before: it may be an optional, or nothing with fields."""
+    if isinstance(container, dict):
+        if key in container:
+            return container[key]
+        raise no_such_key(key)
+    if isinstance(container, Optional):
+        return _from_optional(container, key)
+    raise no_such_overload()
+
+
+def _from_optional(container: Optional, key: str) -> Optional:
+    if not container.present:
+        return NONE
+    inner = container.value
+    if isinstance(inner, dict):
+        return Optional(inner[key]) if key in inner else NONE
+    raise no_such_overload()
+
+
+def select_optionally(operand: Evaluate, key: str, convert: Convert | None) -> Evaluate:
+    """`operand.?key`, or a plain selection out of an optional."""
+
+    def run(frame: list[Any]) -> Any:
+        container = operand(frame)
+        if type(container) is not Optional:
+            container = Optional(container)
+        found = _from_optional(container, key)
+        return Optional(convert(found.value)) if convert is not None and found.present else found
+
+    return run
+
+
+def test_field(operand: Evaluate, key: str) -> Evaluate:
+    """`has(operand.key)`."""
+
+    def run(frame: list[Any]) -> bool:
+        container = operand(frame)
+        if type(container) is dict:
+            return key in container
+        if isinstance(container, Optional):
+            return _from_optional(container, key).present
+        raise no_such_overload()
+
+    return run

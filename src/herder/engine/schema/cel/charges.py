@@ -1,0 +1,69 @@
+"""What calls cost while an expression runs, so that none can take unbounded time or memory.
+
+The units are those of Kubernetes' CEL budgets: roughly one per operation, a tenth per character touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Charge = Callable[..., int]
+
+
+def _size(value: Any) -> int:
+    kind = type(value)
+    if kind is str or kind is bytes:
+        return len(value) // 10
+    return len(value) if kind is list or kind is dict else 0
+
+
+def traversal(*args: Any) -> int:
+    return sum(map(_size, args))
+
+
+def _pairs(left: Any, right: Any) -> int:
+    return len(left) * len(right) if isinstance(left, list) and isinstance(right, list) else 0
+
+
+def _pattern(text: Any, pattern: Any, *_: Any) -> int:
+    if not isinstance(text, str) or not isinstance(pattern, str):
+        return 0
+    return (len(text) // 10 + 1) * (len(pattern) // 4 + 1)
+
+
+def _replacement(text: Any, old: Any, new: Any, *_: Any) -> int:
+    if not (isinstance(text, str) and isinstance(old, str) and isinstance(new, str)):
+        return 0
+    return (len(text) + text.count(old) * len(new)) // 10
+
+
+def _joined(parts: Any, separator: Any = "") -> int:
+    if not isinstance(parts, list) or not isinstance(separator, str):
+        return 0
+    return len(parts) + (sum(len(part) for part in parts if isinstance(part, str)) + len(parts) * len(separator)) // 10
+
+
+def _distinct(items: Any) -> int:
+    if not isinstance(items, list) or all(type(item) is str for item in items):
+        return _size(items)
+    return len(items) * len(items)
+
+
+def _range(count: Any) -> int:
+    return max(0, count) if isinstance(count, int) else 0
+
+
+CHARGES: dict[str, Charge] = {
+    "sets.contains": _pairs,
+    "sets.equivalent": lambda left, right: 2 * _pairs(left, right),
+    "sets.intersects": _pairs,
+    "matches": _pattern,
+    "find": _pattern,
+    "findAll": _pattern,
+    "replace": _replacement,
+    "join": _joined,
+    "distinct": _distinct,
+    "lists.range": _range,
+}
+"""Functions whose cost is not simply the size of their arguments."""

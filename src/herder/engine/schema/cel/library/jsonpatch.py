@@ -1,0 +1,11 @@
+"""What mutating policies may use to build JSON patches."""
+
+from __future__ import annotations
+
+from herder.engine.schema.cel.declarations import Library
+from herder.engine.schema.cel.types import STRING
+
+library = Library()
+library.function("jsonpatch.escapeKey", STRING, returns=STRING, linear=True)(
+    lambda key: key.replace("~", "~0").replace("/", "~1")
+)

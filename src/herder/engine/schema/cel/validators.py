@@ -1,0 +1,57 @@
+"""What Kubernetes refuses at compile time beyond types: literals that can only fail, and mixed literals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from herder.engine.schema.cel.errors import CheckError, Issue
+from herder.engine.schema.cel.library.strings import compile_pattern
+from herder.engine.schema.cel.syntax import Call, ListLiteral, Literal, MapLiteral, Node
+from herder.engine.schema.cel.times import parse_duration, parse_timestamp
+from herder.engine.schema.cel.types import Type, unwrap_optional
+
+_LITERAL_CHECKS = {"duration": parse_duration, "timestamp": parse_timestamp, "matches": compile_pattern}
+
+
+def validate(text: str, tree: Node) -> None:
+    """Raise CheckError about everything that is wrong."""
+    issues = [*_wrong_literals(tree), *_mixed_literals(tree, exempt=False)]
+    if issues:
+        raise CheckError(text, issues)
+
+
+def _wrong_literals(node: Node) -> Iterator[Issue]:
+    if isinstance(node, Call) and node.function in _LITERAL_CHECKS and node.args:
+        arg = node.args[0]
+        if isinstance(arg, Literal) and isinstance(arg.value, str):
+            try:
+                _LITERAL_CHECKS[node.function](arg.value)
+            except ValueError:
+                yield Issue(arg.at, f"invalid {node.function} argument")
+    for child in node.children():
+        yield from _wrong_literals(child)
+
+
+def _mixed_literals(node: Node, *, exempt: bool) -> Iterator[Issue]:
+    """Lists and maps must be of one type each, but for the arguments of format()."""
+    exempt = exempt or (isinstance(node, Call) and node.function == "format")
+    if not exempt and isinstance(node, ListLiteral):
+        types = [_plain(item.type, position in node.optionals) for position, item in enumerate(node.elements)]
+        yield from list(_mismatches(types, node.elements))[:1]
+    if not exempt and isinstance(node, MapLiteral):
+        keys: list[Node] = [entry.key for entry in node.entries]
+        yield from _mismatches([key.type for key in keys], keys)
+        types = [_plain(entry.value.type, entry.optional) for entry in node.entries]
+        yield from _mismatches(types, [entry.value for entry in node.entries])
+    for child in node.children():
+        yield from _mixed_literals(child, exempt=exempt)
+
+
+def _plain(type: Type, optional: bool) -> Type:
+    return unwrap_optional(type)[0] if optional else type
+
+
+def _mismatches(types: list[Type], nodes: list[Node]) -> Iterator[Issue]:
+    for type, node in zip(types[1:], nodes[1:], strict=True):
+        if type != types[0]:
+            yield Issue(node.at, f"expected type '{types[0]}' but found '{type}'")
