@@ -22,7 +22,7 @@ from herder.engine.apiserver.resources import Registry
 from herder.engine.meta.kinds import GroupResource, Object
 
 if TYPE_CHECKING:
-    from herder.engine.store import Record, Store
+    from herder.engine.store import Record, Store, Watch
 
 DEFINITIONS = GroupResource("apiextensions.k8s.io", "customresourcedefinitions")
 log = logging.getLogger(__name__)
@@ -43,27 +43,35 @@ class CrdController:
         self._webhook = webhook
         self._served: dict[str, tuple[GroupResource, bytes]] = {}  # by name of the definition; what it was made from
         self._cleanups: dict[str, asyncio.Task[None]] = {}
-        self._seen = 0  # revision up to which definitions were looked at
 
     def load(self) -> None:
         """Serve what the store's established definitions say. Called once, before the first request."""
-        self._seen = self._store.revision
-        for record in self._store.list(str(DEFINITIONS)):
-            crd = _decode(record)
+        for crd in self._definitions():
             if condition_is(crd, "Established", "True"):
                 self._serve(crd)
 
     async def run(self) -> None:
         """Follow the definitions until cancelled."""
-        watch = self._store.watch(str(DEFINITIONS), since=self._seen)
+        from herder.engine.store import Overflow
+
         try:
-            await self._settle_all(record.key.name for record in self._store.list(str(DEFINITIONS)))
-            async for batch in watch:
-                await self._settle_all(event.record.key.name for event in batch)
+            while True:
+                watch = self._store.watch(str(DEFINITIONS), since=self._store.revision)
+                try:
+                    await self._follow(watch)
+                    return
+                except Overflow:
+                    log.warning("definitions changed faster than they could be followed; looking at all of them again")
+                finally:
+                    watch.close()
         finally:
-            watch.close()
             for cleanup in self._cleanups.values():
                 cleanup.cancel()
+
+    async def _follow(self, watch: Watch) -> None:
+        await self._settle_all([*self._served, *(crd["metadata"]["name"] for crd in self._definitions())])
+        async for batch in watch:
+            await self._settle_all(event.record.key.name for event in batch)
 
     # --- one definition --------------------------------------------------------------------------------------
 
@@ -201,10 +209,9 @@ class CrdController:
             crd,
             _decode(record),
             manager="kube-apiserver",
-            operation="Update",
             api_version="apiextensions.k8s.io/v1",
             subresource="status",
-            now=self._now(),
+            now=self._clock(),
             type_of=lambda version: resource.versions["v1"].model.merge_type,
         )
         return {**crd, "metadata": {**crd["metadata"], "managedFields": entries}}

@@ -6,12 +6,12 @@ remembered by the schema's content: a definition whose status changes keeps its 
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from herder.engine.apiserver.crds.metadata import MalformedMetadata, coerce
 from herder.engine.meta.errors import BadRequest, FieldError
 from herder.engine.meta.kinds import GroupVersionKind, Object
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from herder.engine.schema import CompiledSchema
 
 OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)\Z")
 _ANYTHING: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
@@ -43,11 +44,15 @@ class CustomModel:
         return _merge_type(self._key)
 
     def decode(self, obj: Object) -> tuple[Object, list[str]]:
+        """In place. Whatever the schema says of metadata, it is decoded as the struct that all objects share."""
+        from herder.engine.schema.objectmeta import coerce
+
         unknown: list[str] = []
         if obj.get("metadata") is not None:
             try:
-                obj["metadata"], unknown = coerce(obj["metadata"])
-            except MalformedMetadata as problem:
+                coerce(obj["metadata"], unknown)
+                _check_times(obj["metadata"])
+            except ValueError as problem:
                 raise self._cannot_be_handled(str(problem)) from problem
         return obj, [f'unknown field "{path}"' for path in unknown] + self.compiled.prune(obj)
 
@@ -56,6 +61,10 @@ class CustomModel:
 
     def validate(self, obj: Object, old: Object | None) -> list[FieldError]:
         return self.compiled.validate(obj, old)
+
+    def validate_status(self, obj: Object, old: Object) -> list[FieldError]:
+        """For writes to the status subresource, which do not answer for the rest of the object."""
+        return self.compiled.validate_status(obj, old)
 
     def openapi(self) -> Object:
         if self._published is None:
@@ -76,10 +85,16 @@ def _compiled(schema: bytes) -> CompiledSchema:
 
 @lru_cache(maxsize=512)
 def _merge_type(schema: bytes) -> TypeRef:
-    from herder.engine.apiserver.builtin import definitions
     from herder.engine.patch.typed import type_from_schema
 
-    return type_from_schema(_with_type_meta(msgspec.json.decode(schema)), definitions)
+    return type_from_schema(msgspec.json.decode(schema))
+
+
+def _check_times(metadata: Object) -> None:
+    for field in ("creationTimestamp", "deletionTimestamp"):
+        text = metadata.get(field)
+        if text is not None and not _RFC3339.match(text):
+            raise ValueError(f'parsing time "{text}" as "2006-01-02T15:04:05Z07:00": cannot parse "{text}" as "2006"')
 
 
 def published_schema(schema: Object, kind: GroupVersionKind) -> Object:
