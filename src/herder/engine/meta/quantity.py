@@ -196,19 +196,19 @@ def _carefully(number: str, power: int, format: str) -> Quantity:
 def _rounded(unscaled: int, scale: int, target: int) -> int:
     """`unscaled` × 10^scale in units of 10^target, rounded away from zero."""
     if scale >= target:
-        return unscaled * 10 ** _bounded(scale - target)
+        return unscaled * _power_of_ten(scale - target)
     if len(str(abs(unscaled))) + scale <= target:
         return (unscaled > 0) - (unscaled < 0)
-    quotient, rest = divmod(abs(unscaled), 10 ** _bounded(target - scale))
+    quotient, rest = divmod(abs(unscaled), _power_of_ten(target - scale))
     quotient += rest > 0
     return -quotient if unscaled < 0 else quotient
 
 
-def _bounded(shift: int) -> int:
-    """Guards against texts like 1e999999999, whose digits would fill the memory."""
-    if shift > _WIDEST_SHIFT:
+def _power_of_ten(exponent: int) -> int:
+    """Refuses texts like 1e999999999, whose digits would fill the memory."""
+    if exponent > _WIDEST_SHIFT:
         raise QuantityError("quantity is too large to compute with")
-    return shift
+    return int(10**exponent)
 
 
 def _magnitude(quantity: Quantity) -> int:
@@ -222,8 +222,8 @@ def _aligned(left: Quantity, right: Quantity) -> tuple[int, int, int]:
         return left.unscaled, right.unscaled, scale
     scale = min(left.scale, right.scale)
     return (
-        left.unscaled * 10 ** _bounded(left.scale - scale),
-        right.unscaled * 10 ** _bounded(right.scale - scale),
+        left.unscaled * _power_of_ten(left.scale - scale),
+        right.unscaled * _power_of_ten(right.scale - scale),
         scale,
     )
 
@@ -255,7 +255,7 @@ def _canonical(quantity: Quantity) -> str:
 
 def _canonical_binary(quantity: Quantity) -> str | None:
     """With a binary suffix; None where small or fractional numbers are better written in decimal."""
-    if _magnitude(quantity) <= 3 or quantity.scale < 0 and quantity.unscaled % 10 ** min(-quantity.scale, 64):
+    if _magnitude(quantity) <= 3 or (quantity.scale < 0 and quantity.unscaled % 10 ** min(-quantity.scale, 64)):
         return None
     number = quantity.value()
     if -1024 < number < 1024:

@@ -1,4 +1,4 @@
-"""Calls and operators as closures: overloads picked beforehand where types are known, by the values' types otherwise."""
+"""Calls and operators as closures: overloads are picked beforehand where types are known, by the values otherwise."""
 
 from __future__ import annotations
 

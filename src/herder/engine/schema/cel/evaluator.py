@@ -119,7 +119,7 @@ class Planner:
         key = key_of(target, node.field)
         if node.test:
             return test_field(self.plan(node.operand), key)
-        convert = converter(unwrap_optional(node.type)[0]) if target.kind in ("object",) else None
+        convert = converter(unwrap_optional(node.type)[0]) if target.kind == "object" else None
         if node.optional or was_optional:
             return select_optionally(self.plan(node.operand), key, convert)
         path = self.path(node)
@@ -246,10 +246,10 @@ def _either(left: Evaluate, right: Evaluate, decisive: bool) -> Evaluate:
 
     def run(frame: list[Any]) -> bool:
         try:
-            if left(frame) is decisive:
+            if bool(left(frame)) is decisive:
                 return decisive
         except EvaluationError:
-            if right(frame) is decisive:
+            if bool(right(frame)) is decisive:
                 return decisive
             raise
         return bool(right(frame))

@@ -114,7 +114,7 @@ def _escaped_char(escape: str) -> str:
     letter = escape[1]
     if letter in _SIMPLE_ESCAPES:
         return _SIMPLE_ESCAPES[letter]
-    code = int(escape[2:], 16) if letter in "xXuU" else int(escape[1:], 8)
+    code = int(f"0x{escape[2:]}", 0) if letter in "xXuU" else int(escape[1:], 8)
     if code > 0x10FFFF or 0xD800 <= code < 0xE000:
         raise ValueError("invalid unicode code point")
     return chr(code)
@@ -130,7 +130,7 @@ def _bytes_value(body: str, raw: bool) -> bytes:
         out += body[last : match.start()].encode()
         escape = match[0]
         if escape[1] in "xX":
-            out.append(int(escape[2:], 16))
+            out += bytes.fromhex(escape[2:])
         elif escape[1] in "0123":
             out.append(int(escape[1:], 8))
         elif escape[1] in "uU":

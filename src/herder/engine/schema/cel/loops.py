@@ -62,7 +62,7 @@ def quantifier(plan: LoopPlan, predicate: Evaluate, *, stop_at: bool) -> Evaluat
             frame[BUDGET] = left
             frame[slot] = item
             try:
-                if predicate(frame) is stop_at:
+                if bool(predicate(frame)) is stop_at:
                     return stop_at
             except EvaluationError as error:
                 failure = failure or error
@@ -74,7 +74,7 @@ def quantifier(plan: LoopPlan, predicate: Evaluate, *, stop_at: bool) -> Evaluat
         failure: EvaluationError | None = None
         for _ in plan.rounds(frame):
             try:
-                if predicate(frame) is stop_at:
+                if bool(predicate(frame)) is stop_at:
                     return stop_at
             except EvaluationError as error:
                 failure = failure or error

@@ -44,7 +44,7 @@ class Ident(Node):
 class Select(Node):
     """`operand.field`, `operand.?field` (optional) or `has(operand.field)` (test)."""
 
-    __slots__ = ("field", "optional", "operand", "resolved", "test")
+    __slots__ = ("field", "operand", "optional", "resolved", "test")
 
     def __init__(self, at: int, operand: Node, field: str, *, optional: bool = False, test: bool = False) -> None:
         super().__init__(at)

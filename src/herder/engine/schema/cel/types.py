@@ -50,11 +50,15 @@ class Type:
         return hash((self.kind, self.name, self.params))
 
     def __str__(self) -> str:
+        """As compile errors show the type, which for a few is not the name it has at run time."""
         if not self.params:
-            return self.name
+            return _SHOWN.get(self.kind, self.name)
         return f"{self.name}({', '.join(map(str, self.params))})"
 
     __repr__ = __str__
+
+
+_SHOWN = {"timestamp": "timestamp", "duration": "duration", "null_type": "null"}
 
 
 class Field:

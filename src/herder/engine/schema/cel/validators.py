@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from herder.engine.schema.cel.errors import CheckError, Issue
 from herder.engine.schema.cel.library.strings import compile_pattern
@@ -10,7 +11,11 @@ from herder.engine.schema.cel.syntax import Call, ListLiteral, Literal, MapLiter
 from herder.engine.schema.cel.times import parse_duration, parse_timestamp
 from herder.engine.schema.cel.types import Type, unwrap_optional
 
-_LITERAL_CHECKS = {"duration": parse_duration, "timestamp": parse_timestamp, "matches": compile_pattern}
+_LITERAL_CHECKS: dict[str, Callable[[str], Any]] = {
+    "duration": parse_duration,
+    "timestamp": parse_timestamp,
+    "matches": compile_pattern,
+}
 
 
 def validate(text: str, tree: Node) -> None:

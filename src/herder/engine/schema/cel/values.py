@@ -137,10 +137,7 @@ def equal(left: Any, right: Any) -> bool:
 def _equal_maps(left: dict[Any, Any], right: dict[Any, Any]) -> bool:
     if len(left) != len(right):
         return False
-    for key, value in left.items():
-        if key not in right or not equal(value, right[key]):
-            return False
-    return True
+    return all(key in right and equal(value, right[key]) for key, value in left.items())
 
 
 def contains(container: Any, item: Any) -> bool:

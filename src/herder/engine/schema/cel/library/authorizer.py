@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from herder.engine.schema.cel.declarations import Library
 from herder.engine.schema.cel.errors import EvaluationError
@@ -108,7 +109,8 @@ def resource(check: GroupCheck, value: str) -> ResourceCheck:
 
 def _declare_narrowing(name: str, attribute: str) -> None:
     def narrowed(check: ResourceCheck, value: str) -> ResourceCheck:
-        return ResourceCheck(check.decide, replace(check.question, **{attribute: value}))
+        narrower: dict[str, Any] = {attribute: value}
+        return ResourceCheck(check.decide, replace(check.question, **narrower))
 
     library.method(name, RESOURCE_CHECK, STRING, returns=RESOURCE_CHECK)(narrowed)
 

@@ -59,4 +59,4 @@ def milliseconds(moment: Timestamp) -> int:
 @library.method("getMilliseconds", TIMESTAMP, STRING, returns=INT)
 def milliseconds_in_zone(moment: Timestamp, zone: str) -> int:
     times.local(moment, zone)
-    return milliseconds(moment)
+    return moment.ns % 1_000_000_000 // 1_000_000

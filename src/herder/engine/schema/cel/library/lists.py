@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +33,7 @@ _MAX_RANGE = 1_000_000
 
 
 def is_sorted(items: list[Any]) -> bool:
-    return not any(less(after, before) for before, after in zip(items, items[1:], strict=False))
+    return not any(less(after, before) for before, after in itertools.pairwise(items))
 
 
 def least(items: list[Any]) -> Any:
@@ -174,7 +175,8 @@ def set_contains(items: list[Any], part: list[Any]) -> bool:
 
 @library.function("sets.equivalent", _LIST, _LIST, returns=BOOL, linear=True)
 def set_equivalent(left: list[Any], right: list[Any]) -> bool:
-    return set_contains(left, right) and set_contains(right, left)
+    both_ways = ((left, right), (right, left))
+    return all(any(equal(item, wanted) for item in items) for items, part in both_ways for wanted in part)
 
 
 @library.function("sets.intersects", _LIST, _LIST, returns=BOOL, linear=True)

@@ -55,7 +55,9 @@ def optional_within(container: Optional, key: Any) -> Optional:
     if not container.present:
         return NONE
     inner = container.value
-    return optional_item(inner, key) if isinstance(inner, list) else optional_entry(inner, key)
+    found = optional_item(inner, key) if isinstance(inner, list) else optional_entry(inner, key)
+    assert isinstance(found, Optional)
+    return found
 
 
 @library.function("_[_]", optional_of(_LIST), INT, returns=_OPTIONAL)
