@@ -175,17 +175,22 @@ class Hub:
                 watch.close()
 
 
+EVERYTHING: Wanted = ("", "", "")
+"""A watch of every resource; from the recent past on, since history is read by resource."""
+
+
 def interested(event: Event) -> tuple[Wanted, ...]:
     resource, namespace, name = event.record.key
     if not namespace:
-        return (resource, "", ""), (resource, "", name)
-    return (resource, "", ""), (resource, namespace, ""), (resource, "", name), (resource, namespace, name)
+        return EVERYTHING, (resource, "", ""), (resource, "", name)
+    everywhere = (EVERYTHING, (resource, "", ""), (resource, "", name))
+    return (*everywhere, (resource, namespace, ""), (resource, namespace, name))
 
 
 def matches(event: Event, wanted: Wanted) -> bool:
     key = event.record.key
     resource, namespace, name = wanted
-    return key[0] == resource and (not namespace or key[1] == namespace) and (not name or key[2] == name)
+    return (not resource or key[0] == resource) and (not namespace or key[1] == namespace) and (not name or key[2] == name)
 
 
 def _held_by(event: Event) -> int:

@@ -117,6 +117,10 @@ class Store:
         records = table.select(namespace) if table is not None else []
         return page(records, after, limit) if after or limit else records
 
+    def all(self) -> Sequence[Record]:
+        """Everything that lives, whatever it is: for who must look at all of it once."""
+        return list(self._records.values())
+
     def count(self, resource: str) -> int:
         table = self._tables.get(resource)
         return len(table.records) if table is not None else 0

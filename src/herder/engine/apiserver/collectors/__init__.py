@@ -1,0 +1,81 @@
+"""What the controller-manager does on a real cluster for objects to behave: collect, furnish, expire.
+
+One watch of the whole store feeds them all; each acts through the API like any client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+
+import structlog
+
+from herder.engine.apiserver.collectors.accounts import AccountCollector, IssueToken
+from herder.engine.apiserver.collectors.expiry import EventExpiry
+from herder.engine.apiserver.collectors.garbage import GarbageCollector
+from herder.engine.apiserver.collectors.hands import Hands
+from herder.engine.apiserver.collectors.namespaces import NamespaceCollector
+from herder.engine.apiserver.resources import Registry
+from herder.engine.client.wire import Transport, User
+from herder.engine.store import Event, Overflow, Store
+
+log = structlog.get_logger(__name__)
+
+Act = Callable[[User], Transport]
+
+
+class Collectors:
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        act_as: Act,
+        *,
+        clock: Callable[[], datetime],
+        ca: bytes,
+        issue: IssueToken,
+    ) -> None:
+        def hands(account: str) -> Hands:
+            return Hands(store, registry, act_as(_controller(account)), name=account)
+
+        self._store = store
+        self._make = lambda: (
+            GarbageCollector(hands("generic-garbage-collector")),
+            NamespaceCollector(hands("namespace-controller"), clock),
+            AccountCollector(hands("service-account-controller"), ca=ca, issue=issue),
+        )
+        self._expiry = EventExpiry(hands("ttl-controller"), clock)
+
+    async def run(self) -> None:
+        """Until cancelled. When the watch cannot keep up, everything is looked at afresh."""
+        while True:
+            try:
+                await self._follow()
+            except* Overflow:
+                log.warning("collectors fell behind and start over")
+
+    async def _follow(self) -> None:
+        collectors = self._make()
+        watch = self._store.watch("", since=self._store.revision)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for record in self._store.all():
+                    for collector in collectors:
+                        collector.seen(Event(record.revision, record, None, deleted=False))
+                for collector in collectors:
+                    tasks.create_task(collector.work())
+                tasks.create_task(self._expiry.work())
+                async for batch in watch:
+                    for event in batch:
+                        for collector in collectors:
+                            collector.seen(event)
+        finally:
+            watch.close()
+
+
+def _controller(account: str) -> User:
+    """As the controller-manager's own controllers are known, with the rights to clean up anywhere."""
+    name = f"system:serviceaccount:kube-system:{account}"
+    groups = ("system:serviceaccounts", "system:serviceaccounts:kube-system", "system:masters", "system:authenticated")
+    return User(name, groups=groups)

@@ -1,0 +1,137 @@
+"""What every namespace is born with (a default service account, the cluster's CA), and token Secrets kept true."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from herder.engine.apiserver.collectors.graph import Node
+from herder.engine.apiserver.collectors.hands import Hands
+from herder.engine.meta.errors import AlreadyExists, Conflict, Forbidden, NotFound, StatusError
+from herder.engine.meta.kinds import GroupVersionResource, Object
+from herder.engine.store import Event, Key
+
+log = structlog.get_logger(__name__)
+
+ACCOUNTS = GroupVersionResource("", "v1", "serviceaccounts")
+CONFIG_MAPS = GroupVersionResource("", "v1", "configmaps")
+SECRETS = GroupVersionResource("", "v1", "secrets")
+ROOT_CA = "kube-root-ca.crt"
+TOKEN_TYPE = "kubernetes.io/service-account-token"
+ACCOUNT_NAME = "kubernetes.io/service-account.name"
+ACCOUNT_UID = "kubernetes.io/service-account.uid"
+
+# (service account, name of the Secret) -> token
+IssueToken = Callable[[Object, str], str]
+
+
+class AccountCollector:
+    def __init__(self, hands: Hands, *, ca: bytes, issue: IssueToken) -> None:
+        self._hands = hands
+        self._ca = ca
+        self._issue = issue
+        self._queue: asyncio.Queue[Key] = asyncio.Queue()
+
+    def seen(self, event: Event) -> None:
+        key = event.record.key
+        if key.resource == "namespaces" and not event.deleted:
+            self._queue.put_nowait(key)
+        elif event.deleted and (key.resource, key.name) in {("serviceaccounts", "default"), ("configmaps", ROOT_CA)}:
+            self._queue.put_nowait(Key("namespaces", "", key.namespace))
+        if key.resource == "configmaps" and key.name == ROOT_CA and not event.deleted:
+            self._queue.put_nowait(Key("namespaces", "", key.namespace))
+        if key.resource == "serviceaccounts":
+            for record in self._hands.store.list("secrets", key.namespace):
+                if _is_token(msgspec.json.decode(record.value), key.name):
+                    self._queue.put_nowait(record.key)
+        elif key.resource == "secrets" and not event.deleted and TOKEN_TYPE.encode() in event.record.value:
+            self._queue.put_nowait(key)
+
+    async def work(self) -> None:
+        while True:
+            key = await self._queue.get()
+            try:
+                if key.resource == "namespaces":
+                    await self._furnish(key.name)
+                else:
+                    await self._settle_token(key)
+            except (AlreadyExists, NotFound):
+                pass  # somebody else did it, or it is gone: both are fine
+            except Conflict:
+                self._queue.put_nowait(key)
+            except StatusError as error:
+                log.warning("namespace cannot be furnished", object=str(key), error=error.message)
+
+    async def _furnish(self, namespace: str) -> None:
+        record = self._hands.store.get(Key("namespaces", "", namespace))
+        if record is None or Node.of(record).deleting:
+            return
+        try:
+            if self._hands.store.get(Key("serviceaccounts", namespace, "default")) is None:
+                account = _object("ServiceAccount", namespace, "default")
+                await self._hands.client.create(ACCOUNTS, account, namespace=namespace)
+            await self._publish_ca(namespace)
+        except Forbidden:
+            return  # the namespace began to terminate meanwhile
+
+    async def _publish_ca(self, namespace: str) -> None:
+        data = {"ca.crt": self._ca.decode()}
+        record = self._hands.store.get(Key("configmaps", namespace, ROOT_CA))
+        if record is None:
+            config = _object("ConfigMap", namespace, ROOT_CA) | {"data": data}
+            config["metadata"]["annotations"] = {
+                "kubernetes.io/description": "Contains a CA bundle that can be used to verify the API server."
+            }
+            await self._hands.client.create(CONFIG_MAPS, config, namespace=namespace)
+        elif msgspec.json.decode(record.value).get("data") != data:
+            await self._hands.client.patch(CONFIG_MAPS, ROOT_CA, {"data": data}, namespace=namespace)
+
+    async def _settle_token(self, key: Key) -> None:
+        record = self._hands.store.get(key)
+        if record is None:
+            return
+        secret = msgspec.json.decode(record.value)
+        name = (secret["metadata"].get("annotations") or {}).get(ACCOUNT_NAME)
+        if secret.get("type") != TOKEN_TYPE or not name or secret["metadata"].get("deletionTimestamp"):
+            return
+        account_record = self._hands.store.get(Key("serviceaccounts", key.namespace, name))
+        account = msgspec.json.decode(account_record.value) if account_record is not None else None
+        known_uid = (secret["metadata"].get("annotations") or {}).get(ACCOUNT_UID)
+        if account is None or (known_uid and known_uid != account["metadata"]["uid"]):
+            await self._hands.client.delete(SECRETS, key.name, namespace=key.namespace, uid=secret["metadata"]["uid"])
+            return
+        await self._fill(key, secret, account)
+
+    async def _fill(self, key: Key, secret: Object, account: Object) -> None:
+        data = secret.get("data") or {}
+        wanted = {"ca.crt": _base64(self._ca), "namespace": _base64(key.namespace.encode())}
+        missing = {name: value for name, value in wanted.items() if data.get(name) != value}
+        if not data.get("token"):
+            missing["token"] = _base64(self._issue(account, key.name).encode())
+        uid = account["metadata"]["uid"]
+        if missing or (secret["metadata"].get("annotations") or {}).get(ACCOUNT_UID) != uid:
+            patch: Object = {
+                "metadata": {
+                    "annotations": {ACCOUNT_UID: uid},
+                    "resourceVersion": secret["metadata"]["resourceVersion"],
+                },
+                "data": missing,
+            }
+            await self._hands.client.patch(SECRETS, key.name, patch, namespace=key.namespace)
+
+
+def _is_token(secret: Object, account: str) -> bool:
+    annotations = secret["metadata"].get("annotations") or {}
+    return secret.get("type") == TOKEN_TYPE and annotations.get(ACCOUNT_NAME) == account
+
+
+def _object(kind: str, namespace: str, name: str) -> Object:
+    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": namespace}}
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()

@@ -1,0 +1,46 @@
+"""Events live for an hour, as on any API server; the rest of history is the store's own matter."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import msgspec
+
+from herder.engine.apiserver.collectors.hands import Hands
+from herder.engine.meta.errors import StatusError
+from herder.engine.meta.kinds import GroupVersionResource
+
+EVENTS = GroupVersionResource("", "v1", "events")
+LIFETIME = timedelta(hours=1)
+EVERY_SECONDS = 300.0
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    creation_timestamp: datetime
+
+
+class _Event(msgspec.Struct):
+    metadata: _Metadata
+
+
+_decoder = msgspec.json.Decoder(_Event)
+
+
+class EventExpiry:
+    def __init__(self, hands: Hands, clock: Callable[[], datetime]) -> None:
+        self._hands = hands
+        self._clock = clock
+
+    async def work(self) -> None:
+        while True:
+            await asyncio.sleep(EVERY_SECONDS)
+            horizon = self._clock() - LIFETIME
+            for record in self._hands.store.list("events"):
+                if _decoder.decode(record.value).metadata.creation_timestamp >= horizon:
+                    continue
+                try:
+                    await self._hands.client.delete(EVENTS, record.key.name, namespace=record.key.namespace)
+                except StatusError:
+                    continue  # gone already, or its namespace is going: either way not ours to mend

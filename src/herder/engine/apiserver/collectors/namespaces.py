@@ -1,0 +1,151 @@
+"""Namespace deletion: everything in it goes, what stays is named in conditions, then the namespace goes too."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+
+import structlog
+
+from herder.engine.apiserver.collectors.graph import Node
+from herder.engine.apiserver.collectors.hands import Hands
+from herder.engine.meta.errors import Conflict, NotFound, StatusError
+from herder.engine.meta.kinds import GroupVersionResource, Object
+from herder.engine.store import Event, Key
+
+log = structlog.get_logger(__name__)
+
+NAMESPACES = GroupVersionResource("", "v1", "namespaces")
+RETRY_SECONDS = 1.0
+
+
+class NamespaceCollector:
+    def __init__(self, hands: Hands, clock: Callable[[], datetime]) -> None:
+        self._hands = hands
+        self._clock = clock
+        self._terminating: dict[str, asyncio.Event] = {}
+        self._started: asyncio.Queue[str] = asyncio.Queue()
+
+    def seen(self, event: Event) -> None:
+        key = event.record.key
+        if key.resource == "namespaces":
+            if event.deleted:
+                self._terminating.pop(key.name, None)
+            elif key.name not in self._terminating and Node.of(event.record).deleting:
+                self._terminating[key.name] = asyncio.Event()
+                self._started.put_nowait(key.name)
+        elif key.namespace in self._terminating:
+            self._terminating[key.namespace].set()  # something left, or came: look again
+
+    async def work(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                name = await self._started.get()
+                tasks.create_task(self._empty(name), name=f"empty namespace {name}")
+
+    async def _empty(self, name: str) -> None:
+        while (changed := self._terminating.get(name)) is not None:
+            changed.clear()
+            try:
+                if await self._pass(name):
+                    return
+            except NotFound:
+                return
+            except Conflict:
+                continue
+            except StatusError as error:
+                log.warning("namespace deletion waits", namespace=name, error=error.message)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            await changed.wait()
+
+    async def _pass(self, name: str) -> bool:
+        """Delete what is there; whether the namespace was let go."""
+        failures = await self._delete_content(name)
+        namespace = await self._hands.client.get(NAMESPACES, name)
+        remaining = self._remaining(name)
+        conditions = _conditions(namespace, remaining, self._finalizers(remaining), failures, self._clock())
+        if conditions != (namespace.get("status") or {}).get("conditions"):
+            namespace["status"] = {**(namespace.get("status") or {}), "phase": "Terminating", "conditions": conditions}
+            namespace = await self._hands.client.update(NAMESPACES, namespace, subresource="status")
+        if remaining:
+            return False
+        left = [each for each in (namespace.get("spec") or {}).get("finalizers") or [] if each != "kubernetes"]
+        namespace["spec"] = {**(namespace.get("spec") or {}), "finalizers": left}
+        await self._hands.client.update(NAMESPACES, namespace, subresource="finalize")
+        return True
+
+    async def _delete_content(self, name: str) -> list[str]:
+        """Ask each object to go, once; what is already going is left to its finalizers. Pods go first."""
+        failures: list[str] = []
+        resources = sorted(self._hands.namespaced(), key=lambda pair: (pair[1].resource != "pods", pair[1]))
+        for resource, served in resources:
+            for record in self._hands.store.list(str(resource.storage), name):
+                node = Node.of(record)
+                if node.deleting:
+                    continue
+                try:
+                    await self._hands.client.delete(served, record.key.name, namespace=name, uid=node.uid)
+                except NotFound:
+                    continue
+                except StatusError as error:
+                    failures.append(error.message)
+        return failures
+
+    def _remaining(self, name: str) -> dict[str, list[Key]]:
+        """What is still there, by resource."""
+        found = {}
+        for resource, _ in self._hands.namespaced():
+            records = self._hands.store.list(str(resource.storage), name)
+            if records:
+                found[str(resource.group_resource)] = [record.key for record in records]
+        return found
+
+    def _finalizers(self, remaining: dict[str, list[Key]]) -> dict[str, int]:
+        """What holds the remaining objects back, and how many each holds."""
+        counts: dict[str, int] = {}
+        for key in (key for keys in remaining.values() for key in keys):
+            record = self._hands.store.get(key)
+            for finalizer in Node.of(record).finalizers if record is not None else ():
+                counts[finalizer] = counts.get(finalizer, 0) + 1
+        return counts
+
+
+def _conditions(
+    namespace: Object,
+    remaining: dict[str, list[Key]],
+    finalizers: dict[str, int],
+    failures: list[str],
+    now: datetime,
+) -> list[Object]:
+    """The five conditions that the real server reports, in its words."""
+    content = ", ".join(
+        f"{resource} has {len(keys)} resource instances" for resource, keys in sorted(remaining.items())
+    )
+    holding = ", ".join(f"{name} in {count} resource instances" for name, count in sorted(finalizers.items()))
+    wanted = [
+        ("NamespaceDeletionDiscoveryFailure", "False", "ResourcesDiscovered", "All resources successfully discovered"),
+        ("NamespaceDeletionGroupVersionParsingFailure", "False", "ParsedGroupVersions",
+         "All legacy kube types successfully parsed"),
+        ("NamespaceDeletionContentFailure", "False", "ContentDeleted",
+         "All content successfully deleted, may be waiting on finalization"),
+        ("NamespaceContentRemaining", "False", "ContentRemoved", "All content successfully removed"),
+        ("NamespaceFinalizersRemaining", "False", "ContentHasNoFinalizers", "All content-preserving finalizers finished"),
+    ]  # fmt: skip
+    if failures:
+        wanted[2] = ("NamespaceDeletionContentFailure", "True", "ContentDeletionFailed", "; ".join(failures[:5]))
+    if remaining:
+        wanted[3] = ("NamespaceContentRemaining", "True", "SomeResourcesRemain",
+                     f"Some resources are remaining: {content}")  # fmt: skip
+    if finalizers:
+        wanted[4] = ("NamespaceFinalizersRemaining", "True", "SomeFinalizersRemain",
+                     f"Some content in the namespace has finalizers remaining: {holding}")  # fmt: skip
+    old = {each["type"]: each for each in (namespace.get("status") or {}).get("conditions") or []}
+    return [_condition(old.get(kind), kind, status, reason, message, now) for kind, status, reason, message in wanted]
+
+
+def _condition(old: Object | None, kind: str, status: str, reason: str, message: str, now: datetime) -> Object:
+    same = old is not None and old["status"] == status
+    at = old["lastTransitionTime"] if same and old else now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {"type": kind, "status": status, "lastTransitionTime": at, "reason": reason, "message": message}
