@@ -37,6 +37,8 @@ class Strategy:
     unconditional_update = True  # PUT without resourceVersion is accepted
     counts_generations = True  # metadata.generation moves when anything outside metadata and status changes
     has_status = True  # create and update drop status; only the subresource writes it
+    answers_deleted_object = False  # a delete answers the last state instead of a Status
+    default_propagation = "Background"  # Orphan for a few old kinds: what a delete does that names no policy
 
     def default(self, obj: Object, context: Context) -> None:
         """Fill in what the kind defaults, in place."""
@@ -49,6 +51,14 @@ class Strategy:
 
     def prepare_delete(self, obj: Object, context: Context) -> None:
         """Change the stored object in place before its finalizers are looked at, on the first request to delete it."""
+
+    def grace_period(self, obj: Object, requested: int | None) -> int | None:
+        """Seconds the object may take to go, for kinds that someone else finishes (pods); None deletes at once."""
+        return None
+
+    def may_vanish(self, obj: Object) -> bool:
+        """Whether a deleted object without metadata.finalizers may go; namespaces have finalizers of their own."""
+        return True
 
     def validate(self, obj: Object, context: Context) -> Iterable[FieldError]:
         """What is wrong with the object by itself."""
