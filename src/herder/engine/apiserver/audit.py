@@ -20,7 +20,7 @@ from urllib.parse import quote
 import msgspec
 
 from herder.engine.apiserver.auth.access import AccessAttributes
-from herder.engine.apiserver.auth.reviews import user_info
+from herder.engine.apiserver.auth.users import user_info
 from herder.engine.client.wire import Query, Request, User
 from herder.engine.meta.kinds import Object
 

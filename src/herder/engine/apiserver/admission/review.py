@@ -12,7 +12,7 @@ import msgspec
 from herder.engine.apiserver.admission.chain import Attributes
 from herder.engine.apiserver.admission.matching import Invocation
 from herder.engine.apiserver.auth.policy import quoted
-from herder.engine.apiserver.auth.reviews import user_info
+from herder.engine.apiserver.auth.users import user_info
 from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import GroupVersionKind, GroupVersionResource, Object
 

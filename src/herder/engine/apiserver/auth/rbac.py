@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import sys
 
 from msgspec import json
 
@@ -11,7 +11,7 @@ from herder.engine.apiserver.auth.policy import GROUP, PolicyIndex
 from herder.engine.apiserver.auth.users import SUPERUSERS
 from herder.engine.client.wire import User
 from herder.engine.meta.kinds import GroupResource, Object
-from herder.engine.store import Compacted, Overflow, Record, Store
+from herder.engine.store import Record, Store
 
 ROLES = GroupResource(GROUP, "roles")
 CLUSTER_ROLES = GroupResource(GROUP, "clusterroles")
@@ -23,51 +23,49 @@ _ALLOWED = Decision(True)
 
 
 class RbacAuthorizer:
-    """Answers from memory. `load` once before the first request, `follow` for as long as the server runs."""
+    """Answers from memory, and never from a past that the store has already left behind.
+
+    Nothing runs in the background: before each answer the index takes in what its watches have been handed since the
+    last one, so that a binding holds with the first request after the one that made it.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._loaded_at = 0
-        self.policy = PolicyIndex()
-
-    def load(self) -> None:
-        """Read all policy anew."""
-        policy = PolicyIndex()
-        self._loaded_at = self._store.revision
+        self._current_at = store.revision
+        self._policy = PolicyIndex()
+        # Whatever queues up is taken in with the next request, so there is nothing to bound.
+        self._watches = [
+            (resource, store.watch(str(resource), since=store.revision, backlog=sys.maxsize)) for resource in _POLICY
+        ]
         for resource in _POLICY:
-            for record in self._store.list(str(resource)):
-                _put(policy, resource, record)
-        self.policy = policy
+            for record in store.list(str(resource)):
+                _put(self._policy, resource, record)
+
+    @property
+    def policy(self) -> PolicyIndex:
+        """Roles and bindings as they are now."""
+        if self._store.revision != self._current_at:
+            self._catch_up()
+        return self._policy
 
     def authorize(self, user: User, attributes: AccessAttributes) -> Decision:
+        policy = self.policy
         if SUPERUSERS in user.groups:
             return _ALLOWED
-        return self.policy.grants(user, attributes.namespace).decide(attributes)
+        return policy.grants(user, attributes.namespace).decide(attributes)
 
-    async def follow(self) -> None:
-        """Keep the index current until cancelled. A follower that fell too far behind reads all anew."""
-        self.load()
-        while True:
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for resource in _POLICY:
-                        group.create_task(self._follow(resource, self._loaded_at))
-            except* (Compacted, Overflow):
-                self.load()
-            else:
-                return  # the store closed its watches: the server is stopping
-
-    async def _follow(self, resource: GroupResource, since: int) -> None:
-        watch = self._store.watch(str(resource), since=since)
-        try:
-            async for batch in watch:
-                for event in batch:
-                    if event.deleted:
-                        _remove(self.policy, resource, event.record)
-                    else:
-                        _put(self.policy, resource, event.record)
-        finally:
+    def close(self) -> None:
+        for _, watch in self._watches:
             watch.close()
+
+    def _catch_up(self) -> None:
+        self._current_at = self._store.revision
+        for resource, watch in self._watches:
+            for event in watch.take():
+                if event.deleted:
+                    _remove(self._policy, resource, event.record)
+                else:
+                    _put(self._policy, resource, event.record)
 
 
 def _put(policy: PolicyIndex, resource: GroupResource, record: Record) -> None:

@@ -11,6 +11,7 @@ from herder.engine.apiserver.auth.authenticate import Authenticator
 from herder.engine.apiserver.auth.jwt import TokenError
 from herder.engine.apiserver.auth.rbac import RbacAuthorizer
 from herder.engine.apiserver.auth.tokens import TokenVerifier
+from herder.engine.apiserver.auth.users import user_info
 from herder.engine.apiserver.calls import VirtualCall
 from herder.engine.client.wire import User
 from herder.engine.meta.errors import BadRequest, FieldError, Invalid, invalid, invalid_value
@@ -112,18 +113,6 @@ class Reviews:
         created = call.now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         kept = {key: obj[key] for key in ("kind", "apiVersion") if key in obj}
         return kept | {"metadata": {"creationTimestamp": created}, "status": {"userInfo": user_info(call.user)}}
-
-
-def user_info(user: User) -> Object:
-    """A user as authentication.k8s.io and admission reviews show one."""
-    info: Object = {"username": user.name} if user.name else {}
-    if user.uid:
-        info["uid"] = user.uid
-    if user.groups:
-        info["groups"] = list(user.groups)
-    if user.extra:
-        info["extra"] = {key: list(values) for key, values in user.extra.items()}
-    return info
 
 
 _RESOURCE_RULE = ("verbs", "apiGroups", "resources", "resourceNames")

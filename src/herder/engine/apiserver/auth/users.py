@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from herder.engine.client.wire import User
+from herder.engine.meta.kinds import Object
 
 ALL_AUTHENTICATED = "system:authenticated"
 ALL_UNAUTHENTICATED = "system:unauthenticated"
@@ -36,3 +37,15 @@ def split_service_account(username: str) -> tuple[str, str] | None:
         return None
     namespace, _, name = username.removeprefix(SERVICE_ACCOUNT_PREFIX).partition(":")
     return (namespace, name) if namespace and name and ":" not in name else None
+
+
+def user_info(user: User) -> Object:
+    """A user as authentication.k8s.io and admission reviews show one."""
+    info: Object = {"username": user.name} if user.name else {}
+    if user.uid:
+        info["uid"] = user.uid
+    if user.groups:
+        info["groups"] = list(user.groups)
+    if user.extra:
+        info["extra"] = {key: list(values) for key, values in user.extra.items()}
+    return info
