@@ -114,7 +114,9 @@ class Application:
         return (merged if changed else self.live), after
 
     def _gives_something_up(self, last: Owned, wanted: FieldSet) -> bool:
-        return last.api_version != self.versions.request or bool(difference(last.fields, wanted))
+        if last.api_version != self.versions.request:
+            return True
+        return last.fields != difference(wanted, STRIPPED) and bool(difference(last.fields, wanted))
 
     def _owned(self, fields: FieldSet, last: Owned | None, changed: bool) -> Owned:
         """Time moves only with the object; a first apply that changes nothing has none."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import msgspec
+
 from herder.engine.patch.fieldset import FieldSet, as_member, in_order, union
 from herder.engine.patch.jsonpatch import same_json
 from herder.engine.patch.listitems import by_element
@@ -40,18 +42,24 @@ def compare(of: TypeRef, old: Any, new: Any) -> Difference:
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Equality as the API means it: 1 is 1.0, but true is not 1."""
+    """Equality as the API means it: 1 is 1.0, but true is not 1. Python thinks otherwise of the latter, so what it
+    finds equal is looked at again: as bytes, which mostly settles it, or else item by item."""
+    if left is right:
+        return True
+    if left != right:
+        return False
+    if isinstance(left, dict | list):
+        return msgspec.json.encode(left) == msgspec.json.encode(right) or _equal_within(left, right)
+    return isinstance(left, bool) == isinstance(right, bool)
+
+
+def _equal_within(left: Any, right: Any) -> bool:
+    """For two values that `==` holds to be equal."""
     if isinstance(left, dict):
-        return (
-            isinstance(right, dict)
-            and left.keys() == right.keys()
-            and all(equal(item, right[key]) for key, item in left.items())
-        )
+        return all(_equal_within(item, right[key]) for key, item in left.items())
     if isinstance(left, list):
-        return isinstance(right, list) and len(left) == len(right) and all(map(equal, left, right))
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    return bool(left == right)
+        return all(map(_equal_within, left, right))
+    return isinstance(left, bool) == isinstance(right, bool)
 
 
 def _unchanged(of: TypeRef | None, old: Any, new: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from herder.engine.patch.goformat import quoted
-from herder.engine.patch.pathelement import key_element, value_element
+from herder.engine.patch.pathelement import key_element, scalar_key_element, value_element
 from herder.engine.patch.typed import ListType
 
 
@@ -26,24 +26,27 @@ def element_of(of: ListType, item: Any) -> str:
         raise ItemError(f"associative list with keys may not have {what}")
     if len(of.keys) == 1:
         value = item.get(of.keys[0])
-        if type(value) is str:
-            return key_element([(of.keys[0], value)])
-    pairs = []
-    for key in of.keys:
-        if key in item:
-            pairs.append((key, item[key]))
-        else:
-            default = _default_of(of, key)
-            if default is not None:
-                pairs.append((key, default))
-    if not pairs:
+        if value.__class__ is str:
+            return scalar_key_element(of.keys[0], value)
+    return _key_element(of, item)
+
+
+def _key_element(of: ListType, item: dict[str, Any]) -> str:
+    parts: list[Any] = []
+    for key in of.sorted_keys:
+        value = item[key] if key in item else _default_of(of, key)
+        if value is not None or key in item:
+            parts += (key, value)
+    if not parts:
         names = "[" + " ".join(map(quoted, of.keys)) + "]"
         raise ItemError(
             f"associative list with keys has an element that omits all key fields {names} "
             "(and doesn't have default values for any key fields)"
         )
-    pairs.sort()
-    return key_element(pairs)
+    try:
+        return scalar_key_element(*parts)
+    except TypeError:  # a key that is itself a list or an object
+        return key_element(zip(parts[::2], parts[1::2], strict=True))
 
 
 def _set_element(item: Any) -> str:

@@ -45,10 +45,10 @@ def track_update(
     `old` has where nothing moved, and empty where the object shall have none. `reset` names, as FieldsV1, the fields
     that this endpoint ignores, such as `{"f:status": {}}`.
     """
-    managers, entries = _managers_to_start_from(new, old, subresource)
+    versions = Versions(api_version, type_of, convert, reset)
+    managers, entries = _managers_to_start_from(new, old, subresource, versions)
     if old is not None and not managers:
         return []  # someone cleared them, or they were never kept: only an apply starts tracking again
-    versions = Versions(api_version, type_of, convert, reset)
     who = ManagerId.of(manager, operation, api_version, subresource)
     try:
         after = _after_update(managers, bare(old or {}), bare(new), versions, who, timestamp(now))
@@ -57,12 +57,14 @@ def track_update(
     return entries if after is None else encode(cap_updaters(after))
 
 
-def _managers_to_start_from(new: Object, old: Object | None, subresource: str) -> tuple[Managers, list[Object]]:
+def _managers_to_start_from(
+    new: Object, old: Object | None, subresource: str, versions: Versions
+) -> tuple[Managers, list[Object]]:
     """Those that the request names, if it names any and may; else those of the stored object."""
     sent = (new.get("metadata") or {}).get("managedFields")
     stored = ((old or {}).get("metadata") or {}).get("managedFields") or []
     if not subresource and sent is not None and sent != stored:
-        if _asks_for_reset(sent):
+        if _asks_for_reset(sent, versions):
             return {}, []
         try:
             managers = decode(sent, trusted=False)
@@ -76,11 +78,14 @@ def _managers_to_start_from(new: Object, old: Object | None, subresource: str) -
         return {}, []
 
 
-def _asks_for_reset(sent: Any) -> bool:
-    """An empty list, or one empty entry for clients that cannot send an empty list."""
-    if not isinstance(sent, list) or len(sent) > 1:
+def _asks_for_reset(sent: Any, versions: Versions) -> bool:
+    """One empty entry; for built-ins also an empty list, which custom resources lose before anybody looks at it."""
+    if sent == []:
+        of = versions.type_at(versions.request)
+        return of is not None and of.builtin
+    if not isinstance(sent, list) or len(sent) != 1:
         return False
-    return not sent or not sent[0] or (isinstance(sent[0], dict) and not any(sent[0].values()))
+    return not sent[0] or (isinstance(sent[0], dict) and not any(sent[0].values()))
 
 
 def _after_update(

@@ -36,7 +36,10 @@ def _merge_maps(of: MapType, live: dict[str, Any], applied: dict[str, Any]) -> d
     merged = dict(live)
     for key, value in applied.items():
         field = of.fields.get(key, of.element)
-        merged[key] = merge(field, live[key], value) if field is not None and key in live else value
+        if field is None or key not in live:
+            merged[key] = value
+        elif live[key] != value or field.loose:
+            merged[key] = merge(field, live[key], value)
     return merged
 
 

@@ -25,13 +25,19 @@ class UnknownElement(ValueError):
     """A kind of step from a later version of the format; to be ignored."""
 
 
+@lru_cache(maxsize=4096, typed=True)
+def scalar_key_element(*names_and_values: Any) -> str:
+    """The step to a list item by its key fields, given as name, value, name, value … in order of names."""
+    return key_element(zip(names_and_values[::2], names_and_values[1::2], strict=True))
+
+
 def key_element(pairs: Iterable[tuple[str, Any]]) -> str:
-    """The step to a list item by its key fields; `pairs` sorted by name."""
     return "k:{" + ",".join([f"{_encode(name)}:{_encode(value)}" for name, value in pairs]) + "}"
 
 
+@lru_cache(maxsize=4096, typed=True)
 def value_element(value: Any) -> str:
-    """The step to an item of a set."""
+    """The step to an item of a set: a scalar."""
     return "v:" + _encode(value)
 
 
@@ -68,7 +74,7 @@ def canonical(element: str) -> str:
     if kind == "i:":
         return f"i:{int(content)}"
     if kind == "v:":
-        return value_element(json.loads(content))
+        return "v:" + _encode(json.loads(content))
     if kind == "k:":
         fields = json.loads(content)
         if not isinstance(fields, dict):

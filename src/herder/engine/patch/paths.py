@@ -57,21 +57,25 @@ def _owned(of: TypeRef | None, value: Any) -> FieldSet | None:
 
 
 def _owned_in_map(of: MapType, value: Any) -> FieldSet | None:
-    if not isinstance(value, dict):
+    if value.__class__ is not dict:
         return None
     fields, rest = of.fields, of.element
     node: FieldSet = {}
     for key, item in value.items():
-        child = _owned(fields.get(key, rest), item)
-        if item is None or item == {} or key not in fields:
-            child = as_member(child or {})
-        if child is not None:
-            node["f:" + key] = child
+        field = fields.get(key)
+        if field is None:
+            node["f:" + key] = as_member(_owned(rest, item) or {})
+        elif item is None or item == {}:
+            node["f:" + key] = {}
+        else:
+            child = _owned(field, item)
+            if child is not None:
+                node["f:" + key] = child
     return in_order(node) or None
 
 
 def _owned_in_list(of: ListType, value: Any) -> FieldSet | None:
-    if not isinstance(value, list):
+    if value.__class__ is not list:
         return None
     node: FieldSet = {}
     for element, items in by_element(of, value).items():

@@ -24,12 +24,13 @@ _ABSENT: Any = object()
 class ListType:
     """A list: atomic (`associative` false), a set of scalars (no keys) or a map by its items' key fields."""
 
-    __slots__ = ("associative", "element", "keys")
+    __slots__ = ("associative", "element", "keys", "sorted_keys")
 
     def __init__(self, element: TypeRef, associative: bool = False, keys: tuple[str, ...] = ()) -> None:
         self.element = element
         self.associative = associative
         self.keys = keys
+        self.sorted_keys = sorted(keys)
 
 
 class MapType:
@@ -69,32 +70,36 @@ class Atom:
 
     def kind_of(self, value: Any) -> int:
         """As which of its kinds this atom treats the value. What fits none, null among it, goes to the first."""
-        if isinstance(value, dict):
+        kind = value.__class__
+        if kind is dict:
             return MAP if self.map is not None else self.fallback
-        if isinstance(value, list):
+        if kind is list:
             return LIST if self.list is not None else self.fallback
         return SCALAR if self.scalar is not None and value is not None else self.fallback
 
 
 class TypeRef:
-    """A type, resolved on first use."""
+    """A type, resolved on first use: `atom` is a plain attribute from then on, for it is asked for at every step."""
 
-    __slots__ = ("_atom", "_loose", "_resolve", "_schema", "reconciled")
+    __slots__ = ("_loose", "_resolve", "_schema", "atom", "builtin", "reconciled")
 
-    def __init__(self, resolve: Callable[[], Atom], schema: tuple[Schema, Definitions] | None = None) -> None:
+    atom: Atom
+
+    def __init__(
+        self, resolve: Callable[[], Atom], schema: tuple[Schema, Definitions] | None = None, *, builtin: bool = False
+    ) -> None:
         self._resolve = resolve
         self._schema = schema
-        self._atom: Atom | None = None
         self._loose: bool | None = None
+        self.builtin = builtin
         self.reconciled: dict[bytes, Any] = {}
-        """Field sets already brought in line with this type (see `reconcile`)."""
+        """Field sets already brought in line with this type (see `ownership`)."""
 
-    @property
-    def atom(self) -> Atom:
-        atom = self._atom
-        if atom is None:
-            atom = self._atom = self._resolve()
-        return atom
+    def __getattr__(self, name: str) -> Any:
+        if name != "atom":
+            raise AttributeError(name)
+        self.atom = self._resolve()
+        return self.atom
 
     @property
     def loose(self) -> bool:
@@ -117,7 +122,9 @@ def _is_loose(atom: Atom) -> bool:
         return atom.list.element.loose
     if atom.map is not None:
         element = atom.map.element
-        return any(field.loose for field in atom.map.fields.values()) or (element is not None and element.loose)
+        # No object is compared with its managedFields, and they would make every type with metadata loose.
+        fields = (field for name, field in atom.map.fields.items() if name != "managedFields")
+        return any(field.loose for field in fields) or (element is not None and element.loose)
     return False
 
 
@@ -174,7 +181,7 @@ def type_from_schema(schema: Schema | None, definitions: Definitions | None = No
     if not builtin:
         root, known = _with_object_fields(root), _CUSTOM
     scope = _Scope(known, builtin)
-    return TypeRef(lambda: _atom_of(root, scope, preserve=False), (root, known))
+    return TypeRef(lambda: _atom_of(root, scope, preserve=False), (root, known), builtin=builtin)
 
 
 def _is_builtin(root: Schema) -> bool:

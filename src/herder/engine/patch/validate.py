@@ -7,7 +7,7 @@ from typing import Any
 from herder.engine.patch.goformat import literal, plain, type_name
 from herder.engine.patch.listitems import ItemError, TypedError, element_of
 from herder.engine.patch.pathelement import describe
-from herder.engine.patch.typed import LIST, MAP, Atom, ListType, MapType, TypeRef
+from herder.engine.patch.typed import MAP, Atom, ListType, MapType, TypeRef
 
 Errors = list[tuple[str, str]]
 """Paths, and what is wrong there."""
@@ -16,29 +16,32 @@ Errors = list[tuple[str, str]]
 def check(of: TypeRef, value: Any) -> None:
     """Raise a TypedError that tells everything that does not fit; duplicates in sets and list maps do not."""
     errors: Errors = []
-    _check(of, value, "", errors)
+    _check(of.atom, value, errors)
     if errors:
         told = [f"{path}: {message}" if path else message for path, message in errors]
         raise TypedError(told[0] if len(told) == 1 else "\n  ".join(["errors:", *told]))
 
 
-def _check(of: TypeRef, value: Any, path: str, errors: Errors) -> None:
-    atom = of.atom
-    kind = atom.kind_of(value)
-    if kind == MAP:
-        assert atom.map is not None
-        _check_map(atom.map, value, path, errors)
-    elif kind == LIST:
-        assert atom.list is not None
-        _check_list(atom.list, value, path, errors)
-    elif value is not None:
-        complaint = scalar_complaint(atom, value)
+def _check(atom: Atom, value: Any, errors: Errors) -> None:
+    """Paths of errors are relative to the value; they grow while the walk returns, so that what fits costs none."""
+    kind = value.__class__
+    if kind is dict and atom.map is not None:
+        _check_map(atom.map, value, errors)
+    elif kind is list and atom.list is not None:
+        _check_list(atom.list, value, errors)
+    elif kind is not str or atom.scalar != "string":
+        complaint = _complaint(atom, value)
         if complaint:
-            errors.append((path, complaint))
+            errors.append(("", complaint))
 
 
-def scalar_complaint(atom: Atom, value: Any) -> str:
-    scalar, kind = atom.scalar, type(value)
+def _complaint(atom: Atom, value: Any) -> str:
+    """What is wrong with a value that is neither a fitting map nor a fitting list."""
+    if value is None:
+        return ""
+    kind, scalar = value.__class__, atom.scalar
+    if scalar is None or (atom.map is not None and kind is list):
+        return f"expected {'map' if atom.fallback == MAP else 'list'}, got &{{{plain(value)}}}"
     if scalar == "string":
         return "" if kind is str else f"expected string, got &value.valueUnstructured{{Value:{literal(value)}}}"
     if scalar == "numeric":
@@ -48,38 +51,38 @@ def scalar_complaint(atom: Atom, value: Any) -> str:
     return f"expected any scalar, got &{{{plain(value)}}}" if kind is dict or kind is list else ""
 
 
-def _check_map(of: MapType, value: Any, path: str, errors: Errors) -> None:
-    if value is None:
-        return
-    if not isinstance(value, dict):
-        errors.append((path, f"expected map, got &{{{plain(value)}}}"))
-        return
+def _check_map(of: MapType, value: dict[str, Any], errors: Errors) -> None:
     fields, element = of.fields, of.element
     for key, item in value.items():
         field = fields.get(key, element)
         if field is None:
-            errors.append((f"{path}.{key}", "field not declared in schema"))
+            errors.append((f".{key}", "field not declared in schema"))
             return
-        _check(field, item, f"{path}.{key}", errors)
+        before = len(errors)
+        _check(field.atom, item, errors)
+        if len(errors) > before:
+            _below(f".{key}", errors, before)
 
 
-def _check_list(of: ListType, value: Any, path: str, errors: Errors) -> None:
-    if value is None:
-        return
-    if not isinstance(value, list):
-        errors.append((path, f"expected list, got &{{{plain(value)}}}"))
-        return
+def _below(step: str, errors: Errors, start: int) -> None:
+    errors[start:] = [(step + path, message) for path, message in errors[start:]]
+
+
+def _check_list(of: ListType, value: list[Any], errors: Errors) -> None:
     seen: set[str] = set()
+    inner = of.element.atom
     for position, item in enumerate(value):
-        step = f"[{position}]"
+        element = ""
         if of.associative:
             try:
                 element = element_of(of, item)
             except ItemError as error:
-                errors.append((path, f"element {position}: {error}"))
+                errors.append(("", f"element {position}: {error}"))
                 return
-            step = describe(element)
             if element in seen:
-                errors.append((path, f"duplicate entries for key {step}"))
+                errors.append(("", f"duplicate entries for key {describe(element)}"))
             seen.add(element)
-        _check(of.element, item, path + step, errors)
+        before = len(errors)
+        _check(inner, item, errors)
+        if len(errors) > before:
+            _below(describe(element) if element else f"[{position}]", errors, before)
