@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from herder.engine.patch.typed import TypeRef
     from herder.engine.schema import CompiledSchema
 
-OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+_OBJECT_META = "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+_OBJECT_FIELDS: Object = {
+    "apiVersion": {"type": "string"},
+    "kind": {"type": "string"},
+    "metadata": {"allOf": [{"$ref": _OBJECT_META}]},
+}
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)\Z")
 _ANYTHING: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
@@ -99,16 +104,23 @@ def _check_times(metadata: Object) -> None:
 
 def published_schema(schema: Object, kind: GroupVersionKind) -> Object:
     """The schema as OpenAPI shows it: type and object metadata filled in, and which kind it is."""
-    published = _with_type_meta(schema)
-    published["x-kubernetes-group-version-kind"] = [
-        {"group": kind.group, "version": kind.version, "kind": kind.kind},
-    ]
+    published = _published(schema)
+    published |= {"type": "object", "properties": {**published.get("properties", {}), **_OBJECT_FIELDS}}
+    published["x-kubernetes-group-version-kind"] = [{"group": kind.group, "kind": kind.kind, "version": kind.version}]
     return published
 
 
-def _with_type_meta(schema: Object) -> Object:
-    properties: dict[str, Any] = dict(schema.get("properties") or {})
-    properties["apiVersion"] = {"type": "string"}
-    properties["kind"] = {"type": "string"}
-    properties["metadata"] = {"$ref": f"#/components/schemas/{OBJECT_META}"}
-    return {**schema, "type": "object", "properties": properties}
+def _published(schema: Object) -> Object:
+    """A copy in which implied fields and types are written out, for readers that do not know what is implied."""
+    found = dict(schema)
+    if schema.get("properties"):
+        found["properties"] = {name: _published(inner) for name, inner in schema["properties"].items()}
+    for field in ("items", "additionalProperties"):
+        if isinstance(schema.get(field), dict):
+            found[field] = _published(schema[field])
+    if schema.get("x-kubernetes-int-or-string"):
+        found.setdefault("anyOf", [{"type": "integer"}, {"type": "string"}])
+    if schema.get("x-kubernetes-embedded-resource"):
+        found["properties"] = {**found.get("properties", {}), **_OBJECT_FIELDS}
+        found["required"] = [*dict.fromkeys([*(schema.get("required") or ()), "kind", "apiVersion"])]
+    return found
