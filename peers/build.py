@@ -52,6 +52,7 @@ PEERS = (
         stamp=True,
     ),
     Peer("informer", "kube", "k8s.io/kubernetes", "./informer"),
+    Peer("load", "kube", "k8s.io/kubernetes", "./load"),
     Peer("e2e", "kube", "k8s.io/kubernetes", "./e2e", stamp=True, test_binary=True),
     Peer("helm", "helm", "helm.sh/helm/v3", "helm.sh/helm/v3/cmd/helm"),
     Peer(
