@@ -41,7 +41,9 @@ def _problems(node: Node, path: str, compiler: RuleCompiler, *, resource: bool, 
         if not same(pruned, default):
             body = f"Invalid value: {shown(default)}: must not have unknown fields"
             found.append(FieldError("FieldValueInvalid", path, body))
-    wrong = objectmeta.validate_embedded(node, copied(default), path) if objectmeta.has_embedded(node) else []
+    wrong: list[FieldError] = []
+    if resource or objectmeta.has_embedded(node):
+        wrong = objectmeta.validate_embedded(node, copied(default), path, root=resource)
     wrong = wrong or validation.validate(node, default, base=path)
     if not wrong and has_rules(node):
         tree = RuleTree(node, compiler, root=resource)

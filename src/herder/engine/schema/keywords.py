@@ -15,7 +15,7 @@ from herder.engine.schema.nodes import META_FIELDS, Schema
 from herder.engine.schema.rule_costs import Cardinality, CostTotal, check_rules
 from herder.engine.schema.rules import RuleCompiler
 
-_TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
+_TYPES = ("array", "boolean", "integer", "number", "object", "string")
 _REASONS = ("FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired")
 _NEWLINES = re.compile(r"[\n\r]")
 

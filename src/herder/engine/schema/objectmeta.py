@@ -145,9 +145,11 @@ def _visit_embedded(node: Node | None, value: Any, path: str, visit: Visit) -> N
             _visit_embedded(node.items, item, f"{path}[{index}]", visit)
 
 
-def validate_embedded(node: Node, obj: Any, base: str = "") -> list[FieldError]:
-    """What is wrong with the type and metadata of embedded resources."""
+def validate_embedded(node: Node, obj: Any, base: str = "", *, root: bool = False) -> list[FieldError]:
+    """What is wrong with the type and metadata of embedded resources, and of the value itself if it is a resource."""
     errors: list[FieldError] = []
+    if root and not node.embedded and type(obj) is dict:
+        _validate_one(obj, base, errors)
     _visit_embedded(node, obj, base, lambda value, path: _validate_one(value, path, errors))
     return errors
 
@@ -200,8 +202,8 @@ def _validate_metadata(metadata: Object, path: str, errors: list[FieldError]) ->
         errors.extend(_invalid(f"{path}.labels", value, p) for p in names.label_value(value))
     for key in metadata.get("annotations") or {}:
         errors.extend(_invalid(f"{path}.annotations", key, p) for p in names.qualified_name(key.lower()))
-    for index, owner in enumerate(metadata.get("ownerReferences") or ()):
-        _validate_owner(owner, f"{path}.ownerReferences[{index}]", errors)
+    for owner in metadata.get("ownerReferences") or ():
+        _validate_owner(owner, f"{path}.ownerReferences", errors)
     for finalizer in metadata.get("finalizers") or ():
         errors.extend(_invalid(f"{path}.finalizers", finalizer, p) for p in names.qualified_name(finalizer))
 

@@ -31,7 +31,7 @@ class Cardinality:
         """For what the schema's values are made of."""
         if self.bound is None:
             return self
-        bound: int | None = 0
+        bound: int | None = 1
         if schema.get("type") == "object":
             bound = 1 if schema.get("additionalProperties") is None else schema.get("maxProperties")
         elif schema.get("type") == "array":
@@ -53,7 +53,8 @@ class CostTotal:
     def errors(self, path: str) -> list[FieldError]:
         if self._total <= SCHEMA_LIMIT:
             return []
-        heaviest = sorted(self._costs, key=lambda entry: -entry[0])[:_MOST_NAMED]
+        heavy = [entry for entry in self._costs if entry[0] >= SCHEMA_LIMIT // 100]
+        heaviest = sorted(heavy, key=lambda entry: -entry[0])[:_MOST_NAMED]
         why = "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema"
         total = "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema"
         return [

@@ -187,7 +187,7 @@ def _narrows_names_only(metadata: Schema) -> bool:
 
 
 def _is_int_or_string(any_of: Any) -> bool:
-    return any_of == _INT_OR_STRING
+    return bool(any_of == _INT_OR_STRING)
 
 
 # --- junctors may only narrow

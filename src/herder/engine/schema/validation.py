@@ -48,7 +48,7 @@ def validate(node: Node, value: Any, correlated: Correlated | None = None, *, ba
 
 
 def is_valid(node: Node, value: Any) -> bool:
-    return not _Validator("").check(node, value, "", None).errors
+    return not _Validator("").check(node, value, "").errors
 
 
 def _ratcheted(validator: _Validator, node: Node, value: Any, path: str, correlated: Correlated | None) -> Result:
@@ -60,7 +60,7 @@ class _Validator:
     def __init__(self, base: str) -> None:
         self._base = base
 
-    def check(self, node: Node, value: Any, path: str, correlated: Correlated | None) -> Result:
+    def check(self, node: Node, value: Any, path: str, correlated: Correlated | None = None) -> Result:
         result = Result()
         if value is None:
             self._type_of_null(node, path, result)
@@ -68,7 +68,7 @@ class _Validator:
             return result
         if node.types or node.format:
             result.matches += 1 + self._type(node, value, path, result)
-        self._junctors(node, value, path, correlated, result)
+        self._junctors(node, value, path, result)
         if isinstance(value, str):
             self._string(node, value, path, result)
             if node.format and formats.check_for(node.format):
@@ -137,21 +137,22 @@ class _Validator:
 
     # --- junctors
 
-    def _junctors(self, node: Node, value: Any, path: str, correlated: Correlated | None, result: Result) -> None:
+    def _junctors(self, node: Node, value: Any, path: str, result: Result) -> None:
+        # Inside junctors nothing is ratcheted: only the value as a whole can be let pass.
         if node.any_of:
-            self._any_of(node, value, path, correlated, result)
+            self._any_of(node, value, path, result)
         if node.one_of:
-            self._one_of(node, value, path, correlated, result)
+            self._one_of(node, value, path, result)
         if node.all_of:
-            self._all_of(node, value, path, correlated, result)
-        if node.negated is not None and not self.check(node.negated, value, path, correlated).errors:
+            self._all_of(node, value, path, result)
+        if node.negated is not None and not self.check(node.negated, value, path).errors:
             self._unplaced(result, f"{quote(path)} must not validate the schema (not)")
         result.matches += 1
 
-    def _any_of(self, node: Node, value: Any, path: str, correlated: Correlated | None, result: Result) -> None:
+    def _any_of(self, node: Node, value: Any, path: str, result: Result) -> None:
         best: Result | None = None
         for option in node.any_of:
-            outcome = self.check(option, value, path, correlated)
+            outcome = self.check(option, value, path)
             if not outcome.errors:
                 result.merge(outcome)
                 return
@@ -161,11 +162,11 @@ class _Validator:
         if best is not None:
             result.merge(best)
 
-    def _one_of(self, node: Node, value: Any, path: str, correlated: Correlated | None, result: Result) -> None:
+    def _one_of(self, node: Node, value: Any, path: str, result: Result) -> None:
         best: Result | None = None
         valid: list[Result] = []
         for option in node.one_of:
-            outcome = self.check(option, value, path, correlated)
+            outcome = self.check(option, value, path)
             if not outcome.errors:
                 valid.append(outcome)
                 best = None
@@ -179,10 +180,10 @@ class _Validator:
         if best is not None:
             result.merge(best)
 
-    def _all_of(self, node: Node, value: Any, path: str, correlated: Correlated | None, result: Result) -> None:
+    def _all_of(self, node: Node, value: Any, path: str, result: Result) -> None:
         failed = 0
         for option in node.all_of:
-            outcome = self.check(option, value, path, correlated)
+            outcome = self.check(option, value, path)
             failed += bool(outcome.errors)
             result.merge(outcome)
         if failed:
@@ -218,16 +219,17 @@ class _Validator:
         self._number_range(node, value, "Checked", path, result)
         factor, least, most = (node.schema.get(name) for name in ("multipleOf", "minimum", "maximum"))
         if factor is not None:
-            self._number_range(node, factor, "MultipleOf", path, result)
-            self._multiple(value, factor, path, result)
+            fits = self._number_range(node, factor, "MultipleOf", path, result)
+            self._multiple(value if fits else float(value), factor, path, result)
         if least is not None:
-            self._number_range(node, least, "Minimum boundary", path, result)
-            self._bound(node, value, least, path, result, upper=False)
+            fits = self._number_range(node, least, "Minimum boundary", path, result)
+            self._bound(node, value if fits else float(value), least, path, result, upper=False)
         if most is not None:
-            self._number_range(node, most, "Maximum boundary", path, result)
-            self._bound(node, value, most, path, result, upper=True)
+            fits = self._number_range(node, most, "Maximum boundary", path, result)
+            self._bound(node, value if fits else float(value), most, path, result, upper=True)
 
-    def _number_range(self, node: Node, value: float, what: str, path: str, result: Result) -> None:
+    def _number_range(self, node: Node, value: float, what: str, path: str, result: Result) -> bool:
+        """Whether a value, or a bound in the schema, is one of the schema's type. If not, all are compared as floats."""
         kind = node.types[0] if len(node.types) == 1 else ""
         if kind == "integer":
             bits = 32 if node.format == "int32" else 64
@@ -237,6 +239,7 @@ class _Validator:
         if not fits:
             shape = f"with format {node.format}" if node.format else "(default format)"
             self._unplaced(result, f"{what} value must be of type {kind} {shape} in {path}")
+        return fits
 
     def _multiple(self, value: float, factor: float, path: str, result: Result) -> None:
         whole = isinstance(value, int)
