@@ -167,3 +167,14 @@ async def test_the_recent_past_is_bounded_by_bytes_too(opener: Opener, monkeypat
         await store.write(put("a", "x" * 20))
     assert len(store._hub.recent) < 6
     assert len(await everything(store.watch("pods", since=0), 50)) == 50
+
+
+async def test_catching_up_ends_when_the_past_is_told_and_does_not_wait(opener: Opener) -> None:
+    store = opener()
+    await fill(store, "ab")
+    await store.close()
+    store = opener()
+    watch = store.watch("pods", since=0)
+    assert [event.revision for event in await watch.catch_up()] == [1, 2]
+    assert await watch.catch_up() == []
+    assert watch.progress() == 2

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from herder.engine.store.errors import StoreError, StoreLocked
-from herder.engine.store.files import replace_durably, sync_directory
+from herder.engine.store.files import make_directory, replace_durably, sync_directory
 
 RESERVE = 10_000
 LEAST_JUMP = 1_000_000
@@ -43,7 +43,7 @@ class Directory:
     """One opened directory, locked until `close`."""
 
     def __init__(self, path: Path) -> None:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(path)
         self.database = path / DATABASE
         self._high_water = path / "high-water"
         self._lock = _lock(path / "lock")
@@ -134,7 +134,7 @@ def finish_restore(path: Path) -> None:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a directory that no store has open."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_directory(path)
     lock = _lock(path / "lock")
     try:
         yield

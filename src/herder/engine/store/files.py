@@ -36,3 +36,13 @@ def sync_file(path: Path) -> None:
 
 def sync_directory(path: Path) -> None:
     sync_file(path)
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory for its owner alone, and those above it, unless they exist; what is made stays made."""
+    if path.is_dir():
+        return
+    if not path.parent.is_dir():
+        make_directory(path.parent)
+    path.mkdir(mode=0o700, exist_ok=True)
+    sync_directory(path.parent)

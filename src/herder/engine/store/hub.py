@@ -41,9 +41,7 @@ class Watch(AsyncIterator[list[Event]]):
         self._replay_to = 0
 
     async def __anext__(self) -> list[Event]:
-        if self._replay is not None and not self._ended and (batch := await self._next_from_disk(self._replay)):
-            return batch
-        while not self._queue:
+        while not (batch := await self.catch_up()):
             if self._ended:
                 if self._error is not None:
                     raise self._error
@@ -53,6 +51,12 @@ class Watch(AsyncIterator[list[Event]]):
                 await self._waiter
             finally:
                 self._waiter = None
+        return batch
+
+    async def catch_up(self) -> list[Event]:
+        """The next batch of what has happened already, from disk if need be; empty once all of it was handed out."""
+        if self._replay is not None and not self._ended and (batch := await self._next_from_disk(self._replay)):
+            return batch
         return self.take()
 
     async def _next_from_disk(self, replay: Replay) -> list[Event]:
@@ -190,7 +194,9 @@ def interested(event: Event) -> tuple[Wanted, ...]:
 def matches(event: Event, wanted: Wanted) -> bool:
     key = event.record.key
     resource, namespace, name = wanted
-    return (not resource or key[0] == resource) and (not namespace or key[1] == namespace) and (not name or key[2] == name)
+    return (
+        (not resource or key[0] == resource) and (not namespace or key[1] == namespace) and (not name or key[2] == name)
+    )
 
 
 def _held_by(event: Event) -> int:
