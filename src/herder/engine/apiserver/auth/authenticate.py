@@ -90,7 +90,8 @@ def bearer_token(headers: Mapping[str, str]) -> str:
 def _websocket_token(encoded: str) -> str:
     """Browsers cannot set headers on a WebSocket, so the token may come as the name of a protocol."""
     try:
-        return base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
+        padded = encoded + "=" * (-len(encoded) % 4)
+        return base64.b64decode(padded, altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):
         raise Unauthorized("Unauthorized") from None
 

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from msgspec import json
+
+from herder.engine.apiserver.audit import AuditLog, AuditRecord, event_of
+from herder.engine.apiserver.auth.access import AccessAttributes
+from herder.engine.client.wire import Query, Request, User
+
+WHEN = datetime(2026, 5, 1, 12, 0, 0, 123456, tzinfo=UTC)
+
+
+def record(number: int = 1, *, query: str = "", body: bytes = b"", code: int = 201) -> AuditRecord:
+    return AuditRecord(
+        audit_id=f"id-{number}",
+        request=Request(
+            "POST",
+            "/api/v1/namespaces/team/secrets",
+            query=Query.parse(query),
+            headers={"user-agent": "kubectl/v1.36.3", "authorization": "Bearer hunter2"},
+            body=body,
+            remote="192.0.2.1",
+        ),
+        attributes=AccessAttributes("create", "", "v1", "secrets", namespace="team"),
+        user=User("alice", groups=("dev",)),
+        received=WHEN,
+        completed=WHEN,
+        code=code,
+    )
+
+
+def test_an_event_says_who_did_what_and_how_it_ended() -> None:
+    assert event_of(record()) == {
+        "kind": "Event",
+        "apiVersion": "audit.k8s.io/v1",
+        "level": "Metadata",
+        "auditID": "id-1",
+        "stage": "ResponseComplete",
+        "requestURI": "/api/v1/namespaces/team/secrets",
+        "verb": "create",
+        "user": {"username": "alice", "groups": ["dev"]},
+        "sourceIPs": ["192.0.2.1"],
+        "userAgent": "kubectl/v1.36.3",
+        "objectRef": {"resource": "secrets", "namespace": "team", "apiVersion": "v1"},
+        "responseStatus": {"metadata": {}, "code": 201},
+        "requestReceivedTimestamp": "2026-05-01T12:00:00.123456Z",
+        "stageTimestamp": "2026-05-01T12:00:00.123456Z",
+    }
+
+
+def test_no_secret_is_written() -> None:
+    written = json.encode(event_of(record(query="token=hunter2&access_token=hunter2&limit=5", body=b"hunter2")))
+    assert b"hunter2" not in written
+    assert b"token=REDACTED&access_token=REDACTED&limit=5" in written
+
+
+def test_events_are_lines_in_a_file_only_its_owner_reads(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "logs" / "audit.log")
+    for number in range(1000):
+        log.record(record(number))
+    log.close()
+    lines = (tmp_path / "logs" / "audit.log").read_bytes().splitlines()
+    assert [json.decode(line)["auditID"] for line in lines] == [f"id-{number}" for number in range(1000)]
+    assert (tmp_path / "logs" / "audit.log").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_file_is_rotated_and_old_ones_are_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    for number in range(10):
+        log = AuditLog(path, max_bytes=1000, backups=2)
+        log.record(record(number))
+        log.close()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["audit.log", "audit.log.1", "audit.log.2"]
+    newest = path.read_bytes().splitlines()[-1]
+    assert json.decode(newest)["auditID"] == "id-9"
+    assert all(file.stat().st_size <= 1000 for file in tmp_path.iterdir())
+
+
+def test_a_disk_that_refuses_is_said_in_the_log_and_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "audit.log").mkdir()
+    log = AuditLog(tmp_path / "audit.log")
+    log.record(record())
+    log.close()
+    assert "cannot write" in caplog.text
+
+
+def test_impersonation_and_failures_are_shown() -> None:
+    failed = replace(
+        record(code=403),
+        impersonated=User("bob"),
+        status={"status": "Failure", "reason": "Forbidden", "message": "may repeat input", "code": 403},
+        annotations={"authorization.k8s.io/decision": "forbid"},
+    )
+    event = event_of(failed)
+    assert event["impersonatedUser"] == {"username": "bob"}
+    assert event["responseStatus"] == {"metadata": {}, "status": "Failure", "reason": "Forbidden", "code": 403}
+    assert event["annotations"] == {"authorization.k8s.io/decision": "forbid"}
