@@ -1,6 +1,6 @@
 """Schemas and values that a real kube-apiserver and this package are both asked about.
 
-Each case is one property of the `spec` of one custom resource, so that a single CustomResourceDefinition holds them all.
+Each case is one property of the `spec` of a custom resource, so that a single CustomResourceDefinition holds them all.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ CREATE: dict[str, Case] = {
     "intOrStringWrong": Case(INT_OR_STRING, 1.5),
     "intOrStringBoolean": Case(INT_OR_STRING, True),
     "intOrStringFits": Case(array(INT_OR_STRING), [1, "25%"]),
-    "intOrStringPattern": Case({**INT_OR_STRING, "anyOf": [{"type": "integer"}, {"type": "string"}], "pattern": "^a"}, "b"),
+    "intOrStringPattern": Case({**INT_OR_STRING, "anyOf": [INTEGER, STRING], "pattern": "^a"}, "b"),
     "anyOf": Case(obj({"a": INTEGER, "b": STRING}, anyOf=[{"required": ["a"]}, {"required": ["b"]}]), {}),
     "anyOfBest": Case(obj({"a": INTEGER, "b": STRING}, anyOf=[
         {"required": ["a"], "properties": {"a": {"minimum": 5}}}, {"required": ["b"]}]), {"a": 1}),
@@ -129,7 +129,8 @@ FORMATS: dict[str, list[str]] = {
     "email": ["a@b.c", "A B <a@b>", "x", "a@", "@b", '"a b"@c', "a@b, c@d", "a..b@c", "a@b (x)"],
     "hostname": ["a.example.com", "-a", "a_b", "localhost", "a.b.c1", "é.com", "a" * 64, "", "1.2.3.4", "a-.b.com"],
     "ipv4": ["1.2.3.4", "01.2.3.4", "1.2.3", "1.2.3.256", "::ffff:1.2.3.4", "a.b.c.d", "1.2.3.4 "],
-    "ipv6": ["::", "::1", "1:2:3:4:5:6:7:8", "1.2.3.4", "::ffff:1.2.3.4", "1::2::3", "fe80::1%eth0", "1:2:3:4:5:6:7", ":1"],
+    "ipv6": ["::", "::1", "1:2:3:4:5:6:7:8", "1.2.3.4", "::ffff:1.2.3.4", "1::2::3", "fe80::1%eth0", "1:2:3:4:5:6:7",
+             ":1"],
     "cidr": ["10.0.0.0/8", "10.0.0.0", "10.0.0.0/33", "::/0", "::/129", "010.0.0.0/8", "1.2.3.4/a", "1.2.3.4/08"],
     "mac": ["00:11:22:33:44:55", "00-11-22-33-44-55", "0011.2233.4455", "00:11:22:33:44", "00:11:22:33:44:5g",
             "02:00:5e:10:00:00:00:01"],
@@ -151,7 +152,8 @@ FORMATS: dict[str, list[str]] = {
                   "2014-12-15T24:30:20Z", "2014-12-15T19:30:20+02:00", "2014-12-15T19:30:20", "2014-12-15T19:30:60Z",
                   "2014-12-15T19:30:20Ztail"],
     "datetime": ["2014-12-15T19:30:20Z", "x"],
-    "duration": ["1h30m", "22 ns", "3 weeks", "1", "0", "-1.5h", "5 parsecs", "", "1d", "10 Hours", ".5s", "1µs", "x1s"],
+    "duration": ["1h30m", "22 ns", "3 weeks", "1", "0", "-1.5h", "5 parsecs", "", "1d", "10 Hours", ".5s", "1µs",
+                 "x1s"],
     "k8s-short-name": ["abc", "Abc", "-a", "a" * 64, "a.b"],
     "k8s-long-name": ["abc", "a.b", "a..b", "A.b", "a" * 254],
 }  # fmt: skip
@@ -264,7 +266,7 @@ SCHEMAS: dict[str, dict[str, Json]] = {
         "x-kubernetes-list-map-keys": ["a"], **rule("true")}])),
     "junctorFieldMissing": spec(obj({"a": STRING}, oneOf=[{"properties": {"b": {"minLength": 1}}}])),
     "junctorItemsMissing": spec({"type": "string", "not": {"items": {"minLength": 1}}}),
-    "junctorMetadata": root({"metadata": {"type": "object"}}, allOf=[{"properties": {"metadata": {"minProperties": 1}}}]),
+    "junctorMetadata": root({"metadata": obj({})}, allOf=[{"properties": {"metadata": {"minProperties": 1}}}]),
     "intOrString": spec({**INT_OR_STRING, "anyOf": [{"type": "integer"}, {"type": "string"}]}),
     "intOrStringAllOf": spec({**INT_OR_STRING, "allOf": [{"anyOf": [{"type": "integer"}, {"type": "string"}]}]}),
     "intOrStringReversed": spec({**INT_OR_STRING, "anyOf": [{"type": "string"}, {"type": "integer"}]}),
@@ -358,7 +360,7 @@ RULES: dict[str, Case] = {
     "ruleMissingKey": Case(obj({"a": INTEGER, "b": INTEGER}, **rule("self.a < self.b")), {"a": 2}),
     "ruleDivision": Case({"type": "integer", **rule("1 / self > 0", message="nonzero")}, 0),
     "ruleOverload": Case({**INT_OR_STRING, **rule("self + 1 > 1")}, "x"),
-    "messageExpression": Case({"type": "integer", **rule("self > 5", messageExpression="self > 3 ? 'high' : ' low '")}, 3),
+    "messageExpression": Case({"type": "integer", **rule("self > 5", messageExpression="self > 3 ? 'a' : ' b '")}, 3),
     "messageExpressionFails": Case({"type": "integer", **rule("self > 5", message="fixed",
         messageExpression="1 / (self - 3) > 0 ? 'a' : 'b'")}, 3),
     "messageExpressionEmpty": Case({"type": "integer", **rule("self > 5", messageExpression="''")}, 3),

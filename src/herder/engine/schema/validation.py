@@ -229,7 +229,7 @@ class _Validator:
             self._bound(node, value if fits else float(value), most, path, result, upper=True)
 
     def _number_range(self, node: Node, value: float, what: str, path: str, result: Result) -> bool:
-        """Whether a value, or a bound in the schema, is one of the schema's type. If not, all are compared as floats."""
+        """Whether a value, or a bound in the schema, is of the schema's type. If not, both are compared as floats."""
         kind = node.types[0] if len(node.types) == 1 else ""
         if kind == "integer":
             bits = 32 if node.format == "int32" else 64

@@ -1,0 +1,52 @@
+"""Schemas are refused for what a real kube-apiserver refuses them for, word for word; real ones are not refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from herder.engine.schema import check_structural, compile_schema
+from tests.engine.schema.cases import RULE_SCHEMAS, SCHEMAS, obj
+from tests.engine.schema.real_server import RECORDED
+
+ANSWERS = json.loads(RECORDED.read_text())
+ALL = {**SCHEMAS, **RULE_SCHEMAS}
+PATH = "spec.validation.openAPIV3Schema"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_schema_is_refused_as_by_a_real_server(name: str) -> None:
+    errors = check_structural(ALL[name], PATH)
+    assert sorted([error.kind, error.field, error.body] for error in errors) == ANSWERS["schemas"][name]
+
+
+def test_with_a_status_subresource_the_root_may_say_little() -> None:
+    errors = check_structural(obj({"status": obj({})}, maxProperties=5), PATH, status_subresource=True)
+    assert [error.field for error in errors] == [PATH]
+    assert "fields are allowed at the root of the schema if the status subresource is enabled" in errors[0].body
+
+
+@cache
+def cluster_api_definitions() -> list[Path]:
+    command = ["go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api@v1.13.4"]
+    cached = subprocess.run(["go", "env", "GOMODCACHE"], capture_output=True, text=True, check=True).stdout.strip()
+    directory = Path(cached) / "sigs.k8s.io" / "cluster-api@v1.13.4" / "config" / "crd" / "bases"
+    assert directory.is_dir(), f"missing; get it with: {' '.join(command)}"
+    return sorted(directory.glob("*.yaml"))
+
+
+def test_the_schemas_of_cluster_api_are_fine() -> None:
+    checked = 0
+    for path in cluster_api_definitions():
+        definition = yaml.load(path.read_text(), Loader=yaml.CSafeLoader)
+        for version in definition["spec"]["versions"]:
+            schema = version["schema"]["openAPIV3Schema"]
+            assert check_structural(schema, PATH) == [], (path.name, version["name"])
+            compile_schema(schema).validate({"apiVersion": "x/v1", "kind": "X", "metadata": {}})
+            checked += 1
+    assert checked > 20
