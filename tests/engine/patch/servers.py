@@ -141,6 +141,8 @@ class ModelServer:
     def _complete(self, obj: dict[str, Any]) -> None:
         self.schema.prune(obj)
         self.schema.default(obj)
+        # Metadata passes through a Go struct, which has no empty fields.
+        obj["metadata"] = {key: value for key, value in obj["metadata"].items() if value not in (None, {}, [])}
 
     def _prepare(self, new: dict[str, Any], subresource: str) -> None:
         """Each endpoint puts back what is not its own to change."""

@@ -122,6 +122,8 @@ def _compare_field(of: MapType, key: str, old: Any, new: Any, changed: FieldSet,
     field = of.fields.get(key, of.element)
     if _unchanged(field, old, new):
         return
+    if of.is_struct and (old is ABSENT or old is None) and (new is ABSENT or new is None):
+        return  # a struct does not tell null from nothing
     if old is ABSENT:
         changed["f:" + key] = presence(field, new)
     elif new is ABSENT:

@@ -7,13 +7,15 @@ relative to those that both have, as far as that can be known.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from functools import cmp_to_key
+from operator import itemgetter
 from typing import Any
 
 from herder.engine.patch.goformat import plain
 from herder.engine.patch.strategic_errors import StrategicPatchError, failed, go_kind
 
 Identity = Callable[[Any], Any]
+
+_SORTED_BY_INSERTION = 20
 
 
 def holds_maps(*lists: list[Any]) -> bool:
@@ -36,17 +38,25 @@ def check_against(patch: list[Any], wanted: list[Any], merge_key: str) -> None:
     """The items of the patch must all stand in the wanted order, and in that order."""
     if not wanted or not patch:
         return
-    position = 0
-    for item in patch:
+    items = [item for item in patch if not (merge_key and _deletes(item))]
+    at_item = at_wanted = 0
+    while at_item < len(items) and at_wanted < len(wanted):
+        item = items[at_item]
         if isinstance(item, dict) and "$patch" in item:
+            at_item += 1
             continue
-        while position < len(wanted) and not _same_key(item, wanted[position], merge_key):
-            position += 1
-        if position == len(wanted):
-            raise failed(
-                f"The order in patch list:\n{plain(patch)}\n doesn't match $setElementOrder list:\n{plain(wanted)}\n"
-            )
-        position += 1
+        at_item += _same_key(item, wanted[at_wanted], merge_key)
+        at_wanted += 1
+    if at_item < len(items) and at_wanted == len(wanted):
+        raise failed(
+            f"The order in patch list:\n{plain(patch)}\n doesn't match $setElementOrder list:\n{plain(wanted)}\n"
+        )
+
+
+def _deletes(item: Any) -> bool:
+    if not isinstance(item, dict):
+        raise failed(f"expected a map[string]interface {{}}, but received a {go_kind(item)}")
+    return item.get("$patch") == "delete"
 
 
 def _same_key(left: Any, right: Any, merge_key: str) -> bool:
@@ -88,11 +98,20 @@ def _positions(identities: Iterable[Any]) -> dict[Any, int]:
 
 
 def _stable(items: list[Any], positions: dict[Any, int], identity: Identity) -> list[Any]:
-    def compare(left: Any, right: Any) -> int:
-        at_left, at_right = positions.get(identity(left)), positions.get(identity(right))
-        return 0 if at_left is None or at_right is None else at_left - at_right
-
-    return sorted(items, key=cmp_to_key(compare))
+    """The items by their positions. An item without one counts as smaller than any that it is compared with, which is
+    no order at all: what the real server makes of that (it turns items around) depends on how it sorts, and is the
+    same here for lists as short as it sorts by insertion."""
+    places = [positions.get(identity(item), -1) for item in items]
+    if -1 not in places or len(items) > _SORTED_BY_INSERTION:
+        return [item for _, item in sorted(zip(places, items, strict=True), key=itemgetter(0))]
+    items = list(items)
+    for start in range(1, len(items)):
+        at = start
+        while at > 0 and (places[at] < places[at - 1] or -1 in (places[at], places[at - 1])):
+            items[at - 1 : at + 1] = items[at], items[at - 1]
+            places[at - 1 : at + 1] = places[at], places[at - 1]
+            at -= 1
+    return items
 
 
 def _weave(others: list[Any], asked: list[Any], live_at: dict[Any, int], identity: Identity) -> list[Any]:

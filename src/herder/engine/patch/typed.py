@@ -36,7 +36,7 @@ class ListType:
 class MapType:
     """An object: declared fields, and a type for the other keys where there may be some."""
 
-    __slots__ = ("atomic", "defaults", "element", "fields", "implied")
+    __slots__ = ("atomic", "defaults", "element", "fields", "implied", "is_struct")
 
     def __init__(
         self,
@@ -50,8 +50,10 @@ class MapType:
         self.element = element
         self.atomic = atomic
         self.defaults = defaults or {}
+        self.is_struct = implied is not None
+        """Whether this is a Go struct in the real server, in which every field is always there."""
         self.implied = implied or {}
-        """What a built-in's absent field is held to be: its Go struct has the zero value there, never nothing."""
+        """What an absent field of a struct is held to be: its zero value."""
 
     def type_of(self, key: str) -> TypeRef | None:
         return self.fields.get(key, self.element)
@@ -210,7 +212,8 @@ def _reference(schema: Schema, scope: _Scope, preserve: bool) -> TypeRef:
         found = named.atom.map
         if found is None:
             return named.atom
-        return Atom(map=MapType(found.fields, found.element, relationship == "atomic", found.defaults, found.implied))
+        implied = found.implied if found.is_struct else None
+        return Atom(map=MapType(found.fields, found.element, relationship == "atomic", found.defaults, implied))
 
     return TypeRef(resolve, (schema, scope.definitions))
 
