@@ -1,0 +1,40 @@
+"""Between the version that is stored and the version that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from herder.engine.apiserver.resources import Registry, Resource
+from herder.engine.apiserver.scope import Call
+from herder.engine.meta.kinds import Object
+
+
+def storage_api_version(resource: Resource, registry: Registry) -> str:
+    """How stored objects call themselves: by another group where another group's resource holds them."""
+    holder = registry.get(resource.stored_as) if resource.stored_as else None
+    owner = holder or resource
+    return owner.api_version(owner.storage_version)
+
+
+async def to_version(call: Call, objects: Sequence[Object]) -> list[Object]:
+    """Stored objects in the version that the request speaks."""
+    return await _converted(call.resource, objects, call.api_version)
+
+
+async def to_storage(call: Call, objects: Sequence[Object]) -> list[Object]:
+    """Objects of the request's version as they are stored."""
+    return await _converted(call.resource, objects, storage_api_version(call.resource, call.parts.registry))
+
+
+async def _converted(resource: Resource, objects: Sequence[Object], api_version: str) -> list[Object]:
+    if all(obj.get("apiVersion") == api_version for obj in objects):
+        return list(objects)
+    if resource.convert is not None:
+        return await resource.convert(objects, api_version)
+    return [{**obj, "apiVersion": api_version} for obj in objects]
+
+
+def needs_conversion(call: Call) -> bool:
+    """Whether stored bytes must be decoded to be shown in the request's version."""
+    stored = storage_api_version(call.resource, call.parts.registry)
+    return call.resource.convert is not None and stored != call.api_version

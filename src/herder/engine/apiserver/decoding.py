@@ -1,0 +1,85 @@
+"""From a body to an object of the resource's type: kinds checked, unknown and repeated fields told."""
+
+from __future__ import annotations
+
+from herder.engine.apiserver.bodies import expect_object, read_body
+from herder.engine.apiserver.options import WriteOptions
+from herder.engine.apiserver.resources import TypeModel
+from herder.engine.apiserver.scope import Call
+from herder.engine.meta.errors import BadRequest
+from herder.engine.meta.kinds import GroupKind, GroupVersionKind, Object
+
+
+def decode_object(call: Call, options: WriteOptions) -> Object:
+    """The request's object, without unknown fields and not yet defaulted."""
+    body = read_body(call.request, call.resource.kind, call.kind)
+    obj = expect_object(body.value, call.request, call.resource.kind)
+    check_kind(call, obj, call.kind)
+    obj, unknown = call.version.model.decode(obj)
+    tell_complaints(call, [*body.duplicates, *unknown], options, call.kind)
+    return obj
+
+
+def decode_as(call: Call, options: WriteOptions, kind: GroupVersionKind, model: TypeModel | None) -> Object:
+    """A body of another kind than the resource's own: what a subresource is sent."""
+    body = read_body(call.request, kind.kind, kind)
+    obj = expect_object(body.value, call.request, kind.kind)
+    obj.setdefault("apiVersion", kind.api_version)
+    obj.setdefault("kind", kind.kind)
+    unknown: list[str] = []
+    if model is not None:
+        obj, unknown = model.decode(obj)
+    tell_complaints(call, [*body.duplicates, *unknown], options, kind)
+    return obj
+
+
+def tell_complaints(call: Call, complaints: list[str], options: WriteOptions, kind: GroupVersionKind) -> None:
+    if not complaints or options.field_validation == "Ignore":
+        return
+    if options.field_validation == "Strict":
+        listed = ", ".join(complaints)
+        told = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
+        raise BadRequest(f"{told}strict decoding error: {listed}")
+    for complaint in complaints:
+        call.warn(complaint)
+
+
+def check_kind(call: Call, obj: Object, wanted: GroupVersionKind) -> None:
+    """The object is what the path says; where it does not say what it is, it is told."""
+    api_version, kind = obj.get("apiVersion"), obj.get("kind")
+    for name, value in (("apiVersion", api_version), ("kind", kind)):
+        if value is not None and not isinstance(value, str):
+            raise BadRequest(
+                f"the object provided is unrecognized (must be of type {wanted.kind}): couldn't get version/kind; "
+                f"json parse error: json: cannot unmarshal {_json_kind(value)} into Go struct field .{name} of type string"
+            )
+    if not api_version:
+        obj["apiVersion"] = api_version = wanted.api_version
+    if not kind:
+        obj["kind"] = kind = wanted.kind
+    if api_version == wanted.api_version and kind == wanted.kind:
+        return
+    raise BadRequest(_mismatch(call, api_version, kind, wanted))
+
+
+def _mismatch(call: Call, api_version: str, kind: str, wanted: GroupVersionKind) -> str:
+    group, _, version = api_version.rpartition("/")
+    if call.resource.custom:
+        if api_version != wanted.api_version:
+            return (
+                f"the API version in the data ({api_version}) does not match the expected API version "
+                f"({wanted.api_version})"
+            )
+        return f'the kind in the data ("{kind}") does not match the expected kind ("{wanted.kind}")'
+    told = f'{kind} in version "{version}" cannot be handled as a {wanted.kind}: '
+    known = call.parts.registry.by_kind(GroupKind(group, kind))
+    if known is None or version not in known.versions:
+        return f'{told}no kind "{kind}" is registered for version "{api_version}" in scheme "legacyscheme"'
+    if (group, kind) == (wanted.group, wanted.kind):
+        return f"the API version in the data ({api_version}) does not match the expected API version ({wanted.api_version})"
+    hub = wanted.group.partition(".")[0] or "core"
+    return f"{told}converting ({version}.{kind}) to ({hub}.{wanted.kind}): unknown conversion"
+
+
+def _json_kind(value: object) -> str:
+    return {bool: "bool", int: "number", float: "number", list: "array", dict: "object"}.get(type(value), "string")

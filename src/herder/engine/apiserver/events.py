@@ -1,0 +1,94 @@
+"""Watch events as lines of bytes, each made once for all watchers that read the same rendering."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from herder.engine.apiserver import tables
+from herder.engine.apiserver.conversion import needs_conversion, to_version
+from herder.engine.apiserver.negotiation import YAML
+from herder.engine.apiserver.rendering import content, partial, stored_content
+from herder.engine.apiserver.scope import Call
+from herder.engine.apiserver.stored import decode, encode, ordered
+from herder.engine.meta.errors import StatusError
+from herder.engine.meta.kinds import Object
+from herder.engine.store import Record
+
+_REMEMBERED = 4096
+
+
+class SharedLines:
+    """Lines that were costly to make, for the watchers that come to the same event a moment later."""
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
+
+    def get(self, key: tuple[object, ...]) -> bytes | None:
+        return self._lines.get(key)
+
+    def put(self, key: tuple[object, ...], line: bytes) -> None:
+        self._lines[key] = line
+        if len(self._lines) > _REMEMBERED:
+            self._lines.popitem(last=False)
+
+
+class EventWriter:
+    """Writes one watch's events. Tables carry their columns once, with the first event."""
+
+    def __init__(self, call: Call, shared: SharedLines) -> None:
+        self._call = call
+        self._shared = shared
+        self._spliced = not call.rendering.transform and call.rendering.media_type != YAML and not needs_conversion(call)
+        self._columns_sent = False
+
+    async def line(self, kind: str, record: Record) -> bytes:
+        """`{"type":…,"object":…}` and a newline. `record` carries the revision that the event shows."""
+        if self._spliced:
+            body = stored_content(self._call, record)
+            if body is not None:
+                return b'{"type":"' + kind.encode() + b'","object":' + body.rstrip(b"\n") + b"}\n"
+        call = self._call
+        first = call.rendering.transform == "Table" and not self._columns_sent
+        self._columns_sent = True
+        key = (kind, record.key, record.revision, call.rendering, call.api_version, first, id(call.resource))
+        known = self._shared.get(key)
+        if known is None:
+            (obj,) = await to_version(call, [decode(record)])
+            known = self._encoded(kind, self._transformed(obj, with_columns=first))
+            self._shared.put(key, known)
+        return known
+
+    def _transformed(self, obj: Object, *, with_columns: bool) -> Object:
+        call, rendering = self._call, self._call.rendering
+        if rendering.transform == "Table":
+            return tables.render(
+                call.resource,
+                call.version.name,
+                [obj],
+                now=call.parts.clock(),
+                include_object=rendering.include_object or "Metadata",
+                list_metadata={"resourceVersion": obj["metadata"].get("resourceVersion", "")},
+                with_columns=with_columns,
+            )
+        return partial(obj, rendering) if rendering.transform else ordered(obj)
+
+    def _encoded(self, kind: str, obj: Object) -> bytes:
+        event = {"type": kind, "object": obj}
+        if self._call.rendering.media_type == YAML:
+            return b"---\n" + content(event, self._call.rendering)
+        return encode(event) + b"\n"
+
+    def bookmark(self, revision: int, *, initial_events_end: bool = False) -> bytes:
+        call = self._call
+        metadata: Object = {"resourceVersion": str(revision)}
+        if initial_events_end:
+            metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
+        obj: Object = {"kind": call.resource.kind, "apiVersion": call.api_version, "metadata": metadata}
+        if call.rendering.transform == "Table":
+            obj = self._transformed(obj | {"metadata": {"name": "", "namespace": "", **metadata}}, with_columns=False)
+        elif call.rendering.transform:
+            obj = partial(obj, call.rendering)
+        return self._encoded("BOOKMARK", obj)
+
+    def error(self, error: StatusError) -> bytes:
+        return self._encoded("ERROR", error.to_status())

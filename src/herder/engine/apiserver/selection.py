@@ -1,0 +1,84 @@
+"""Which records a list or watch is about: label and field selectors over what the store holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from herder.engine.apiserver.options import ListOptions
+from herder.engine.apiserver.resources import Resource, Version
+from herder.engine.apiserver.scope import Call
+from herder.engine.apiserver.stored import decode, memo_of
+from herder.engine.meta.errors import BadRequest
+from herder.engine.meta.kinds import Object
+from herder.engine.meta.selectors import FieldSelector, LabelSelector
+from herder.engine.store import Record
+
+_OF_ALL = ("metadata.name", "metadata.namespace")
+
+
+class Selection:
+    """One request's selectors. `everything` is the common case that needs no look at the object."""
+
+    __slots__ = ("_call", "_extra", "_fields", "_labels", "everything", "name", "needs_object")
+
+    def __init__(self, call: Call, options: ListOptions) -> None:
+        self._call = call
+        self._labels: LabelSelector = options.labels
+        self._fields: FieldSelector = options.fields
+        check_fields(call.resource, call.version, options.fields)
+        self.name = options.fields.exact("metadata.name") or ""
+        self._extra = any(item.field not in _OF_ALL for item in options.fields.requirements)
+        self.everything = not options.labels and not options.fields
+
+    def matches(self, record: Record) -> bool:
+        if self.everything:
+            return True
+        if self._labels and not self._labels.matches(memo_of(record).labels):
+            return False
+        return not self._fields or self._fields.matches(self._fields_of(record))
+
+    def _fields_of(self, record: Record) -> Mapping[str, str]:
+        own = {"metadata.name": record.key.name, "metadata.namespace": record.key.namespace}
+        if not self._extra:
+            return own
+        memo = memo_of(record)
+        version = self._call.version.name
+        known = memo.fields.get(version) if memo.fields else None
+        if known is None:
+            known = selectable_fields(self._call.resource, self._call.version, decode(record))
+            memo.fields = {**(memo.fields or {}), version: known}
+        return {**known, **own}
+
+
+def selectable_fields(resource: Resource, version: Version, obj: Object) -> dict[str, str]:
+    fields = dict(resource.strategy.fields(obj))
+    for path in version.selectable:
+        fields[path.lstrip(".")] = _at(obj, path)
+    return fields
+
+
+def _at(obj: Object, path: str) -> str:
+    value: Any = obj
+    for step in path.strip(".").split("."):
+        value = value.get(step) if isinstance(value, dict) else None
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def check_fields(resource: Resource, version: Version, selector: FieldSelector) -> None:
+    if not selector:
+        return
+    known = {*_OF_ALL, *resource.strategy.fields({}), *(path.lstrip(".") for path in version.selectable)}
+    for item in selector.requirements:
+        if item.field not in known:
+            raise BadRequest(_unknown_field(resource, item.field))
+
+
+def _unknown_field(resource: Resource, field: str) -> str:
+    if resource.custom or resource.strategy.fields({}):
+        return f"field label not supported: {field}"
+    return f'"{field}" is not a known field selector: only "metadata.name", "metadata.namespace"'

@@ -1,0 +1,132 @@
+"""The embedded API server put together from its parts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from herder.engine.apiserver import builtin
+from herder.engine.apiserver.admission.default import Admission
+from herder.engine.apiserver.audit import AuditLog
+from herder.engine.apiserver.auth import bootstrap_policy
+from herder.engine.apiserver.auth.aggregation import RoleAggregator
+from herder.engine.apiserver.auth.authenticate import Authenticator
+from herder.engine.apiserver.auth.jwt import SigningKey
+from herder.engine.apiserver.auth.rbac import RbacAuthorizer
+from herder.engine.apiserver.auth.reviews import Reviews
+from herder.engine.apiserver.auth.token_request import TokenRequests
+from herder.engine.apiserver.auth.tokens import TokenIssuer, TokenVerifier
+from herder.engine.apiserver.bootstrap import bootstrap_objects
+from herder.engine.apiserver.crds import CrdController, DefinitionStrategy
+from herder.engine.apiserver.pipeline import ApiServer, Background
+from herder.engine.apiserver.pki import Pki
+from herder.engine.apiserver.resources import Registry, Resource
+from herder.engine.apiserver.scope import Parts
+from herder.engine.apiserver.stored import encode
+from herder.engine.client.wire import Request, Response, User
+from herder.engine.meta.kinds import GroupResource
+from herder.engine.store import Cipher, Store
+
+__all__ = ["ApiServer", "assemble"]
+
+_ENCRYPTED = frozenset({"secrets"})
+_DEFINITIONS = GroupResource("apiextensions.k8s.io", "customresourcedefinitions")
+_SERVICE_ACCOUNTS = GroupResource("", "serviceaccounts")
+_HISTORY_SECONDS = 24 * 3600.0
+
+
+async def assemble(
+    data_dir: Path | None,
+    *,
+    clock: Callable[[], datetime],
+    entropy: Callable[[int], bytes],
+    inline: bool = False,
+    pki: Pki | None = None,
+    retain: float = _HISTORY_SECONDS,
+) -> ApiServer:
+    """A started server over the store in `data_dir`, or over an empty one in memory (None).
+
+    Time and randomness come from the caller; `inline` commits on the calling thread, so that a simulation is one
+    thread and the same each time. `pki` is given by who also serves TLS with it.
+    """
+    store = _open_store(data_dir, clock, inline)
+    await bootstrap_policy.reconcile(store, now=clock(), entropy=entropy)
+    await bootstrap_objects(store, now=clock(), entropy=entropy)
+
+    pki = pki or Pki.load_or_create(data_dir / "pki" if data_dir else None, now=clock())
+    issuer = TokenIssuer(SigningKey(pki.service_accounts), entropy=entropy)
+    verifier = TokenVerifier(issuer, store, clock=clock)
+    authenticator = Authenticator(tokens=[verifier])
+    authorizer = RbacAuthorizer(store)
+    authorizer.load()
+    admission = Admission(store, authorizer, entropy=entropy)
+
+    registry = Registry(_resources(Reviews(authorizer, authenticator, verifier), TokenRequests(issuer)))
+    definitions = CrdController(store, registry, clock=clock)
+    definitions.load()
+
+    async def close() -> None:
+        await admission.close()
+        await store.close()
+
+    background: list[Background] = [authorizer.follow, RoleAggregator(store).run, definitions.run]
+    if data_dir is not None:
+        background.append(lambda: store.compact_by_age(retain))
+    server = ApiServer(
+        Parts(store, registry, authorizer, admission.chain, clock, entropy),
+        authenticator=authenticator,
+        audit=AuditLog(data_dir / "audit.log") if data_dir is not None else None,
+        background=background,
+        close=close,
+    )
+    _serve_issuer(server, issuer)
+    await server.start()
+    await asyncio.sleep(0)  # the followers take their places before the first request
+    return server
+
+
+def _open_store(data_dir: Path | None, clock: Callable[[], datetime], inline: bool) -> Store:
+    def seconds() -> float:
+        return clock().timestamp()
+
+    if data_dir is None:
+        return Store.open(None, clock=seconds, inline=inline)
+    data_dir.mkdir(parents=True, exist_ok=True)
+    cipher = Cipher.load_or_create(data_dir / "encryption.key")
+    return Store.open(
+        data_dir / "store", clock=seconds, cipher=cipher, encrypted=_ENCRYPTED.__contains__, inline=inline
+    )
+
+
+def _resources(reviews: Reviews, token_requests: TokenRequests) -> list[Resource]:
+    """The built-in resources, with what other parts answer for them."""
+    virtual = reviews.handlers()
+    token = token_requests.subresource()
+    found = []
+    for resource in builtin.resources():
+        name = resource.group_resource
+        if name in virtual:
+            resource = replace(resource, virtual=virtual[name])
+        elif name == _DEFINITIONS:
+            resource = resource.with_strategy(DefinitionStrategy())
+        elif name == _SERVICE_ACCOUNTS:
+            resource = replace(resource, subresources={**resource.subresources, token.name: token})
+        found.append(resource)
+    return found
+
+
+def _serve_issuer(server: ApiServer, issuer: TokenIssuer) -> None:
+    """What others need to verify our service-account tokens."""
+
+    async def configuration(request: Request, user: User) -> Response:
+        host = request.headers.get("host", "kubernetes.default.svc")
+        return Response(200, {"content-type": "application/json"}, encode(issuer.openid_configuration(f"https://{host}")))
+
+    async def keys(request: Request, user: User) -> Response:
+        return Response(200, {"content-type": "application/jwk-set+json"}, encode(issuer.key.jwks()))
+
+    server.add_route("/.well-known/openid-configuration", configuration)
+    server.add_route("/openid/v1/jwks", keys)

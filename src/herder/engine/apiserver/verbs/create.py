@@ -1,0 +1,155 @@
+"""create: a new object, by POST, or by a PUT or apply to a name that does not exist yet."""
+
+from __future__ import annotations
+
+from herder.engine.apiserver import stored
+from herder.engine.apiserver.admission.chain import CREATE, Attributes
+from herder.engine.apiserver.calls import VirtualCall
+from herder.engine.apiserver.conversion import to_storage
+from herder.engine.apiserver.decoding import decode_object
+from herder.engine.apiserver.limits import check_stored_size
+from herder.engine.apiserver.objectmeta import (
+    count_generation,
+    generated_name,
+    metadata_of,
+    settle_namespace,
+    validate_metadata,
+    wipe_system_fields,
+    without_repeated_owners,
+)
+from herder.engine.apiserver.options import WriteOptions, write_options
+from herder.engine.apiserver.ownership import check_after_admission, track
+from herder.engine.apiserver.rendering import answer, object_response
+from herder.engine.apiserver.scope import Call
+from herder.engine.client.wire import Response
+from herder.engine.meta.errors import BadRequest, already_exists, invalid
+from herder.engine.meta.kinds import Object
+from herder.engine.store import Put, Record, RevisionConflict
+
+_NAME_ATTEMPTS = 8
+
+
+async def create(call: Call) -> Response:
+    options = write_options(call.request.query, "CreateOptions")
+    if call.resource.virtual is not None:
+        return await _answer_virtual(call, options)
+    obj = decode_object(call, options)
+    metadata = metadata_of(obj)
+    wipe_system_fields(metadata)
+    settle_namespace(call, obj)
+    without_repeated_owners(call, obj)
+    default(call, obj)
+    drop_status(call, obj)
+    track(call, obj, None, options)
+    made = await create_object(call, obj, options)
+    return await object_response(call, made, 201)
+
+
+async def _answer_virtual(call: Call, options: WriteOptions) -> Response:
+    """Reviews: computed, answered, never stored."""
+    assert call.resource.virtual is not None
+    obj = decode_object(call, options)
+    default(call, obj)
+    asked = VirtualCall(
+        user=call.user,
+        namespace=call.info.namespace,
+        now=call.parts.clock(),
+        entropy=call.parts.entropy,
+        request=call.request,
+        dry_run=options.dry_run,
+        warnings=call.warnings,
+    )
+    told = await call.resource.virtual(obj, asked)
+    return answer(stored.ordered(told), call.rendering, 201)
+
+
+def default(call: Call, obj: Object) -> None:
+    call.version.model.default(obj)
+    call.resource.strategy.default(obj, call.context())
+
+
+def drop_status(call: Call, obj: Object) -> None:
+    """A status that only its subresource may write is left out of creates."""
+    if call.version.status and call.resource.strategy.has_status:
+        obj.pop("status", None)
+
+
+async def create_object(call: Call, obj: Object, options: WriteOptions) -> Record | Object:
+    """Admit, settle, validate and store an object that is decoded, defaulted and has its managers."""
+    attributes = Attributes(
+        operation=CREATE,
+        resource=call.resource,
+        version=call.version.name,
+        user=call.user,
+        name=obj["metadata"].get("name") or "",
+        namespace=call.info.namespace or (obj["metadata"].get("name") or "" if _is_namespace(call) else ""),
+        obj=obj,
+        options=options.as_kind("CreateOptions"),
+        dry_run=options.dry_run,
+        warnings=call.warnings,
+    )
+    managers = obj["metadata"].get("managedFields")
+    await call.parts.admission.admit(attributes)
+    obj = attributes.obj if attributes.obj is not None else obj
+    check_after_admission(obj, managers)
+    without_repeated_owners(call, obj, after_admission=True)
+
+    metadata = metadata_of(obj)
+    if metadata.get("resourceVersion") not in (None, "", "0"):
+        raise BadRequest("resourceVersion should not be set on objects to be created")
+    metadata.pop("resourceVersion", None)
+    base = metadata.get("generateName") if not metadata.get("name") else ""
+    metadata["uid"] = call.parts.uid()
+    metadata["creationTimestamp"] = call.parts.timestamp()
+    for attempt in range(1, _NAME_ATTEMPTS + 1):
+        if base:
+            metadata["name"] = generated_name(base, call.parts.entropy)
+        try:
+            return await _settle_and_store(call, obj, attributes, options)
+        except RevisionConflict:
+            if not base or attempt == _NAME_ATTEMPTS:
+                raise _exists(call, obj, generated=bool(base)) from None
+    raise AssertionError("unreachable")
+
+
+async def _settle_and_store(call: Call, obj: Object, attributes: Attributes, options: WriteOptions) -> Record | Object:
+    strategy = call.resource.strategy
+    context = call.context()
+    count_generation(obj, None, counts=strategy.counts_generations)
+    strategy.prepare_create(obj, context)
+    problems = list(
+        validate_metadata(obj["metadata"], namespaced=call.resource.namespaced, name_check=strategy.name_check)
+    )
+    problems += call.version.model.validate(obj, None)
+    problems += strategy.validate(obj, context)
+    if problems:
+        raise invalid(call.resource.group_kind, obj["metadata"].get("name") or "", problems)
+    for text in strategy.warnings(obj, None):
+        call.warn(text)
+    attributes.obj = obj
+    attributes.name = obj["metadata"]["name"]
+    await call.parts.admission.validate(attributes)
+
+    key = stored.key_of(call.resource, call.info.namespace, obj["metadata"]["name"])
+    (kept,) = await to_storage(call, [obj])
+    if options.dry_run:
+        current = call.parts.store.latest(key)
+        if current is not None:
+            raise RevisionConflict(key, current)
+        return obj
+    check_stored_size(kept)
+    (record,) = await call.parts.store.write(Put(key, stored.encoder(kept), 0))
+    return record
+
+
+def _exists(call: Call, obj: Object, *, generated: bool) -> Exception:
+    error = already_exists(call.group_resource, obj["metadata"]["name"])
+    if generated:
+        error.message += ", the server was not able to generate a unique name for the object"
+        error.details = {**(error.details or {}), "retryAfterSeconds": 1}
+        error.headers = {"retry-after": "1"}
+    return error
+
+
+def _is_namespace(call: Call) -> bool:
+    return call.resource.plural == "namespaces" and not call.resource.group

@@ -1,0 +1,195 @@
+"""delete: at once, or marked as going while finalizers, dependents or a grace period hold the object."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from herder.engine.apiserver import stored
+from herder.engine.apiserver.admission.chain import DELETE, Attributes
+from herder.engine.apiserver.conversion import to_version
+from herder.engine.apiserver.objectmeta import FOREGROUND, ORPHAN
+from herder.engine.apiserver.options import DeleteOptions, delete_options
+from herder.engine.apiserver.rendering import answer, object_response
+from herder.engine.apiserver.scope import Call
+from herder.engine.apiserver.verbs.update import vanishes
+from herder.engine.client.wire import Response
+from herder.engine.meta.errors import MODIFIED, conflict, not_found
+from herder.engine.meta.kinds import GroupResource, Object
+from herder.engine.patch.jsonpatch import same_json
+from herder.engine.store import Delete, Put, Record, RevisionConflict
+
+_ATTEMPTS = 50
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
+_JOBS_KEPT = (
+    "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set "
+    "propagationPolicy=Orphan to suppress this warning"
+)
+
+
+async def delete(call: Call) -> Response:
+    options = delete_options(call.request)
+    found, gone = await delete_object(call, options)
+    if gone and not call.resource.strategy.answers_deleted_object:
+        return answer(_success(call, found), call.rendering)
+    accepted = not gone and options.orphan_dependents is False
+    return await object_response(call, found, 202 if accepted else 200)
+
+
+def _success(call: Call, found: Record | Object) -> Object:
+    obj = stored.decode(found) if isinstance(found, Record) else found
+    details: Object = {"name": call.info.name}
+    if call.resource.group:
+        details["group"] = call.resource.group
+    details |= {"kind": call.resource.plural, "uid": obj["metadata"].get("uid", "")}
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
+
+
+async def delete_object(call: Call, options: DeleteOptions) -> tuple[Record | Object, bool]:
+    """The object's last state, and whether it is gone."""
+    if options.grace_period is not None and options.grace_period < 0:
+        options = replace(options, grace_period=1)
+    for _ in range(_ATTEMPTS):
+        current = call.parts.store.latest(call.key)
+        if current is None:
+            raise not_found(call.group_resource, call.info.name)
+        try:
+            return await _delete_current(call, options, current)
+        except RevisionConflict:
+            continue
+    raise conflict(call.group_resource, call.info.name, MODIFIED)
+
+
+async def _delete_current(call: Call, options: DeleteOptions, current: Record) -> tuple[Record | Object, bool]:
+    obj = stored.decode(current)
+    _check_preconditions(call, options, obj, current)
+    await _admit(call, options, current)
+    if not obj["metadata"].get("deletionTimestamp"):
+        call.resource.strategy.prepare_delete(obj, call.context())
+    graceful = _mark(call, options, obj)
+    if not graceful and vanishes_now(call, obj):
+        if options.dry_run:
+            return obj, True
+        obj = stored.decode(current)  # a DELETED event carries the object as it was
+        (record,) = await call.parts.store.write(Delete(current.key, stored.encoder(obj), current.revision))
+        return record, True
+    if same_json(obj, stored.decode(current)):
+        return current, False
+    if options.dry_run:
+        return (await to_version(call, [obj]))[0], False
+    (record,) = await call.parts.store.write(Put(current.key, stored.encoder(obj), current.revision))
+    return record, False
+
+
+def _check_preconditions(call: Call, options: DeleteOptions, obj: Object, current: Record) -> None:
+    uid, revision = obj["metadata"].get("uid", ""), str(current.revision)
+    named = GroupResource(call.resource.group, call.resource.kind)
+    if options.uid is not None and options.uid != uid:
+        why = (
+            f"the UID in the precondition ({options.uid}) does not match the UID in record ({uid}). The object might "
+            "have been deleted and then recreated"
+        )
+        raise conflict(named, call.info.name, why)
+    if options.resource_version is not None and options.resource_version != revision:
+        why = (
+            f"the ResourceVersion in the precondition ({options.resource_version}) does not match the ResourceVersion "
+            f"in record ({revision}). The object might have been modified"
+        )
+        raise conflict(named, call.info.name, why)
+
+
+async def _admit(call: Call, options: DeleteOptions, current: Record) -> None:
+    (old,) = await to_version(call, [stored.decode(current)])
+    attributes = Attributes(
+        operation=DELETE,
+        resource=call.resource,
+        version=call.version.name,
+        user=call.user,
+        name=call.info.name,
+        namespace=call.info.namespace,
+        old=old,
+        options=options.as_object(),
+        dry_run=options.dry_run,
+        warnings=call.warnings,
+    )
+    await call.parts.admission.admit(attributes)
+    await call.parts.admission.validate(attributes)
+
+
+# --- marking ------------------------------------------------------------------------------------------------------
+
+
+def _mark(call: Call, options: DeleteOptions, obj: Object) -> bool:
+    """Set what a delete sets, in place; whether someone else is to finish it within a grace period."""
+    metadata = obj["metadata"]
+    if metadata.get("deletionTimestamp") and metadata.get("deletionGracePeriodSeconds"):
+        return _shorten(call, options, metadata)
+    seconds = call.resource.strategy.grace_period(obj, options.grace_period)
+    graceful = seconds is not None and not metadata.get("deletionTimestamp")
+    _set_finalizers(call, options, metadata)
+    if graceful and seconds is not None:
+        _stamp(call, metadata, seconds)
+        return seconds > 0
+    if metadata.get("finalizers") or not call.resource.strategy.may_vanish(obj):
+        _stamp(call, metadata, 0)
+    return False
+
+
+def _stamp(call: Call, metadata: Object, seconds: int) -> None:
+    if not metadata.get("deletionTimestamp"):
+        when = call.parts.clock().astimezone(UTC) + timedelta(seconds=seconds)
+        metadata["deletionTimestamp"] = when.strftime(_TIME)
+        if metadata.get("generation"):
+            metadata["generation"] += 1
+    metadata["deletionGracePeriodSeconds"] = seconds
+
+
+def _shorten(call: Call, options: DeleteOptions, metadata: Object) -> bool:
+    """A second delete may only bring the end nearer."""
+    wanted, given = options.grace_period, metadata["deletionGracePeriodSeconds"]
+    if wanted is None or wanted >= given:
+        return True
+    now = call.parts.clock().astimezone(UTC).replace(microsecond=0)
+    end = datetime.strptime(metadata["deletionTimestamp"], _TIME).replace(tzinfo=UTC)
+    end += timedelta(seconds=wanted - given)
+    if end < now:
+        end, wanted = now, min(wanted, 1)
+    metadata["deletionTimestamp"] = end.strftime(_TIME)
+    metadata["deletionGracePeriodSeconds"] = wanted
+    return wanted > 0
+
+
+def _set_finalizers(call: Call, options: DeleteOptions, metadata: Object) -> None:
+    """Dependents are dealt with by the garbage collector, which is told by a finalizer."""
+    present = metadata.get("finalizers") or []
+    policy = _policy(call, options, present)
+    kept = [name for name in present if name not in (ORPHAN, FOREGROUND)]
+    if policy == "Orphan":
+        kept.append(ORPHAN)
+    elif policy == "Foreground":
+        kept.append(FOREGROUND)
+    if set(kept) == set(present):
+        return
+    if kept:
+        metadata["finalizers"] = kept
+    else:
+        metadata.pop("finalizers", None)
+
+
+def _policy(call: Call, options: DeleteOptions, finalizers: list[str]) -> str:
+    if options.propagation is not None:
+        return options.propagation
+    if options.orphan_dependents is not None:
+        return "Orphan" if options.orphan_dependents else "Background"
+    if ORPHAN in finalizers:
+        return "Orphan"
+    if FOREGROUND in finalizers:
+        return "Foreground"
+    policy = call.resource.strategy.default_propagation
+    if policy == "Orphan" and call.resource.plural == "jobs":
+        call.warn(_JOBS_KEPT)
+    return policy
+
+
+def vanishes_now(call: Call, obj: Object) -> bool:
+    return vanishes(call, {**obj, "metadata": {**obj["metadata"], "deletionTimestamp": "now"}})

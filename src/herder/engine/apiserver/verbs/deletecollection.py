@@ -1,0 +1,39 @@
+"""deletecollection: every object that the selectors choose, each deleted as a delete of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from herder.engine.apiserver.options import delete_options, list_options
+from herder.engine.apiserver.rendering import list_response
+from herder.engine.apiserver.scope import Call, rebound
+from herder.engine.apiserver.selection import Selection
+from herder.engine.apiserver.stored import decode
+from herder.engine.apiserver.verbs.delete import delete_object
+from herder.engine.client.wire import Response
+from herder.engine.meta.errors import NotFound
+from herder.engine.store import Record
+
+_AT_ONCE = 64  # deletions on their way together share commits
+
+
+async def delete_collection(call: Call) -> Response:
+    listing = list_options(call.request.query)
+    options = delete_options(call.request)
+    selection = Selection(call, listing)
+    records = call.parts.store.list(str(call.resource.storage), call.namespace)
+    chosen = [record for record in records if selection.matches(record)]
+    if listing.limit:
+        chosen = chosen[: listing.limit]
+    revision = str(call.parts.store.revision)
+
+    async def delete_one(record: Record) -> None:
+        try:
+            await delete_object(rebound(call, decode(record)), replace(options))
+        except NotFound:
+            pass  # someone else was faster
+
+    for start in range(0, len(chosen), _AT_ONCE):
+        await asyncio.gather(*(delete_one(record) for record in chosen[start : start + _AT_ONCE]))
+    return await list_response(call, chosen, {"resourceVersion": revision})

@@ -1,0 +1,136 @@
+"""patch: JSON patch, merge patch, strategic merge patch, and server-side apply."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from herder.engine.apiserver.bodies import Body, read_json, read_yaml
+from herder.engine.apiserver.decoding import check_kind
+from herder.engine.apiserver.objectmeta import metadata_of, settle_namespace
+from herder.engine.apiserver.options import WriteOptions, write_options
+from herder.engine.apiserver.ownership import applied
+from herder.engine.apiserver.rendering import object_response
+from herder.engine.apiserver.scope import Call
+from herder.engine.apiserver.stored import encode
+from herder.engine.apiserver.verbs.create import default
+from herder.engine.apiserver.verbs.update import Change, change_object, check_name
+from herder.engine.client.wire import Request, Response
+from herder.engine.meta.errors import BadRequest, UnsupportedMediaType, invalid, invalid_value, not_found
+from herder.engine.meta.kinds import GroupKind, Object
+from herder.engine.patch import apply_json_patch, apply_merge_patch, apply_strategic_patch
+
+JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+
+
+async def patch(call: Call) -> Response:
+    media_type = patch_type(call)
+    applies = media_type == APPLY_PATCH
+    options = write_options(call.request.query, "PatchOptions", applies=applies)
+    make = _apply(call, options) if applies else _patched(call, media_type, options)
+    change = Change(
+        make=make,
+        options=options,
+        subresource=call.info.subresource,
+        creates=applies and not call.info.subresource,
+        tracks=not applies,
+    )
+    changed = await change_object(call, change)
+    return await object_response(call, changed.found, 201 if changed.created else 200)
+
+
+def patch_type(call: Call) -> str:
+    accepted = [JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH]
+    if call.resource.custom:
+        accepted.remove(STRATEGIC_PATCH)
+    media_type = call.request.headers.get("content-type", "").partition(";")[0].strip()
+    if media_type not in accepted:
+        told = "the body of the request was in an unknown format - accepted media types include: "
+        raise UnsupportedMediaType(told + ", ".join(accepted))
+    return media_type
+
+
+def _apply(call: Call, options: WriteOptions) -> Callable[[Object | None], Awaitable[Object]]:
+    body = read_applied(call.request, call, options)
+
+    async def make(live: Object | None) -> Object:
+        obj = applied(call, live, body.value, options, call.info.subresource)
+        obj, _ = call.version.model.decode(obj)
+        return _settled(call, obj)
+
+    return make
+
+
+def read_applied(request: Request, call: Call, options: WriteOptions) -> Body:
+    try:
+        body = read_yaml(request.body)
+    except ValueError as error:
+        raise BadRequest(f"error decoding YAML: {error}") from None
+    if body.duplicates and options.field_validation != "Ignore":
+        told = "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n  "
+        if options.field_validation == "Strict":
+            raise BadRequest(told + "\n  ".join(body.duplicates))
+        for duplicate in body.duplicates:
+            call.warn(duplicate)
+    return body
+
+
+def _patched(call: Call, media_type: str, options: WriteOptions) -> Callable[[Object | None], Awaitable[Object]]:
+    body = read_patch(call.request)
+
+    async def make(old: Object | None) -> Object:
+        if old is None:
+            raise not_found(call.group_resource, call.info.name)
+        obj = apply_patch(media_type, old, body.value, call)
+        return _settled(call, _decoded(call, obj, body, options))
+
+    return make
+
+
+def read_patch(request: Request) -> Body:
+    try:
+        return read_json(request.body)
+    except ValueError as error:
+        raise BadRequest(f"error decoding patch: {error}") from None
+
+
+def apply_patch(media_type: str, old: Object, given: Any, call: Call) -> Any:
+    if media_type == JSON_PATCH:
+        return apply_json_patch(old, given)
+    if media_type == MERGE_PATCH:
+        return apply_merge_patch(old, given)
+    return apply_strategic_patch(old, given, call.version.model.merge_type.patch_schema)
+
+
+def _decoded(call: Call, obj: Any, body: Body, options: WriteOptions) -> Object:
+    """The patched document as an object of the type; what does not fit is blamed on the patch."""
+    if not isinstance(obj, dict):
+        raise _blame(obj, "the patched document is not an object")
+    try:
+        check_kind(call, obj, call.kind)
+        decoded, unknown = call.version.model.decode(obj)
+    except BadRequest as error:
+        raise _blame(obj, error.message) from None
+    prefix = "json patch " if isinstance(body.value, list) else ""
+    complaints = [*(prefix + duplicate for duplicate in body.duplicates), *unknown]
+    if complaints and options.field_validation == "Strict":
+        raise _blame(obj, f"strict decoding error: {', '.join(complaints)}")
+    if options.field_validation == "Warn":
+        for complaint in complaints:
+            call.warn(complaint)
+    return decoded
+
+
+def _blame(obj: Any, why: str) -> Exception:
+    return invalid(GroupKind("", ""), "", [invalid_value("patch", encode(obj).decode(), why)])
+
+
+def _settled(call: Call, obj: Object) -> Object:
+    metadata_of(obj)
+    settle_namespace(call, obj)
+    check_name(call, obj)
+    default(call, obj)
+    return obj

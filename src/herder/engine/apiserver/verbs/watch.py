@@ -1,0 +1,156 @@
+"""watch: what happens to a collection from a revision on, as a stream that ends by its own clock.
+
+A client that reads too slowly, or whose revision was compacted, is told `410 Expired` inside the stream and lists
+again: no event is ever left out silently.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from herder.engine.apiserver.events import EventWriter, SharedLines
+from herder.engine.apiserver.negotiation import JSON, YAML
+from herder.engine.apiserver.options import ListOptions, list_options, revision_of, unreadable_revision
+from herder.engine.apiserver.scope import Call
+from herder.engine.apiserver.selection import Selection
+from herder.engine.client.wire import Response
+from herder.engine.meta.errors import Expired
+from herder.engine.store import Compacted, Event, Overflow, Record, Watch
+
+_BOOKMARK_SECONDS = 60.0
+_SHORTEST, _LONGEST = 1800, 3600  # seconds, where the client names no timeout
+_LINES_AT_ONCE = 500
+
+
+async def watch(call: Call, shared: SharedLines, stopping: asyncio.Event) -> Response:
+    options = list_options(call.request.query, watch=True)
+    try:
+        wanted = revision_of(options.resource_version)
+    except ValueError as error:
+        raise unreadable_revision(error) from None
+    stream = _Stream(call, options, Selection(call, options), wanted, EventWriter(call, shared), stopping)
+    media_type = JSON if call.rendering.media_type != YAML else YAML
+    return Response(200, {"content-type": media_type}, stream=stream.lines())
+
+
+class _Stream:
+    """One watch: the initial state where it is asked for, then events, then bookmarks when nothing happens."""
+
+    def __init__(
+        self,
+        call: Call,
+        options: ListOptions,
+        selection: Selection,
+        wanted: int | None,
+        writer: EventWriter,
+        stopping: asyncio.Event,
+    ) -> None:
+        self._call = call
+        self._options = options
+        self._selection = selection
+        self._writer = writer
+        self._stopping = stopping
+        store = call.parts.store
+        self._revision = store.revision
+        self._initial = options.send_initial if options.send_initial is not None else not wanted
+        self._initial_records = self._matching_now() if self._initial else []
+        self._skip_to = wanted or 0  # a revision that is still to come
+        self._error: Expired | None = None
+        self._watch: Watch | None = None
+        since = self._revision if self._initial or not wanted else min(wanted, self._revision)
+        name = selection.name if call.namespace or not call.resource.namespaced else ""
+        try:
+            self._watch = store.watch(str(call.resource.storage), call.namespace, name, since=since)
+        except Compacted as error:
+            self._error = Expired(f"too old resource version: {wanted} ({error.compacted})")
+
+    def _matching_now(self) -> list[Record]:
+        store, call = self._call.parts.store, self._call
+        records = store.list(str(call.resource.storage), call.namespace)
+        return [record for record in records if self._selection.matches(record)]
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        try:
+            if self._watch is None:
+                assert self._error is not None
+                yield self._writer.error(self._error)
+                return
+            async for chunk in self._initial_lines():
+                yield chunk
+            async for chunk in self._follow(self._watch):
+                yield chunk
+        finally:
+            if self._watch is not None:
+                self._watch.close()
+
+    async def _initial_lines(self) -> AsyncIterator[bytes]:
+        records = self._initial_records
+        for start in range(0, len(records), _LINES_AT_ONCE):
+            batch = records[start : start + _LINES_AT_ONCE]
+            yield b"".join([await self._writer.line("ADDED", record) for record in batch])
+        self._initial_records = []
+        if self._options.send_initial and self._options.allow_bookmarks:
+            yield self._writer.bookmark(self._revision, initial_events_end=True)
+
+    async def _follow(self, watch: Watch) -> AsyncIterator[bytes]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._seconds()
+        next_bookmark = loop.time() + _BOOKMARK_SECONDS
+        told = self._revision
+        ended = asyncio.ensure_future(self._stopping.wait())
+        ended.add_done_callback(lambda _: watch.close())
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout_at(min(deadline, next_bookmark)):
+                        batch = await anext(watch)
+                except TimeoutError:
+                    progress = watch.progress()
+                    if self._options.allow_bookmarks and progress > told:
+                        told = progress
+                        yield self._writer.bookmark(progress)
+                    if loop.time() >= deadline:
+                        return
+                    next_bookmark = loop.time() + _BOOKMARK_SECONDS
+                    continue
+                lines = [line for event in batch if (line := await self._line(event))]
+                if lines:
+                    yield b"".join(lines)
+        except StopAsyncIteration:
+            return
+        except (Overflow, Compacted):
+            yield self._writer.error(Expired("too old resource version: the watch fell too far behind"))
+        finally:
+            ended.cancel()
+
+    def _seconds(self) -> float:
+        if self._options.timeout:
+            return float(max(self._options.timeout, 0))
+        spread = int.from_bytes(self._call.parts.entropy(2), "big") / 65535
+        return _SHORTEST + spread * (_LONGEST - _SHORTEST)
+
+    async def _line(self, event: Event) -> bytes:
+        """The event as this watch sees it: an object that starts or stops matching comes or goes."""
+        if event.revision <= self._skip_to and self._skip_to > self._revision:
+            return b""
+        selection = self._selection
+        if selection.everything:
+            kind = "DELETED" if event.deleted else "MODIFIED" if event.previous is not None else "ADDED"
+            return await self._writer.line(kind, event.record)
+        matches = not event.deleted and selection.matches(event.record)
+        matched = event.previous is not None and selection.matches(event.previous)
+        if matches:
+            return await self._writer.line("MODIFIED" if matched else "ADDED", event.record)
+        if not matched:
+            return b""
+        if event.deleted or event.previous is None:
+            return await self._writer.line("DELETED", event.record)
+        return await self._writer.line("DELETED", _as_of(event.previous, event.revision))
+
+
+def _as_of(previous: Record, revision: int) -> Record:
+    """The last state that matched, carrying the revision of the change that ended it."""
+    old, new = str(previous.revision).encode(), str(revision).encode()
+    value = previous.value.replace(b'"resourceVersion":"' + old + b'"', b'"resourceVersion":"' + new + b'"', 1)
+    return Record(previous.key, revision, previous.created, value)
