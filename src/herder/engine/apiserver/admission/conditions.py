@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +10,13 @@ from herder.engine.apiserver.admission.chain import Attributes
 from herder.engine.apiserver.admission.matching import Invocation
 from herder.engine.apiserver.admission.objects import NAMESPACES, Objects
 from herder.engine.apiserver.admission.review import request_of
-from herder.engine.apiserver.auth.access import Authorizer
+from herder.engine.apiserver.auth.access import AccessAttributes, Authorizer
+from herder.engine.apiserver.auth.users import service_account_user
 from herder.engine.meta.kinds import Object
 
 if TYPE_CHECKING:
     from herder.engine.schema.cel import Program
+    from herder.engine.schema.cel.library.authorizer import Decision, Question
 
 
 class ConditionError(ValueError):
@@ -31,18 +33,51 @@ class Context:
     authorizer: Authorizer
     _bindings: dict[str, Any] = field(default_factory=dict)
 
-    def bindings(self) -> Mapping[str, Any]:
+    def bindings(self) -> dict[str, Any]:
         if not self._bindings:
+            from herder.engine.schema.cel.library.authorizer import Authorizer as Asking
+            from herder.engine.schema.cel.library.authorizer import Question, ResourceCheck
+
             attributes = self.attributes
             request = request_of(attributes, self.invocation, obj=None, old=None, uid="")
-            shown = {name: request[name] for name in request if name not in ("uid", "object", "oldObject")}
+            about = Question(
+                group=attributes.resource.group,
+                resource=attributes.resource.plural,
+                subresource=attributes.subresource,
+                namespace=attributes.namespace,
+                name=attributes.name,
+            )
             self._bindings = {
                 "object": attributes.obj,
                 "oldObject": attributes.old,
-                "request": shown,
+                "request": {name: request[name] for name in request if name not in ("uid", "object", "oldObject")},
                 "namespaceObject": self._namespace(),
+                "authorizer": Asking(self._decide),
+                "authorizer.requestResource": ResourceCheck(self._decide, about),
             }
         return self._bindings
+
+    def _decide(self, question: Question) -> Decision:
+        """Answers an expression that asks what the caller, or a service account, may do."""
+        from herder.engine.schema.cel.library.authorizer import Decision
+
+        user = self.attributes.user
+        if question.service_account is not None:
+            user = service_account_user(*question.service_account)
+        decision = self.authorizer.authorize(
+            user,
+            AccessAttributes(
+                question.verb,
+                question.group,
+                "*",
+                question.resource,
+                subresource=question.subresource,
+                namespace=question.namespace,
+                name=question.name,
+                path=question.path,
+            ),
+        )
+        return Decision(decision.allowed, decision.reason)
 
     def _namespace(self) -> Object | None:
         attributes = self.attributes

@@ -11,6 +11,7 @@ import msgspec
 
 from herder.engine.apiserver.admission.chain import Attributes
 from herder.engine.apiserver.admission.matching import Invocation
+from herder.engine.apiserver.admission.objects import NAMESPACES
 from herder.engine.apiserver.auth.policy import quoted
 from herder.engine.apiserver.auth.users import user_info
 from herder.engine.meta.errors import StatusError
@@ -41,8 +42,10 @@ def request_of(
         request["subResource"] = request["requestSubResource"] = attributes.subresource
     if attributes.name:
         request["name"] = attributes.name
-    if attributes.namespace:
-        request["namespace"] = attributes.namespace
+    # A Namespace counts as living in itself.
+    namespace = attributes.name if resource.group_resource == NAMESPACES else attributes.namespace
+    if namespace:
+        request["namespace"] = namespace
     kind = _OPTIONS.get(attributes.operation)
     given = {"kind": kind, "apiVersion": "meta.k8s.io/v1"} if kind else {}
     request |= {
