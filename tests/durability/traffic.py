@@ -96,7 +96,7 @@ class Traffic:
 
     async def run(self, prepare: Callable[[Store], None] = lambda store: None) -> None:
         # Small thresholds, so that a short life meets checkpoints and many steps of compaction.
-        checkpoint.WHEN_IDLE, checkpoint.WHEN_BUSY, compaction.STEP = 100_000, 400_000, 20
+        checkpoint.BULK, compaction.STEP = 200_000, 20
         store = open_store(self._directory)
         prepare(store)
         self._report(Opened(store.revision, store.compacted))

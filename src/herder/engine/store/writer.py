@@ -24,8 +24,6 @@ from herder.engine.store.records import Event, Record
 MOST_AT_ONCE = 2_048
 """Writes taken into one transaction: bounds how long the first of them waits for the last."""
 
-_IDLE_SECONDS = 0.5
-
 
 class Write(NamedTuple):
     """Changes on their way to disk, and who waits for them."""
@@ -55,7 +53,7 @@ class InlineWriter:
     """Commits before `submit` returns: for stores in memory and for deterministic simulation."""
 
     def __init__(self, database: Database, directory: Directory | None, publish: Publish) -> None:
-        self._log = _Log(database, directory)
+        self._log = _Log(database, directory, aside=False)
         self._publish = publish
 
     def submit(self, write: Write) -> None:
@@ -71,14 +69,14 @@ class InlineWriter:
             chore.done.set_result(None)
 
     async def close(self) -> None:
-        self._log.checkpoints.finish(self._log.database)
+        self._log.checkpoints.finish()
 
 
 class ThreadWriter:
     """Commits on a thread of its own. The loop is told once for each transaction."""
 
     def __init__(self, database: Database, directory: Directory | None, publish: Publish) -> None:
-        self._log = _Log(database, directory)
+        self._log = _Log(database, directory, aside=True)
         self._publish = publish
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queue: SimpleQueue[Write | Chore | None] = SimpleQueue()
@@ -106,7 +104,7 @@ class ThreadWriter:
         if self._thread is not None:
             self._queue.put(None)
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
-        self._log.checkpoints.finish(self._log.database)
+        self._log.checkpoints.finish()
 
     def _run(self) -> None:
         while not self._closing:
@@ -115,16 +113,14 @@ class ThreadWriter:
                 self._tell(self._publish, writes, failure)
             if self._chores:
                 self._step()
-            self._log.checkpoints.step(self._log.database, idle=self._queue.empty())
         for chore in self._chores:
             self._tell(_cancel, chore.done)
 
     def _take(self) -> list[Write]:
-        """All that waits. Sleeps until there is something, but wakes for housekeeping that is due."""
+        """All that waits. Sleeps until there is something, unless there is housekeeping to do."""
         writes: list[Write] = []
-        timeout = 0.0 if self._chores else _IDLE_SECONDS if self._log.checkpoints.due else None
         try:
-            item = self._queue.get(timeout=timeout) if timeout != 0.0 else self._queue.get_nowait()
+            item = self._queue.get(block=not self._chores)
             while True:
                 if item is None:
                     self._closing = True
@@ -158,9 +154,11 @@ class ThreadWriter:
 class _Log:
     """The commits themselves, the same for both writers. The first that fails is the last that is tried."""
 
-    def __init__(self, database: Database, directory: Directory | None) -> None:
+    def __init__(self, database: Database, directory: Directory | None, *, aside: bool) -> None:
         self.database = database
-        self.checkpoints = Checkpoints(on_disk=directory is not None)
+        self.checkpoints = Checkpoints(
+            database.connection, directory.database if directory is not None else None, aside=aside
+        )
         self._directory = directory
         self._failure: StoreFailed | None = None
 
