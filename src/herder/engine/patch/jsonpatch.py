@@ -8,7 +8,7 @@ is split at slashes whatever comes before the first one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -53,18 +53,20 @@ _ABSENT: Any = object()
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
-def apply_json_patch(doc: Any, ops: Sequence[Any]) -> Any:
+def apply_json_patch(doc: Any, ops: Any) -> Any:
     """The document after all operations, or the error of the first that does not apply; `doc` and `ops` stay as they
     are, so a patch can be tried again on a newer object."""
     check_operations(ops)
     state = _Patching(copy_json(doc))
-    for op in ops:
+    for op in ops or ():
         state.apply(op)
     return state.doc
 
 
 def check_operations(ops: Any) -> None:
     """Refuse what does not decode into operations, before any of them runs."""
+    if ops is None:
+        return
     if not isinstance(ops, list):
         raise _undecodable(ops, "Go value of type []handlers.jsonPatchOp")
     for op in ops:

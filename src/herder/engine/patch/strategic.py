@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from herder.engine.meta.errors import StatusError
 from herder.engine.patch import strategic_order as order
 from herder.engine.patch.goformat import plain
-from herder.engine.patch.jsonpatch import copy_json
+from herder.engine.patch.jsonpatch import copy_json, json_kind
 from herder.engine.patch.patchschema import PatchSchema, Strategy
 from herder.engine.patch.strategic_errors import (
     BAD_PRIMITIVE_LIST,
@@ -32,8 +31,11 @@ SET_ORDER = "$setElementOrder"
 
 def apply_strategic_patch(doc: dict[str, Any], patch: Any, schema: PatchSchema) -> dict[str, Any]:
     """The document with the patch merged in; neither is changed. Raises a StatusError as the server answers it."""
+    if patch is None:
+        return doc
     if not isinstance(patch, dict):
-        raise StatusError("invalid JSON document", code=400, reason="BadRequest")
+        target = "Go value of type map[string]interface {}"
+        raise StrategicPatchError(f"json: cannot unmarshal {json_kind(patch)} into {target}")
     return _merge_map(copy_json(doc), copy_json(patch), schema)
 
 
