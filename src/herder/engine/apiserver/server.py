@@ -61,7 +61,6 @@ async def assemble(
     verifier = TokenVerifier(issuer, store, clock=clock)
     authenticator = Authenticator(tokens=[verifier])
     authorizer = RbacAuthorizer(store)
-    authorizer.load()
     admission = Admission(store, authorizer, entropy=entropy)
 
     registry = Registry(_resources(Reviews(authorizer, authenticator, verifier), TokenRequests(issuer)))
@@ -69,10 +68,11 @@ async def assemble(
     definitions.load()
 
     async def close() -> None:
+        authorizer.close()
         await admission.close()
         await store.close()
 
-    background: list[Background] = [authorizer.follow, RoleAggregator(store).run, definitions.run]
+    background: list[Background] = [RoleAggregator(store).run, definitions.run]
     if data_dir is not None:
         background.append(lambda: store.compact_by_age(retain))
     server = ApiServer(
