@@ -30,9 +30,7 @@ APIS = {
     "node.v1": "node/v1", "flowcontrol.v1": "flowcontrol/v1", "resource.v1": "resource/v1",
 }  # fmt: skip
 PACKAGES: dict[str, tuple[str, str]] = {
-    **{
-        short: (f"k8s.io/api@{STAGING}/{path}", f"io.k8s.api.{path.replace('/', '.')}") for short, path in APIS.items()
-    },
+    **{short: (f"k8s.io/api@{STAGING}/{path}", f"io.k8s.api.{path.replace('/', '.')}") for short, path in APIS.items()},
     "apiextensions.v1": (
         f"k8s.io/apiextensions-apiserver@{STAGING}/pkg/apis/apiextensions/v1",
         "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1",
@@ -153,7 +151,7 @@ def go_types(directory: Path, short: str) -> tuple[dict[str, Any], dict[str, str
             if fields and name[0].isupper():
                 structs[name] = fields
         for name, underlying in _NAMED.findall(text) + [
-            pair for block in _GROUPED.findall(text) for pair in re.findall(r"^\s+(\w+)\s+(\w+)$", block, re.M)
+            pair for block in _GROUPED.findall(text) for pair in re.findall(r"^\s+(\w+)\s+(\w+)$", block, re.MULTILINE)
         ]:
             if name[0].isupper() and f"{package}.{name}" not in LEAVES:
                 types[name] = resolve(underlying)

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 — one object a line reads better than one field a line
 """Objects with as little and as much in them as shows what the server fills in: one or more of each built-in kind."""
 
 from __future__ import annotations

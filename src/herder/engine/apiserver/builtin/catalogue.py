@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from herder.engine.apiserver.builtin import data
+from herder.engine.apiserver.builtin import conversions, data, subresources
+from herder.engine.apiserver.builtin.strategies import strategy_for
 from herder.engine.apiserver.builtin.types import BuiltinType
 from herder.engine.apiserver.resources import Resource, ScalePaths, Subresource, Version
-from herder.engine.apiserver.strategy import PLAIN
 from herder.engine.meta.kinds import GroupResource, GroupVersionKind
 
 _SCALE = ScalePaths(".spec.replicas", ".status.replicas", ".status.selector")
+_SCALE_BY_LABELS = ScalePaths(".spec.replicas", ".status.replicas", ".spec.selector")
 _STORED_AS = {GroupResource("events.k8s.io", "events"): GroupResource("", "events")}
+_CONVERSIONS = {
+    GroupResource("events.k8s.io", "events"): conversions.convert_events,
+    GroupResource("autoscaling", "horizontalpodautoscalers"): conversions.convert_autoscalers,
+}
 
 
 def resources() -> list[Resource]:
@@ -31,9 +36,10 @@ def _resource(row: data.ResourceRow) -> Resource:
         short_names=row.short_names,
         categories=row.categories,
         verbs=row.verbs,
-        strategy=PLAIN,
+        strategy=strategy_for(name, _status_struct(row)),
         subresources=_subresources(row),
         stored_as=_STORED_AS.get(name),
+        convert=_CONVERSIONS.get(name),
     )
 
 
@@ -46,5 +52,15 @@ def _version(row: data.ResourceRow, version: str) -> Version:
     )
 
 
+def _status_struct(row: data.ResourceRow) -> str:
+    if "status" not in row.subresources:
+        return ""
+    return f"{data.package_of(row.group, row.versions[0])}.{row.kind}Status"
+
+
 def _subresources(row: data.ResourceRow) -> dict[str, Subresource]:
-    return {}
+    handlers = subresources.HANDLERS.get(GroupResource(row.group, row.plural), {})
+    return {
+        name: Subresource(name, GroupVersionKind(*row.subresources[name].kind), row.subresources[name].verbs, handler)
+        for name, handler in handlers.items()
+    }

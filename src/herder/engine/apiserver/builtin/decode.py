@@ -30,7 +30,9 @@ class _Field:
         # Values of this very Python type need no look inside.
         self.exact: type | None = {"string": str, "bool": bool}.get(go_type.kind)
         is_object = go_type.kind in {"struct", "leaf"}
-        self.keep_empty = go_type.pointer or not omitted or is_object
+        # Storage makes no difference between an empty list and none, so neither do answers: both are null.
+        is_collection = go_type.kind in {"slice", "map", "bytes"}
+        self.keep_empty = go_type.pointer or is_object or not (omitted or is_collection)
         self.always = not omitted or ("z" not in omitted and is_object and not go_type.pointer)
         self.zero: Callable[[], Any] = zero_of(go_type)
 
@@ -168,7 +170,7 @@ def _slice(name: str, element: GoType) -> Decode:
 
 def _map(name: str, element: GoType) -> Decode:
     exact = {"string": str, "bool": bool}.get(element.kind)
-    decode = decoder(element)
+    decode = decoder(element) if name != "v1.ResourceList" else (lambda item, _: leaves.resource_quantity(item))
     zero = (lambda: "") if element.kind == "bytes" else zero_of(element)
 
     def decode_map(value: Any, unknown: Unknown) -> Any:

@@ -12,6 +12,8 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
+from herder.engine.meta import quantity as quantities
+
 
 class Mismatch(Exception):
     """A JSON value of the wrong type. Structs on the way out add where it was."""
@@ -63,14 +65,19 @@ def int_or_string(value: Any) -> int | str:
 
 
 def quantity(value: Any) -> str:
-    from herder.engine.meta import quantity as quantities
-
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise Unreadable(quantities.FORMAT_COMPLAINT)
     try:
-        return quantities.canonical(str(value))
+        return quantities.canonical(value if isinstance(value, str) else str(value))
     except ValueError as error:
         raise Unreadable(str(error)) from None
+
+
+def resource_quantity(value: Any) -> str:
+    """A quantity in a list of resources, which knows no fractions below a thousandth: those are rounded up."""
+    text = quantity(value)
+    amount = quantities.parse(text)
+    if amount.scale >= -3:
+        return text
+    return quantities.canonical(f"{amount.scaled(-3)}m")
 
 
 # --- times ------------------------------------------------------------------------------------------------------
@@ -193,18 +200,14 @@ def byte_string(value: Any) -> str:
         return base64.b64encode(bytes(integer(item, "uint8", "uint8") for item in value)).decode()
     if not isinstance(value, str):
         raise Mismatch(json_kind(value), "[]uint8")
-    if "\n" in value or "\r" in value:
-        value = value.replace("\n", "").replace("\r", "")
-    match = _BASE64.match(value)
+    text = value.replace("\n", "").replace("\r", "")
+    match = _BASE64.match(text)
     assert match is not None
-    if match.end() != len(value):
-        raise Unreadable(f"illegal base64 data at input byte {_corrupt_at(value, match.end())}")
-    if value.endswith("="):  # bits beyond the last byte are dropped
-        try:
-            return base64.b64encode(binascii.a2b_base64(value)).decode()
-        except binascii.Error:
-            raise Unreadable(f"illegal base64 data at input byte {max(len(value) - 4, 0)}") from None
-    return value
+    if match.end() != len(text):
+        raise Unreadable(f"illegal base64 data at input byte {_corrupt_at(text, match.end())}")
+    if text.endswith("="):  # bits beyond the last byte are dropped
+        return base64.b64encode(binascii.a2b_base64(text)).decode()
+    return text
 
 
 def _corrupt_at(value: str, start: int) -> int:

@@ -90,6 +90,10 @@ def _value_walk(go_type: GoType, above: frozenset[str]) -> Walk | None:
     each = _value_walk(go_type.element, above)
     if each is None:
         return None
-    if go_type.kind == "slice":
-        return lambda items: [each(item) for item in items] and None
-    return lambda entries: [each(item) for item in entries.values()] and None
+    is_map = go_type.kind == "map"
+
+    def walk_all(values: Any) -> None:
+        for value in values.values() if is_map else values:
+            each(value)
+
+    return walk_all

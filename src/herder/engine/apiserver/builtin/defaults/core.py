@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 from herder.engine.apiserver.builtin.defaults.fill import Fill, fill_absent, fill_empty, filling
 from herder.engine.meta.kinds import Object
 
@@ -35,6 +37,15 @@ def _session_affinity(spec: Object) -> None:
         config = spec.get("sessionAffinityConfig") or {}
         if (config.get("clientIP") or {}).get("timeoutSeconds") is None:
             spec["sessionAffinityConfig"] = {"clientIP": {"timeoutSeconds": _CLIENT_IP_SECONDS}}
+
+
+def secret(obj: Object) -> None:
+    """`stringData` is only a way to write: it is folded into `data`."""
+    fill_empty(obj, type="Opaque")
+    plain = obj.pop("stringData", None)
+    if plain:
+        encoded = {key: base64.b64encode(value.encode()).decode() for key, value in plain.items()}
+        obj["data"] = {**(obj.get("data") or {}), **encoded}
 
 
 def namespace(obj: Object) -> None:
@@ -84,7 +95,7 @@ BY_STRUCT: dict[str, Fill] = {
     "core.v1.Namespace": namespace,
     "core.v1.NamespaceStatus": filling(fill_empty, phase="Active"),
     "core.v1.NodeStatus": node_status,
-    "core.v1.Secret": filling(fill_empty, type="Opaque"),
+    "core.v1.Secret": secret,
     "core.v1.ReplicationController": replication_controller,
     "core.v1.LimitRangeItem": limit_range_item,
     "core.v1.PersistentVolume": persistent_volume,

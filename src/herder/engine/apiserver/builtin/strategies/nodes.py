@@ -1,0 +1,180 @@
+"""Nodes, volumes and claims on them, certificate requests."""
+
+from __future__ import annotations
+
+import copy
+
+from herder.engine.apiserver.builtin.strategies import checks
+from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
+from herder.engine.apiserver.builtin.strategies.checks import Errors, checked, unchanged
+from herder.engine.apiserver.strategy import Context
+from herder.engine.meta import names, quantity
+from herder.engine.meta.errors import duplicate, forbidden_field, invalid_value, not_supported, required
+from herder.engine.meta.kinds import Object
+
+_ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
+
+
+class NodeStrategy(BuiltinStrategy):
+    """A node may be made with its status in one go, which is how kubelets and tests register them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def prepare_update(self, obj: Object, old: Object, context: Context) -> None:
+        kept = "spec" if context.subresource == "status" else "status"
+        obj[kept] = copy.deepcopy(old.get(kept, {}))
+
+    def validate(self, obj: Object, context: Context) -> Errors:
+        spec = obj.get("spec") or {}
+        seen: set[tuple[str, str]] = set()
+        for position, taint in enumerate(spec.get("taints") or ()):
+            at, key, effect = f"spec.taints[{position}]", taint.get("key", ""), taint.get("effect", "")
+            yield from checked(key, f"{at}.key", names.qualified_name)
+            yield from checked(taint.get("value", ""), f"{at}.value", names.label_value)
+            effects = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+            yield from checks.one_of(effect, f"{at}.effect", effects)
+            if (key, effect) in seen:
+                yield duplicate(at, taint)
+            seen.add((key, effect))
+        for position, block in enumerate(spec.get("podCIDRs") or ()):
+            yield from checks.cidr(block, f"spec.podCIDRs[{position}]")
+
+    def validate_update(self, obj: Object, old: Object, context: Context) -> Errors:
+        new, before = obj.get("spec") or {}, old.get("spec") or {}
+        if before.get("podCIDRs") and new.get("podCIDRs") != before["podCIDRs"]:
+            yield forbidden_field("spec.podCIDRs", 'node updates may not change podCIDR except from "" to valid')
+        if before.get("providerID") and new.get("providerID") != before["providerID"]:
+            complaint = 'node updates may not change providerID except from "" to valid'
+            yield forbidden_field("spec.providerID", complaint)
+
+    def fields(self, obj: Object) -> dict[str, str]:
+        return {"spec.unschedulable": "true" if obj.get("spec", {}).get("unschedulable") else "false"}
+
+
+class PersistentVolumeStrategy(BuiltinStrategy):
+    def __init__(self) -> None:
+        super().__init__(status="core.v1.PersistentVolumeStatus")
+
+    def prepare_create(self, obj: Object, context: Context) -> None:
+        now = context.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        obj["status"] = {"phase": "Pending", "lastPhaseTransitionTime": now}
+        _protect(obj, "kubernetes.io/pv-protection")
+
+    def validate(self, obj: Object, context: Context) -> Errors:
+        spec = obj.get("spec") or {}
+        yield from _access_modes(spec.get("accessModes"), "spec.accessModes")
+        capacity = spec.get("capacity") or {}
+        if not capacity:
+            yield required("spec.capacity")
+        elif "storage" not in capacity or len(capacity) > 1:
+            yield not_supported("spec.capacity", capacity, ["storage"])
+        elif quantity.parse(capacity["storage"]).sign <= 0:
+            yield invalid_value("spec.capacity[storage]", capacity["storage"], "must be greater than zero")
+        policy = spec.get("persistentVolumeReclaimPolicy")
+        if policy not in {"Delete", "Recycle", "Retain"}:
+            at = "spec.persistentVolumeReclaimPolicy"
+            yield not_supported(at, policy, ["Delete", "Recycle", "Retain"])
+
+    def validate_update(self, obj: Object, old: Object, context: Context) -> Errors:
+        new, before = obj.get("spec") or {}, old.get("spec") or {}
+        yield from unchanged(new.get("volumeMode"), before.get("volumeMode"), "spec.volumeMode")
+
+
+class PersistentVolumeClaimStrategy(BuiltinStrategy):
+    def __init__(self) -> None:
+        super().__init__(status="core.v1.PersistentVolumeClaimStatus")
+
+    def prepare_create(self, obj: Object, context: Context) -> None:
+        obj["status"] = {"phase": "Pending"}
+        _protect(obj, "kubernetes.io/pvc-protection")
+
+    def validate(self, obj: Object, context: Context) -> Errors:
+        spec = obj.get("spec") or {}
+        yield from _access_modes(spec.get("accessModes"), "spec.accessModes")
+        wanted = (spec.get("resources") or {}).get("requests") or {}
+        if "storage" not in wanted:
+            yield required("spec.resources[storage]")
+        elif quantity.parse(wanted["storage"]).sign <= 0:
+            yield invalid_value("spec.resources[storage]", wanted["storage"], "must be greater than zero")
+        yield from checks.selector(spec.get("selector"), "spec.selector")
+        if spec.get("storageClassName"):
+            yield from checked(spec["storageClassName"], "spec.storageClassName", names.dns1123_subdomain)
+
+    def validate_update(self, obj: Object, old: Object, context: Context) -> Errors:
+        if context.subresource:
+            return
+        changeable = ("resources", "volumeAttributesClassName")
+        new = {key: value for key, value in (obj.get("spec") or {}).items() if key not in changeable}
+        before = {key: value for key, value in (old.get("spec") or {}).items() if key not in changeable}
+        if not before.get("volumeName"):  # binding fills it in
+            new.pop("volumeName", None)
+        if new != before:
+            complaint = (
+                "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound "
+                "claims\n"
+            )
+            yield forbidden_field("spec", complaint)
+
+
+def _protect(obj: Object, finalizer: str) -> None:
+    finalizers = obj["metadata"].setdefault("finalizers", [])
+    if finalizer not in finalizers:
+        finalizers.append(finalizer)
+
+
+def _access_modes(modes: list[str] | None, path: str) -> Errors:
+    if not modes:
+        yield required(path, "at least 1 access mode is required")
+    for mode in modes or ():
+        if mode not in _ACCESS_MODES:
+            yield not_supported(path, mode, _ACCESS_MODES)
+    if modes and "ReadWriteOncePod" in modes and len(modes) > 1:
+        complaint = "may not use ReadWriteOncePod with other access modes"
+        yield forbidden_field(path, complaint)
+
+
+class CertificateRequestStrategy(BuiltinStrategy):
+    def __init__(self) -> None:
+        super().__init__(status="certificates.v1.CertificateSigningRequestStatus")
+
+    def prepare_create(self, obj: Object, context: Context) -> None:
+        """Who asks is what the server saw, not what the request says of itself."""
+        super().prepare_create(obj, context)
+        spec, user = obj["spec"], context.user
+        spec["username"] = user.name
+        for key, value in (("uid", user.uid), ("groups", list(user.groups))):
+            if value:
+                spec[key] = value
+            else:
+                spec.pop(key, None)
+        if user.extra:
+            spec["extra"] = {key: list(values) for key, values in user.extra.items()}
+        else:
+            spec.pop("extra", None)
+
+    def prepare_update(self, obj: Object, old: Object, context: Context) -> None:
+        if context.subresource not in {"status", "approval"}:
+            obj["status"] = copy.deepcopy(old.get("status", {}))
+        obj["spec"] = copy.deepcopy(old["spec"])
+
+    def validate(self, obj: Object, context: Context) -> Errors:
+        spec = obj.get("spec") or {}
+        if not spec.get("request"):
+            yield required("spec.request", "PEM block type must be CERTIFICATE REQUEST")
+        if not spec.get("usages"):
+            yield required("spec.usages", "usages must be provided")
+        signer = spec.get("signerName", "")
+        if not signer:
+            yield required("spec.signerName")
+        elif "/" not in signer:
+            complaint = "must be a fully qualified domain and path of the form 'example.com/signer-name'"
+            yield invalid_value("spec.signerName", signer, complaint)
+        seconds = spec.get("expirationSeconds")
+        if seconds is not None and seconds < 600:
+            yield invalid_value(
+                "spec.expirationSeconds", seconds, "may not specify a duration less than 600 seconds (10 minutes)"
+            )
+
+    def fields(self, obj: Object) -> dict[str, str]:
+        return {"spec.signerName": obj.get("spec", {}).get("signerName", "")}
