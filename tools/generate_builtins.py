@@ -125,6 +125,7 @@ def without_prose(schema: Any, *, names: bool = False) -> Any:
 
 _IMPORT = re.compile(r'^\s*(?:import\s+)?(\w+\s+)?"(k8s\.io/[^"]+)"', re.MULTILINE)
 _STRUCT = re.compile(r"^type (\w+) struct \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
+_EMPTY = re.compile(r"^type (\w+) struct ?\{\s*\}", re.MULTILINE)
 _NAMED = re.compile(r"^type (\w+) (?!struct\b|interface\b|func\b)([^\n/={]+?)\s*(?://.*)?$", re.MULTILINE)
 _GROUPED = re.compile(r"^type \((.*?)^\)", re.MULTILINE | re.DOTALL)
 _FIELD = re.compile(r"^\s*(?:(\w+)\s+)?([*\[\]\w.]+)\s+`([^`]*)`", re.MULTILINE)
@@ -150,6 +151,7 @@ def go_types(directory: Path, short: str) -> tuple[dict[str, Any], dict[str, str
             fields = [field for field in struct_fields(body, resolve) if field]
             if fields and name[0].isupper():
                 structs[name] = fields
+        structs |= {name: [] for name in _EMPTY.findall(text) if name[0].isupper()}
         for name, underlying in _NAMED.findall(text) + [
             pair for block in _GROUPED.findall(text) for pair in re.findall(r"^\s+(\w+)\s+(\w+)$", block, re.MULTILINE)
         ]:

@@ -20,7 +20,9 @@ from herder.engine.apiserver.auth.reviews import Reviews
 from herder.engine.apiserver.auth.token_request import TokenRequests
 from herder.engine.apiserver.auth.tokens import TokenIssuer, TokenVerifier
 from herder.engine.apiserver.bootstrap import bootstrap_objects
+from herder.engine.apiserver.collectors import Collectors
 from herder.engine.apiserver.crds import CrdController, DefinitionStrategy
+from herder.engine.apiserver.inprocess import InProcess
 from herder.engine.apiserver.pipeline import ApiServer, Background
 from herder.engine.apiserver.pki import Pki
 from herder.engine.apiserver.resources import Registry, Resource
@@ -83,6 +85,15 @@ async def assemble(
         close=close,
     )
     _serve_issuer(server, issuer)
+    collectors = Collectors(
+        store,
+        registry,
+        lambda user: InProcess(server, user),
+        clock=clock,
+        ca=pki.authority.certificate_pem,
+        issue=issuer.legacy_token,
+    )
+    server.background.append(collectors.run)
     await server.start()
     await asyncio.sleep(0)  # the followers take their places before the first request
     return server

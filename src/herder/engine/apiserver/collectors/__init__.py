@@ -36,16 +36,22 @@ class Collectors:
         ca: bytes,
         issue: IssueToken,
     ) -> None:
-        def hands(account: str) -> Hands:
-            return Hands(store, registry, act_as(_controller(account)), name=account)
-
         self._store = store
-        self._make = lambda: (
-            GarbageCollector(hands("generic-garbage-collector")),
-            NamespaceCollector(hands("namespace-controller"), clock),
-            AccountCollector(hands("service-account-controller"), ca=ca, issue=issue),
+        self._registry = registry
+        self._act_as = act_as
+        self._clock = clock
+        self._ca = ca
+        self._issue = issue
+
+    def _hands(self, account: str) -> Hands:
+        return Hands(self._store, self._registry, self._act_as(_controller(account)), name=account)
+
+    def _make(self) -> tuple[GarbageCollector, NamespaceCollector, AccountCollector]:
+        return (
+            GarbageCollector(self._hands("generic-garbage-collector")),
+            NamespaceCollector(self._hands("namespace-controller"), self._clock),
+            AccountCollector(self._hands("service-account-controller"), ca=self._ca, issue=self._issue),
         )
-        self._expiry = EventExpiry(hands("ttl-controller"), clock)
 
     async def run(self) -> None:
         """Until cancelled. When the watch cannot keep up, everything is looked at afresh."""
@@ -65,7 +71,7 @@ class Collectors:
                         collector.seen(Event(record.revision, record, None, deleted=False))
                 for collector in collectors:
                     tasks.create_task(collector.work())
-                tasks.create_task(self._expiry.work())
+                tasks.create_task(EventExpiry(self._hands("ttl-controller"), self._clock).work())
                 async for batch in watch:
                     for event in batch:
                         for collector in collectors:

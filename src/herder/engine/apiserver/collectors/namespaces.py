@@ -131,7 +131,8 @@ def _conditions(
         ("NamespaceDeletionContentFailure", "False", "ContentDeleted",
          "All content successfully deleted, may be waiting on finalization"),
         ("NamespaceContentRemaining", "False", "ContentRemoved", "All content successfully removed"),
-        ("NamespaceFinalizersRemaining", "False", "ContentHasNoFinalizers", "All content-preserving finalizers finished"),
+        ("NamespaceFinalizersRemaining", "False", "ContentHasNoFinalizers",
+         "All content-preserving finalizers finished"),
     ]  # fmt: skip
     if failures:
         wanted[2] = ("NamespaceDeletionContentFailure", "True", "ContentDeletionFailed", "; ".join(failures[:5]))

@@ -1,0 +1,80 @@
+"""The process that `herder up` is: store, API server, HTTPS front, settings, controllers, in the order they start."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+from herder.cli import parts
+from herder.engine.apiserver.http import HttpFront
+from herder.engine.apiserver.inprocess import InProcess
+from herder.engine.apiserver.pki import Pki
+from herder.engine.apiserver.server import ApiServer, assemble
+from herder.engine.client.client import Client
+from herder.engine.client.wire import User
+
+CONTROLLERS = User("system:serviceaccount:herder-system:herder", groups=("system:masters", "system:authenticated"))
+
+
+class Serving:
+    def __init__(
+        self, directory: Path, host: str, port: int, *, advertise: tuple[str, ...] = (), example: bool = False
+    ) -> None:
+        self._directory = directory
+        self._host = host
+        self._port = port
+        self._advertise = advertise
+        self._example = example
+        self._tasks: list[asyncio.Task[Any]] = []
+        self.url = ""
+        self.kubeconfig = directory / "kubeconfig"
+
+    async def start(self) -> None:
+        """Ready when this returns: the kubeconfig is written last."""
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        now = parts.wall_clock()
+        hosts = tuple(dict.fromkeys((*self._advertise, self._host)))
+        pki = Pki.load_or_create(self._directory / "pki", now=now, hosts=hosts)
+        self.server: ApiServer = await assemble(self._directory, clock=parts.wall_clock, entropy=os.urandom, pki=pki)
+        self._front = HttpFront(self.server)
+        host, port = await self._front.listen(self._host, self._port, pki.server_context())
+        shown = self._advertise[0] if self._advertise else "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104
+        self.url = f"https://[{shown}]:{port}" if ":" in shown else f"https://{shown}:{port}"
+        self.client = Client(InProcess(self.server, CONTROLLERS))
+        self._write_kubeconfig(pki)
+        self._tasks.append(asyncio.ensure_future(self._control()))
+
+    async def _control(self) -> None:
+        """Our own kinds, then the controllers. Requests are answered meanwhile."""
+        from herder.cli.install import install
+
+        watched = parts.WatchedSettings(self.client)
+        settings = parts.settings_from({}, watched)
+        await install(self.client, settings, example=self._example)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(watched.run())
+            await watched.ready()
+            await parts.make_manager(self.client, settings, example=self._example).run()
+
+    async def until(self, stop: asyncio.Event) -> None:
+        await parts.until_stopped(stop, *self._tasks)
+
+    async def stop(self) -> None:
+        """Controllers first, then no more requests, then the store."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.kubeconfig.unlink(missing_ok=True)
+        await asyncio.gather(self._front.stop(), self.server.stop())
+
+    def _write_kubeconfig(self, pki: Pki) -> None:
+        import yaml
+
+        text = yaml.safe_dump(pki.admin_kubeconfig(self.url), sort_keys=False)
+        staged = self.kubeconfig.with_suffix(".partial")
+        staged.unlink(missing_ok=True)
+        with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+        staged.rename(self.kubeconfig)
