@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import yaml
 from herder.engine.schema import check_structural, compile_schema
 from tests.engine.schema.cases import RULE_SCHEMAS, SCHEMAS, obj
 from tests.engine.schema.real_server import RECORDED
+from tests.support.peers import peer
 
 ANSWERS = json.loads(RECORDED.read_text())
 ALL = {**SCHEMAS, **RULE_SCHEMAS}
@@ -31,13 +30,8 @@ def test_with_a_status_subresource_the_root_may_say_little() -> None:
     assert "fields are allowed at the root of the schema if the status subresource is enabled" in errors[0].body
 
 
-@cache
 def cluster_api_definitions() -> list[Path]:
-    command = ["go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api@v1.13.4"]
-    cached = subprocess.run(["go", "env", "GOMODCACHE"], capture_output=True, text=True, check=True).stdout.strip()
-    directory = Path(cached) / "sigs.k8s.io" / "cluster-api@v1.13.4" / "config" / "crd" / "bases"
-    assert directory.is_dir(), f"missing; get it with: {' '.join(command)}"
-    return sorted(directory.glob("*.yaml"))
+    return sorted((peer("capi-core").parent / "config" / "crd" / "bases").glob("*.yaml"))
 
 
 def test_the_schemas_of_cluster_api_are_fine() -> None:

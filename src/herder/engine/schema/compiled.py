@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from herder.engine.meta.errors import FieldError
+from herder.engine.meta.errors import BadRequest, FieldError
 from herder.engine.meta.kinds import Object
 from herder.engine.schema import defaulting, fastcheck, listtypes, nodes, objectmeta, pruning, validation
 from herder.engine.schema.correlation import Correlated
@@ -52,9 +52,12 @@ class CompiledSchema:
         The object's own metadata is left alone.
         """
         unknown: list[str] = []
-        if self._is_clean is not None and not self._is_clean(obj):
-            unknown = pruning.prune(obj, self._node, root=True)
-            pruning.drop_nulls(obj, self._node)
+        if not self._is_clean(obj):
+            try:
+                unknown = pruning.prune(obj, self._node, root=True)
+                pruning.drop_nulls(obj, self._node)
+            except RecursionError:
+                raise BadRequest("the object is nested too deeply") from None
         if self._has_embedded:
             found: list[str] = []
             objectmeta.coerce_embedded(self._node, obj, found)
@@ -116,7 +119,7 @@ class CompiledSchema:
         return nodes.read(self.schema)
 
     @cached_property
-    def _is_clean(self) -> pruning.IsClean | None:
+    def _is_clean(self) -> pruning.IsClean:
         return pruning.compile_clean(self._node, root=True)
 
     @cached_property

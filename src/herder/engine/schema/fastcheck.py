@@ -156,11 +156,7 @@ def _list(node: Node) -> IsValid:
     def check(value: Any) -> bool:
         if type(value) is not list or not fewest <= len(value) <= high or (unique and len(value) > 1):
             return False
-        if item is not None:
-            for element in value:
-                if not item(element):
-                    return False
-        return True
+        return item is None or all(map(item, value))
 
     return check
 

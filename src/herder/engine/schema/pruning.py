@@ -15,100 +15,56 @@ from herder.engine.schema.nodes import META_FIELDS, Node
 IsClean = Callable[[Any], bool]
 
 
-def compile_clean(node: Node | None, *, root: bool = False) -> IsClean | None:
-    """A check that pruning would leave a value as it is; None where there is nothing to check.
-
-    A false alarm costs time only, so the check may be stricter than pruning.
-    """
-    if node is None:
-        return _has_no_fields
-    if node.preserve:
-        return _compile_preserved(node, root=root)
+def compile_clean(node: Node | None, *, root: bool = False) -> IsClean:
+    """A check that pruning would leave a value as it is. A false alarm costs time only, so it may be too strict."""
+    if node is None or not (node.children or node.preserve or node.additional_set):
+        return _is_bare if node is None or not node.embedded else _compile_fields({}, None, root=True)
     if node.items is not None:
-        return _compile_list(node)
-    known: dict[str, IsClean | None] = {name: compile_clean(sub) for name, sub in node.properties.items()}
-    if root or node.embedded:
-        known.update(dict.fromkeys(META_FIELDS))
+        return _compile_list(compile_clean(node.items), keep=node.preserve)
+    known = {name: compile_clean(sub) for name, sub in node.properties.items()}
+    others: IsClean | None = _anything if node.preserve else None
     if node.additional_set:
-        return _compile_map(node, known)
-    if not known and node.types and "object" not in node.types and "array" not in node.types:
-        return _is_scalar
-    return _compile_object(known)
+        others = compile_clean(node.additional)
+    elif node.preserve and not known:
+        return _anything
+    return _compile_fields(known, others, root=root or node.embedded)
 
 
-def _has_no_fields(value: Any) -> bool:
-    return type(value) is not dict and type(value) is not list
+def _anything(value: Any) -> bool:
+    return True
 
 
-def _is_scalar(value: Any) -> bool:
-    return type(value) is not dict and type(value) is not list
+def _is_bare(value: Any) -> bool:
+    """Nothing in it that could be unknown."""
+    return not value or (type(value) is not dict and type(value) is not list)
 
 
-def _compile_object(known: dict[str, IsClean | None]) -> IsClean:
-    def is_clean(value: Any) -> bool:
-        if type(value) is not dict:
-            return type(value) is not list
-        for name, sub in value.items():
-            if sub is None or name not in known:
-                return False
-            check = known[name]
-            if check is not None and not check(sub):
-                return False
-        return True
-
-    return is_clean
-
-
-def _compile_map(node: Node, known: dict[str, IsClean | None]) -> IsClean:
-    others = compile_clean(node.additional)
+def _compile_fields(known: dict[str, IsClean], others: IsClean | None, *, root: bool) -> IsClean:
+    """For an object; `others` is for fields of any other name, None where there may be none."""
+    if root:
+        known = {**known, **dict.fromkeys(META_FIELDS, _anything)}
 
     def is_clean(value: Any) -> bool:
         if type(value) is not dict:
             return type(value) is not list
         for name, sub in value.items():
+            if type(sub) is str and name in known:  # most fields of most objects
+                continue
             check = known.get(name, others)
-            if sub is None or (check is not None and not check(sub)):
+            if check is None or sub is None or not check(sub):
                 return False
         return True
 
     return is_clean
 
 
-def _compile_list(node: Node) -> IsClean:
-    check = compile_clean(node.items)
-
+def _compile_list(check: IsClean, *, keep: bool) -> IsClean:
     def is_clean(value: Any) -> bool:
         if type(value) is not list:
-            return type(value) is not dict
-        if check is not None:
-            for item in value:
-                if not check(item):
-                    return False
-        return True
+            return type(value) is not dict or keep
+        return all(map(check, value))
 
     return is_clean
-
-
-def _compile_preserved(node: Node, *, root: bool) -> IsClean | None:
-    """Unknown fields stay, but known ones are still looked into."""
-    if not node.children:
-        return None
-    known = {name: compile_clean(sub) for name, sub in node.properties.items()}
-    if root or node.embedded:
-        known.update(dict.fromkeys(META_FIELDS))
-
-    def is_clean(value: Any) -> bool:
-        if type(value) is not dict:
-            return type(value) is not list
-        for name, sub in value.items():
-            if sub is None:
-                return False
-            check = known.get(name)
-            if check is not None and not check(sub):
-                return False
-        return True
-
-    return is_clean if not node.additional_set and node.items is None else lambda value: False
 
 
 def prune(value: Any, node: Node | None, *, root: bool = False) -> list[str]:

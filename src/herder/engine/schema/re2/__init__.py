@@ -16,20 +16,35 @@ from herder.engine.schema.re2.syntax import PatternError, parse
 
 __all__ = ["Pattern", "PatternError", "compile"]
 
+# The same few words (types and reasons of conditions, API groups, versions) are asked about over and over.
+_SHORT = 64
+_MOST_ANSWERS = 256
+
 
 class Pattern:
     """A compiled pattern. It only answers whether the text holds a match: nothing here needs groups."""
 
-    __slots__ = ("_automaton", "_fast", "_tree", "pattern")
+    __slots__ = ("_answers", "_automaton", "_fast", "_tree", "pattern")
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
         self._tree = parse(pattern)
         self._fast = safe_equivalent(self._tree)
         self._automaton: Automaton | None = None
+        self._answers: dict[str, bool] = {}
 
     def search(self, text: str) -> bool:
         """Whether the pattern matches anywhere in the text (anchors are the pattern's business, as in Go)."""
+        answer = self._answers.get(text)
+        if answer is None:
+            answer = self._search(text)
+            if len(text) <= _SHORT:
+                if len(self._answers) >= _MOST_ANSWERS:
+                    self._answers.clear()
+                self._answers[text] = answer
+        return answer
+
+    def _search(self, text: str) -> bool:
         if self._fast is not None and len(text) <= SAFE_TEXT:
             return self._fast.search(text) is not None
         if self._automaton is None:
