@@ -8,6 +8,7 @@ from aiohttp import web
 
 from herder.engine.apiserver.admission.chain import CREATE, DELETE, UPDATE, Attributes
 from herder.engine.apiserver.admission.default import Admission
+from herder.engine.apiserver.resources import Registry
 from herder.engine.client.wire import User
 from herder.engine.meta.errors import BadRequest, InternalError, StatusError
 from herder.engine.meta.kinds import GroupResource, GroupVersionKind, Object
@@ -27,7 +28,7 @@ class Site(World):
     def __init__(self) -> None:
         super().__init__()
         self.hooks = HookServer()
-        self.admission = Admission(self.store, self.authorizer, entropy=self.random.randbytes)
+        self.admission = Admission(self.store, self.authorizer, Registry(), entropy=self.random.randbytes)
 
     async def configure(
         self, kind: str, *webhooks: Object, name: str = "config", path: str = "/", default: Object | None = None
@@ -179,8 +180,9 @@ def answering(body: bytes, status: int = 200) -> Any:
             "received invalid webhook response: expected webhook response of admission.k8s.io/v1, "
             "Kind=AdmissionReview, got y/v1, Kind=X",
         ),
-        (answering(b"", 500), "failed to call webhook: the server answered 500"),
-        (answering(b"", 302), "failed to call webhook: the server answered 302"),
+        (answering(b"oops", 500), 'failed to call webhook: an error on the server ("oops") has prevented the request'),
+        (answering(b"", 302), "failed to call webhook: the server rejected our request for an unknown reason"),
+        (answering(b"", 404), "failed to call webhook: the server could not find the requested resource"),
         (
             lambda r: allow(r, patch="bm8="),
             "received invalid webhook response: webhook returned response.patch but not response.patchType",

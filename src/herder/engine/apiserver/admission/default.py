@@ -8,11 +8,13 @@ from herder.engine.apiserver.admission.chain import Chain
 from herder.engine.apiserver.admission.namespaces import NamespaceLifecycle
 from herder.engine.apiserver.admission.objects import Objects
 from herder.engine.apiserver.admission.pods import DefaultTolerationSeconds, Priority
+from herder.engine.apiserver.admission.policies import ValidatingPolicies
 from herder.engine.apiserver.admission.service_accounts import ServiceAccountAdmission
 from herder.engine.apiserver.admission.webhook_client import Resolver, ServiceResolver, WebhookClient
 from herder.engine.apiserver.admission.webhooks import MutatingWebhooks, ValidatingWebhooks
 from herder.engine.apiserver.auth.escalation import EscalationCheck
 from herder.engine.apiserver.auth.rbac import RbacAuthorizer
+from herder.engine.apiserver.resources import Registry
 from herder.engine.store import Store
 
 
@@ -23,6 +25,7 @@ class Admission:
         self,
         store: Store,
         authorizer: RbacAuthorizer,
+        registry: Registry,
         *,
         entropy: Callable[[int], bytes],
         resolver: Resolver | None = None,
@@ -35,8 +38,9 @@ class Admission:
         self.chain.add(Priority(objects))
         self.chain.add(DefaultTolerationSeconds())
         self.chain.add(EscalationCheck(authorizer))
-        for webhooks in (MutatingWebhooks, ValidatingWebhooks):
-            self.chain.add(webhooks(objects, self.client, authorizer=authorizer, entropy=entropy), last=True)
+        self.chain.add(MutatingWebhooks(objects, self.client, authorizer=authorizer, entropy=entropy), last=True)
+        self.chain.add(ValidatingPolicies(objects, registry, authorizer), last=True)
+        self.chain.add(ValidatingWebhooks(objects, self.client, authorizer=authorizer, entropy=entropy), last=True)
 
     async def close(self) -> None:
         await self.client.close()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from herder.engine.apiserver.admission.chain import metadata
 from herder.engine.apiserver.admission.objects import Objects
+from herder.engine.apiserver.auth.policy import quoted
 from herder.engine.meta.kinds import GroupResource, Object
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class WebhookClient:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise CallFailed(f'Post "{url}": {error}') from None
         if not 200 <= response.status < 300:
-            raise CallFailed(f"the server answered {response.status} {response.reason or ''}".rstrip())
+            raise CallFailed(_refusal(response.status, content))
         return content
 
     def _context(self, authority: str) -> ssl.SSLContext:
@@ -126,6 +127,22 @@ def _trusting(authority: str) -> ssl.SSLContext:
     # Authorities people make for webhooks often lack extensions that the strict mode of newer Pythons demands.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
+
+
+_REFUSALS = {
+    401: "the server has asked for the client to provide credentials",
+    403: "the server does not allow access to the requested resource",
+    404: "the server could not find the requested resource",
+    409: "the server reported a conflict",
+    429: "the server has received too many requests and has asked us to try again later",
+}
+
+
+def _refusal(code: int, body: bytes) -> str:
+    if code >= 500:
+        shown = quoted(body[:256].decode("utf-8", "replace"))
+        return f"an error on the server ({shown}) has prevented the request from succeeding"
+    return _REFUSALS.get(code, "the server rejected our request for an unknown reason")
 
 
 async def _bounded(response: aiohttp.ClientResponse) -> bytes:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from msgspec import json
 
 from herder.engine.apiserver.admission.chain import CONNECT, CREATE, DELETE, UPDATE, Attributes
-from herder.engine.apiserver.admission.conditions import Conditions, Context
+from herder.engine.apiserver.admission.conditions import ConditionError, Conditions, Context
 from herder.engine.apiserver.admission.matching import Criteria, Invocation, in_version, is_exempt
 from herder.engine.apiserver.admission.objects import Objects
 from herder.engine.apiserver.admission.review import (
@@ -93,14 +93,14 @@ class _Webhooks:
             self._compiled_from = records
         return self._compiled
 
-    def _wanted(self, hook: _Hook, attributes: Attributes) -> Invocation | None:
+    async def _wanted(self, hook: _Hook, attributes: Attributes) -> Invocation | None:
         invocation = hook.criteria.invocation(attributes, self._objects)
         if invocation is None or not hook.conditions:
             return invocation
-        context = Context(attributes, invocation, self._objects, self._authorizer)
+        context = await Context.of(attributes, invocation, self._objects, self._authorizer)
         try:
-            return invocation if hook.conditions.hold(context) else None
-        except ValueError as error:
+            return invocation if hook.conditions.hold(context.bindings()) else None
+        except ConditionError as error:
             if hook.ignores_failures:
                 return None
             raise InternalError(f"Internal error occurred: {error}") from None
@@ -169,7 +169,7 @@ class MutatingWebhooks(_Webhooks):
         if attributes.reinvoking and rounds.output != json.encode(attributes.obj):
             rounds.call_earlier_ones_again()
         for hook in hooks:
-            invocation = self._wanted(hook, attributes)
+            invocation = await self._wanted(hook, attributes)
             if invocation is None or (attributes.reinvoking and hook.identity not in rounds.again):
                 continue
             if await self._mutate(hook, attributes, invocation):
@@ -217,7 +217,7 @@ class ValidatingWebhooks(_Webhooks):
         hooks = self._hooks()
         if not hooks or is_exempt(attributes):
             return
-        wanted = [(hook, self._wanted(hook, attributes)) for hook in hooks]
+        wanted = [(hook, await self._wanted(hook, attributes)) for hook in hooks]
         calls = [self._judge(hook, attributes, invocation) for hook, invocation in wanted if invocation is not None]
         if not calls:
             return
