@@ -148,3 +148,30 @@ async def test_equal_values_do_not_look_equal_on_disk(opener: Opener, cipher: Ci
     assert len(sealed) == 10
     assert {cipher.open(SECRET, 1, value) for value in sealed} == {b"same"}
     await store.close()
+
+
+async def test_after_sealing_again_the_old_key_is_no_longer_needed(opener: Opener, tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    old = Cipher.load_or_create(path)
+    store = opener()
+    await store.write(put(SECRET, "hunter0"))
+    await store.close()
+    store = opener(cipher=old, encrypted=is_secret)
+    for n in range(1, 300):
+        await store.write(put(SECRET, f"hunter{n}"))
+    await store.write(put("a", "plainly"))
+    await store.close()
+    new_line = base64.b64encode(os.urandom(32)) + b"\n"
+    path.write_bytes(new_line + path.read_bytes())
+    store = opener(cipher=Cipher.load(path), encrypted=is_secret)
+    await store.reseal()
+    await store.close()
+    path.write_bytes(new_line)
+    store = opener(cipher=Cipher.load(path), encrypted=is_secret)
+    assert (store.revision, values(store.list("secrets"))) == (301, ["s:hunter299@300"])
+    for revision in (1, 2, 150):
+        assert values(await store.list_at("secrets", "", revision)) == [f"s:hunter{revision - 1}@{revision}"]
+    assert values(store.list("pods")) == ["a:plainly@301"]
+    with sqlite3.connect(opener.path / "store.db") as connection:
+        assert connection.execute("SELECT sum(sealed), count(*) FROM revisions").fetchone() == (300, 301)
+    connection.close()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import resource
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from herder.engine.store import StoreFailed
+from herder.engine.store import Cipher, StoreFailed
 
 from .conftest import Opener, fill, key, put, values
 
@@ -50,3 +51,17 @@ async def test_a_refused_commit_fails_every_write_and_no_reader(opener: Opener, 
     again = opener(shutil.copytree(opener.path, tmp_path / "image"))
     assert values(again.list("pods")) == ["a:@1", "b:@2"]
     assert again.revision > 2
+
+
+@pytest.mark.parametrize("inline", [False, True])
+async def test_housekeeping_that_fails_is_told_and_writes_go_on(opener: Opener, inline: bool) -> None:
+    cipher = Cipher([b"k" * 32])
+    store = opener(inline=inline, cipher=cipher, encrypted=lambda resource: True)
+    await fill(store, "ab")
+    with sqlite3.connect(opener.path / "store.db") as other:
+        other.execute("UPDATE revisions SET value = x'00112233' WHERE revision = 1")
+    other.close()
+    with pytest.raises(StoreFailed, match="cannot be tidied"):
+        await store.reseal()
+    [record] = await store.write(put("c"))
+    assert record.revision == 3

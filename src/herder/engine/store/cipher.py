@@ -1,8 +1,8 @@
 """Encryption at rest: AES-256-GCM, bound to the object and the revision that a value belongs to.
 
 Binding means that a value moved to another row (another name, an older revision) does not decrypt. The key file
-holds one key per line in base64; the first encrypts, all decrypt. To rotate, put a new key on the first line. An
-old one may go once everything that it encrypted has been written again and the history before that compacted.
+holds one key per line in base64; the first encrypts, all decrypt. To rotate, put a new key on the first line, open the
+store and call `Store.reseal`; after that the old one is no longer needed, but for backups made before.
 """
 
 from __future__ import annotations

@@ -14,6 +14,9 @@ from herder.engine.store.errors import KeyMissing, StoreError
 from herder.engine.store.files import create_durably
 from herder.engine.store.records import Event, Key, Record
 
+OLDEST_SQLITE = (3, 37)
+"""The first with strict tables."""
+
 _CACHE_KIB = 8_192
 _BUSY_SECONDS = 5.0
 _OVERHEAD = 512
@@ -92,7 +95,7 @@ class Database:
                 record = event.record
                 key, revision, life = record.key, event.revision, record.created
                 ended = revision if event.deleted else 0
-                sealed, value = self._sealed(key, revision, record.value)
+                sealed, value = self.sealed(key, revision, record.value)
                 previous = event.previous.revision if event.previous is not None else 0
                 rows.append((revision, life, previous, commit.at, sealed, value))
                 if not previous or life in born:
@@ -118,7 +121,7 @@ class Database:
             self.connection.executemany("INSERT INTO lives VALUES (?, ?, ?, ?, ?, ?)", born)
         execute("COMMIT")
 
-    def _sealed(self, key: Key, revision: int, value: bytes) -> tuple[int, bytes]:
+    def sealed(self, key: Key, revision: int, value: bytes) -> tuple[int, bytes]:
         if self.cipher is None or not self._encrypted(key.resource):
             return 0, value
         if self.cipher.writes_with not in self._seals:
@@ -130,12 +133,21 @@ class Database:
         self.connection.execute("INSERT OR IGNORE INTO seals VALUES (?)", (key_id,))
         self._seals.add(key_id)
 
+    def forget_other_seals(self) -> None:
+        """Nothing is sealed any more but with the current key."""
+        assert self.cipher is not None
+        self.connection.execute("DELETE FROM seals WHERE key_id != ?", (self.cipher.writes_with,))
+        self._seals &= {self.cipher.writes_with}
+
     def close(self) -> None:
         self.connection.close()
 
 
 def connect(path: Path | None) -> sqlite3.Connection:
     """A connection set up for durability (a commit returns when it is synced); checkpoints are the writer's matter."""
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        oldest = ".".join(map(str, OLDEST_SQLITE))
+        raise StoreError(f"the store needs SQLite {oldest} or newer, this Python has {sqlite3.sqlite_version}")
     if path is None:
         return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     if not path.exists():

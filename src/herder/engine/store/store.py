@@ -16,6 +16,7 @@ from herder.engine.store.errors import Compacted, FutureRevision, RevisionConfli
 from herder.engine.store.history import History
 from herder.engine.store.hub import BACKLOG, Hub, Watch, matches
 from herder.engine.store.records import Change, Delete, Event, Key, Record
+from herder.engine.store.reseal import Reseal
 from herder.engine.store.table import Table, page, path_of
 from herder.engine.store.writer import Chore, InlineWriter, ThreadWriter, Write, Writer
 
@@ -270,13 +271,20 @@ class Store:
         self._compacted = revision
         for wanted in [wanted for wanted in self._snapshots if wanted[2] < revision]:
             del self._snapshots[wanted]
+        await self._do(Sweep(revision))
+
+    async def reseal(self) -> None:
+        """Encrypt everything with the current key; the others are no longer needed after. Writes go on meanwhile."""
+        await self._do(Reseal())
+
+    async def _do(self, chore: Callable[[Database], bool]) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._writer.add_chore(Chore(Sweep(revision), done))
+        self._writer.add_chore(Chore(chore, done))
         await done
 
     async def compact_by_age(self, retain: float, *, every: float = 60.0) -> None:
         """A background task: keep the history of the last `retain` seconds. Runs until cancelled or closed."""
-        while not self._closed:
+        while not self._closed and self._failure is None:
             await self.compact(await self._history.revision_at(self._clock() - retain))
             await asyncio.sleep(every)
 

@@ -63,8 +63,9 @@ class InlineWriter:
         try:
             while chore.step(self._log.database):
                 pass
-        except sqlite3.Error as error:
-            chore.done.set_exception(StoreFailed(f"the store cannot be tidied: {error}"))
+        except Exception as error:
+            self._log.roll_back()
+            chore.done.set_exception(_untidy(error))
         else:
             chore.done.set_result(None)
 
@@ -114,7 +115,7 @@ class ThreadWriter:
             if self._chores:
                 self._step()
         for chore in self._chores:
-            self._tell(_cancel, chore.done)
+            self._tell(_finish, chore.done, None)  # what is left of it is done another time
 
     def _take(self) -> list[Write]:
         """All that waits. Sleeps until there is something, unless there is housekeeping to do."""
@@ -140,9 +141,9 @@ class ThreadWriter:
             if chore.step(self._log.database):
                 return
             self._tell(_finish, chore.done, None)
-        except sqlite3.Error as error:
+        except Exception as error:
             self._log.roll_back()
-            self._tell(_finish, chore.done, StoreFailed(f"the store cannot be tidied: {error}"))
+            self._tell(_finish, chore.done, _untidy(error))
         self._chores.popleft()
 
     def _tell(self, function: Callable[..., None], *arguments: object) -> None:
@@ -196,5 +197,6 @@ def _finish(done: asyncio.Future[None], error: Exception | None) -> None:
         done.set_exception(error)
 
 
-def _cancel(done: asyncio.Future[None]) -> None:
-    done.cancel()
+def _untidy(error: Exception) -> StoreFailed:
+    """Housekeeping that fails is told to whoever asked for it; whether writes still work, the next one finds out."""
+    return StoreFailed(f"the store cannot be tidied: {error}")
