@@ -251,7 +251,7 @@ def _legacy_entry(resource: Resource) -> Object:
         "singularName": resource.singular,
         "namespaced": resource.namespaced,
         "kind": resource.kind,
-        "verbs": list(resource.verbs),
+        "verbs": _verbs(resource),
     }
     _add_names(entry, resource)
     if resource.virtual is None and "list" in resource.verbs:
@@ -279,7 +279,7 @@ def _aggregated_entry(resource: Resource, served: GroupVersion, version: Version
         "responseKind": _response_kind(resource, served, own),
         "scope": "Namespaced" if resource.namespaced else "Cluster",
         "singularResource": resource.singular,
-        "verbs": list(resource.verbs),
+        "verbs": _verbs(resource),
     }
     _add_names(entry, resource)
     subresources = [
@@ -296,6 +296,13 @@ def _response_kind(resource: Resource, served: GroupVersion, kind: GroupVersionK
     if (kind.group, kind.version) == served and not resource.custom:
         return {"group": "", "version": "", "kind": kind.kind}
     return {"group": kind.group, "version": kind.version, "kind": kind.kind}
+
+
+def _verbs(resource: Resource) -> list[str]:
+    """While a definition is being deleted its instances can still be changed, but nobody is invited to."""
+    if resource.custom and getattr(resource.strategy, "terminating", False):
+        return [verb for verb in resource.verbs if verb not in {"create", "patch", "update"}]
+    return list(resource.verbs)
 
 
 def _add_names(entry: Object, resource: Resource) -> None:

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,13 +18,22 @@ from herder.engine.apiserver.crds.instances import Instances
 from herder.engine.apiserver.crds.resource import resource_from_crd
 from herder.engine.apiserver.crds.status import CLEANUP, Taken, condition_is, set_condition, settled
 from herder.engine.apiserver.resources import Registry
+from herder.engine.apiserver.stored import decode, encoder
 from herder.engine.meta.kinds import GroupResource, Object
-
-if TYPE_CHECKING:
-    from herder.engine.store import Record, Store, Watch
+from herder.engine.store import Delete, Key, Overflow, Put, Record, RevisionConflict, Store, Watch
 
 DEFINITIONS = GroupResource("apiextensions.k8s.io", "customresourcedefinitions")
 log = logging.getLogger(__name__)
+
+
+class _Names(msgspec.Struct):
+    """The part of a definition that others of its group care about; decoding skips its schemas."""
+
+    class Spec(msgspec.Struct):
+        group: str
+
+    spec: Spec
+    status: Object = {}
 
 
 class CrdController:
@@ -41,19 +49,19 @@ class CrdController:
         self._registry = registry
         self._clock = clock
         self._webhook = webhook
-        self._served: dict[str, tuple[GroupResource, bytes]] = {}  # by name of the definition; what it was made from
+        self._served: dict[str, tuple[GroupResource, tuple[object, ...]]] = {}  # by definition; what it was made from
+        self._names: dict[str, tuple[int, _Names]] = {}  # by definition, with the revision they were read at
         self._cleanups: dict[str, asyncio.Task[None]] = {}
 
     def load(self) -> None:
         """Serve what the store's established definitions say. Called once, before the first request."""
-        for crd in self._definitions():
+        for record in self._store.list(str(DEFINITIONS)):
+            crd = decode(record)
             if condition_is(crd, "Established", "True"):
                 self._serve(crd)
 
     async def run(self) -> None:
         """Follow the definitions until cancelled."""
-        from herder.engine.store import Overflow
-
         try:
             while True:
                 watch = self._store.watch(str(DEFINITIONS), since=self._store.revision)
@@ -69,7 +77,7 @@ class CrdController:
                 cleanup.cancel()
 
     async def _follow(self, watch: Watch) -> None:
-        await self._settle_all([*self._served, *(crd["metadata"]["name"] for crd in self._definitions())])
+        await self._settle_all([*self._served, *(record.key.name for record in self._store.list(str(DEFINITIONS)))])
         async for batch in watch:
             await self._settle_all(event.record.key.name for event in batch)
 
@@ -95,29 +103,25 @@ class CrdController:
         record = self._record(name)
         if record is None:
             return self._forget(name)
-        crd = _decode(record)
+        crd = decode(record)
         if crd["metadata"].get("deletionTimestamp"):
             self._clean_up(name, crd)
             return False
-        others = [other for other in self._definitions() if other["metadata"]["name"] != name]
-        same_group = [other for other in others if other["spec"]["group"] == crd["spec"]["group"]]
-        wanted = settled(crd, Taken.by(same_group), self._now())
+        others = [{"status": names.status} for other, names in self._group(crd["spec"]["group"]) if other != name]
+        wanted = settled(crd, Taken.by(others), self._now())
         if condition_is(wanted, "Established", "True"):
             self._serve(wanted)
         if wanted["status"] == crd.get("status"):
             return False
-        freed = wanted["status"].get("acceptedNames") != (crd.get("status") or {}).get("acceptedNames")
+        freed = bool(wanted["status"].get("acceptedNames") != (crd.get("status") or {}).get("acceptedNames"))
         await self._write(record, wanted)
         return freed
 
     def _serve(self, crd: Object) -> None:
         name = crd["metadata"]["name"]
-        made_from = msgspec.json.encode([
-            crd["spec"],
-            (crd.get("status") or {}).get("acceptedNames"),
-            condition_is(crd, "Terminating", "True"),
-        ])  # fmt: skip
-        if self._served.get(name, (None, b""))[1] == made_from:
+        status = crd.get("status") or {}
+        made_from = (crd["spec"], status.get("acceptedNames"), condition_is(crd, "Terminating", "True"))
+        if name in self._served and self._served[name][1] == made_from:
             return
         resource = resource_from_crd(crd, webhook=self._webhook)
         present = self._registry.get(resource.group_resource)
@@ -127,6 +131,7 @@ class CrdController:
         self._served[name] = (resource.group_resource, made_from)
 
     def _forget(self, name: str) -> bool:
+        self._names.pop(name, None)
         served = self._served.pop(name, None)
         if served is not None:
             self._registry.remove(served[0])
@@ -147,7 +152,7 @@ class CrdController:
             record = self._record(name)
             if record is None:
                 return
-            crd = _decode(record)
+            crd = decode(record)
             if condition_is(crd, "Established", "True"):
                 instances = Instances(self._store, GroupResource(crd["spec"]["group"], crd["spec"]["names"]["plural"]))
                 await instances.delete_all(self._now)
@@ -161,16 +166,14 @@ class CrdController:
     async def _mark(self, name: str, status: str, reason: str, message: str) -> None:
         record = self._record(name)
         if record is not None:
-            crd = _decode(record)
+            crd = decode(record)
             set_condition(crd, "Terminating", status, reason, message, now=self._now())
             await self._write(record, crd)
 
     async def _let_go(self, name: str, reason: str, message: str) -> None:
         """Take our finalizer off; the definition goes with it where it was the last."""
-        from herder.engine.store import Delete, RevisionConflict
-
         while (record := self._record(name)) is not None:
-            crd = _decode(record)
+            crd = decode(record)
             set_condition(crd, "Terminating", "False", reason, message, now=self._now())
             finalizers = [each for each in crd["metadata"].get("finalizers") or () if each != CLEANUP]
             if finalizers:
@@ -181,7 +184,7 @@ class CrdController:
             crd["metadata"].pop("finalizers", None)
             self._forget(name)
             try:
-                await self._store.write(Delete(record.key, _encoder(crd), record.revision))
+                await self._store.write(Delete(record.key, encoder(crd), record.revision))
                 return
             except RevisionConflict:
                 continue
@@ -190,10 +193,8 @@ class CrdController:
 
     async def _write(self, record: Record, crd: Object) -> bool:
         """Whether it was written; where somebody else was faster, their change brings us back here."""
-        from herder.engine.store import Put, RevisionConflict
-
         try:
-            await self._store.write(Put(record.key, _encoder(self._tracked(crd, record)), record.revision))
+            await self._store.write(Put(record.key, encoder(self._tracked(crd, record)), record.revision))
         except RevisionConflict:
             return False
         return True
@@ -207,42 +208,41 @@ class CrdController:
             return crd
         entries = track_update(
             crd,
-            _decode(record),
+            decode(record),
             manager="kube-apiserver",
             api_version="apiextensions.k8s.io/v1",
             subresource="status",
             now=self._clock(),
             type_of=lambda version: resource.versions["v1"].model.merge_type,
         )
-        return {**crd, "metadata": {**crd["metadata"], "managedFields": entries}}
+        crd["metadata"]["managedFields"] = entries
+        if not entries:
+            del crd["metadata"]["managedFields"]
+        return crd
 
     def _record(self, name: str) -> Record | None:
-        from herder.engine.store import Key
-
         return self._store.get(Key(str(DEFINITIONS), "", name))
 
-    def _definitions(self) -> list[Object]:
-        return [_decode(record) for record in self._store.list(str(DEFINITIONS))]
+    def _group(self, group: str) -> list[tuple[str, _Names]]:
+        """Every definition of a group, by name."""
+        found = []
+        for record in self._store.list(str(DEFINITIONS)):
+            name = record.key.name
+            revision, names = self._names.get(name, (0, None))
+            if names is None or revision != record.revision:
+                names = msgspec.json.decode(record.value, type=_Names)
+                self._names[name] = (record.revision, names)
+            if names.spec.group == group:
+                found.append((name, names))
+        return found
 
     def _waiting(self, group: str) -> list[str]:
         """Definitions of a group whose names are not accepted yet."""
         return [
-            crd["metadata"]["name"]
-            for crd in self._definitions()
-            if crd["spec"]["group"] == group and not condition_is(crd, "NamesAccepted", "True")
+            name
+            for name, names in self._group(group)
+            if not condition_is({"status": names.status}, "NamesAccepted", "True")
         ]
 
     def _now(self) -> str:
         return self._clock().strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _decode(record: Record) -> Object:
-    crd: Object = msgspec.json.decode(record.value)
-    return crd
-
-
-def _encoder(crd: Object) -> Callable[[int], bytes]:
-    def encode(revision: int) -> bytes:
-        return msgspec.json.encode({**crd, "metadata": {**crd["metadata"], "resourceVersion": str(revision)}})
-
-    return encode

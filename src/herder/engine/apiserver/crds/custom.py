@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from herder.engine.apiserver.resources import ScalePaths
@@ -16,25 +15,14 @@ _MAX_INT32 = 2**31 - 1
 _STANDARD_FINALIZERS = {"kubernetes", "orphan", "foregroundDeletion"}
 
 
-@dataclass(frozen=True, slots=True)
-class VersionRules:
-    """What one version says about fields outside its schema."""
-
-    scale: ScalePaths | None
-    selectable: tuple[str, ...]  # JSON paths, with their leading dot
-
-
 class CustomStrategy(Strategy):
     """Of the instances of one definition."""
 
     unconditional_update = False
 
-    def __init__(
-        self, resource: GroupResource, versions: Mapping[str, VersionRules], *, has_status: bool, terminating: bool
-    ) -> None:
+    def __init__(self, resource: GroupResource, scales: Mapping[str, ScalePaths], *, terminating: bool) -> None:
         self.resource = resource
-        self.versions = versions
-        self.has_status = has_status
+        self.scales = scales  # by version, where it has the subresource
         self.terminating = terminating
 
     def prepare_create(self, obj: Object, context: Context) -> None:
@@ -43,27 +31,18 @@ class CustomStrategy(Strategy):
             raise forbidden(self.resource, name, "create not allowed while custom resource definition is terminating")
 
     def validate(self, obj: Object, context: Context) -> Iterable[FieldError]:
-        rules = self._rules(obj)
-        if rules and rules.scale:
+        scale = self.scales.get(str(obj.get("apiVersion", "")).rpartition("/")[2])
+        if scale:
             if context.subresource != "status":
-                yield from _check_replicas(obj, rules.scale.spec_replicas)
-            yield from _check_replicas(obj, rules.scale.status_replicas)
-            if rules.scale.label_selector:
-                yield from _check_selector(obj, rules.scale.label_selector)
+                yield from _check_replicas(obj, scale.spec_replicas)
+            yield from _check_replicas(obj, scale.status_replicas)
+            if scale.label_selector:
+                yield from _check_selector(obj, scale.label_selector)
 
     def warnings(self, obj: Object, old: Object | None) -> Iterable[str]:
         present = set((old or {}).get("metadata", {}).get("finalizers") or ())
         for finalizer in sorted(set(obj.get("metadata", {}).get("finalizers") or ()) - present):
             yield from _finalizer_warnings(finalizer)
-
-    def fields(self, obj: Object) -> dict[str, str]:
-        rules = self._rules(obj)
-        if not rules or not rules.selectable:
-            return {}
-        return {path.removeprefix("."): _as_field(_look(obj, path)) for path in rules.selectable}
-
-    def _rules(self, obj: Object) -> VersionRules | None:
-        return self.versions.get(str(obj.get("apiVersion", "")).rpartition("/")[2])
 
 
 def _finalizer_warnings(finalizer: str) -> Iterable[str]:
@@ -78,21 +57,6 @@ def _finalizer_warnings(finalizer: str) -> Iterable[str]:
 
 
 # --- simple paths ------------------------------------------------------------------------------------------------
-
-
-def _look(obj: Object, path: str) -> Any:
-    value: Any = obj
-    for name in path.removeprefix(".").split("."):
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
-
-
-def _as_field(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
 
 
 def _check_replicas(obj: Object, path: str) -> Iterable[FieldError]:
@@ -130,8 +94,13 @@ def _nested(obj: Object, path: str, wanted: type, go: str) -> tuple[Any, str]:
 
 
 def _accessor_error(way: str, value: Any, go: str) -> str:
-    shown = "<nil>" if value is None else _as_field(value)
-    return f"{way} accessor error: {shown} is of the type {_go_type(value)}, expected {go}"
+    return f"{way} accessor error: {_go_text(value)} is of the type {_go_type(value)}, expected {go}"
+
+
+def _go_text(value: Any) -> str:
+    if value is None:
+        return "<nil>"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _go_type(value: Any) -> str:

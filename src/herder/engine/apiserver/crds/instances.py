@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-import msgspec
-
+from herder.engine.apiserver.stored import decode, encoder
 from herder.engine.meta.kinds import GroupResource, Object
-
-if TYPE_CHECKING:
-    from herder.engine.store import Record, Store
+from herder.engine.store import Delete, Put, Record, RevisionConflict, Store
 
 
 class Instances:
@@ -33,7 +29,7 @@ class Instances:
 
     async def _delete_each(self, now: Callable[[], str]) -> None:
         for record in self._store.list(self._resource):
-            obj: Object = msgspec.json.decode(record.value)
+            obj = decode(record)
             metadata = obj["metadata"]
             if not metadata.get("finalizers"):
                 await self._write(record, obj, delete=True)
@@ -44,14 +40,8 @@ class Instances:
                 await self._write(record, obj, delete=False)
 
     async def _write(self, record: Record, obj: Object, *, delete: bool) -> None:
-        from herder.engine.store import Delete, Put, RevisionConflict
-
-        def encode(revision: int) -> bytes:
-            obj["metadata"]["resourceVersion"] = str(revision)
-            return msgspec.json.encode(obj)
-
         change = Delete if delete else Put
         try:
-            await self._store.write(change(record.key, encode, record.revision))
+            await self._store.write(change(record.key, encoder(obj), record.revision))
         except RevisionConflict:
             return  # changed meanwhile: its event brings us back

@@ -7,7 +7,7 @@ remembered by the schema's content: a definition whose status changes keeps its 
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,13 +32,13 @@ _ANYTHING: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": T
 class CustomModel:
     """What custom kinds answer to the questions of `resources.TypeModel`."""
 
-    __slots__ = ("_key", "_published", "kind", "schema")
-
     def __init__(self, kind: GroupVersionKind, schema: Object | None) -> None:
         self.kind = kind
         self.schema = schema if schema is not None else _ANYTHING
-        self._key = msgspec.json.encode(self.schema)
-        self._published: Object | None = None
+
+    @cached_property
+    def _key(self) -> bytes:
+        return msgspec.json.encode(self.schema)
 
     @property
     def compiled(self) -> CompiledSchema:
@@ -72,9 +72,7 @@ class CustomModel:
         return self.compiled.validate_status(obj, old)
 
     def openapi(self) -> Object:
-        if self._published is None:
-            self._published = published_schema(self.schema, self.kind)
-        return self._published
+        return published_schema(self.schema, self.kind)
 
     def _cannot_be_handled(self, why: str) -> BadRequest:
         kind = self.kind.kind

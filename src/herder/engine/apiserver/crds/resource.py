@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from herder.engine.apiserver.crds.conversion import WebhookCall, WebhookConversion
-from herder.engine.apiserver.crds.custom import CustomStrategy, VersionRules
+from herder.engine.apiserver.crds.custom import CustomStrategy
 from herder.engine.apiserver.crds.model import CustomModel
 from herder.engine.apiserver.crds.status import condition_is
 from herder.engine.apiserver.discovery import version_priority
@@ -39,8 +39,7 @@ def resource_from_crd(crd: Object, *, webhook: WebhookCall | None = None) -> Res
         verbs=_VERBS,
         strategy=CustomStrategy(
             GroupResource(group, names["plural"]),
-            {name: VersionRules(version.scale, tuple(version.selectable)) for name, version in versions.items()},
-            has_status=versions[storage].status,
+            {name: version.scale for name, version in versions.items() if version.scale},
             terminating=condition_is(crd, "Terminating", "True"),
         ),
         custom=True,

@@ -73,7 +73,7 @@ class DefinitionStrategy(Strategy):
 
 def _remember_storage_version(crd: Object) -> None:
     """Every version that objects were ever stored in stays listed until somebody has migrated them."""
-    stored = crd["status"].setdefault("storedVersions", [])
+    stored = crd["status"].get("storedVersions") or []
     for version in (crd.get("spec") or {}).get("versions") or ():
         if version.get("storage"):
             if version.get("name") not in stored:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from herder.engine.apiserver.crds.hooks import check_conversion
-from herder.engine.apiserver.crds.schemas import check_schema
 from herder.engine.apiserver.crds.status import APPROVED, approval_state, condition_is, is_protected_group
 from herder.engine.apiserver.crds.versions import (
     check_columns,
@@ -40,7 +39,7 @@ def check_definition(crd: Object) -> Iterator[FieldError]:
         yield invalid_value("metadata.name", name, 'must be spec.names.plural+"."+spec.group')
     yield from _check_spec(spec)
     yield from check_status(crd)
-    yield from _check_stored_versions((crd.get("status") or {}).get("storedVersions") or [], spec)
+    yield from _check_stored_versions((crd.get("status") or {}).get("storedVersions"), spec)
     if spec.get("preserveUnknownFields"):
         yield invalid_value(
             "spec.preserveUnknownFields",
@@ -100,9 +99,11 @@ def _check_spec(spec: Object) -> Iterator[FieldError]:
         yield from _check_parts(version, own, {field: f"{path}.{field}" for field in own})
     seen = [version.get("name") for version in versions]
     if len(set(seen)) != len(seen):
-        yield invalid_value("spec.versions", versions, "must contain unique version names")
+        yield invalid_value("spec.versions", _as_checked(versions, shared), "must contain unique version names")
     if sum(bool(version.get("storage")) for version in versions) != 1:
-        yield invalid_value("spec.versions", versions, "must have exactly one version marked as storage version")
+        told = "must have exactly one version marked as storage version"
+        yield invalid_value("spec.versions", _as_checked(versions, shared), told)
+    yield from _check_first_version(versions)
     wanted = spec.get("names") or {}
     for field in ("plural", "singular", "kind", "listKind"):
         if not wanted.get(field):
@@ -114,17 +115,42 @@ def _check_spec(spec: Object) -> Iterator[FieldError]:
 
 
 def _check_parts(version: Object, fields: set[str], paths: dict[str, str]) -> Iterator[FieldError]:
+    from herder.engine.schema import check_structural
+
     schema = (version.get("schema") or {}).get("openAPIV3Schema")
     subresources = version.get("subresources")
     if "schema" in fields and schema is not None:
         has_status = (subresources or {}).get("status") is not None
-        yield from check_schema(schema, paths["schema"], has_status=has_status)
+        yield from check_structural(schema, f"{paths['schema']}.openAPIV3Schema", status_subresource=has_status)
     if "subresources" in fields:
         yield from check_subresources(subresources, paths["subresources"])
     if "additionalPrinterColumns" in fields:
         yield from check_columns(version.get("additionalPrinterColumns") or (), paths["additionalPrinterColumns"])
     if "selectableFields" in fields and version.get("selectableFields"):
         yield from check_selectable(version["selectableFields"], schema, paths["selectableFields"])
+
+
+def _check_first_version(versions: list[Object]) -> Iterator[FieldError]:
+    """The first version also stands at the top, a leftover of the time when there was only one."""
+    name = versions[0].get("name", "") if versions else ""
+    problems = names.dns1035_label(name) if name else []
+    if problems:
+        yield invalid_value("spec.version", name, ",".join(problems))
+
+
+def _as_checked(versions: list[Object], shared: set[str]) -> list[Object]:
+    """Versions as the complaint shows them: with what they share already moved away."""
+    return [
+        {
+            "Name": version.get("name", ""),
+            "Served": bool(version.get("served")),
+            "Storage": bool(version.get("storage")),
+            "Deprecated": bool(version.get("deprecated")),
+            "DeprecationWarning": version.get("deprecationWarning"),
+            **{field[:1].upper() + field[1:]: None if field in shared else version.get(field) for field in _SHARED},
+        }
+        for version in versions
+    ]
 
 
 def _check_group(group: str) -> Iterator[FieldError]:
@@ -164,7 +190,7 @@ def _check_labels(values: Iterable[str], path: str) -> Iterator[FieldError]:
             yield invalid_value(f"{path}[{index}]", value, ",".join(problems))
 
 
-def _check_stored_versions(stored: list[str], spec: Object) -> Iterator[FieldError]:
+def _check_stored_versions(stored: list[str] | None, spec: Object) -> Iterator[FieldError]:
     path = "status.storedVersions"
     if not stored:
         yield invalid_value(path, stored, "must have at least one stored version")
