@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -43,16 +44,15 @@ PATCHES = {
 
 
 class RealServer:
-    def __init__(self, kubeconfig: str) -> None:
-        with open(kubeconfig) as file:
-            config = yaml.safe_load(file)
+    def __init__(self, kubeconfig: Path) -> None:
+        config = yaml.safe_load(kubeconfig.read_text())
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
         self.url = cluster["server"]
         self.context = ssl.create_default_context(cafile=cluster["certificate-authority"])
         self.context.load_cert_chain(user["client-certificate"], user["client-key"])
 
     def call(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> Answer:
-        data = None if body is None else json.dumps(body).encode()
+        data = None if method == "GET" else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data=data, method=method)
         request.add_header("Content-Type", content_type)
         try:
@@ -106,9 +106,7 @@ class ModelServer:
     def _write(self, request: Request) -> Answer:
         created = self.live is None
         if request.verb == "apply":
-            new = managed.apply(
-                self.live, request.body, force=request.force, kind=KIND, **self._common(request)
-            )
+            new = managed.apply(self.live, request.body, force=request.force, kind=KIND, **self._common(request))
             self._complete(new)
         else:
             new = copy_json(self._result_of(request))
