@@ -1,0 +1,161 @@
+"""Conversion by webhook, with a real HTTPS server on the other side."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from herder.engine.apiserver.crds import resource_from_crd
+from herder.engine.apiserver.crds.webhook import url_of
+from herder.engine.meta.errors import InternalError
+from herder.engine.meta.kinds import Object
+from tests.engine.apiserver.crds.samples import definition
+from tests.support.kube import Authority
+
+Respond = Callable[[Object], Any]
+
+
+def converted(review: Object, **changes: Any) -> Object:
+    """What a good webhook answers, or one that is wrong in one way."""
+    request = review["request"]
+    objects = [copy.deepcopy(obj) | {"apiVersion": request["desiredAPIVersion"]} for obj in request["objects"]]
+    for obj in objects:
+        obj["spec"] = {"converted": obj.get("spec")}
+    response = {"uid": request["uid"], "result": {"status": "Success"}, "convertedObjects": objects} | changes
+    return {"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response}
+
+
+@asynccontextmanager
+async def webhook(directory: Path, respond: Respond) -> AsyncIterator[Any]:
+    """A conversion function that goes over HTTPS to `respond`."""
+    authority = Authority(directory)
+    certificate, key = authority.issue("webhook", server=True)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+
+    async def handle(request: web.BaseRequest) -> web.Response:
+        answer = respond(await request.json())
+        return answer if isinstance(answer, web.Response) else web.json_response(answer)
+
+    runner = web.ServerRunner(web.Server(handle))
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+    await site.start()
+    port = runner.addresses[0][1]
+    bundle = base64.b64encode(authority.path.read_bytes()).decode()
+    config = {"url": f"https://localhost:{port}/convert", "caBundle": bundle}
+    settings = {"clientConfig": config, "conversionReviewVersions": ["v2", "v1"]}
+    try:
+        yield resource_from_crd(definition(conversion={"strategy": "Webhook", "webhook": settings})).convert
+    finally:
+        await runner.cleanup()
+
+
+def widget(name: str, version: str = "v1") -> Object:
+    metadata = {"name": name, "uid": f"uid-{name}", "labels": {"a": "b"}, "resourceVersion": "3"}
+    return {"apiVersion": f"example.com/{version}", "kind": "Widget", "metadata": metadata, "spec": {"n": name}}
+
+
+async def test_objects_are_converted_in_one_batch_and_in_order(tmp_path: Path) -> None:
+    asked: list[Object] = []
+
+    def respond(review: Object) -> Object:
+        asked.append(review)
+        return converted(review)
+
+    async with webhook(tmp_path, respond) as convert:
+        found = await convert([widget("a"), widget("b", "v1alpha1"), widget("c")], "v1alpha1")
+    assert [(obj["metadata"]["name"], obj["apiVersion"]) for obj in found] == [
+        ("a", "example.com/v1alpha1"), ("b", "example.com/v1alpha1"), ("c", "example.com/v1alpha1"),
+    ]  # fmt: skip
+    assert [obj["spec"] for obj in found] == [{"converted": {"n": "a"}}, {"n": "b"}, {"converted": {"n": "c"}}]
+    (review,) = asked
+    assert review["apiVersion"] == "apiextensions.k8s.io/v1"
+    assert [obj["metadata"]["name"] for obj in review["request"]["objects"]] == ["a", "c"]
+
+
+async def test_nobody_is_asked_when_nothing_is_to_be_converted(tmp_path: Path) -> None:
+    async with webhook(tmp_path, lambda review: web.Response(status=500)) as convert:
+        assert await convert([widget("a")], "example.com/v1") == [widget("a")]
+
+
+async def test_labels_may_change_and_other_metadata_is_restored(tmp_path: Path) -> None:
+    def respond(review: Object) -> Object:
+        answer = converted(review)
+        metadata = answer["response"]["convertedObjects"][0]["metadata"]
+        metadata |= {
+            "labels": {"new": "label"},
+            "annotations": {"x": "y"},
+            "resourceVersion": "99",
+            "finalizers": ["f"],
+        }
+        return answer
+
+    async with webhook(tmp_path, respond) as convert:
+        (found,) = await convert([widget("a")], "v1alpha1")
+    assert found["metadata"] == widget("a")["metadata"] | {"labels": {"new": "label"}, "annotations": {"x": "y"}}
+
+
+def _of_object(change: Callable[[Object], Any]) -> Respond:
+    def respond(review: Object) -> Object:
+        answer = converted(review)
+        change(answer["response"]["convertedObjects"][0])
+        return answer
+
+    return respond
+
+
+@pytest.mark.parametrize(
+    ("respond", "told"),
+    [
+        (lambda review: web.Response(status=500, text="boom"), "unexpected status 500: boom"),
+        (lambda review: web.Response(text="not json"), "failed: JSON is malformed"),
+        (lambda review: [], "the response is not an object"),
+        (lambda review: {"kind": "Foo", "apiVersion": "v1"}, "expected webhook response of"),
+        (lambda review: converted(review, uid="other"), "expected response.uid="),
+        (
+            lambda review: converted(review, result={"status": "Failure", "message": "cannot do that"}),
+            "failed: cannot do that",
+        ),
+        (lambda review: converted(review, result={}), "response.result.status was ''"),
+        (lambda review: converted(review, convertedObjects=[]), "returned 0 objects, expected 1"),
+        (
+            _of_object(lambda obj: obj.update(apiVersion="example.com/v9")),
+            "returned invalid converted object at index 0: invalid groupVersion "
+            "(expected example.com/v1alpha1, received example.com/v9)",
+        ),
+        (_of_object(lambda obj: obj.update(kind="Gadget")), "invalid kind (expected Widget, received Gadget)"),
+        (_of_object(lambda obj: obj["metadata"].update(name="z")), "must have the same name: a != z"),
+        (_of_object(lambda obj: obj["metadata"].update(uid="z")), "must have the same UID: uid-a != z"),
+        (_of_object(lambda obj: obj.pop("metadata")), "missing metadata in converted object"),
+        (_of_object(lambda obj: obj["metadata"].update(labels={"a": 1})), "metadata.labels[a] must be a string"),
+        (_of_object(lambda obj: obj["metadata"].update(labels={"a": "?"})), "a valid label must be"),
+    ],
+)
+async def test_a_wrong_answer_is_an_error_that_says_what_was_wrong(tmp_path: Path, respond: Respond, told: str) -> None:
+    async with webhook(tmp_path, respond) as convert:
+        with pytest.raises(InternalError) as failure:
+            await convert([widget("a")], "v1alpha1")
+    assert "conversion webhook for example.com/v1, Kind=Widget" in failure.value.message
+    assert told in failure.value.message
+
+
+async def test_a_webhook_that_nobody_vouches_for_is_not_trusted(tmp_path: Path) -> None:
+    async with webhook(tmp_path, converted) as convert:
+        convert._config = {"url": convert._config["url"]}
+        with pytest.raises(InternalError, match="certificate verify failed"):
+            await convert([widget("a")], "v1alpha1")
+
+
+def test_a_service_is_addressed_by_its_cluster_name() -> None:
+    service = {"namespace": "ns", "name": "svc", "path": "/convert", "port": 8443}
+    assert url_of({"service": service}) == "https://svc.ns.svc:8443/convert"
+    assert url_of({"service": {"namespace": "ns", "name": "svc"}}) == "https://svc.ns.svc:443/"
