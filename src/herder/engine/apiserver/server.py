@@ -10,6 +10,7 @@ from pathlib import Path
 
 from herder.engine.apiserver import builtin
 from herder.engine.apiserver.admission.default import Admission
+from herder.engine.apiserver.admission.pods import write_system_priority_classes
 from herder.engine.apiserver.audit import AuditLog
 from herder.engine.apiserver.auth import bootstrap_policy
 from herder.engine.apiserver.auth.aggregation import RoleAggregator
@@ -57,15 +58,16 @@ async def assemble(
     store = _open_store(data_dir, clock, inline)
     await bootstrap_policy.reconcile(store, now=clock(), entropy=entropy)
     await bootstrap_objects(store, now=clock(), entropy=entropy)
+    await write_system_priority_classes(store, now=clock(), entropy=entropy)
 
     pki = pki or Pki.load_or_create(data_dir / "pki" if data_dir else None, now=clock())
     issuer = TokenIssuer(SigningKey(pki.service_accounts), entropy=entropy)
     verifier = TokenVerifier(issuer, store, clock=clock)
     authenticator = Authenticator(tokens=[verifier])
     authorizer = RbacAuthorizer(store)
-    admission = Admission(store, authorizer, entropy=entropy)
 
     registry = Registry(_resources(Reviews(authorizer, authenticator, verifier), TokenRequests(issuer)))
+    admission = Admission(store, authorizer, registry, entropy=entropy)
     definitions = CrdController(store, registry, clock=clock)
     definitions.load()
 
