@@ -175,3 +175,12 @@ async def test_neither_records_nor_events_show_values_in_logs(store: Store) -> N
     watch = store.watch("pods", since=0)
     [record] = await store.write(put("a", "hunter2"))
     assert "hunter2" not in f"{record} {await anext(watch)} {RevisionConflict(record.key, record)}"
+
+
+async def test_large_values_are_committed_in_several_transactions_and_all_arrive(opener: Opener) -> None:
+    store = opener()
+    large = "x" * (1 << 20)
+    await asyncio.gather(*(store.write(put(f"p{n:02}", large)) for n in range(40)))
+    assert [len(record.value) > 1 << 20 for record in store.list("pods")] == [True] * 40
+    await store.close()
+    assert opener().count("pods") == 40

@@ -22,7 +22,8 @@ from herder.engine.store.errors import StoreFailed
 from herder.engine.store.records import Event, Record
 
 MOST_AT_ONCE = 2_048
-"""Writes taken into one transaction: bounds how long the first of them waits for the last."""
+MOST_BYTES_AT_ONCE = 16 << 20
+"""Writes taken into one transaction, and their bytes: bounds how long the first of them waits for the last."""
 
 
 class Write(NamedTuple):
@@ -79,7 +80,6 @@ class ThreadWriter:
     def __init__(self, database: Database, directory: Directory | None, publish: Publish) -> None:
         self._log = _Log(database, directory, aside=True)
         self._publish = publish
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._queue: SimpleQueue[Write | Chore | None] = SimpleQueue()
         self._chores: deque[Chore] = deque()
         self._closing = False
@@ -96,7 +96,6 @@ class ThreadWriter:
             self._start()
 
     def _start(self) -> None:
-        self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="herder-store-writer", daemon=True)
         self._thread.start()
 
@@ -111,15 +110,16 @@ class ThreadWriter:
         while not self._closing:
             if writes := self._take():
                 failure = self._log.commit(writes)
-                self._tell(self._publish, writes, failure)
+                _tell(writes[-1].done.get_loop(), self._publish, writes, failure)
             if self._chores:
                 self._step()
         for chore in self._chores:
-            self._tell(_finish, chore.done, None)  # what is left of it is done another time
+            _tell(chore.done.get_loop(), _finish, chore.done, None)  # what is left of it is done another time
 
     def _take(self) -> list[Write]:
         """All that waits. Sleeps until there is something, unless there is housekeeping to do."""
         writes: list[Write] = []
+        size = 0
         try:
             item = self._queue.get(block=not self._chores)
             while True:
@@ -127,7 +127,8 @@ class ThreadWriter:
                     self._closing = True
                 elif isinstance(item, Write):
                     writes.append(item)
-                    if len(writes) >= MOST_AT_ONCE:
+                    size += sum(len(event.record.value) for event in item.events)
+                    if len(writes) >= MOST_AT_ONCE or size >= MOST_BYTES_AT_ONCE:
                         return writes
                 else:
                     self._chores.append(item)
@@ -140,16 +141,11 @@ class ThreadWriter:
         try:
             if chore.step(self._log.database):
                 return
-            self._tell(_finish, chore.done, None)
+            _tell(chore.done.get_loop(), _finish, chore.done, None)
         except Exception as error:
             self._log.roll_back()
-            self._tell(_finish, chore.done, _untidy(error))
+            _tell(chore.done.get_loop(), _finish, chore.done, _untidy(error))
         self._chores.popleft()
-
-    def _tell(self, function: Callable[..., None], *arguments: object) -> None:
-        assert self._loop is not None
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(function, *arguments)
 
 
 class _Log:
@@ -186,6 +182,11 @@ class _Log:
         with contextlib.suppress(sqlite3.Error):
             if self.database.connection.in_transaction:
                 self.database.connection.execute("ROLLBACK")
+
+
+def _tell(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: object) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop was closed, and nobody waits any more
+        loop.call_soon_threadsafe(function, *arguments)
 
 
 def _finish(done: asyncio.Future[None], error: Exception | None) -> None:
