@@ -238,7 +238,7 @@ def version_priority(version: str) -> tuple[int, int, int, str]:
 
 
 def storage_version_hash(resource: Resource) -> str:
-    told = f"{resource.group}/{resource.storage_version}/{resource.kind}"
+    told = f"{resource.storage.group}/{resource.storage_version}/{resource.kind}"
     return base64.b64encode(hashlib.sha256(told.encode()).digest()[:8]).decode()
 
 
@@ -254,7 +254,7 @@ def _legacy_entry(resource: Resource) -> Object:
         "verbs": _verbs(resource),
     }
     _add_names(entry, resource)
-    if resource.virtual is None and "list" in resource.verbs:
+    if resource.virtual is None and "watch" in resource.verbs:
         entry["storageVersionHash"] = storage_version_hash(resource)
     return entry
 

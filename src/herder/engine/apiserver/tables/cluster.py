@@ -125,6 +125,55 @@ def _component_status(obj: Object, now: datetime) -> list[Any]:
     return [name_of(obj), state, healthy.get("message", ""), healthy.get("error", "")]
 
 
+def _flow_schema(obj: Object, now: datetime) -> list[Any]:
+    spec = spec_of(obj)
+    dangling = condition(status_of(obj).get("conditions"), "Dangling")
+    return [
+        name_of(obj),
+        (spec.get("priorityLevelConfiguration") or {}).get("name", ""),
+        spec.get("matchingPrecedence") or 0,
+        (spec.get("distinguisherMethod") or {}).get("type", NONE),
+        age(obj, now),
+        dangling.get("status", "") if dangling else "?",
+    ]
+
+
+def _priority_level(obj: Object, now: datetime) -> list[Any]:
+    spec = spec_of(obj)
+    limited = spec.get("limited") or {}
+    queuing = (limited.get("limitResponse") or {}).get("queuing") or {}
+    return [
+        name_of(obj),
+        spec.get("type", ""),
+        limited.get("nominalConcurrencyShares", NONE),
+        *(queuing.get(field, NONE) for field in ("queues", "handSize", "queueLengthLimit")),
+        age(obj, now),
+    ]
+
+
+def _name_and_age(obj: Object, now: datetime) -> list[Any]:
+    return [name_of(obj), age(obj, now)]
+
+
+def _resource_claim(obj: Object, now: datetime) -> list[Any]:
+    status = status_of(obj)
+    going = bool(obj["metadata"].get("deletionTimestamp"))
+    states = ["deleted"] if going else []
+    if status.get("allocation") is not None:
+        states.append("allocated")
+        states += ["reserved"] if status.get("reservedFor") else []
+    elif not going:
+        states.append("pending")
+    return [name_of(obj), ",".join(states), age(obj, now)]
+
+
+def _resource_slice(obj: Object, now: datetime) -> list[Any]:
+    spec = spec_of(obj)
+    pool = (spec.get("pool") or {}).get("name", "")
+    return [name_of(obj), spec.get("nodeName") or "", spec.get("driver", ""), pool, age(obj, now)]
+
+
+_NAME_AND_AGE = Printer(columns("Name", "Age"), _name_and_age)
 _EVENT = Printer(
     columns(
         "Last Seen", "Type", "Reason", "Object", "+Subobject", "+Source", "Message", "+First Seen", "+Count", "+Name"
@@ -151,5 +200,20 @@ PRINTERS: Printers = {
         columns("Name", "Value:integer", "Global-Default:boolean", "Age", "PreemptionPolicy"), _priority_class
     ),
     GroupKind("node.k8s.io", "RuntimeClass"): Printer(columns("Name", "Handler", "Age"), _runtime_class),
+    GroupKind("flowcontrol.apiserver.k8s.io", "FlowSchema"): Printer(
+        columns("Name", "PriorityLevel", "MatchingPrecedence", "DistinguisherMethod", "Age", "MissingPL"), _flow_schema
+    ),
+    GroupKind("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration"): Printer(
+        columns(
+            "Name", "Type", "NominalConcurrencyShares", "Queues", "HandSize", "QueueLengthLimit", "Age"
+        ),
+        _priority_level,
+    ),
+    GroupKind("resource.k8s.io", "DeviceClass"): _NAME_AND_AGE,
+    GroupKind("resource.k8s.io", "ResourceClaim"): Printer(columns("Name", "State", "Age"), _resource_claim),
+    GroupKind("resource.k8s.io", "ResourceClaimTemplate"): _NAME_AND_AGE,
+    GroupKind("resource.k8s.io", "ResourceSlice"): Printer(
+        columns("Name", "Node", "Driver", "Pool", "Age"), _resource_slice
+    ),
     GroupKind("", "ComponentStatus"): Printer(columns("Name", "Status", "Message", "Error"), _component_status),
 }  # fmt: skip
