@@ -109,6 +109,12 @@ class Quantity:
         """The amount in units of 10^scale, rounded away from zero (`scaled(-3)`: thousandths)."""
         return _rounded(self.unscaled, self.scale, scale)
 
+    def rounded_up(self, scale: int) -> Quantity:
+        """No finer than 10^scale, away from zero; resource lists are stored in thousandths (`rounded_up(-3)`)."""
+        if self.scale >= scale:
+            return self
+        return Quantity(self.scaled(scale), scale, self.format, exact_int=self.exact_int)
+
     def value(self) -> int:
         """The amount as an integer, rounded away from zero."""
         return self.scaled(0)
@@ -133,6 +139,11 @@ def parse(text: str) -> Quantity:
     digits = (whole.lstrip("0") or "0") + fraction
     quick = _quickly(text, sign, digits, fraction, power, format)
     return quick or _carefully(sign + whole + (point or "") + fraction, power, format)
+
+
+def decode(value: str | int | float) -> Quantity:
+    """Read a quantity from JSON, where it may be a number, or a string with spaces around it."""
+    return parse(value.strip() if isinstance(value, str) else str(value))
 
 
 def canonical(text: str) -> str:

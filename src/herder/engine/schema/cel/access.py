@@ -90,46 +90,37 @@ def _each_value(convert: Convert) -> Convert:
     return convert_values
 
 
-def select(operand: Evaluate, key: str, convert: Convert | None) -> Evaluate:
-    """`operand.key`."""
+def select(operand: Evaluate, key: str, convert: Convert | None, *, of_object: bool) -> Evaluate:
+    """`operand.key`. In objects with known fields a null counts as absent; in maps it is a value."""
 
     def run(frame: list[Any]) -> Any:
         container = operand(frame)
         try:
-            return container[key]
-        except KeyError:
-            raise no_such_key(key) from None
-        except TypeError:
+            value = container[key]
+        except (KeyError, TypeError):
             return _select_slowly(container, key)
+        if value is None and of_object:
+            raise no_such_key(key)
+        return value
 
     return run if convert is None else converted(run, convert)
 
 
-def select_from_slot(slot: int, keys: tuple[str, ...], convert: Convert | None) -> Evaluate:
+def select_from_slot(slot: int, keys: tuple[str, ...], convert: Convert | None, *, of_object: bool) -> Evaluate:
     """`variable.key.key…`, by far the most common thing in rules, without a call per step."""
     if len(keys) == 1:
-        key = keys[0]
+        return select(lambda frame: frame[slot], keys[0], convert, of_object=of_object)
 
-        def run(frame: list[Any]) -> Any:
-            try:
-                return frame[slot][key]
-            except KeyError:
-                raise no_such_key(key) from None
-            except TypeError:
-                return _select_slowly(frame[slot], key)
-
-    else:
-
-        def run(frame: list[Any]) -> Any:
-            value = frame[slot]
-            try:
-                for key in keys:
-                    value = value[key]
-            except KeyError as missing:
-                raise no_such_key(missing.args[0]) from None
-            except TypeError:
-                return _walk_slowly(frame[slot], keys)
-            return value
+    def run(frame: list[Any]) -> Any:
+        value = frame[slot]
+        try:
+            for key in keys:
+                value = value[key]
+        except (KeyError, TypeError):
+            return _walk_slowly(frame[slot], keys)
+        if value is None and of_object:
+            raise no_such_key(keys[-1])
+        return value
 
     return run if convert is None else converted(run, convert)
 
@@ -139,8 +130,12 @@ def converted(run: Evaluate, convert: Convert) -> Evaluate:
 
 
 def _walk_slowly(value: Any, keys: tuple[str, ...]) -> Any:
+    previous = ""
     for key in keys:
+        if value is None and previous:
+            raise no_such_key(previous)
         value = _select_slowly(value, key)
+        previous = key
     return value
 
 
@@ -151,41 +146,43 @@ def _select_slowly(container: Any, key: str) -> Any:
             return container[key]
         raise no_such_key(key)
     if isinstance(container, Optional):
-        return _from_optional(container, key)
+        return _from_optional(container, key, of_object=False)
     raise no_such_overload()
 
 
-def _from_optional(container: Optional, key: str) -> Optional:
+def _from_optional(container: Optional, key: str, *, of_object: bool) -> Optional:
     if not container.present:
         return NONE
     inner = container.value
-    if isinstance(inner, dict):
-        return Optional(inner[key]) if key in inner else NONE
-    raise no_such_overload()
+    if not isinstance(inner, dict):
+        raise no_such_overload()
+    if key not in inner or (of_object and inner[key] is None):
+        return NONE
+    return Optional(inner[key])
 
 
-def select_optionally(operand: Evaluate, key: str, convert: Convert | None) -> Evaluate:
+def select_optionally(operand: Evaluate, key: str, convert: Convert | None, *, of_object: bool) -> Evaluate:
     """`operand.?key`, or a plain selection out of an optional."""
 
     def run(frame: list[Any]) -> Any:
         container = operand(frame)
         if type(container) is not Optional:
             container = Optional(container)
-        found = _from_optional(container, key)
+        found = _from_optional(container, key, of_object=of_object)
         return Optional(convert(found.value)) if convert is not None and found.present else found
 
     return run
 
 
-def test_field(operand: Evaluate, key: str) -> Evaluate:
+def test_field(operand: Evaluate, key: str, *, of_object: bool) -> Evaluate:
     """`has(operand.key)`."""
 
     def run(frame: list[Any]) -> bool:
         container = operand(frame)
         if type(container) is dict:
-            return key in container
+            return container.get(key) is not None if of_object else key in container
         if isinstance(container, Optional):
-            return _from_optional(container, key).present
+            return _from_optional(container, key, of_object=of_object).present
         raise no_such_overload()
 
     return run

@@ -117,15 +117,16 @@ class Planner:
             return self.variable(node.resolved, node)
         target, was_optional = unwrap_optional(node.operand.type)
         key = key_of(target, node.field)
+        of_object = target.kind == "object"
         if node.test:
-            return test_field(self.plan(node.operand), key)
-        convert = converter(unwrap_optional(node.type)[0]) if target.kind == "object" else None
+            return test_field(self.plan(node.operand), key, of_object=of_object)
+        convert = converter(unwrap_optional(node.type)[0]) if of_object else None
         if node.optional or was_optional:
-            return select_optionally(self.plan(node.operand), key, convert)
+            return select_optionally(self.plan(node.operand), key, convert, of_object=of_object)
         path = self.path(node)
         if path is not None:
-            return select_from_slot(*path, convert)
-        return select(self.plan(node.operand), key, convert)
+            return select_from_slot(*path, convert, of_object=of_object)
+        return select(self.plan(node.operand), key, convert, of_object=of_object)
 
     def path(self, node: Select) -> tuple[int, tuple[str, ...]] | None:
         """The variable and keys of a selection that consists of nothing else."""

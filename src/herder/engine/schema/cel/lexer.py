@@ -42,6 +42,9 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
+_OPEN_STRING = re.compile(
+    rf"""(?:[bB]?[rR]?)(?:"(?:{_ESCAPE}|[^\\"\n\r])*|'(?:{_ESCAPE}|[^\\'\n\r])*)(?:\\?.|[\n\r])?""", re.DOTALL
+)
 _SIMPLE_ESCAPES = {
     "a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v",
     '"': '"', "'": "'", "\\": "\\", "?": "?", "`": "`",
@@ -74,10 +77,8 @@ def _unrecognized(text: str, position: int) -> str:
     char = text[position]
     if char in "=&|":
         return text[position : position + 2]
-    if char in "\"'":
-        end = re.compile(r"[\n\r]").search(text, position)
-        return text[position : end.end() if end else len(text)]
-    return char
+    opened = _OPEN_STRING.match(text, position)
+    return opened.group() if opened else char
 
 
 def _add(tokens: list[Token], issues: list[Issue], match: re.Match[str]) -> None:

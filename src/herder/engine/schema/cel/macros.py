@@ -34,7 +34,7 @@ def expand_function(at: int, function: str, args: list[Node]) -> Node | None:
         return None
     arg = args[0]
     if isinstance(arg, Select) and not arg.optional and not arg.test:
-        return Select(arg.at, arg.operand, arg.field, test=True)
+        return Select(at, arg.operand, arg.field, test=True)
     raise MacroError(arg.at, "invalid argument to has() macro")
 
 

@@ -30,6 +30,7 @@ _BINARY = {
     "in": _RELATION, "+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "%": _PRODUCT,
 }  # fmt: skip
 _FUNCTIONS = {operator: f"_{operator}_" for operator in _BINARY} | {"in": "@in"}
+_STARTING = frozenset({"[", "{", "(", ".", "true", "false", "null", "int", "uint", "double", "string", "bytes", "name"})
 _STARTERS = (
     "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}"
 )
@@ -67,6 +68,8 @@ class _Parser:
         self.issues = issues
         self.position = 0
         self.depth = 0
+        self.closers: list[str] = []
+        """What closes the brackets open at the moment, innermost last."""
 
     # ---- plumbing
 
@@ -86,6 +89,17 @@ class _Parser:
         if self.token.kind == kind:
             return self.take()
         raise self.unexpected(shown)
+
+    def close(self) -> None:
+        """The end of a bracket; one that is merely missing is complained about as such."""
+        closer = self.closers.pop()
+        if self.accept(closer):
+            return
+        token = self.token
+        if token.kind == (self.closers[-1] if self.closers else "end"):
+            self.issues.append(Issue(token.at, f"Syntax error: missing '{closer}' at '{token.text}'"))
+            return
+        raise self.unexpected(f"'{closer}'")
 
     def unexpected(self, expected: str) -> _Stop:
         """Complain about the current token: superfluous if what was expected comes right after it."""
@@ -160,9 +174,10 @@ class _Parser:
             if dot := self.accept("."):
                 node = self.selection(node, dot)
             elif bracket := self.accept("["):
+                self.closers.append("]")
                 optional = self.accept("?")
                 index = self.expression()
-                self.expect("]", "']'")
+                self.close()
                 node = Call(bracket.at, "_[?_]" if optional else "_[_]", None, [node, index])
             else:
                 return node
@@ -198,12 +213,12 @@ class _Parser:
 
     def arguments(self) -> list[Node]:
         args: list[Node] = []
-        if self.accept(")"):
-            return args
-        args.append(self.expression())
-        while self.accept(","):
+        self.closers.append(")")
+        if self.token.kind != ")":
             args.append(self.expression())
-        self.expect(")", "')'")
+            while self.accept(","):
+                args.append(self.expression())
+        self.close()
         return args
 
     # ---- primaries
@@ -216,8 +231,9 @@ class _Parser:
             case ".":
                 return self.named(self.expect("name", "IDENTIFIER"), ".")
             case "(":
+                self.closers.append(")")
                 inner = self.expression()
-                self.expect(")", "')'")
+                self.close()
                 return inner
             case "[":
                 return self.list_literal(token)
@@ -235,6 +251,13 @@ class _Parser:
                 return self.number(token, token.at, "")
             case "-" if self.token.kind in ("int", "double"):
                 return self.number(self.take(), token.at, "-")
+        return self.superfluous(token)
+
+    def superfluous(self, token: Token) -> Node:
+        """A token where an expression should start: skipped if one starts right after it."""
+        if token.kind != "end" and self.token.kind in _STARTING:
+            self.issues.append(Issue(token.at, f"Syntax error: extraneous input '{token.text}' expecting {_STARTERS}"))
+            return self.primary()
         self.position -= 1
         raise self.unexpected(_STARTERS)
 
@@ -284,17 +307,19 @@ class _Parser:
     def list_literal(self, opening: Token) -> Node:
         elements: list[Node] = []
         optionals: set[int] = set()
+        self.closers.append("]")
         while self.token.kind != "]":
             if self.accept("?"):
                 optionals.add(len(elements))
             elements.append(self.expression())
             if not self.accept(","):
                 break
-        self.expect("]", "']'")
+        self.close()
         return ListLiteral(opening.at, elements, optionals)
 
     def entries(self, *, message: bool) -> list[Entry]:
         entries: list[Entry] = []
+        self.closers.append("}")
         while self.token.kind != "}":
             optional = self.accept("?") is not None
             key = self.expect("name", "IDENTIFIER").text if message else self.expression()
@@ -302,5 +327,5 @@ class _Parser:
             entries.append(Entry(colon.at, key, self.expression(), optional))
             if not self.accept(","):
                 break
-        self.expect("}", "'}'")
+        self.close()
         return entries

@@ -62,16 +62,21 @@ def parse_timestamp(text: str) -> Timestamp:
     year, month, day, hour, minute, second = (int(match[index]) for index in range(1, 7))
     moment = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
     seconds = int((moment - _EPOCH).total_seconds())
-    zone = match[8]
-    if zone not in ("Z", "z"):
-        offset = int(zone[1:3]) * 3600 + int(zone[4:6]) * 60
-        if int(zone[1:3]) > 23 or int(zone[4:6]) > 59:
-            raise ValueError(f"invalid timestamp {text!r}")
-        seconds -= offset if zone[0] == "+" else -offset
+    offset = _offset(match[8])
+    seconds -= offset
     if not MIN_SECONDS <= seconds <= MAX_SECONDS:
         raise ValueError("timestamp overflow")
     fraction = (match[7] or "")[:9].ljust(9, "0")
-    return Timestamp(seconds * _SECOND + int(fraction))
+    return Timestamp(seconds * _SECOND + int(fraction), offset)
+
+
+def _offset(zone: str) -> int:
+    if zone in ("Z", "z"):
+        return 0
+    hours, minutes = int(zone[1:3]), int(zone[4:6])
+    if hours > 23 or minutes > 59:
+        raise ValueError(f"invalid timestamp offset {zone!r}")
+    return (hours * 3600 + minutes * 60) * (-1 if zone[0] == "-" else 1)
 
 
 def parse_date(text: str) -> Timestamp:
@@ -81,9 +86,16 @@ def parse_date(text: str) -> Timestamp:
 
 def format_timestamp(moment: Timestamp) -> str:
     seconds, nanos = divmod(moment.ns, _SECOND)
-    whole = _EPOCH + timedelta(seconds=seconds)
+    whole = _EPOCH + timedelta(seconds=seconds + moment.offset)
     fraction = f".{nanos:09d}".rstrip("0").rstrip(".") if nanos else ""
-    return f"{whole.year:04d}-{whole:%m-%dT%H:%M:%S}{fraction}Z"
+    return f"{whole.year:04d}-{whole:%m-%dT%H:%M:%S}{fraction}{_zone_text(moment.offset)}"
+
+
+def _zone_text(offset: int) -> str:
+    if offset == 0:
+        return "Z"
+    minutes = abs(offset) // 60
+    return f"{'-' if offset < 0 else '+'}{minutes // 60:02d}:{minutes % 60:02d}"
 
 
 def format_duration(span: Duration) -> str:

@@ -5,22 +5,41 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from herder.engine.schema.cel.errors import CheckError, Issue
+from herder.engine.schema.cel.errors import CheckError, EvaluationError, Issue
+from herder.engine.schema.cel.library.formatting import check_format
 from herder.engine.schema.cel.library.strings import compile_pattern
 from herder.engine.schema.cel.syntax import Call, ListLiteral, Literal, MapLiteral, Node
-from herder.engine.schema.cel.times import parse_duration, parse_timestamp
+from herder.engine.schema.cel.times import checked_timestamp, parse_duration, parse_timestamp
 from herder.engine.schema.cel.types import Type, unwrap_optional
 
-_LITERAL_CHECKS: dict[str, Callable[[str], Any]] = {
-    "duration": parse_duration,
-    "timestamp": parse_timestamp,
-    "matches": compile_pattern,
+
+def _check_duration(value: Any) -> None:
+    if isinstance(value, str):
+        parse_duration(value)
+
+
+def _check_timestamp(value: Any) -> None:
+    if isinstance(value, str):
+        parse_timestamp(value)
+    else:
+        checked_timestamp(value * 1_000_000_000)
+
+
+def _check_pattern(value: Any) -> None:
+    if isinstance(value, str):
+        compile_pattern(value)
+
+
+_LITERAL_CHECKS: dict[str, Callable[[Any], None]] = {
+    "duration": _check_duration,
+    "timestamp": _check_timestamp,
+    "matches": _check_pattern,
 }
 
 
 def validate(text: str, tree: Node) -> None:
     """Raise CheckError about everything that is wrong."""
-    issues = [*_wrong_literals(tree), *_mixed_literals(tree, exempt=False)]
+    issues = [*_wrong_literals(tree), *_mixed_literals(tree, exempt=False), *_wrong_formats(tree)]
     if issues:
         raise CheckError(text, issues)
 
@@ -28,13 +47,26 @@ def validate(text: str, tree: Node) -> None:
 def _wrong_literals(node: Node) -> Iterator[Issue]:
     if isinstance(node, Call) and node.function in _LITERAL_CHECKS and node.args:
         arg = node.args[0]
-        if isinstance(arg, Literal) and isinstance(arg.value, str):
+        if isinstance(arg, Literal):
             try:
                 _LITERAL_CHECKS[node.function](arg.value)
-            except ValueError:
+            except (ValueError, EvaluationError):
                 yield Issue(arg.at, f"invalid {node.function} argument")
     for child in node.children():
         yield from _wrong_literals(child)
+
+
+def _wrong_formats(node: Node) -> Iterator[Issue]:
+    """format() calls of which template and arguments are written out."""
+    if isinstance(node, Call) and node.function == "format" and isinstance(node.target, Literal) and node.args:
+        args = node.args[0]
+        if isinstance(args, ListLiteral) and isinstance(node.target.value, str):
+            problem = check_format(node.target.value, [item.type.name for item in args.elements])
+            if problem is not None:
+                blamed = node if problem.index is None else args.elements[problem.index]
+                yield Issue(blamed.at, str(problem))
+    for child in node.children():
+        yield from _wrong_formats(child)
 
 
 def _mixed_literals(node: Node, *, exempt: bool) -> Iterator[Issue]:

@@ -46,12 +46,13 @@ class Duration:
 
 
 class Timestamp:
-    """A moment between the years 1 and 9999, in nanoseconds since 1970 UTC."""
+    """A moment between the years 1 and 9999, in nanoseconds since 1970 UTC; `offset` (in seconds) only shows."""
 
-    __slots__ = ("ns",)
+    __slots__ = ("ns", "offset")
 
-    def __init__(self, ns: int) -> None:
+    def __init__(self, ns: int, offset: int = 0) -> None:
         self.ns = ns
+        self.offset = offset
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Timestamp) and self.ns == other.ns

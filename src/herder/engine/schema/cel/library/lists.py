@@ -150,7 +150,6 @@ def integers(count: int) -> list[int]:
     return list(range(count))
 
 
-library.method("reverse", STRING, returns=STRING, linear=True)(lambda text: text[::-1])
 library.method("reverse", _LIST, returns=_LIST, linear=True)(lambda items: items[::-1])
 
 

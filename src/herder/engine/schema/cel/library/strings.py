@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
 from herder.engine.schema.cel.declarations import Library
 from herder.engine.schema.cel.errors import EvaluationError
 from herder.engine.schema.cel.library.formatting import format_text
+from herder.engine.schema.cel.library.matching import find_matches
 from herder.engine.schema.cel.types import BOOL, DYN, INT, STRING, list_of
 
 library = Library()
@@ -127,31 +130,28 @@ def compile_pattern(pattern: str) -> Any:
     return re2.compile(pattern)
 
 
-def _compiled(pattern: str) -> Any:
-    try:
-        return compile_pattern(pattern)
-    except ValueError as error:
-        raise EvaluationError(f"Illegal regex: {error}") from None
-
-
 @library.function("matches", STRING, STRING, returns=BOOL, linear=True)
 @library.method("matches", STRING, STRING, returns=BOOL, linear=True)
 def matches(text: str, pattern: str) -> bool:
-    return bool(_compiled(pattern).search(text))
+    try:
+        return bool(compile_pattern(pattern).search(text))
+    except ValueError as error:
+        raise EvaluationError(str(error)) from None
 
 
 @library.method("find", STRING, STRING, returns=STRING, linear=True)
 def find(text: str, pattern: str) -> str:
-    found = find_all(text, pattern, 1)
-    return found[0] if found else ""
+    return next(_matches(text, pattern), "")
 
 
 @library.method("findAll", STRING, STRING, returns=_STRINGS, linear=True)
 @library.method("findAll", STRING, STRING, INT, returns=_STRINGS, linear=True)
 def find_all(text: str, pattern: str, count: int = -1) -> list[str]:
-    found: list[str] = []
-    for start, end in _compiled(pattern).finditer(text):
-        if 0 <= count <= len(found):
-            break
-        found.append(text[start:end])
-    return found
+    return list(itertools.islice(_matches(text, pattern), count if count >= 0 else None))
+
+
+def _matches(text: str, pattern: str) -> Iterator[str]:
+    try:
+        return find_matches(text, pattern)
+    except ValueError as error:
+        raise EvaluationError(f"Illegal regex: {error}") from None

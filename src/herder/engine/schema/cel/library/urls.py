@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import unquote_plus
+from urllib.parse import quote, unquote, unquote_plus
 
 from herder.engine.schema.cel.declarations import Library
 from herder.engine.schema.cel.errors import EvaluationError
@@ -15,6 +15,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})[^%]{0,2}")
 _PORT = re.compile(r"(?::[0-9]*)?\Z", re.ASCII)
 _NOT_IN_HOST = re.compile(r"[^A-Za-z0-9\-._~!$&'()*+,;=:\[\]<>\"%\x80-\U0010ffff]")
+_SAFE_UNESCAPED = "-_.~$&+,/:;=@"
 _SAFE_PATH = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~$&+,/:;=@!'()*[]"
 
 
@@ -128,10 +129,10 @@ def port(value: URLValue) -> str:
 
 @library.method("getEscapedPath", URL, returns=STRING)
 def escaped_path(value: URLValue) -> str:
-    return "".join(
-        char if char in _SAFE_PATH or char == "%" else "".join(f"%{byte:02X}" for byte in char.encode())
-        for char in value.path
-    )
+    """As it was written if that is escaped well enough, else escaped anew."""
+    if all(char in _SAFE_PATH or char == "%" for char in value.path):
+        return value.path
+    return quote(unquote(value.path), safe=_SAFE_UNESCAPED)
 
 
 @library.method("getQuery", URL, returns=map_of(STRING, list_of(STRING)))
