@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from herder.engine.meta.errors import BadRequest, FieldError
 from herder.engine.schema import CompiledSchema, compile_schema
@@ -117,3 +120,63 @@ def test_a_rule_that_takes_too_many_steps_ends_the_validation() -> None:
     spent = "'operation cancelled: actual cost limit exceeded'"
     why = "no further validation rules will be run due to call cost exceeds limit for rule: no zz"
     assert told(errors) == [["FieldValueInvalid", "spec.words", f'Invalid value: "array": {spent}: {why}']]
+
+
+def test_a_rule_that_is_tolerated_becomes_a_warning() -> None:
+    schema, case = COMPILED[id(RULES)], RULES["ratcheted"]
+    warnings: list[str] = []
+    new, old = thing("Rule", {"ratcheted": case.value}), thing("Rule", {"ratcheted": case.old})
+    assert schema.validate(new, old, warnings=warnings) == []
+    assert warnings == ["spec.ratcheted: Invalid value: 3: failed rule: self > 5"]
+
+
+def test_everything_is_kept_where_the_root_preserves_unknown_fields() -> None:
+    schema = compile_schema(
+        {**obj({"spec": obj({"a": {"type": "string"}})}), "x-kubernetes-preserve-unknown-fields": True}
+    )
+    value = {**thing("X", {"a": "x", "b": 1}), "other": {"c": None}}
+    assert schema.prune(value) == ['unknown field "spec.b"']
+    assert value["other"] == {"c": None}
+
+
+_JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text()),
+    lambda inner: st.one_of(
+        st.lists(inner), st.dictionaries(st.sampled_from(["a", "name", "metadata", "kind"]), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from([CREATE, UPDATE, NORMALIZE, RULES]), st.data())
+def test_no_value_makes_a_schema_crash(cases: dict[str, Case], data: st.DataObject) -> None:
+    schema = COMPILED[id(cases)]
+    names = st.lists(st.sampled_from(list(cases)), max_size=5)
+    new = thing("X", {name: data.draw(_JSON) for name in data.draw(names)})
+    old = thing("X", {name: data.draw(_JSON) for name in data.draw(names)})
+    try:
+        schema.prune(new)
+        schema.prune(old)
+    except BadRequest:
+        return
+    schema.default(new)
+    for errors in (schema.validate(new), schema.validate(new, old), schema.validate(new, new)):
+        assert all(error.field and error.body for error in errors)
+
+
+def test_values_nested_without_end_are_refused_or_kept_but_never_crash() -> None:
+    deep: Any = []
+    for _ in range(900):
+        deep = [deep]
+    schema = compile_schema(
+        obj({"spec": obj({"x": {"type": "string"}, "y": {"x-kubernetes-preserve-unknown-fields": True}})})
+    )
+    kept = thing("X", {})
+    kept["spec"]["y"] = deep
+    assert schema.prune(kept) == []
+    assert schema.validate(kept, kept) == []
+    kept["spec"] = {"x": deep}
+    with contextlib.suppress(BadRequest):
+        schema.prune(kept)
+    assert [error.field for error in schema.validate(kept)] == ["spec.x"]

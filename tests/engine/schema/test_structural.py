@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from herder.engine.schema import check_structural, compile_schema
+from herder.engine.schema import check_structural, compile_schema, unrecognized_formats
 from tests.engine.schema.cases import RULE_SCHEMAS, SCHEMAS, obj
 from tests.engine.schema.real_server import RECORDED
 from tests.support.peers import peer
@@ -44,3 +44,11 @@ def test_the_schemas_of_cluster_api_are_fine() -> None:
             compile_schema(schema).validate({"apiVersion": "x/v1", "kind": "X", "metadata": {}})
             checked += 1
     assert checked > 20
+
+
+def test_formats_that_nobody_checks_are_told() -> None:
+    schema = obj({
+        "a": {"type": "string", "format": "nonsense"}, "b": {"type": "string", "format": "date-time"},
+        "c": {"type": "integer", "format": "int8"}, "d": {"type": "array", "items": {"type": "object", "format": "x"}},
+    })  # fmt: skip
+    assert unrecognized_formats(schema) == ["nonsense", "int8", "x"]

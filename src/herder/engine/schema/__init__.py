@@ -7,7 +7,8 @@ clock. `check_structural` says what is wrong with a schema itself, before any ob
 from __future__ import annotations
 
 from herder.engine.schema.compiled import CompiledSchema, compile_schema
-from herder.engine.schema.rules import RuleCompiler
+from herder.engine.schema.nodes import unrecognized_formats
+from herder.engine.schema.rule_compiler import RuleCompiler
 from herder.engine.schema.structural import check_structural
 
-__all__ = ["CompiledSchema", "RuleCompiler", "check_structural", "compile_schema"]
+__all__ = ["CompiledSchema", "RuleCompiler", "check_structural", "compile_schema", "unrecognized_formats"]

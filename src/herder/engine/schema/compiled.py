@@ -13,7 +13,8 @@ from herder.engine.meta.kinds import Object
 from herder.engine.schema import defaulting, fastcheck, listtypes, nodes, objectmeta, pruning, validation
 from herder.engine.schema.correlation import Correlated
 from herder.engine.schema.nodes import Node, Schema
-from herder.engine.schema.rules import RuleCompiler, RuleTree, compile_with_cel, has_rules
+from herder.engine.schema.rule_compiler import RuleCompiler, compile_with_cel
+from herder.engine.schema.rules import RuleTree, has_rules
 
 # Errors that make rules meaningless: they may assume what the schema promises.
 _BLOCKING = frozenset(
@@ -71,8 +72,13 @@ class CompiledSchema:
 
     # --- what is wrong
 
-    def validate(self, obj: Object, old: Object | None = None) -> list[FieldError]:
-        """What the schema and its rules find wrong. With `old`, wrongs that did not change are let pass."""
+    def validate(
+        self, obj: Object, old: Object | None = None, *, warnings: list[str] | None = None
+    ) -> list[FieldError]:
+        """What the schema and its rules find wrong. With `old`, wrongs that did not change are let pass.
+
+        Rules let pass that way are added to `warnings`, for the client to be told.
+        """
         correlated = Correlated(self._node, obj, old) if old is not None else None
         errors: list[FieldError] = []
         if not self._is_valid(obj):
@@ -80,9 +86,9 @@ class CompiledSchema:
         if self._has_embedded:
             errors += objectmeta.validate_embedded(self._node, obj)
         errors += self._duplicates(obj, old)
-        return self._with_rules(errors, obj, old, correlated)
+        return self._with_rules(errors, obj, old, correlated, warnings)
 
-    def validate_status(self, obj: Object, old: Object) -> list[FieldError]:
+    def validate_status(self, obj: Object, old: Object, *, warnings: list[str] | None = None) -> list[FieldError]:
         """As `validate`, for a write to the status subresource: the rest of the object is not looked at again."""
         correlated = Correlated(self._node, obj, old)
         errors: list[FieldError] = []
@@ -90,7 +96,7 @@ class CompiledSchema:
         if status is not None and "status" in obj:
             errors = validation.validate(status, obj["status"], correlated.key("status"), base="status")
         errors += self._duplicates(obj, old)
-        return self._with_rules(errors, obj, old, correlated)
+        return self._with_rules(errors, obj, old, correlated, warnings)
 
     def _duplicates(self, obj: Object, old: Object | None) -> list[FieldError]:
         errors: list[FieldError] = []
@@ -104,13 +110,18 @@ class CompiledSchema:
         return errors
 
     def _with_rules(
-        self, errors: list[FieldError], obj: Object, old: Object | None, correlated: Correlated | None
+        self,
+        errors: list[FieldError],
+        obj: Object,
+        old: Object | None,
+        correlated: Correlated | None,
+        warnings: list[str] | None,
     ) -> list[FieldError]:
         if self._rules is None:
             return errors
         if any(error.kind in _BLOCKING for error in errors):
             return [*errors, _RULES_SKIPPED]
-        return errors + self._rules.validate(obj, old, correlated)
+        return errors + self._rules.validate(obj, old, correlated, warnings=warnings)
 
     # --- compiled on first use
 

@@ -11,14 +11,23 @@ from herder.engine.schema.nodes import Node
 
 
 def same(one: Any, other: Any) -> bool:
-    """Deep equality that tells 1 from 1.0 and from true, as Go's does."""
-    if type(one) is not type(other):
-        return False
-    if type(one) is dict:
-        return len(one) == len(other) and all(name in other and same(sub, other[name]) for name, sub in one.items())
-    if type(one) is list:
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
+    """Deep equality that tells 1 from 1.0 and from true, as Go's does; by a stack, since values may nest deeply."""
+    waiting = [(one, other)]
+    while waiting:
+        left, right = waiting.pop()
+        if type(left) is not type(right):
+            return False
+        if type(left) is dict:
+            if left.keys() != right.keys():
+                return False
+            waiting.extend((left[name], right[name]) for name in left)
+        elif type(left) is list:
+            if len(left) != len(right):
+                return False
+            waiting.extend(zip(left, right, strict=True))
+        elif left != right:
+            return False
+    return True
 
 
 class KeyedList:

@@ -8,7 +8,8 @@ from herder.engine.schema.correlation import same
 from herder.engine.schema.defaulting import copied
 from herder.engine.schema.gotext import shown
 from herder.engine.schema.nodes import META_FIELDS, Node, Schema
-from herder.engine.schema.rules import RuleCompiler, RuleTree, has_rules
+from herder.engine.schema.rule_compiler import RuleCompiler
+from herder.engine.schema.rules import RuleTree, has_rules
 
 
 def check_defaults(schema: Schema, path: str, compiler: RuleCompiler) -> list[FieldError]:
@@ -47,5 +48,5 @@ def _problems(node: Node, path: str, compiler: RuleCompiler, *, resource: bool, 
     wrong = wrong or validation.validate(node, default, base=path)
     if not wrong and has_rules(node):
         tree = RuleTree(node, compiler, root=resource)
-        wrong = tree.validate(default, default, None, path) or tree.validate(default, None, None, path)
+        wrong = tree.validate(default, default, None, path=path) or tree.validate(default, None, None, path=path)
     return found + wrong

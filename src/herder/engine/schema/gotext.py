@@ -103,4 +103,7 @@ def shown(value: Any) -> str:
         return quote(value)
     if isinstance(value, (bool, int, float)):
         return plain(value)
-    return to_json(value)
+    try:
+        return to_json(value)
+    except RecursionError:  # nested beyond what anyone could read
+        return "[...]" if isinstance(value, list) else "{...}"

@@ -12,8 +12,8 @@ from herder.engine.schema import nodes
 from herder.engine.schema.fieldpaths import normalized
 from herder.engine.schema.gotext import quote, shown
 from herder.engine.schema.nodes import META_FIELDS, Schema
+from herder.engine.schema.rule_compiler import RuleCompiler
 from herder.engine.schema.rule_costs import Cardinality, CostTotal, check_rules
-from herder.engine.schema.rules import RuleCompiler
 
 _TYPES = ("array", "boolean", "integer", "number", "object", "string")
 _REASONS = ("FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired")

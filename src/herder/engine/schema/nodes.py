@@ -97,3 +97,16 @@ def _format(schema: Schema) -> str:
     if only in ("", "string"):
         return name if formats.check_for(name) else ""
     return name if name in _NUMBER_FORMATS.get(only, ()) else ""
+
+
+def unrecognized_formats(schema: Schema) -> list[str]:
+    """Formats anywhere in a schema that the server will ignore; whoever defines such a schema is warned."""
+    found = [schema["format"]] if schema.get("format") and not _format(schema) else []
+    below = [*(schema.get("properties") or {}).values()]
+    for keyword in ("allOf", "anyOf", "oneOf"):
+        below += schema.get(keyword) or ()
+    below += [schema.get(keyword) for keyword in ("items", "additionalProperties", "not")]
+    for sub in below:
+        if isinstance(sub, Mapping):
+            found += unrecognized_formats(sub)
+    return found

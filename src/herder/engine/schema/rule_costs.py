@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from herder.engine.meta.errors import FieldError, forbidden_field
 from herder.engine.schema.gotext import shown, to_json
 from herder.engine.schema.nodes import Schema
-from herder.engine.schema.rules import CompiledRules
+from herder.engine.schema.rule_compiler import CompiledRules
 
 RULE_LIMIT = 10_000_000
 SCHEMA_LIMIT = 100_000_000

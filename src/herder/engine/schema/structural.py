@@ -15,7 +15,7 @@ from herder.engine.schema.default_check import check_defaults
 from herder.engine.schema.gotext import shown
 from herder.engine.schema.keywords import check_keywords
 from herder.engine.schema.nodes import Schema
-from herder.engine.schema.rules import RuleCompiler, compile_with_cel
+from herder.engine.schema.rule_compiler import RuleCompiler, compile_with_cel
 
 _ROOT, _ITEM, _FIELD = "root", "item", "field"
 _INT_OR_STRING = [{"type": "integer"}, {"type": "string"}]

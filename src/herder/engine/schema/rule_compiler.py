@@ -1,0 +1,79 @@
+"""From the text of a rule to something that runs, or to what is wrong with it.
+
+The seam to CEL: whoever compiles a schema may bring another compiler; the CEL package is imported only when a schema
+has rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from herder.engine.schema.nodes import Schema
+
+
+class Expression(Protocol):
+    @property
+    def max_cost(self) -> int: ...
+
+    def evaluate_with_cost(self, bindings: Mapping[str, Any], budget: int) -> tuple[Any, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledRule:
+    """A rule ready to run, or what is wrong with it."""
+
+    text: str
+    expression: Expression | None = None
+    message: Expression | None = None
+    uses_old_self: bool = False
+    problem: str = ""
+    message_problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledRules:
+    rules: Sequence[CompiledRule]
+    min_size: int = 1  # of a value of this schema, in bytes: bounds how often it can occur in a request
+
+
+class RuleCompiler(Protocol):
+    def __call__(self, schema: Schema, *, resource_root: bool) -> CompiledRules | None:
+        """The rules of one schema, in order; None when expressions cannot see such values at all."""
+        ...
+
+
+def compile_with_cel(schema: Schema, *, resource_root: bool) -> CompiledRules | None:
+    from herder.engine.schema import cel
+
+    value_type = cel.schema_type(schema, resource_root=resource_root)
+    if value_type is None:
+        return None
+    compiled = [_compile_rule(rule, value_type) for rule in schema["x-kubernetes-validations"]]
+    return CompiledRules(compiled, value_type.min_size)
+
+
+def _compile_rule(rule: Schema, value_type: Any) -> CompiledRule:
+    from herder.engine.schema import cel
+
+    text = rule.get("rule") or ""
+    if not text.strip():
+        return CompiledRule(text)
+    env = cel.rule_env_of_type(value_type, optional_old_self=bool(rule.get("optionalOldSelf")))
+    try:
+        program = cel.compile(text, env)
+    except cel.CelError as error:
+        return CompiledRule(text, problem=f"compilation failed: {error}")
+    uses_old_self = "oldSelf" in program.references
+    if program.result_type.kind != "bool":
+        return CompiledRule(text, problem="cel expression must evaluate to a bool")
+    message, message_problem = None, ""
+    if rule.get("messageExpression"):
+        try:
+            message = cel.compile(rule["messageExpression"], env)
+        except cel.CelError as error:
+            message_problem = f"messageExpression compilation failed: {error}"
+        if message is not None and message.result_type.kind != "string":
+            message, message_problem = None, "messageExpression must evaluate to a string"
+    return CompiledRule(text, program, message, uses_old_self, message_problem=message_problem)
