@@ -20,14 +20,14 @@ _SORTED_BY_INSERTION = 20
 
 def holds_maps(*lists: list[Any]) -> bool:
     """Whether the items are objects; lists of lists and lists of mixed kinds cannot be merged."""
-    kinds = {type(item) for items in lists for item in items}
+    kinds = [type(item) for items in lists for item in items]
     if not kinds:
         raise failed("no elements in any of the given slices")
-    if list in kinds:
+    if kinds[0] is list:
         raise StrategicPatchError.list_of_lists()
-    if len(kinds) > 1:
+    if any(kind is not kinds[0] for kind in kinds):
         raise failed(f"list element types are not identical: {plain(list(lists))}")
-    return kinds == {dict}
+    return kinds[0] is dict
 
 
 def no_merge_key(item: dict[str, Any], key: str) -> StrategicPatchError:
