@@ -83,8 +83,17 @@ def _go_words(body: bytes, error: str) -> str:
     found = _AT_BYTE.search(error)
     position = int(found.group(1)) if found else 0
     if "trailing" in error:
-        return f"invalid character {_quoted(body, position)} after top-level value"
+        return f"invalid character {_quoted(body, _end_of_value(body))} after top-level value"
     return f"invalid character {_quoted(body, position)} looking for beginning of value"
+
+
+def _end_of_value(body: bytes) -> int:
+    """Where the first value ends and something else begins."""
+    text = body.decode("utf-8", "replace")
+    start = len(text) - len(text.lstrip())
+    end = json.JSONDecoder().raw_decode(text, start)[1]
+    rest = text[end:]
+    return len(text[: end + len(rest) - len(rest.lstrip())].encode())
 
 
 def _quoted(body: bytes, position: int) -> str:
@@ -94,16 +103,15 @@ def _quoted(body: bytes, position: int) -> str:
 
 def json_duplicates(body: bytes) -> list[str]:
     """Every key that an object has twice, by its path, in the order in which the second one is met."""
-    found: list[str] = []
-
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: dict[str, Any] = {}
         for key, value in items:
-            if key in seen:
-                found.append(key)
-                seen[key] = _Twice(value)
-            else:
+            if key not in seen:
                 seen[key] = value
+            elif isinstance(seen[key], _Repeated):
+                seen[key].values.append(value)
+            else:
+                seen[key] = _Repeated([seen[key], value])
         return seen
 
     try:
@@ -111,28 +119,27 @@ def json_duplicates(body: bytes) -> list[str]:
     except (ValueError, RecursionError):
         return []
     named: list[str] = []
-    if found:
-        _name_duplicates(tree, "", named)
-    return named
+    _name_duplicates(tree, "", named)
+    return list(dict.fromkeys(named))
 
 
-class _Twice:
-    """The value of a key that was given more than once."""
+class _Repeated:
+    """The values of a key that was given more than once."""
 
-    __slots__ = ("value",)
+    __slots__ = ("values",)
 
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    def __init__(self, values: list[Any]) -> None:
+        self.values = values
 
 
 def _name_duplicates(value: Any, path: str, named: list[str]) -> None:
     if isinstance(value, dict):
         for key, item in value.items():
             at = f"{path}.{key}" if path else key
-            inner = item.value if isinstance(item, _Twice) else item
-            _name_duplicates(inner, at, named)
-            if isinstance(item, _Twice):
-                named.append(f'duplicate field "{at}"')
+            for position, inner in enumerate(item.values if isinstance(item, _Repeated) else [item]):
+                if position:
+                    named.append(f'duplicate field "{at}"')
+                _name_duplicates(inner, at, named)
     elif isinstance(value, list):
         for index, item in enumerate(value):
             _name_duplicates(item, f"{path}[{index}]", named)
@@ -162,15 +169,25 @@ def read_yaml(body: bytes) -> Body:
             loader.dispose()
         return Body(_as_json(value), duplicates)
     except yaml.MarkedYAMLError as error:
-        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise ValueError(f"yaml: {line}{error.problem}") from None
+        raise ValueError(f"yaml: {_yaml_line(error)}{error.problem}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"error converting YAML to JSON: yaml: {error}") from None
 
 
+def _yaml_line(error: Any) -> str:
+    """Which line go-yaml would name: its count starts late, and it is silent about the first."""
+    from yaml.scanner import ScannerError
+
+    if error.problem_mark is not None and error.problem_mark.line:
+        line = error.problem_mark.line + isinstance(error, ScannerError)
+    else:
+        line = error.context_mark.line if error.context_mark is not None else 0
+    return f"line {line}: " if line else ""
+
+
 @lru_cache(maxsize=1)
 def _yaml_loader() -> Any:
-    """PyYAML's fast loader without timestamps, which JSON has no type for."""
+    """PyYAML's fast loader, without timestamps, which JSON has no type for, and with the short booleans of go-yaml."""
     import yaml
 
     base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -181,6 +198,8 @@ def _yaml_loader() -> Any:
             for first, resolvers in base.yaml_implicit_resolvers.items()
         }
 
+    Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"[yYnN]\Z"), list("yYnN"))
+    Loader.bool_values = {**base.bool_values, "y": True, "n": False}
     return Loader
 
 

@@ -60,7 +60,7 @@ class Dispatcher:
     def _served(self, info: RequestInfo) -> tuple[Resource, Version]:
         found = self._parts.registry.served(info.group, info.version, info.resource)
         if found is None:
-            if not self._parts.registry.serves_group_version(info.group, info.version):
+            if info.group and not self._parts.registry.serves_group_version(info.group, info.version):
                 raise PageNotFound
             raise _unknown()
         return found

@@ -94,7 +94,7 @@ def _clauses(accept: str) -> list[_Clause]:
 
 
 def _served(media_type: str) -> str | None:
-    if media_type in ("*/*", "application/*", JSON):
+    if media_type in ("*/*", JSON):
         return JSON
     return YAML if media_type == YAML else None
 

@@ -28,6 +28,7 @@ _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # no vowels and no look-alikes, so th
 _SUFFIX_LENGTH = 5
 _GENERATED_LIMIT = 63 - _SUFFIX_LENGTH
 _SIMPLE_LABEL = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
+_STANDARD_FINALIZERS = frozenset({"kubernetes", ORPHAN, FOREGROUND})
 _SYSTEM_FIELDS = ("creationTimestamp", "uid", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink")
 
 
@@ -94,7 +95,23 @@ def without_repeated_owners(call: Call, obj: Object, *, after_admission: bool = 
 # --- validation ---------------------------------------------------------------------------------------------------
 
 
-def validate_metadata(metadata: Object, *, namespaced: bool, name_check: names.NameCheck) -> Iterator[FieldError]:
+def validate_metadata(call: Call, metadata: Object) -> Iterator[FieldError]:
+    resource = call.resource
+    yield from _validate_common(metadata, namespaced=resource.namespaced, name_check=resource.strategy.name_check)
+    for index, finalizer in enumerate(metadata.get("finalizers") or ()):
+        if "/" in finalizer or finalizer in _STANDARD_FINALIZERS:
+            continue
+        if not resource.custom:
+            why = "name is neither a standard finalizer name nor is it fully qualified"
+            yield invalid_value(f"metadata.finalizers[{index}]", finalizer, why)
+        else:
+            call.warn(
+                f'metadata.finalizers: "{finalizer}": prefer a domain-qualified finalizer name including a path (/) to '
+                "avoid accidental conflicts with other finalizer writers"
+            )
+
+
+def _validate_common(metadata: Object, *, namespaced: bool, name_check: names.NameCheck) -> Iterator[FieldError]:
     yield from _validate_names(metadata, name_check)
     yield from _validate_namespace(metadata, namespaced)
     yield from _validate_labels(metadata.get("labels") or {})

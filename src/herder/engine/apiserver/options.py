@@ -18,7 +18,7 @@ from herder.engine.meta.errors import (
     required,
     too_long,
 )
-from herder.engine.meta.kinds import GroupKind, Object
+from herder.engine.meta.kinds import GroupKind, GroupVersionKind, Object
 from herder.engine.meta.selectors import (
     EVERYTHING,
     FieldSelector,
@@ -194,7 +194,11 @@ def _watch_problems(options: ListOptions) -> list[FieldError]:
     problems = []
     if options.send_initial is not None and match != "NotOlderThan":
         problems.append(forbidden_field(at, f"sendInitialEvents requires setting {at} to NotOlderThan"))
-    if match:
+    if not match and options.send_initial is None and options.resource_version in ("", "0"):
+        # Such a watch begins with the present state, as if that had been asked for.
+        if options.continue_token:
+            problems.append(forbidden_field(at, f"{at} is forbidden when continue is provided"))
+    elif match:
         if options.send_initial is None:
             problems.append(forbidden_field(at, f"{at} is forbidden for watch unless sendInitialEvents is provided"))
         if match != "NotOlderThan":
@@ -209,7 +213,11 @@ def _watch_problems(options: ListOptions) -> list[FieldError]:
 
 def delete_options(request: Request) -> DeleteOptions:
     if request.body:
-        given = read_body(request, "DeleteOptions").value
+        try:
+            given = read_body(request, "DeleteOptions", GroupVersionKind(META, "v1", "DeleteOptions")).value
+        except BadRequest as error:
+            told = error.message.removeprefix("the object provided is unrecognized (must be of type DeleteOptions): ")
+            raise BadRequest(told.rpartition(" (")[0] or told) from None
         return delete_options_from(given)
     query = request.query
     if not query.items:
@@ -231,7 +239,8 @@ def delete_options_from(given: Any) -> DeleteOptions:
         raise BadRequest("decoded object cannot be converted to DeleteOptions")
     if given.get("kind") not in (None, "", "DeleteOptions"):
         raise BadRequest(
-            f'no kind "{given["kind"]}" is registered for version "{given.get("apiVersion", "")}" in scheme "meta"'
+            f'no kind "{given["kind"]}" is registered for version "{given.get("apiVersion") or META + "/v1"}" '
+            'in scheme "meta"'
         )
     preconditions = _typed(given, "preconditions", dict, "v1.Preconditions") or {}
     options = DeleteOptions(

@@ -68,11 +68,11 @@ def put_entries(obj: Object, entries: list[Object]) -> None:
 
 def applied(call: Call, live: Object | None, given: Any, options: WriteOptions, subresource: str = "") -> Object:
     """The object after server-side apply of `given`."""
-    if not isinstance(given, dict):
+    if given is not None and not isinstance(given, dict):
         raise BadRequest("error decoding YAML: the applied configuration is not an object")
     return apply(
         live,
-        given,
+        given or {},
         manager=options.field_manager,
         force=bool(options.force),
         api_version=call.api_version,

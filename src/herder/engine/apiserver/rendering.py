@@ -77,8 +77,15 @@ def transformed(call: Call, obj: Object) -> Object:
             return partial(obj, rendering)
         case _:
             raise NotAcceptable(
-                f"you requested PartialObjectMetadataList, but the requested object is not a list ({call.resource.kind})"
+                f"you requested PartialObjectMetadataList, but the requested object is not a list ({_go_type(call)})"
             )
+
+
+def _go_type(call: Call) -> str:
+    """The type that the real server's messages name."""
+    if call.resource.custom:
+        return "*unstructured.Unstructured"
+    return f"*{call.resource.group.partition('.')[0] or 'core'}.{call.resource.kind}"
 
 
 def partial(obj: Object, rendering: Rendering) -> Object:
@@ -93,7 +100,7 @@ async def list_response(call: Call, records: Sequence[Record], metadata: Object)
     rendering = call.rendering
     if rendering.transform == "PartialObjectMetadata":
         raise NotAcceptable(
-            f"you requested PartialObjectMetadata, but the requested object is a list ({call.resource.kind}List)"
+            f"you requested PartialObjectMetadata, but the requested object is a list ({_go_type(call)}List)"
         )
     if rendering.plain and not needs_conversion(call):
         return Response(200, {"content-type": JSON}, await _spliced_list(call, records, metadata))

@@ -44,7 +44,7 @@ class StatusError(Exception):
         status["message"] = self.message
         if self.reason:
             status["reason"] = self.reason
-        if self.details:
+        if self.details is not None:
             status["details"] = self.details
         status["code"] = self.code
         return status
@@ -240,13 +240,12 @@ def _with(head: str, detail: str) -> str:
 
 def invalid(kind: GroupKind, name: str, errors: Iterable[FieldError]) -> Invalid:
     listed = list(errors)
-    if len(listed) == 1:
-        told = str(listed[0])
-    else:
-        told = "[" + ", ".join(dict.fromkeys(str(error) for error in listed)) + "]"
+    distinct = list(dict.fromkeys(str(error) for error in listed))
+    told = distinct[0] if len(distinct) == 1 else "[" + ", ".join(distinct) + "]"
     details: Object = {"name": name} if name else {}
     if kind.group:
         details["group"] = kind.group
-    details["kind"] = kind.kind
+    if kind.kind:
+        details["kind"] = kind.kind
     details["causes"] = [error.cause() for error in listed]
     return Invalid(f'{kind} "{name}" is invalid: {told}', details=details)

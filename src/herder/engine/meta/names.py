@@ -63,7 +63,7 @@ def qualified_name(value: str) -> list[str]:
     if not name:
         problems.append("name part must be non-empty")
     elif len(name) > 63:
-        problems.append("name part " + _max(63))
+        problems.append("name part " + _max(63, "bytes"))
     if not _QUALIFIED.match(name):
         problems.append("name part " + _explained(
             "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
@@ -75,7 +75,7 @@ def label_value(value: str) -> list[str]:
     return _checked(value, 63, _LABEL_VALUE, (
         "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start "
         "and end with an alphanumeric character", ("MyValue", "my_value", "12345"),
-        "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?"))  # fmt: skip
+        "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?"), "bytes")  # fmt: skip
 
 
 def config_key(value: str) -> list[str]:
@@ -84,9 +84,9 @@ def config_key(value: str) -> list[str]:
         "a valid config key must consist of alphanumeric characters, '-', '_' or '.'",
         ("key.name", "KEY_NAME", "key-name"), "[-._a-zA-Z0-9]+"))  # fmt: skip
     if value in {".", ".."}:
-        problems.append(f'must not be "{value}"')
+        problems.append(f"must not be '{value}'")
     elif value.startswith(".."):
-        problems.append('must not start with ".."')
+        problems.append("must not start with '..'")
     return problems
 
 
@@ -97,18 +97,23 @@ def c_identifier(value: str) -> list[str]:
 
 
 def _checked(
-    value: str, limit: int | None, pattern: re.Pattern[str], words: tuple[str, tuple[str, ...], str]
+    value: str,
+    limit: int | None,
+    pattern: re.Pattern[str],
+    words: tuple[str, tuple[str, ...], str],
+    unit: str = "characters",
 ) -> list[str]:
     problems = []
     if limit is not None and len(value) > limit:
-        problems.append(_max(limit))
+        problems.append(_max(limit, unit))
     if not pattern.match(value):
         problems.append(_explained(*words))
     return problems
 
 
-def _max(limit: int) -> str:
-    return f"must be no more than {limit} bytes"
+def _max(limit: int, unit: str) -> str:
+    """The real server counts bytes everywhere, and says so only of labels and qualified names."""
+    return f"must be no more than {limit} {unit}"
 
 
 def _explained(rule: str, examples: tuple[str, ...], pattern: str) -> str:

@@ -75,6 +75,7 @@ class LabelSelector:
 
 EVERYTHING = LabelSelector()
 
+_NOT_A_KEY = frozenset({"", ",", "(", ")", "=", "==", "!=", "<", ">"})
 _TOKEN = re.compile(r"\s*(?:(==|!=|[=!,()<>])|([^\s=!,()<>]+))")
 
 
@@ -103,7 +104,12 @@ class _LabelParser:
         if not self.tokens:
             return EVERYTHING
         while True:
-            requirements.append(self._requirement())
+            if self._peek() in _NOT_A_KEY:
+                raise SelectorError(f"found '{self._peek()}', expected: !, identifier, or 'end of string'")
+            try:
+                requirements.append(self._requirement())
+            except SelectorError as error:
+                raise SelectorError(f"unable to parse requirement: {error}") from None
             token = self._next()
             if token == "":
                 return LabelSelector(tuple(sorted(requirements, key=lambda item: item.key)))
@@ -138,8 +144,8 @@ class _LabelParser:
 
     def _key(self) -> str:
         token = self._next()
-        if token in {"", ",", "(", ")", "=", "==", "!=", "<", ">", "!"}:
-            raise SelectorError(f"found '{token}', expected: !, identifier, or 'end of string'")
+        if token in _NOT_A_KEY or token == "!":
+            raise SelectorError(f"found '{token}', expected: identifier")
         return token
 
     def _exact_value(self) -> str:
@@ -190,7 +196,7 @@ def _checked(requirement: Requirement) -> Requirement:
             problems.append(invalid_value(f"values[{position}][{requirement.key}]", value, complaint))
     if problems:
         shown = str(problems[0]) if len(problems) == 1 else "[" + ", ".join(map(str, problems)) + "]"
-        raise SelectorError(f"unable to parse requirement: {shown}")
+        raise SelectorError(shown)
     return requirement
 
 

@@ -49,7 +49,9 @@ async def _answer_virtual(call: Call, options: WriteOptions) -> Response:
     """Reviews: computed, answered, never stored."""
     assert call.resource.virtual is not None
     obj = decode_object(call, options)
+    metadata_of(obj)
     default(call, obj)
+    track(call, obj, None, options)
     asked = VirtualCall(
         user=call.user,
         namespace=call.info.namespace,
@@ -117,9 +119,7 @@ async def _settle_and_store(call: Call, obj: Object, attributes: Attributes, opt
     context = call.context()
     count_generation(obj, None, counts=strategy.counts_generations)
     strategy.prepare_create(obj, context)
-    problems = list(
-        validate_metadata(obj["metadata"], namespaced=call.resource.namespaced, name_check=strategy.name_check)
-    )
+    problems = list(validate_metadata(call, obj["metadata"]))
     problems += call.version.model.validate(obj, None)
     problems += strategy.validate(obj, context)
     if problems:

@@ -130,18 +130,21 @@ def _mark(call: Call, options: DeleteOptions, obj: Object) -> bool:
     if graceful and seconds is not None:
         _stamp(call, metadata, seconds)
         return seconds > 0
-    if metadata.get("finalizers") or not call.resource.strategy.may_vanish(obj):
+    if metadata.get("finalizers"):
         _stamp(call, metadata, 0)
+    elif not call.resource.strategy.may_vanish(obj):
+        _stamp(call, metadata, None)
     return False
 
 
-def _stamp(call: Call, metadata: Object, seconds: int) -> None:
+def _stamp(call: Call, metadata: Object, seconds: int | None) -> None:
     if not metadata.get("deletionTimestamp"):
-        when = call.parts.clock().astimezone(UTC) + timedelta(seconds=seconds)
+        when = call.parts.clock().astimezone(UTC) + timedelta(seconds=seconds or 0)
         metadata["deletionTimestamp"] = when.strftime(_TIME)
         if metadata.get("generation"):
             metadata["generation"] += 1
-    metadata["deletionGracePeriodSeconds"] = seconds
+    if seconds is not None:
+        metadata["deletionGracePeriodSeconds"] = seconds
 
 
 def _shorten(call: Call, options: DeleteOptions, metadata: Object) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from herder.engine.apiserver.bodies import read_json
 from herder.engine.apiserver.options import ListOptions, list_options, revision_of
 from herder.engine.apiserver.rendering import list_response
 from herder.engine.apiserver.scope import Call
@@ -128,10 +129,16 @@ def _read_token(token: str) -> tuple[str, int]:
     """The path after which the list goes on, and the revision that it shows."""
     try:
         padded = token.encode("ascii") + b"=" * (-len(token) % 4)
-        content = msgspec.json.decode(base64.b64decode(padded, altchars=b"-_", validate=True))
+        raw = base64.b64decode(padded, altchars=b"-_", validate=True)
+    except (ValueError, binascii.Error):
+        raise _bad_token("illegal base64 data at input byte 0") from None
+    try:
+        content = read_json(raw).value
         version, revision, start = content["v"], content["rv"], content["start"]
-    except (ValueError, binascii.Error, msgspec.DecodeError, KeyError, TypeError):
-        raise _bad_token("illegal base64 data or JSON") from None
+    except ValueError as error:
+        raise _bad_token(str(error)) from None
+    except (KeyError, TypeError):
+        raise _bad_token('server does not recognize this encoded version ""') from None
     if version != "meta.k8s.io/v1":
         raise _bad_token(f'server does not recognize this encoded version "{version}"')
     if not isinstance(revision, int) or revision == 0:

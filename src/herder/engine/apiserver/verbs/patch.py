@@ -48,6 +48,8 @@ def patch_type(call: Call) -> str:
         accepted.remove(STRATEGIC_PATCH)
     media_type = call.request.headers.get("content-type", "").partition(";")[0].strip()
     if media_type not in accepted:
+        if not call.resource.custom:
+            raise UnsupportedMediaType("415: Unsupported Media Type", details={})
         told = "the body of the request was in an unknown format - accepted media types include: "
         raise UnsupportedMediaType(told + ", ".join(accepted))
     return media_type
@@ -68,7 +70,8 @@ def read_applied(request: Request, call: Call, options: WriteOptions) -> Body:
     try:
         body = read_yaml(request.body)
     except ValueError as error:
-        raise BadRequest(f"error decoding YAML: {error}") from None
+        told = str(error).removeprefix("error converting YAML to JSON: ")
+        raise BadRequest(f"error decoding YAML: error converting YAML to JSON: {told}") from None
     if body.duplicates and options.field_validation != "Ignore":
         told = "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n  "
         if options.field_validation == "Strict":
@@ -102,7 +105,7 @@ def apply_patch(media_type: str, old: Object, given: Any, call: Call) -> Any:
         return apply_json_patch(old, given)
     if media_type == MERGE_PATCH:
         return apply_merge_patch(old, given)
-    return apply_strategic_patch(old, given, call.version.model.merge_type.patch_schema)
+    return apply_strategic_patch(old, given, call.version.model.merge_type.patch_schema())
 
 
 def _decoded(call: Call, obj: Any, body: Body, options: WriteOptions) -> Object:

@@ -36,7 +36,7 @@ from herder.engine.meta.errors import (
     invalid_value,
     not_found,
 )
-from herder.engine.meta.kinds import GroupVersionKind, Object
+from herder.engine.meta.kinds import GroupKind, GroupVersionKind, Object
 from herder.engine.patch.jsonpatch import same_json
 from herder.engine.store import Delete, Put, Record, RevisionConflict
 
@@ -99,8 +99,10 @@ def _same_each_time(obj: Object, sent: bytes) -> Callable[[Object | None], Await
 def check_name(call: Call, obj: Object) -> None:
     name = metadata_of(obj).get("name")
     if not name:
-        obj["metadata"]["name"] = call.info.name
-    elif name != call.info.name:
+        raise BadRequest(
+            f"the name of the object ({call.info.name} based on URL) was undeterminable: name must be provided"
+        )
+    if name != call.info.name:
         raise BadRequest(f"the name of the object ({name}) does not match the name on the URL ({call.info.name})")
 
 
@@ -192,15 +194,11 @@ def _check_revision(call: Call, obj: Object, current: Record) -> None:
     try:
         given = revision_of(str(obj["metadata"].get("resourceVersion") or ""))
     except ValueError as error:
-        raise invalid(
-            call.resource.group_kind,
-            call.info.name,
-            [invalid_value("metadata.resourceVersion", obj["metadata"]["resourceVersion"], str(error))],
-        ) from None
+        raise BadRequest(f"metadata.{error}") from None
     if not given:
         if not call.resource.strategy.unconditional_update:
             problem = invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
-            raise invalid(call.resource.group_kind, call.info.name, [problem])
+            raise invalid(GroupKind(*call.group_resource), call.info.name, [problem])
         obj["metadata"]["resourceVersion"] = str(current.revision)
     elif given != current.revision:
         raise conflict(call.group_resource, call.info.name, MODIFIED)
@@ -255,10 +253,9 @@ def _settle_and_validate(call: Call, change: Change, obj: Object, old: Object) -
     inherit_system_fields(metadata, before)
     strategy.prepare_update(obj, old, context)
     count_generation(obj, old, counts=strategy.counts_generations and change.subresource != "status")
-    problems = list(
-        validate_metadata(metadata, namespaced=call.resource.namespaced, name_check=strategy.name_check)
-    )
+    problems = list(validate_metadata(call, obj["metadata"]))
     problems += validate_metadata_update(metadata, before)
+    problems *= 2  # the real server checks metadata for all kinds and once more for each, and tells causes of both
     problems += call.version.model.validate(obj, old)
     problems += strategy.validate(obj, context)
     problems += strategy.validate_update(obj, old, context)
