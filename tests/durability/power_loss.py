@@ -17,9 +17,11 @@ from pathlib import Path
 import msgspec
 import uvloop
 
+from herder.engine.store import Store
+
 from .checker import Broken, Checker
 from .disk import Step, after_power_loss, read_trace
-from .traffic import Line, Store, Traffic, open_store
+from .traffic import Line, Traffic, open_store
 
 MOMENTS_OF_A_TRACE = 50
 _DECODER = msgspec.json.Decoder(Line)

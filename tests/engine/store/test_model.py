@@ -279,4 +279,4 @@ SETTINGS = settings(
 
 @pytest.mark.parametrize("life", [StoreLife, InlineStoreLife])
 def test_random_lives_agree_with_the_model(life: type[StoreLife]) -> None:
-    run_state_machine_as_test(life, settings=SETTINGS)  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(life, settings=SETTINGS)
