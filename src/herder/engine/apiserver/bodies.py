@@ -42,7 +42,9 @@ def read_body(request: Request, kind: str, default: GroupVersionKind | None = No
             return read_json(request.body)
         except ValueError as error:
             why = f"couldn't get version/kind; json parse error: {error}"
-            raise BadRequest(f"the object provided is unrecognized (must be of type {kind}): {why} ({_shown(request.body)})") from None
+            raise BadRequest(
+                f"the object provided is unrecognized (must be of type {kind}): {why} ({_shown(request.body)})"
+            ) from None
     if media_type == PROTOBUF:
         from herder.engine.apiserver.builtin import protobuf
 
@@ -50,7 +52,9 @@ def read_body(request: Request, kind: str, default: GroupVersionKind | None = No
     try:
         return read_yaml(request.body)
     except ValueError as error:
-        raise BadRequest(f"the object provided is unrecognized (must be of type {kind}): {error} ({_shown(request.body)})") from None
+        raise BadRequest(
+            f"the object provided is unrecognized (must be of type {kind}): {error} ({_shown(request.body)})"
+        ) from None
 
 
 def _shown(body: bytes) -> str:
@@ -103,6 +107,7 @@ def _quoted(body: bytes, position: int) -> str:
 
 def json_duplicates(body: bytes) -> list[str]:
     """Every key that an object has twice, by its path, in the order in which the second one is met."""
+
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: dict[str, Any] = {}
         for key, value in items:
@@ -193,11 +198,12 @@ def _yaml_loader() -> Any:
     base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
     class Loader(base):  # type: ignore[misc, valid-type]
-        yaml_implicit_resolvers = {
-            first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-            for first, resolvers in base.yaml_implicit_resolvers.items()
-        }
+        """A class of its own: resolvers belong to the class."""
 
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in base.yaml_implicit_resolvers.items()
+    }
     Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"[yYnN]\Z"), list("yYnN"))
     Loader.bool_values = {**base.bool_values, "y": True, "n": False}
     return Loader
@@ -245,8 +251,6 @@ def _key(key: Any) -> str:
     if isinstance(key, (str, int, float)):
         return str(key)
     raise ValueError(f"unsupported map key: {key!r}")
-
-
 
 
 def expect_object(value: Any, request: Request, kind: str) -> Object:

@@ -50,8 +50,8 @@ def check_kind(call: Call, obj: Object, wanted: GroupVersionKind) -> None:
     for name, value in (("apiVersion", api_version), ("kind", kind)):
         if value is not None and not isinstance(value, str):
             raise BadRequest(
-                f"the object provided is unrecognized (must be of type {wanted.kind}): couldn't get version/kind; "
-                f"json parse error: json: cannot unmarshal {_json_kind(value)} into Go struct field .{name} of type string"
+                f"the object provided is unrecognized (must be of type {wanted.kind}): couldn't get version/kind; json "
+                f"parse error: json: cannot unmarshal {_json_kind(value)} into Go struct field .{name} of type string"
             )
     if not api_version:
         obj["apiVersion"] = api_version = wanted.api_version
@@ -64,19 +64,19 @@ def check_kind(call: Call, obj: Object, wanted: GroupVersionKind) -> None:
 
 def _mismatch(call: Call, api_version: str, kind: str, wanted: GroupVersionKind) -> str:
     group, _, version = api_version.rpartition("/")
+    other_version = (
+        f"the API version in the data ({api_version}) does not match the expected API version ({wanted.api_version})"
+    )
     if call.resource.custom:
         if api_version != wanted.api_version:
-            return (
-                f"the API version in the data ({api_version}) does not match the expected API version "
-                f"({wanted.api_version})"
-            )
+            return other_version
         return f'the kind in the data ("{kind}") does not match the expected kind ("{wanted.kind}")'
     told = f'{kind} in version "{version}" cannot be handled as a {wanted.kind}: '
     known = call.parts.registry.by_kind(GroupKind(group, kind))
     if known is None or version not in known.versions:
         return f'{told}no kind "{kind}" is registered for version "{api_version}" in scheme "legacyscheme"'
     if (group, kind) == (wanted.group, wanted.kind):
-        return f"the API version in the data ({api_version}) does not match the expected API version ({wanted.api_version})"
+        return other_version
     hub = wanted.group.partition(".")[0] or "core"
     return f"{told}converting ({version}.{kind}) to ({hub}.{wanted.kind}): unknown conversion"
 

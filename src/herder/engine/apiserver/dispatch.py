@@ -101,8 +101,10 @@ def _check_path(request: Request, info: RequestInfo, resource: Resource) -> None
     """A namespaced resource is read across namespaces as a whole, but its objects have a namespace each."""
     if "//" in request.path:
         raise _unknown()
-    named = bool(info.name) and info.verb not in ("list", "deletecollection") and not (
-        info.verb == "watch" and "/watch/" not in request.path
+    named = (
+        bool(info.name)
+        and info.verb not in ("list", "deletecollection")
+        and not (info.verb == "watch" and "/watch/" not in request.path)
     )
     if resource.namespaced:
         if not info.namespace and named and info.verb != "watch":

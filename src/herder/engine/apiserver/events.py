@@ -38,7 +38,9 @@ class EventWriter:
     def __init__(self, call: Call, shared: SharedLines) -> None:
         self._call = call
         self._shared = shared
-        self._spliced = not call.rendering.transform and call.rendering.media_type != YAML and not needs_conversion(call)
+        self._spliced = (
+            not call.rendering.transform and call.rendering.media_type != YAML and not needs_conversion(call)
+        )
         self._columns_sent = False
 
     async def line(self, kind: str, record: Record) -> bytes:

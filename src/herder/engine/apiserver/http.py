@@ -49,9 +49,7 @@ class HttpFront:
 
     async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> tuple[str, int]:
         loop = asyncio.get_running_loop()
-        self._listening = await loop.create_server(
-            self._web, host, port, ssl=context, backlog=1024, reuse_address=True
-        )
+        self._listening = await loop.create_server(self._web, host, port, ssl=context, backlog=1024, reuse_address=True)
         address = self._listening.sockets[0].getsockname()
         return str(address[0]), int(address[1])
 

@@ -191,7 +191,7 @@ def _validate_owners(owners: list[Object]) -> Iterator[FieldError]:
         if owner.get("controller"):
             current = f"{kind}/{owner.get('name') or ''}"
             if controller:
-                detail = "Only one reference can have Controller set to true. Found \"true\" in references for "
+                detail = 'Only one reference can have Controller set to true. Found "true" in references for '
                 yield invalid_value(at, owners, f"{detail}{controller} and {current}")
             else:
                 controller = current

@@ -76,7 +76,7 @@ class ApiServer:
 
     async def start(self) -> None:
         for run in self.background:
-            task: asyncio.Task[None] = asyncio.ensure_future(run())  # type: ignore[arg-type]
+            task: asyncio.Task[None] = asyncio.ensure_future(run())
             task.add_done_callback(_told_failure)
             self._tasks.append(task)
         self._ready = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
@@ -159,7 +159,7 @@ async def _spliced_list(call: Call, records: Sequence[Record], metadata: Object)
     return pieces
 
 
-async def _decoded_batches(call: Call, records: Sequence[Record]):  # type: ignore[no-untyped-def]
+async def _decoded_batches(call: Call, records: Sequence[Record]) -> AsyncIterator[list[Object]]:
     for start in range(0, len(records), _ROWS_AT_ONCE):
         yield await to_version(call, [decode(record) for record in records[start : start + _ROWS_AT_ONCE]])
         await asyncio.sleep(0)

@@ -72,13 +72,18 @@ def _at(obj: Object, path: str) -> str:
 def check_fields(resource: Resource, version: Version, selector: FieldSelector) -> None:
     if not selector:
         return
-    known = {*_OF_ALL, *resource.strategy.fields({}), *(path.lstrip(".") for path in version.selectable)}
+    known = {*_OF_ALL, *_declared(resource), *(path.lstrip(".") for path in version.selectable)}
     for item in selector.requirements:
         if item.field not in known:
             raise BadRequest(_unknown_field(resource, item.field))
 
 
 def _unknown_field(resource: Resource, field: str) -> str:
-    if resource.custom or resource.strategy.fields({}):
+    if resource.custom or _declared(resource):
         return f"field label not supported: {field}"
     return f'"{field}" is not a known field selector: only "metadata.name", "metadata.namespace"'
+
+
+def _declared(resource: Resource) -> dict[str, str]:
+    """The names of the fields that a kind can be selected by, whatever an object has in them."""
+    return resource.strategy.fields({"metadata": {}})

@@ -68,7 +68,7 @@ async def assemble(
 
     registry = Registry(_resources(Reviews(authorizer, authenticator, verifier), TokenRequests(issuer)))
     admission = Admission(store, authorizer, registry, entropy=entropy)
-    definitions = CrdController(store, registry, clock=clock)
+    definitions = CrdController(store, registry, clock=clock, webhooks=admission.client)
     definitions.load()
 
     async def close() -> None:
@@ -136,7 +136,9 @@ def _serve_issuer(server: ApiServer, issuer: TokenIssuer) -> None:
 
     async def configuration(request: Request, user: User) -> Response:
         host = request.headers.get("host", "kubernetes.default.svc")
-        return Response(200, {"content-type": "application/json"}, encode(issuer.openid_configuration(f"https://{host}")))
+        return Response(
+            200, {"content-type": "application/json"}, encode(issuer.openid_configuration(f"https://{host}"))
+        )
 
     async def keys(request: Request, user: User) -> Response:
         return Response(200, {"content-type": "application/jwk-set+json"}, encode(issuer.key.jwks()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 
 from herder.engine.apiserver.options import delete_options, list_options
@@ -29,10 +30,8 @@ async def delete_collection(call: Call) -> Response:
     revision = str(call.parts.store.revision)
 
     async def delete_one(record: Record) -> None:
-        try:
+        with suppress(NotFound):  # someone else was faster
             await delete_object(rebound(call, decode(record)), replace(options))
-        except NotFound:
-            pass  # someone else was faster
 
     for start in range(0, len(chosen), _AT_ONCE):
         await asyncio.gather(*(delete_one(record) for record in chosen[start : start + _AT_ONCE]))

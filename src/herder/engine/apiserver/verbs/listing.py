@@ -84,9 +84,7 @@ def _place(call: Call, options: ListOptions) -> tuple[str, int, bool]:
     return "", current, False
 
 
-async def _records(
-    call: Call, selection: Selection, *, after: str, revision: int, exact: bool
-) -> Sequence[Record]:
+async def _records(call: Call, selection: Selection, *, after: str, revision: int, exact: bool) -> Sequence[Record]:
     store, resource = call.parts.store, str(call.resource.storage)
     if selection.name and not exact and not after and (call.namespace or not call.resource.namespaced):
         found = store.get(key_of(call.resource, call.namespace, selection.name))
@@ -121,7 +119,11 @@ def continue_token(call: Call, last: Record, revision: int) -> str:
 
 
 def _token(start: str, revision: int) -> str:
-    content = {"v": "meta.k8s.io/v1", "rv": revision, "start": f"/{start}\0" if not start.startswith("/") else start + "\0"}
+    content = {
+        "v": "meta.k8s.io/v1",
+        "rv": revision,
+        "start": f"/{start}\0" if not start.startswith("/") else start + "\0",
+    }
     return base64.urlsafe_b64encode(msgspec.json.encode(content)).rstrip(b"=").decode()
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from herder.engine.apiserver.bodies import Body
+from herder.engine.apiserver.conversion import to_version
 from herder.engine.apiserver.decoding import decode_as
 from herder.engine.apiserver.options import WriteOptions, write_options
 from herder.engine.apiserver.rendering import answer
 from herder.engine.apiserver.scope import Call
 from herder.engine.apiserver.stored import copied, decode
-from herder.engine.apiserver.conversion import to_version
 from herder.engine.apiserver.verbs.patch import (
     APPLY_PATCH,
     STRATEGIC_PATCH,
@@ -126,7 +126,7 @@ def _scaled(call: Call, parent: Object, sent: Any) -> Object:
     metadata = (sent.get("metadata") or {}) if isinstance(sent, dict) else {}
     spec = (sent.get("spec") or {}) if isinstance(sent, dict) else None
     if not isinstance(metadata, dict) or not isinstance(spec, dict):
-        raise BadRequest("Scale in version \"v1\" cannot be handled as a Scale: json: cannot unmarshal object")
+        raise BadRequest('Scale in version "v1" cannot be handled as a Scale: json: cannot unmarshal object')
     name = metadata.get("name") or ""
     if name and name != call.info.name:
         raise BadRequest(f"the name of the object ({name}) does not match the name on the URL ({call.info.name})")
