@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from herder.engine.apiserver.admission.webhook_client import Address, WebhookClient
 from herder.engine.apiserver.crds import resource_from_crd
-from herder.engine.apiserver.crds.webhook import url_of
 from herder.engine.meta.errors import InternalError
 from herder.engine.meta.kinds import Object
 from tests.engine.apiserver.crds.samples import definition
@@ -34,7 +34,9 @@ def converted(review: Object, **changes: Any) -> Object:
 
 
 @asynccontextmanager
-async def webhook(directory: Path, respond: Respond) -> AsyncIterator[Any]:
+async def webhook(
+    directory: Path, respond: Respond, *, service: bool = False, trusted: bool = True
+) -> AsyncIterator[Any]:
     """A conversion function that goes over HTTPS to `respond`."""
     authority = Authority(directory)
     certificate, key = authority.issue("webhook", server=True)
@@ -50,12 +52,24 @@ async def webhook(directory: Path, respond: Respond) -> AsyncIterator[Any]:
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
     await site.start()
     port = runner.addresses[0][1]
-    bundle = base64.b64encode(authority.path.read_bytes()).decode()
-    config = {"url": f"https://localhost:{port}/convert", "caBundle": bundle}
-    settings = {"clientConfig": config, "conversionReviewVersions": ["v2", "v1"]}
+
+    async def resolve(namespace: str, name: str, service_port: int) -> Address:
+        assert (namespace, name, service_port) == ("default", "kubernetes", 443)
+        return Address("127.0.0.1", port)
+
+    bundle = base64.b64encode(authority.path.read_bytes()).decode() if trusted else ""
+    where = (
+        {"service": {"namespace": "default", "name": "kubernetes"}}
+        if service
+        else {"url": f"https://localhost:{port}/x"}
+    )
+    settings = {"clientConfig": {**where, "caBundle": bundle}, "conversionReviewVersions": ["v2", "v1"]}
+    client = WebhookClient(resolve)
+    crd = definition(conversion={"strategy": "Webhook", "webhook": settings})
     try:
-        yield resource_from_crd(definition(conversion={"strategy": "Webhook", "webhook": settings})).convert
+        yield resource_from_crd(crd, webhooks=client).convert
     finally:
+        await client.close()
         await runner.cleanup()
 
 
@@ -116,7 +130,7 @@ def _of_object(change: Callable[[Object], Any]) -> Respond:
 @pytest.mark.parametrize(
     ("respond", "told"),
     [
-        (lambda review: web.Response(status=500, text="boom"), "unexpected status 500: boom"),
+        (lambda review: web.Response(status=500, text="boom"), "an error on the server"),
         (lambda review: web.Response(text="not json"), "failed: JSON is malformed"),
         (lambda review: [], "the response is not an object"),
         (lambda review: {"kind": "Foo", "apiVersion": "v1"}, "expected webhook response of"),
@@ -149,13 +163,19 @@ async def test_a_wrong_answer_is_an_error_that_says_what_was_wrong(tmp_path: Pat
 
 
 async def test_a_webhook_that_nobody_vouches_for_is_not_trusted(tmp_path: Path) -> None:
-    async with webhook(tmp_path, converted) as convert:
-        convert._config = {"url": convert._config["url"]}
-        with pytest.raises(InternalError, match="certificate verify failed"):
+    async with webhook(tmp_path, converted, trusted=False) as convert:
+        with pytest.raises(InternalError, match="failed to verify certificate"):
             await convert([widget("a")], "v1alpha1")
 
 
-def test_a_service_is_addressed_by_its_cluster_name() -> None:
-    service = {"namespace": "ns", "name": "svc", "path": "/convert", "port": 8443}
-    assert url_of({"service": service}) == "https://svc.ns.svc:8443/convert"
-    assert url_of({"service": {"namespace": "ns", "name": "svc"}}) == "https://svc.ns.svc:443/"
+async def test_a_service_is_found_where_it_runs(tmp_path: Path) -> None:
+    async with webhook(tmp_path, converted, service=True) as convert:
+        (found,) = await convert([widget("a")], "v1alpha1")
+    assert found["spec"] == {"converted": {"n": "a"}}
+
+
+async def test_a_webhook_must_speak_a_version_of_reviews_that_we_do(tmp_path: Path) -> None:
+    async with webhook(tmp_path, converted) as convert:
+        convert._review_version = ""
+        with pytest.raises(InternalError, match="does not recognize any of the supported conversion review versions"):
+            await convert([widget("a")], "v1alpha1")

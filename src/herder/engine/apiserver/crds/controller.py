@@ -13,7 +13,7 @@ from datetime import datetime
 
 import msgspec
 
-from herder.engine.apiserver.crds.conversion import WebhookCall
+from herder.engine.apiserver.crds.conversion import WebhookCaller
 from herder.engine.apiserver.crds.instances import Instances
 from herder.engine.apiserver.crds.resource import resource_from_crd
 from herder.engine.apiserver.crds.status import CLEANUP, Taken, condition_is, set_condition, settled
@@ -43,12 +43,12 @@ class CrdController:
         registry: Registry,
         *,
         clock: Callable[[], datetime],
-        webhook: WebhookCall | None = None,
+        webhooks: WebhookCaller | None = None,
     ) -> None:
         self._store = store
         self._registry = registry
         self._clock = clock
-        self._webhook = webhook
+        self._webhooks = webhooks
         self._served: dict[str, tuple[GroupResource, tuple[object, ...]]] = {}  # by definition; what it was made from
         self._names: dict[str, tuple[int, _Names]] = {}  # by definition, with the revision they were read at
         self._cleanups: dict[str, asyncio.Task[None]] = {}
@@ -123,7 +123,7 @@ class CrdController:
         made_from = (crd["spec"], status.get("acceptedNames"), condition_is(crd, "Terminating", "True"))
         if name in self._served and self._served[name][1] == made_from:
             return
-        resource = resource_from_crd(crd, webhook=self._webhook)
+        resource = resource_from_crd(crd, webhooks=self._webhooks)
         present = self._registry.get(resource.group_resource)
         if present is not None and not present.custom:
             return  # built-in kinds cannot be taken over

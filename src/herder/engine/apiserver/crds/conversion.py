@@ -9,29 +9,37 @@ from __future__ import annotations
 import copy
 import itertools
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-from herder.engine.apiserver.crds.webhook import post_review
+import msgspec
+
 from herder.engine.meta import names
 from herder.engine.meta.errors import InternalError
 from herder.engine.meta.kinds import GroupVersionKind, Object
 
-WebhookCall = Callable[[Object, Object], Awaitable[Object]]
-"""(clientConfig of the definition, ConversionReview) -> ConversionReview. Raises any exception with words for users."""
+
+class WebhookCaller(Protocol):
+    """Who carries reviews to webhooks."""
+
+    async def call(self, config: Object, body: bytes, *, seconds: float) -> bytes:
+        """POST to what a clientConfig names; the answer's body. Raises an exception with words for users."""
+        ...
+
 
 _UNDERSTOOD = ("v1", "v1beta1")
+_TIMEOUT_SECONDS = 30
 
 
 class WebhookConversion:
     """`Resource.convert` of a definition with strategy Webhook."""
 
-    def __init__(self, group: str, webhook: Object, call: WebhookCall | None) -> None:
+    def __init__(self, group: str, webhook: Object, caller: WebhookCaller) -> None:
         self._group = group
         self._config: Object = webhook.get("clientConfig") or {}
         wanted = webhook.get("conversionReviewVersions") or ()
         self._review_version = next((version for version in wanted if version in _UNDERSTOOD), "")
-        self._call = call or post_review
+        self._caller = caller
         self._asked = itertools.count(1)  # an answer is matched to its question by its number
 
     async def __call__(self, objects: Sequence[Object], version: str) -> list[Object]:
@@ -54,8 +62,8 @@ class WebhookConversion:
         if not self._review_version:
             raise _failed(subject, "does not recognize any of the supported conversion review versions")
         try:
-            answer = await self._call(self._config, review)
-            converted = _objects_of(answer, review)
+            answer = await self._caller.call(self._config, msgspec.json.encode(review), seconds=_TIMEOUT_SECONDS)
+            converted = _objects_of(msgspec.json.decode(answer), review)
         except InternalError:
             raise
         except Exception as problem:

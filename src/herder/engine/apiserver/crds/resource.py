@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from herder.engine.apiserver.crds.conversion import WebhookCall, WebhookConversion
+from herder.engine.apiserver.crds.conversion import WebhookCaller, WebhookConversion
 from herder.engine.apiserver.crds.custom import CustomStrategy
 from herder.engine.apiserver.crds.model import CustomModel
 from herder.engine.apiserver.crds.status import condition_is
@@ -17,8 +15,8 @@ _VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "updat
 _AGE = Column("Age", "date", json_path=".metadata.creationTimestamp")
 
 
-def resource_from_crd(crd: Object, *, webhook: WebhookCall | None = None) -> Resource:
-    """`webhook` carries conversion reviews to whoever converts; None for the default client."""
+def resource_from_crd(crd: Object, *, webhooks: WebhookCaller | None = None) -> Resource:
+    """Without `webhooks`, a definition that asks for conversion by webhook is served as if all versions were alike."""
     spec = crd["spec"]
     names = (crd.get("status") or {}).get("acceptedNames") or {}
     names = names if names.get("plural") else spec["names"]
@@ -43,7 +41,7 @@ def resource_from_crd(crd: Object, *, webhook: WebhookCall | None = None) -> Res
             terminating=condition_is(crd, "Terminating", "True"),
         ),
         custom=True,
-        convert=_conversion(spec, webhook),
+        convert=_conversion(spec, webhooks),
     )
 
 
@@ -106,8 +104,8 @@ def _deprecation(spec: Object, names: Object, entry: Object) -> str:
     return f"{told}; use {spec['group']}/{better[0]} {names['kind']}" if better else told
 
 
-def _conversion(spec: Object, webhook: WebhookCall | None) -> Any:
+def _conversion(spec: Object, webhooks: WebhookCaller | None) -> WebhookConversion | None:
     conversion = spec.get("conversion") or {}
-    if conversion.get("strategy") != "Webhook":
+    if conversion.get("strategy") != "Webhook" or webhooks is None:
         return None
-    return WebhookConversion(spec["group"], conversion["webhook"], webhook)
+    return WebhookConversion(spec["group"], conversion["webhook"], webhooks)
