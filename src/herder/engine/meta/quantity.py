@@ -17,7 +17,8 @@ DECIMAL_EXPONENT: Final = "DecimalExponent"
 _NANO = -9
 _INT64_MAX = 2**63 - 1
 _MOST_DIGITS = 18
-_WIDEST_SHIFT = 4096
+_LONGEST_TEXT = 1000
+_WIDEST_SHIFT = 2048
 _DECIMAL_SUFFIXES = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY_SUFFIXES = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _DECIMAL_NAMES = {power: suffix for suffix, power in _DECIMAL_SUFFIXES.items()}
@@ -128,7 +129,7 @@ class Quantity:
 
 def parse(text: str) -> Quantity:
     """Read a quantity; raises QuantityError with the words of the real server."""
-    if not text:
+    if not text or len(text) > _LONGEST_TEXT:
         raise QuantityError(_WRONG_FORMAT)
     match = _PARTS.match(text)
     if match is None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from herder.engine.schema.cel import CheckError, CompileError, Env, ParseError, compile, rule_env
 from herder.engine.schema.cel.escaping import escape
@@ -150,3 +154,49 @@ def test_property_names_are_escaped(name: str, escaped: str | None) -> None:
 
 def test_dynamic_variables_are_checked_at_run_time_only() -> None:
     compile("object.foo.bar[0] == 'a' + object.x", Env({"object": DYN}))
+
+
+PIECES = [
+    "self",
+    ".",
+    "i",
+    "?",
+    ":",
+    "(",
+    ")",
+    "[",
+    "]",
+    "{",
+    "}",
+    ",",
+    "'a'",
+    "1",
+    "1u",
+    "0x",
+    "&&",
+    "||",
+    "!",
+    "-",
+    "in",
+    "all",
+    "x",
+    "has",
+    "'",
+    '"""',
+    "\\",
+    "é",
+    "b",
+    "r",
+    "/",
+    "optional.of",
+    "map",
+    "=",
+    "%",
+    "`",
+]
+
+
+@given(st.lists(st.sampled_from([*PIECES, " ", "\n"]), max_size=25).map("".join))
+def test_any_text_compiles_or_is_refused(text: str) -> None:
+    with contextlib.suppress(CompileError):
+        compile(text, ENV)

@@ -61,7 +61,7 @@ def value(text: str) -> Any:
         ("format.dns1123LabelPrefix().validate('a-').hasValue()", False),
         ("format.named('nope').hasValue()", False),
         ("[1, 2, 2, 3].distinct().reverse().slice(0, 2)", [3, 2]),
-        ("[[1], [2, [3]]].map(x, dyn(x)).flatten(2)", [1, 2, 3]),
+        ("[[[1]], [[2, 3]]].flatten(2)", [1, 2, 3]),
         ("[['a'], ['b']].flatten().first().value()", "a"),
         ("lists.range(3).last().orValue(9)", 2),
         ("['c', 'a'].sort().isSorted()", True),

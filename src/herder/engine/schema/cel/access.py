@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Callable
 from typing import Any
 
 from herder.engine.schema.cel.errors import EvaluationError, no_such_key, no_such_overload
-from herder.engine.schema.cel.times import parse_date, parse_duration, parse_timestamp
+from herder.engine.schema.cel.times import parse_date, parse_schema_duration, parse_timestamp
 from herder.engine.schema.cel.types import ObjectType, Type
 from herder.engine.schema.cel.values import NONE, Optional
 
 Evaluate = Callable[[list[Any]], Any]
 Convert = Callable[[Any], Any]
+_HAS_ZONE = re.compile(r"(?:[Zz]|[+-]\d\d:\d\d)\Z")
 
 
 def key_of(target: Type, field: str) -> str:
@@ -65,7 +67,7 @@ def _duration(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return parse_duration(value)
+        return parse_schema_duration(value)
     except ValueError:
         raise EvaluationError(f"Invalid duration {value}") from None
 
@@ -74,7 +76,9 @@ def _timestamp(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return parse_timestamp(value) if "T" in value or "t" in value else parse_date(value)
+        if "T" not in value and "t" not in value:
+            return parse_date(value)
+        return parse_timestamp(value if _HAS_ZONE.search(value) else f"{value}Z")
     except ValueError:
         raise EvaluationError(f"Invalid date formatted string {value}") from None
 

@@ -39,7 +39,14 @@ def plan_call(planner: Planner, node: Call) -> Evaluate:
 
 
 def _special_addition(node: Call, operands: list[Node]) -> Implementation | None:
-    return concatenation_of(operands[0].type) if node.function == "_+_" else None
+    return concatenation_of(_data_type(operands[0])) if node.function == "_+_" else None
+
+
+def _data_type(node: Node) -> Type:
+    """The type with its list semantics: a set or map stays one when something is added to it."""
+    while isinstance(node, Call) and node.function == "_+_" and node.type.kind == "list":
+        node = node.args[0]
+    return node.type
 
 
 def _implementation(node: Call, operands: list[Node]) -> Implementation:
@@ -52,7 +59,7 @@ def _implementation(node: Call, operands: list[Node]) -> Implementation:
 
 
 def _certain(type: Type) -> bool:
-    return type.kind not in ("dyn", "param", "error")
+    return type.kind not in ("dyn", "param", "error", "null_type")
 
 
 def _dispatcher(overloads: list[Overload]) -> Implementation:
@@ -138,7 +145,7 @@ def _comparison(planner: Planner, operands: list[Node], *, wanted: bool) -> Eval
         if wanted:
             return lambda frame: left(frame) == right(frame)
         return lambda frame: left(frame) != right(frame)
-    compare = equality_of(left_node.type) or equal
+    compare = equality_of(_data_type(left_node)) or equal
     if wanted:
         return lambda frame: compare(left(frame), right(frame))
     return lambda frame: not compare(left(frame), right(frame))

@@ -11,7 +11,8 @@ from herder.engine.schema.cel.values import INT_MAX, INT_MIN, UINT_MAX, Uint
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\Z", re.ASCII)
 _HEX_FLOAT = re.compile(r"[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?\d+\Z", re.ASCII)
 _SPECIAL = re.compile(r"[+-]?(?:inf|infinity|nan)\Z", re.IGNORECASE)
-_INTEGER = re.compile(r"[+-]?\d+\Z", re.ASCII)
+_INTEGER = re.compile(r"[+-]?0*\d{1,20}\Z", re.ASCII)
+_LONGEST_INTEGER = 1000
 _PLAIN_DIGITS = 6
 _LOWEST_DOUBLE = float(INT_MIN)
 _HIGHEST_DOUBLE = float(2**63)
@@ -97,13 +98,13 @@ def double_to_uint(value: float) -> Uint:
 
 
 def parse_int(text: str) -> int:
-    if _INTEGER.match(text) and INT_MIN <= int(text) <= INT_MAX:
+    if len(text) <= _LONGEST_INTEGER and _INTEGER.match(text) and INT_MIN <= int(text) <= INT_MAX:
         return int(text)
     raise EvaluationError("type conversion error from 'string' to 'int'")
 
 
 def parse_uint(text: str) -> Uint:
-    if _INTEGER.match(text) and text[0].isdigit() and int(text) <= UINT_MAX:
+    if len(text) <= _LONGEST_INTEGER and _INTEGER.match(text) and text[0].isdigit() and int(text) <= UINT_MAX:
         return Uint(int(text))
     raise EvaluationError("type conversion error from 'string' to 'uint'")
 

@@ -24,6 +24,7 @@ from herder.engine.schema.cel.values import INT_MAX, INT_MIN, UINT_MAX, Uint
 
 _MAX_CODE_POINTS = 100_000
 _MAX_DEPTH = 250
+_LONGEST_NUMBER = 1000
 _RELATION, _SUM, _PRODUCT = 1, 2, 3
 _BINARY = {
     "<": _RELATION, "<=": _RELATION, ">=": _RELATION, ">": _RELATION, "==": _RELATION, "!=": _RELATION,
@@ -269,6 +270,8 @@ class _Parser:
                 return self.complain(at, "invalid double literal")
             return Literal(at, value, DOUBLE)
         digits = text.rstrip("uU")
+        if len(digits) > _LONGEST_NUMBER:
+            return self.complain(at, f"invalid {token.kind} literal")
         number = int(digits, 16) if digits.startswith("0x") else int(digits)
         if token.kind == "uint":
             return Literal(at, Uint(number), UINT) if number <= UINT_MAX else self.complain(at, "invalid uint literal")

@@ -26,6 +26,7 @@ _MOMENT = re.compile(
     re.ASCII,
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LONGEST: Final = 1000
 MIN_SECONDS: Final = -62135596800
 MAX_SECONDS: Final = 253402300799
 
@@ -35,7 +36,7 @@ def parse_duration(text: str) -> Duration:
     body = text[1:] if text[:1] in ("-", "+") else text
     if body == "0":
         return Duration(0)
-    if not body:
+    if not body or len(body) > _LONGEST:
         raise ValueError(f"invalid duration {text!r}")
     total = 0
     position = 0
@@ -50,6 +51,36 @@ def parse_duration(text: str) -> Duration:
         position = match.end()
     total = -total if text[0] == "-" else total
     if not INT_MIN <= total <= INT_MAX:
+        raise ValueError(f"invalid duration {text!r}")
+    return Duration(total)
+
+
+_SCHEMA_SPAN = re.compile(r"([0-9]+)\s*([A-Za-zµ]+)")
+_SCHEMA_UNITS: Final = {
+    **dict.fromkeys(["ns", "nano", "nanosecond"], 1),
+    **dict.fromkeys(["us", "µs", "micro", "microsecond"], 1_000),
+    **dict.fromkeys(["ms", "milli", "millisecond"], 1_000_000),
+    **dict.fromkeys(["s", "sec", "second"], _SECOND),
+    **dict.fromkeys(["m", "min", "minute"], 60 * _SECOND),
+    **dict.fromkeys(["h", "hr", "hour"], 3600 * _SECOND),
+    **dict.fromkeys(["d", "day"], 86400 * _SECOND),
+    **dict.fromkeys(["w", "wk", "week"], 7 * 86400 * _SECOND),
+}
+
+
+def parse_schema_duration(text: str) -> Duration:
+    """What `format: duration` allows: Go's notation, or words like `2 days`. ValueError otherwise."""
+    try:
+        return parse_duration(text)
+    except ValueError:
+        pass
+    total = 0
+    for number, unit in _SCHEMA_SPAN.findall(text[:_LONGEST]):
+        factor = _SCHEMA_UNITS.get(unit.lower()) or _SCHEMA_UNITS.get(unit.lower().removesuffix("s"))
+        if factor is None:
+            raise ValueError(f"invalid duration {text!r}")
+        total += int(number) * factor
+    if not 0 < total <= INT_MAX:
         raise ValueError(f"invalid duration {text!r}")
     return Duration(total)
 
@@ -121,7 +152,10 @@ def local(moment: Timestamp, zone: str) -> datetime:
     """The moment as a calendar date and time in a zone: an IANA name or an offset like `-08:00`."""
     seconds = moment.ns // _SECOND
     utc = _EPOCH + timedelta(seconds=seconds)
-    return utc if zone == "" else utc.astimezone(_zone(zone))
+    try:
+        return utc if zone == "" else utc.astimezone(_zone(zone))
+    except OverflowError:
+        raise EvaluationError("timestamp overflow") from None
 
 
 def _zone(name: str) -> tzinfo:

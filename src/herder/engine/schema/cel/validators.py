@@ -21,7 +21,7 @@ def _check_duration(value: Any) -> None:
 def _check_timestamp(value: Any) -> None:
     if isinstance(value, str):
         parse_timestamp(value)
-    else:
+    elif isinstance(value, int):
         checked_timestamp(value * 1_000_000_000)
 
 

@@ -55,7 +55,7 @@ def fill(template: str, count: int, clause: Callable[[int, str, int], str]) -> s
 def _precision(digits: str | None) -> int:
     if digits is None:
         return _DEFAULT_PRECISION
-    if not digits or int(digits) > _MAX_PRECISION:
+    if not digits or len(digits) > 9 or int(digits) > _MAX_PRECISION:
         raise FormatError(
             "could not parse formatting clause: error while parsing precision: "
             f'error while converting precision to integer: strconv.Atoi: parsing "{digits}": invalid syntax'

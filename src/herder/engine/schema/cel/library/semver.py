@@ -40,14 +40,14 @@ def _prerelease_key(text: str | None) -> tuple[Any, ...]:
     """Releases after all their pre-releases; in those numbers before words, and short ones before longer ones."""
     if text is None:
         return (1,)
-    identifiers = [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in text.split(".")]
+    identifiers = [(0, len(part), part) if part.isdigit() else (1, 0, part) for part in text.split(".")]
     return (0, *identifiers)
 
 
 def parse(text: str, lenient: bool = False) -> SemverValue:
     """ValueError when the text is no version."""
     match = _VERSION.match(_normalized(text) if lenient else text)
-    if match is None or any(int(match[part]) >= 2**64 for part in (1, 2, 3)):
+    if match is None or any(len(match[part]) > 20 or int(match[part]) >= 2**64 for part in (1, 2, 3)):
         raise ValueError(_complaint(text))
     return SemverValue((int(match[1]), int(match[2]), int(match[3])), match[4])
 
