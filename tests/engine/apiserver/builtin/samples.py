@@ -113,6 +113,8 @@ SAMPLES: list[Sample] = [
         },
     ),
     _sample("apps/v1", "ControllerRevision", "revision", revision=1, data={"a": {"b": None}}),
+    _sample("batch/v1", "Job", "job", spec={"template": ONCE}),
+    _sample("batch/v1", "Job", "job-indexed", spec={"template": {**ONCE, "metadata": {"labels": LABELS}}, "completionMode": "Indexed", "completions": 3, "backoffLimitPerIndex": 1}),
     _sample("batch/v1", "CronJob", "cron", spec={"schedule": "@daily", "jobTemplate": {"spec": {"template": ONCE}}}),
     _sample("rbac.authorization.k8s.io/v1", "Role", "role", rules=[{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]),
     _sample(

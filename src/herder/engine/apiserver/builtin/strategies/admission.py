@@ -22,7 +22,7 @@ class WebhookConfigurationStrategy(BuiltinStrategy):
         super().__init__(generations=True)
         self.mutating = mutating
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         seen: set[str] = set()
         for position, hook in enumerate(obj.get("webhooks") or ()):
             at = f"webhooks[{position}]"
@@ -150,15 +150,30 @@ def _url(url: str, path: str) -> Errors:
 
 def _service(service: Object, path: str) -> Errors:
     if not service.get("name"):
-        yield required(f"{path}.name", "service name is required")
+        yield required(f"{path}.name")
     if not service.get("namespace"):
-        yield required(f"{path}.namespace", "service namespace is required")
+        yield required(f"{path}.namespace")
     port = service.get("port", 443)
     if not 1 <= port <= 65535:
         yield invalid_value(f"{path}.port", port, f"port is not valid: {checks.PORT_RANGE}")
-    url_path = service.get("path")
-    if url_path is not None and not url_path.startswith("/"):
-        yield invalid_value(f"{path}.path", url_path, "must start with a '/'")
+    if service.get("path") is not None:
+        yield from _url_path(service["path"], f"{path}.path")
+
+
+def _url_path(value: str, path: str) -> Errors:
+    if not value.startswith("/"):
+        yield invalid_value(path, value, "must start with a '/'")
+    if value.strip() == "/":
+        return
+    segments = value[1:].removesuffix("/").split("/")
+    for position, segment in enumerate(segments):
+        if not segment:
+            yield invalid_value(path, value, f"segment[{position}] may not be empty")
+        else:
+            yield from (
+                invalid_value(path, value, f"segment[{position}]: {complaint}")
+                for complaint in names.dns1123_subdomain(segment)
+            )
 
 
 def match_conditions(conditions: list[Object], path: str) -> Errors:
@@ -180,7 +195,7 @@ def match_conditions(conditions: list[Object], path: str) -> Errors:
 
 
 class AdmissionPolicyStrategy(BuiltinStrategy):
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         spec = obj.get("spec") or {}
         constraints = spec.get("matchConstraints")
         if constraints is None:
@@ -198,7 +213,7 @@ class AdmissionPolicyStrategy(BuiltinStrategy):
 
 
 class AdmissionPolicyBindingStrategy(BuiltinStrategy):
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         spec = obj.get("spec") or {}
         if not spec.get("policyName"):
             yield required("spec.policyName")
@@ -207,8 +222,8 @@ class AdmissionPolicyBindingStrategy(BuiltinStrategy):
 
 
 class ValidatingPolicyBindingStrategy(AdmissionPolicyBindingStrategy):
-    def validate(self, obj: Object, context: Context) -> Errors:
-        yield from super().validate(obj, context)
+    def problems(self, obj: Object, context: Context) -> Errors:
+        yield from super().problems(obj, context)
         actions = (obj.get("spec") or {}).get("validationActions") or []
         if not actions:
             yield required("spec.validationActions", "")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 
 from herder.engine.apiserver.builtin import decode
 from herder.engine.apiserver.builtin.defaults import default_struct
 from herder.engine.apiserver.strategy import Context, Strategy
+from herder.engine.meta.errors import FieldError
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.names import NameCheck
 
@@ -32,6 +34,14 @@ class BuiltinStrategy(Strategy):
     def prepare_update(self, obj: Object, old: Object, context: Context) -> None:
         if self.status_struct and not context.subresource:
             obj["status"] = copy.deepcopy(old.get("status", {}))
+
+    def validate(self, obj: Object, context: Context) -> Iterable[FieldError]:
+        """A write of the status leaves the rest as it was, so that is not looked at again."""
+        return () if context.subresource == "status" else self.problems(obj, context)
+
+    def problems(self, obj: Object, context: Context) -> Iterable[FieldError]:
+        """What is wrong with the object by itself."""
+        return ()
 
     def new_status(self) -> Object:
         status = decode.struct_codec(self.status_struct).zero()

@@ -9,6 +9,7 @@ from typing import Any
 
 from herder.engine.meta import names
 from herder.engine.meta.errors import FieldError, invalid_value, not_supported, required
+from herder.engine.meta.kinds import Object
 from herder.engine.meta.names import NameCheck
 from herder.engine.meta.selectors import label_selector_from_object, validate_label_selector
 
@@ -23,6 +24,16 @@ PORT_RANGE = "must be between 1 and 65535, inclusive"
 def checked(value: str, path: str, check: NameCheck) -> Errors:
     for complaint in check(value):
         yield invalid_value(path, value, complaint)
+
+
+def label_name(value: str) -> list[str]:
+    """The name of an object that is also a DNS label."""
+    return ["must not contain dots"] if "." in value else names.dns1123_label(value)
+
+
+def as_go(value: Object, *names: str) -> Object:
+    """A value as Go prints its internal type: all fields, by their Go names."""
+    return {name: value.get(name[0].lower() + name[1:]) for name in names}
 
 
 def not_negative(value: int | None, path: str) -> Errors:
@@ -55,7 +66,7 @@ def port_name(value: str) -> list[str]:
     """What may name a port of a container (an IANA service name)."""
     problems = []
     if len(value) > 15:
-        problems.append("must be no more than 15 bytes")
+        problems.append("must be no more than 15 characters")
     if not _PORT_NAME.match(value):
         problems.append("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)")
     if not re.search("[a-z]", value):
@@ -95,6 +106,8 @@ def selector(value: dict[str, Any] | None, path: str, kind: str = "") -> Errors:
     yield from validate_label_selector(value, path)
     if kind and not value.get("matchLabels") and not value.get("matchExpressions"):
         yield invalid_value(path, value, f"empty selector is invalid for {kind}")
+    if kind and any(validate_label_selector(value, path)):
+        yield invalid_value(path, value, "invalid label selector" if kind != "statefulset" else "")
 
 
 def selects(value: dict[str, Any] | None, template_labels: dict[str, str] | None, path: str) -> Errors:
@@ -103,7 +116,8 @@ def selects(value: dict[str, Any] | None, template_labels: dict[str, str] | None
         return
     matcher = label_selector_from_object(value)
     if matcher is None or not matcher.matches(template_labels or {}):
-        yield invalid_value(path, template_labels, "`selector` does not match template `labels`")
+        shown = dict(sorted(template_labels.items())) if template_labels else None
+        yield invalid_value(path, shown, "`selector` does not match template `labels`")
 
 
 _PERCENT = re.compile(r"[0-9]+%\Z")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from herder.engine.apiserver.builtin.strategies import checks
 from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
-from herder.engine.apiserver.builtin.strategies.checks import Errors, checked, not_negative, one_of, unchanged
+from herder.engine.apiserver.builtin.strategies.checks import Errors, as_go, checked, not_negative, one_of, unchanged
 from herder.engine.apiserver.strategy import Context
 from herder.engine.meta import names, quantity
 from herder.engine.meta.errors import forbidden_field, invalid_value, not_supported, required
@@ -12,7 +12,7 @@ from herder.engine.meta.kinds import Object
 
 
 class LeaseStrategy(BuiltinStrategy):
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         spec = obj.get("spec") or {}
         seconds, strategy = spec.get("leaseDurationSeconds"), spec.get("strategy")
         if seconds is not None and seconds <= 0:
@@ -32,7 +32,7 @@ class PriorityClassStrategy(BuiltinStrategy):
     def __init__(self) -> None:
         super().__init__(generations=True)
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         name, value = obj["metadata"].get("name", ""), obj.get("value", 0)
         if name.startswith("system-"):
             if _SYSTEM_CLASSES.get(name) != value or obj.get("globalDefault"):
@@ -54,10 +54,11 @@ class DisruptionBudgetStrategy(BuiltinStrategy):
     def __init__(self) -> None:
         super().__init__(generations=True, status="policy.v1.PodDisruptionBudgetStatus")
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         spec = obj.get("spec") or {}
         if spec.get("minAvailable") is not None and spec.get("maxUnavailable") is not None:
-            yield invalid_value("spec", spec, "minAvailable and maxUnavailable cannot be both set")
+            shown = as_go(spec, "MinAvailable", "Selector", "MaxUnavailable", "UnhealthyPodEvictionPolicy")
+            yield invalid_value("spec", shown, "minAvailable and maxUnavailable cannot be both set")
         for key in ("minAvailable", "maxUnavailable"):
             if spec.get(key) is not None:
                 yield from checks.int_or_percent(spec[key], f"spec.{key}")
@@ -69,7 +70,7 @@ class DisruptionBudgetStrategy(BuiltinStrategy):
 
 
 class StorageClassStrategy(BuiltinStrategy):
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         provisioner = obj.get("provisioner", "")
         if not provisioner:
             yield required("provisioner")
@@ -92,7 +93,7 @@ class ApiServiceStrategy(BuiltinStrategy):
     def __init__(self) -> None:
         super().__init__(status="apiregistration.v1.APIServiceStatus")
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         spec, name = obj.get("spec") or {}, obj["metadata"].get("name", "")
         group, version = spec.get("group", ""), spec.get("version", "")
         if name != f"{version}.{group}":
@@ -129,7 +130,7 @@ class ResourceQuotaStrategy(BuiltinStrategy):
     def __init__(self) -> None:
         super().__init__(status="core.v1.ResourceQuotaStatus")
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         for name, value in ((obj.get("spec") or {}).get("hard") or {}).items():
             yield from checked(name, f"spec.hard[{name}]", names.qualified_name)
             if quantity.parse(value).sign < 0:
@@ -137,7 +138,7 @@ class ResourceQuotaStrategy(BuiltinStrategy):
 
 
 class LimitRangeStrategy(BuiltinStrategy):
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         for position, limit in enumerate((obj.get("spec") or {}).get("limits") or ()):
             at = f"spec.limits[{position}]"
             low, high = limit.get("min") or {}, limit.get("max") or {}
@@ -151,17 +152,21 @@ class AutoscalerStrategy(BuiltinStrategy):
     def __init__(self) -> None:
         super().__init__(status="autoscaling.v2.HorizontalPodAutoscalerStatus")
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         spec = obj.get("spec") or {}
         low, high = spec.get("minReplicas"), spec.get("maxReplicas", 0)
         if low is not None and low < 1:
             yield invalid_value("spec.minReplicas", low, "must be greater than or equal to 1")
-        if high < 1:
+        if high == 0:
+            yield required("spec.maxReplicas", "must be set and greater than 0")
+        elif high < 0:
             yield invalid_value("spec.maxReplicas", high, "must be greater than 0")
         if low is not None and high < low:
             complaint = "must be greater than or equal to `minReplicas`"
             yield invalid_value("spec.maxReplicas", high, complaint)
         target = spec.get("scaleTargetRef") or {}
+        if not target.get("apiVersion"):
+            yield invalid_value("spec.scaleTargetRef.apiVersion", "", "apiVersion must specify API group")
         for key in ("kind", "name"):
             if not target.get(key):
                 yield required(f"spec.scaleTargetRef.{key}")

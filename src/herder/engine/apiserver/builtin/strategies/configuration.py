@@ -20,7 +20,7 @@ _ACCOUNT = "kubernetes.io/service-account.name"
 
 
 class SecretStrategy(BuiltinStrategy):
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         data: dict[str, str] = obj.get("data") or {}
         for key in data:
             yield from checked(key, f"data[{key}]", names.config_key)
@@ -123,7 +123,7 @@ _BY_TYPE: dict[str, Callable[[Object, dict[str, str]], Errors]] = {
 
 
 class ConfigMapStrategy(BuiltinStrategy):
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         data: dict[str, str] = obj.get("data") or {}
         binary: dict[str, str] = obj.get("binaryData") or {}
         for key in data:

@@ -125,6 +125,9 @@ _FIELD_PATHS = (
     "metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName", "status.hostIP",
     "status.hostIPs", "status.podIP", "status.podIPs",
 )  # fmt: skip
+# Fields that can be selected by, but not put into the environment.
+_OTHER_FIELD_PATHS = ("metadata.labels", "metadata.annotations", "spec.restartPolicy", "spec.schedulerName",
+                      "spec.hostNetwork", "status.phase", "status.nominatedNodeName")  # fmt: skip
 _SUBSCRIPTED = re.compile(r"metadata\.(labels|annotations)\['.+'\]\Z")
 
 
@@ -167,7 +170,11 @@ def _field_reference(reference: Object, path: str) -> Errors:
     if not field:
         yield required(f"{path}.fieldPath")
     elif not _SUBSCRIPTED.match(field) and field not in _FIELD_PATHS:
-        yield not_supported(f"{path}.fieldPath", field, sorted(_FIELD_PATHS))
+        if field in _OTHER_FIELD_PATHS:
+            yield not_supported(f"{path}.fieldPath", field, sorted(_FIELD_PATHS))
+        else:
+            complaint = f"error converting fieldPath: field label not supported: {field}"
+            yield invalid_value(f"{path}.fieldPath", field, complaint)
 
 
 def key_reference(reference: Object, path: str) -> Errors:
@@ -182,15 +189,15 @@ def key_reference(reference: Object, path: str) -> Errors:
 
 def _environment_from(sources: Iterable[Object], path: str) -> Errors:
     for position, source in enumerate(sources):
-        at = f"{path}[{position}]"
+        at = f"{path}[{position}]"  # faults of the whole are told of the list: so does the real server
         said = [key for key in ("configMapRef", "secretRef") if source.get(key) is not None]
         for key in said:
             if not source[key].get("name"):
                 yield required(f"{at}.{key}.name")
         if not said:
-            yield invalid_value(at, "", "must specify one of: `configMapRef` or `secretRef`")
+            yield invalid_value(path, "", "must specify one of: `configMapRef` or `secretRef`")
         elif len(said) > 1:
-            yield invalid_value(at, "", "may not have more than one field specified at a time")
+            yield invalid_value(path, "", "may not have more than one field specified at a time")
 
 
 # --- mounts, probes, resources ----------------------------------------------------------------------------------
@@ -292,6 +299,7 @@ def _may_overcommit(name: str) -> bool:
 def _resource_name(name: str, path: str) -> Errors:
     yield from checked(name, path, names.qualified_name)
     if "/" not in name and name not in _OVERCOMMITTED and not name.startswith("hugepages-"):
+        yield invalid_value(path, name, "must be a standard resource type or fully qualified")
         yield invalid_value(path, name, "must be a standard resource for containers")
 
 

@@ -18,10 +18,14 @@ _CORE_NAMES = {
 }  # fmt: skip
 _NEW_NAMES = {core: new for new, core in _CORE_NAMES.items()}
 # What Go writes even when it is empty, in each group.
-_ALWAYS_CORE: Object = {"involvedObject": {}, "source": {}, "firstTimestamp": None, "lastTimestamp": None, "eventTime": None,
-                "reportingComponent": "", "reportingInstance": ""}  # fmt: skip
-_ALWAYS_NEW: Object = {"regarding": {}, "deprecatedSource": {}, "deprecatedFirstTimestamp": None,
-               "deprecatedLastTimestamp": None, "eventTime": None}  # fmt: skip
+_ALWAYS_CORE: Object = {
+    "involvedObject": {}, "source": {}, "firstTimestamp": None, "lastTimestamp": None, "eventTime": None,
+    "reportingComponent": "", "reportingInstance": "",
+}  # fmt: skip
+_ALWAYS_NEW: Object = {
+    "regarding": {}, "deprecatedSource": {}, "deprecatedFirstTimestamp": None, "deprecatedLastTimestamp": None,
+    "eventTime": None,
+}  # fmt: skip
 
 
 def to_core(event: Object) -> Object:
@@ -52,7 +56,7 @@ class EventStrategy(BuiltinStrategy):
         super().__init__()
         self.new = new
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         event = to_core(obj) if self.new else obj
         if event.get("eventTime") is None:
             yield from _old_style(event)

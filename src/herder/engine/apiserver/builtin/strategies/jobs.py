@@ -31,10 +31,15 @@ class JobStrategy(BuiltinStrategy):
 
     def prepare_create(self, obj: Object, context: Context) -> None:
         super().prepare_create(obj, context)
+        metadata, template = obj["metadata"], obj["spec"].setdefault("template", {}).setdefault("metadata", {})
+        # A Job without labels of its own has those of its pods, the generated ones too.
+        inherits = not metadata.get("labels") or metadata["labels"] == template.get("labels")
         if not obj["spec"].get("manualSelector"):
             generate_selector(obj)
+        if inherits and template.get("labels"):
+            metadata["labels"] = dict(template["labels"])
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         spec = obj["spec"]
         if not spec.get("manualSelector"):
             yield from _generated_selector(obj)
@@ -215,7 +220,7 @@ class CronJobStrategy(BuiltinStrategy):
     def __init__(self) -> None:
         super().__init__(generations=True, status="batch.v1.CronJobStatus")
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         spec, name = obj["spec"], obj["metadata"].get("name", "")
         schedule, zone = spec.get("schedule", ""), spec.get("timeZone")
         if not schedule:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
-from herder.engine.apiserver.builtin.strategies.checks import Errors, checked
+from herder.engine.apiserver.builtin.strategies.checks import Errors, checked, label_name
 from herder.engine.apiserver.strategy import Context
 from herder.engine.meta import names
 from herder.engine.meta.errors import invalid_value
@@ -15,7 +15,7 @@ FINALIZER = "kubernetes"
 
 
 class NamespaceStrategy(BuiltinStrategy):
-    name_check = staticmethod(names.dns1123_label)
+    name_check = staticmethod(label_name)
 
     def __init__(self) -> None:
         super().__init__(status="core.v1.NamespaceStatus")
@@ -39,7 +39,7 @@ class NamespaceStrategy(BuiltinStrategy):
     def may_vanish(self, obj: Object) -> bool:
         return not obj.get("spec", {}).get("finalizers")
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         for finalizer in obj.get("spec", {}).get("finalizers") or ():
             yield from checked(finalizer, "spec.finalizers", names.qualified_name)
             if "/" not in finalizer and finalizer not in {FINALIZER, "orphan", "foregroundDeletion"}:

@@ -16,9 +16,9 @@ from herder.engine.meta.kinds import Object
 _PATH_TYPES = ("Exact", "ImplementationSpecific", "Prefix")
 _BAD_SEQUENCES = ("//", "/./", "/../", "%2f", "%2F")
 _BAD_WILDCARD = (
-    "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of lower "
-    "case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. '*.example.com', regex used "
-    r"for validation is '\*\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+    "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of "
+    "lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. '*.example.com', "
+    r"regex used for validation is '\*\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
 )
 _BAD_ENDS = ("/..", "/.")
 
@@ -27,7 +27,7 @@ class IngressStrategy(BuiltinStrategy):
     def __init__(self) -> None:
         super().__init__(generations=True, status="networking.v1.IngressStatus")
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         spec = obj.get("spec") or {}
         if not spec.get("rules") and spec.get("defaultBackend") is None:
             yield invalid_value("spec", spec.get("rules"), "either `defaultBackend` or `rules` must be specified")
@@ -116,7 +116,7 @@ class IngressClassStrategy(BuiltinStrategy):
     def __init__(self) -> None:
         super().__init__(generations=True)
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         controller = (obj.get("spec") or {}).get("controller", "")
         if not controller:
             yield required("spec.controller")
@@ -133,7 +133,7 @@ class NetworkPolicyStrategy(BuiltinStrategy):
     def __init__(self) -> None:
         super().__init__(generations=True)
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         spec = obj.get("spec") or {}
         yield from checks.selector(spec.get("podSelector"), "spec.podSelector")
         for key, peers in (("ingress", "from"), ("egress", "to")):
@@ -189,14 +189,14 @@ def _policy_peer(peer: Object, path: str) -> Errors:
 
 
 class EndpointsStrategy(BuiltinStrategy):
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         for position, subset in enumerate(obj.get("subsets") or ()):
             at = f"subsets[{position}]"
             if not subset.get("addresses") and not subset.get("notReadyAddresses"):
                 yield required(at, "must specify `addresses` or `notReadyAddresses`")
             for key in ("addresses", "notReadyAddresses"):
                 for index, address in enumerate(subset.get(key) or ()):
-                    yield from checks.ip_address(address.get("ip", ""), f"{at}.{key}[{index}].ip")
+                    yield from _endpoint_address(address.get("ip", ""), f"{at}.{key}[{index}].ip")
             ports = subset.get("ports") or []
             for index, port in enumerate(ports):
                 where = f"{at}.ports[{index}]"
@@ -208,11 +208,28 @@ class EndpointsStrategy(BuiltinStrategy):
                 yield from one_of(port.get("protocol"), f"{where}.protocol", PROTOCOLS)
 
 
+def _endpoint_address(value: str, path: str) -> Errors:
+    problems = list(checks.ip_address(value, path))
+    yield from problems
+    if problems:
+        yield invalid_value(path, value, "must be a valid IP address")
+        return
+    address = ipaddress.ip_address(value)
+    if address.is_unspecified:
+        yield invalid_value(path, value, f"may not be unspecified ({value})")
+    if address.is_loopback:
+        yield invalid_value(path, value, "may not be in the loopback range (127.0.0.0/8, ::1/128)")
+    if address.is_link_local:
+        yield invalid_value(path, value, "may not be in the link-local range (169.254.0.0/16, fe80::/10)")
+    if address.is_multicast:
+        yield invalid_value(path, value, "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)")
+
+
 class EndpointSliceStrategy(BuiltinStrategy):
     def __init__(self) -> None:
         super().__init__(generations=True)
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         kind = obj.get("addressType", "")
         yield from one_of(kind, "addressType", ("FQDN", "IPv4", "IPv6"))
         endpoints = obj.get("endpoints") or []
@@ -250,5 +267,5 @@ def _slice_addresses(addresses: list[str], kind: str, path: str) -> Errors:
         problems = list(checks.ip_address(address, at))
         if problems:
             yield from problems
-        elif f"IPv{ipaddress.ip_address(address).version}" != kind:
+        elif kind in {"IPv4", "IPv6"} and f"IPv{ipaddress.ip_address(address).version}" != kind:
             yield invalid_value(path, address, f"must be an {kind} address")

@@ -25,11 +25,11 @@ class NodeStrategy(BuiltinStrategy):
         kept = "spec" if context.subresource == "status" else "status"
         obj[kept] = copy.deepcopy(old.get(kept, {}))
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         spec = obj.get("spec") or {}
         seen: set[tuple[str, str]] = set()
         for position, taint in enumerate(spec.get("taints") or ()):
-            at, key, effect = f"spec.taints[{position}]", taint.get("key", ""), taint.get("effect", "")
+            at, key, effect = f"metadata.taints[{position}]", taint.get("key", ""), taint.get("effect", "")
             yield from checked(key, f"{at}.key", names.qualified_name)
             yield from checked(taint.get("value", ""), f"{at}.value", names.label_value)
             effects = ("NoSchedule", "PreferNoSchedule", "NoExecute")
@@ -61,13 +61,13 @@ class PersistentVolumeStrategy(BuiltinStrategy):
         obj["status"] = {"phase": "Pending", "lastPhaseTransitionTime": now}
         _protect(obj, "kubernetes.io/pv-protection")
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         spec = obj.get("spec") or {}
         yield from _access_modes(spec.get("accessModes"), "spec.accessModes")
         capacity = spec.get("capacity") or {}
         if not capacity:
             yield required("spec.capacity")
-        elif "storage" not in capacity or len(capacity) > 1:
+        if "storage" not in capacity or len(capacity) > 1:
             yield not_supported("spec.capacity", capacity, ["storage"])
         elif quantity.parse(capacity["storage"]).sign <= 0:
             yield invalid_value("spec.capacity[storage]", capacity["storage"], "must be greater than zero")
@@ -89,7 +89,7 @@ class PersistentVolumeClaimStrategy(BuiltinStrategy):
         obj["status"] = {"phase": "Pending"}
         _protect(obj, "kubernetes.io/pvc-protection")
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         spec = obj.get("spec") or {}
         yield from _access_modes(spec.get("accessModes"), "spec.accessModes")
         wanted = (spec.get("resources") or {}).get("requests") or {}
@@ -158,7 +158,7 @@ class CertificateRequestStrategy(BuiltinStrategy):
             obj["status"] = copy.deepcopy(old.get("status", {}))
         obj["spec"] = copy.deepcopy(old["spec"])
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         spec = obj.get("spec") or {}
         if not spec.get("request"):
             yield required("spec.request", "PEM block type must be CERTIFICATE REQUEST")

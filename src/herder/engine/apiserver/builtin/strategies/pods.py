@@ -51,7 +51,7 @@ class PodStrategy(BuiltinStrategy):
         seconds = requested if requested is not None else spec.get("terminationGracePeriodSeconds", 30)
         return max(int(seconds), 0)
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         yield from pod_spec(obj.get("spec") or {}, "spec")
 
     def validate_update(self, obj: Object, old: Object, context: Context) -> Errors:

@@ -74,16 +74,15 @@ def _names(spec: Object, path: str) -> Errors:
 
 
 def _host_network(spec: Object, path: str) -> Errors:
+    """Ports of a pod on its host's network are host ports. Those not said are filled in when the pod is made."""
     if not spec.get("hostNetwork"):
         return
-    for key in ("containers", "initContainers"):
-        for index, item in enumerate(spec.get(key) or ()):
-            for position, port in enumerate(item.get("ports") or ()):
-                if port.get("hostPort", 0) != port.get("containerPort", 0):
-                    at = f"{path}.{key}[{index}].ports[{position}].hostPort"
-                    yield invalid_value(
-                        at, port.get("hostPort", 0), "must match `containerPort` when `hostNetwork` is true"
-                    )
+    complaint = "must match `containerPort` when `hostNetwork` is true"
+    for index, item in enumerate(spec.get("containers") or ()):
+        for position, port in enumerate(item.get("ports") or ()):
+            if port.get("hostPort", 0) not in {0, port.get("containerPort", 0)}:
+                at = f"{path}.containers[{index}].ports[{position}].hostPort"
+                yield invalid_value(at, port["hostPort"], complaint)
 
 
 def _scheduling(spec: Object, path: str) -> Errors:

@@ -19,7 +19,7 @@ class RoleStrategy(BuiltinStrategy):
         super().__init__()
         self.namespaced = namespaced
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         for position, rule in enumerate(obj.get("rules") or ()):
             yield from _rule(rule, f"rules[{position}]", self.namespaced)
         aggregation = obj.get("aggregationRule")
@@ -60,7 +60,7 @@ class BindingStrategy(BuiltinStrategy):
         super().__init__()
         self.namespaced = namespaced
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         role = obj.get("roleRef") or {}
         if role.get("apiGroup", "") != GROUP:
             yield not_supported("roleRef.apiGroup", role.get("apiGroup", ""), [GROUP])
@@ -76,7 +76,9 @@ class BindingStrategy(BuiltinStrategy):
 
     def validate_update(self, obj: Object, old: Object, context: Context) -> Errors:
         if obj.get("roleRef") != old.get("roleRef"):
-            yield invalid_value("roleRef", obj.get("roleRef"), "cannot change roleRef")
+            role = obj.get("roleRef") or {}
+            shown = {"APIGroup": role.get("apiGroup", ""), "Kind": role.get("kind", ""), "Name": role.get("name", "")}
+            yield invalid_value("roleRef", shown, "cannot change roleRef")
 
 
 def _subject(subject: Object, path: str, namespaced: bool) -> Errors:

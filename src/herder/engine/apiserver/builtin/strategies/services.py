@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from herder.engine.apiserver.builtin.strategies import checks
 from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
-from herder.engine.apiserver.builtin.strategies.checks import Errors, checked, one_of
+from herder.engine.apiserver.builtin.strategies.checks import Errors, checked, label_name, one_of
 from herder.engine.apiserver.builtin.strategies.containers import PROTOCOLS
 from herder.engine.apiserver.strategy import Context
 from herder.engine.meta import names
@@ -24,7 +24,7 @@ class ServiceStrategy(BuiltinStrategy):
     """Addresses come from the range at random. Two Services of one address are as unlikely as the range is wide, and
     harmless where no proxy acts on them, so nothing is kept of what was handed out."""
 
-    name_check = staticmethod(names.dns1123_label)
+    name_check = staticmethod(label_name)
 
     def __init__(self) -> None:
         super().__init__(status="core.v1.ServiceStatus")
@@ -50,7 +50,7 @@ class ServiceStrategy(BuiltinStrategy):
         _drop_stale(spec, before)
         _allocate(spec, context.entropy)
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         spec = obj["spec"]
         headless, kind = spec.get("clusterIP") == "None", spec.get("type")
         if not spec.get("ports") and not headless and kind != "ExternalName":
@@ -276,7 +276,10 @@ def _node_ports(spec: Object) -> Errors:
             seen_node.add((protocol, node_port))
         key = (protocol, port.get("port", 0))
         if key in seen:
-            yield duplicate(at, {"name": "", "protocol": protocol, "port": port.get("port", 0), "targetPort": 0})
+            yield duplicate(at, {
+                "Name": "", "Protocol": protocol, "AppProtocol": None, "Port": port.get("port", 0), "TargetPort": 0,
+                "NodePort": 0,
+            })  # fmt: skip
         seen.add(key)
 
 

@@ -36,7 +36,7 @@ class DeploymentStrategy(BuiltinStrategy):
     def __init__(self) -> None:
         super().__init__(generations=True, status="apps.v1.DeploymentStatus")
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         spec = obj["spec"]
         yield from not_negative(spec.get("replicas"), "spec.replicas")
         yield from checks.selector(spec.get("selector"), "spec.selector", "deployment")
@@ -61,7 +61,7 @@ def _deployment_strategy(strategy: Object, path: str) -> Errors:
             complaint = "may not be specified when strategy `type` is 'Recreate'"
             yield forbidden_field(f"{path}.rollingUpdate", complaint)
     elif kind != "RollingUpdate":
-        yield not_supported(path, strategy, ["Recreate", "RollingUpdate"])
+        yield not_supported(path, checks.as_go(strategy, "Type", "RollingUpdate"), ["Recreate", "RollingUpdate"])
     elif rolling is not None:
         at = f"{path}.rollingUpdate"
         down, surge = rolling.get("maxUnavailable"), rolling.get("maxSurge")
@@ -76,7 +76,7 @@ class ReplicaSetStrategy(BuiltinStrategy):
     def __init__(self) -> None:
         super().__init__(generations=True, status="apps.v1.ReplicaSetStatus")
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         spec = obj["spec"]
         yield from not_negative(spec.get("replicas"), "spec.replicas")
         yield from not_negative(spec.get("minReadySeconds"), "spec.minReadySeconds")
@@ -104,7 +104,7 @@ class DaemonSetStrategy(BuiltinStrategy):
             changed = obj["spec"].get("template") != old["spec"].get("template")
             _note_template_generation(obj, _template_generation(old) + changed)
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         spec, template = obj["spec"], obj["spec"].get("template") or {}
         yield from checks.selector(spec.get("selector"), "spec.selector")
         yield from checks.selects(spec.get("selector"), _labels(template), "spec.template.metadata.labels")
@@ -137,7 +137,7 @@ def _daemon_strategy(strategy: Object, path: str) -> Errors:
     if kind == "OnDelete":
         return
     if kind != "RollingUpdate":
-        yield not_supported(path, strategy, ["RollingUpdate", "OnDelete"])
+        yield not_supported(path, checks.as_go(strategy, "Type", "RollingUpdate"), ["RollingUpdate", "OnDelete"])
         return
     at = f"{path}.rollingUpdate"
     if rolling is None:
@@ -167,7 +167,7 @@ class StatefulSetStrategy(BuiltinStrategy):
     def __init__(self) -> None:
         super().__init__(generations=True, status="apps.v1.StatefulSetStatus")
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         spec, template = obj["spec"], obj["spec"].get("template") or {}
         policy = spec.get("podManagementPolicy")
         if policy not in {"OrderedReady", "Parallel"}:
@@ -213,7 +213,8 @@ def _stateful_strategy(strategy: Object, path: str) -> Errors:
             at = f"{path}.rollingUpdate"
             yield invalid_value(at, rolling, "only allowed for updateStrategy 'RollingUpdate'")
     elif kind != "RollingUpdate":
-        yield invalid_value(path, strategy, "must be 'RollingUpdate' or 'OnDelete'")
+        shown = checks.as_go(strategy, "Type", "RollingUpdate")
+        yield invalid_value(path, shown, "must be 'RollingUpdate' or 'OnDelete'")
     elif rolling is not None:
         yield from not_negative(rolling.get("partition"), f"{path}.rollingUpdate.partition")
 
@@ -224,7 +225,7 @@ class ReplicationControllerStrategy(BuiltinStrategy):
     def __init__(self) -> None:
         super().__init__(generations=True, status="core.v1.ReplicationControllerStatus")
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         spec, template = obj["spec"], obj["spec"].get("template")
         yield from not_negative(spec.get("minReadySeconds"), "spec.minReadySeconds")
         selector = spec.get("selector") or {}
@@ -249,12 +250,12 @@ class PodTemplateStrategy(BuiltinStrategy):
     def __init__(self) -> None:
         super().__init__(generations=True)
 
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         yield from pod_template(obj.get("template") or {}, "template")
 
 
 class ControllerRevisionStrategy(BuiltinStrategy):
-    def validate(self, obj: Object, context: Context) -> Errors:
+    def problems(self, obj: Object, context: Context) -> Errors:
         if not isinstance(obj.get("data"), dict):
             yield required("data", "data must be a valid JSON object")
         yield from not_negative(obj.get("revision"), "revision")
