@@ -67,7 +67,7 @@ async def assemble(
     authorizer = RbacAuthorizer(store)
 
     registry = Registry(_resources(Reviews(authorizer, authenticator, verifier), TokenRequests(issuer)))
-    admission = Admission(store, authorizer, registry, entropy=entropy)
+    admission = Admission(store, authorizer, registry, clock=clock, entropy=entropy)
     definitions = CrdController(store, registry, clock=clock, webhooks=admission.client)
     definitions.load()
 
@@ -76,7 +76,7 @@ async def assemble(
         await admission.close()
         await store.close()
 
-    background: list[Background] = [RoleAggregator(store).run, definitions.run]
+    background: list[Background] = [RoleAggregator(store).run, definitions.run, admission.quota_status.run]
     if data_dir is not None:
         background.append(lambda: store.compact_by_age(retain))
     server = ApiServer(

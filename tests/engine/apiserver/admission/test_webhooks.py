@@ -28,7 +28,9 @@ class Site(World):
     def __init__(self) -> None:
         super().__init__()
         self.hooks = HookServer()
-        self.admission = Admission(self.store, self.authorizer, Registry(), entropy=self.random.randbytes)
+        self.admission = Admission(
+            self.store, self.authorizer, Registry(), clock=lambda: self.now, entropy=self.random.randbytes
+        )
 
     async def configure(
         self, kind: str, *webhooks: Object, name: str = "config", path: str = "/", default: Object | None = None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 
 from herder.engine.apiserver.admission.chain import Chain
 from herder.engine.apiserver.admission.namespaces import NamespaceLifecycle
 from herder.engine.apiserver.admission.objects import Objects
 from herder.engine.apiserver.admission.pods import DefaultTolerationSeconds, Priority
 from herder.engine.apiserver.admission.policies import ValidatingPolicies
+from herder.engine.apiserver.admission.quota import QuotaAdmission, QuotaCounter, QuotaStatus
 from herder.engine.apiserver.admission.service_accounts import ServiceAccountAdmission
 from herder.engine.apiserver.admission.webhook_client import Resolver, ServiceResolver, WebhookClient
 from herder.engine.apiserver.admission.webhooks import MutatingWebhooks, ValidatingWebhooks
@@ -19,7 +21,7 @@ from herder.engine.store import Store
 
 
 class Admission:
-    """The default chain, and what must be closed with it."""
+    """The default chain, and what must run (`quota_status.run`) and be closed with it."""
 
     def __init__(
         self,
@@ -27,6 +29,7 @@ class Admission:
         authorizer: RbacAuthorizer,
         registry: Registry,
         *,
+        clock: Callable[[], datetime],
         entropy: Callable[[int], bytes],
         resolver: Resolver | None = None,
     ) -> None:
@@ -41,6 +44,9 @@ class Admission:
         self.chain.add(MutatingWebhooks(objects, self.client, authorizer=authorizer, entropy=entropy), last=True)
         self.chain.add(ValidatingPolicies(objects, registry, authorizer), last=True)
         self.chain.add(ValidatingWebhooks(objects, self.client, authorizer=authorizer, entropy=entropy), last=True)
+        counter = QuotaCounter(objects, clock)
+        self.chain.add(QuotaAdmission(counter, clock), last=True)
+        self.quota_status = QuotaStatus(store, counter)
 
     async def close(self) -> None:
         await self.client.close()

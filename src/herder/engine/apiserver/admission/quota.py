@@ -1,0 +1,205 @@
+"""ResourceQuotas: a namespace may hold so much and no more.
+
+Usage is counted from the objects themselves, not read from a quota's status, so it cannot be out of date. What was let
+in but is not committed yet counts too, for a few seconds: otherwise many creations at once would all see the same
+free room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from msgspec import json
+
+from herder.engine.apiserver.admission.chain import CREATE, UPDATE, Attributes, metadata, refused
+from herder.engine.apiserver.admission.objects import Objects
+from herder.engine.apiserver.admission.quota_usage import (
+    PODS,
+    ZERO,
+    Usage,
+    added,
+    in_scope,
+    increase,
+    resource_behind,
+    unspecified,
+    usage_of,
+)
+from herder.engine.apiserver.auth.stored import stored
+from herder.engine.meta.kinds import GroupResource, Object
+from herder.engine.meta.quantity import decode
+from herder.engine.store import Key, Overflow, Put, RevisionConflict, Store, Watch
+
+QUOTAS = GroupResource("", "resourcequotas")
+_RESERVED_FOR = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reservation:
+    key: Key
+    usage: Usage
+    obj: Object
+    until: datetime
+
+
+class QuotaCounter:
+    """What a namespace uses of what its quotas limit."""
+
+    def __init__(self, objects: Objects, clock: Callable[[], datetime]) -> None:
+        self._objects = objects
+        self._clock = clock
+        self._reserved: list[_Reservation] = []
+
+    def quotas(self, namespace: str) -> list[Object]:
+        return list(self._objects.list(QUOTAS, namespace))
+
+    def used(self, quota: Object) -> Usage:
+        """Amounts for every key that the quota limits; nothing used is zero."""
+        namespace, now = str(metadata(quota).get("namespace") or ""), self._clock()
+        hard = (quota.get("spec") or {}).get("hard") or {}
+        total: Usage = dict.fromkeys(hard, ZERO)
+        for name in {resource_behind(key) for key in hard}:
+            resource = _parsed(name)
+            for obj in self._with_reserved(resource, namespace, now):
+                if in_scope(quota, resource, obj):
+                    own = usage_of(resource, obj, now)
+                    total = added(total, {key: amount for key, amount in own.items() if key in hard})
+        return total
+
+    def reserve(self, key: Key, usage: Usage, obj: Object) -> None:
+        now = self._clock()
+        self._reserved = [item for item in self._reserved if item.until > now]
+        self._reserved.append(_Reservation(key, usage, obj, now + _RESERVED_FOR))
+
+    def _with_reserved(self, resource: GroupResource, namespace: str, now: datetime) -> Iterable[Object]:
+        seen = set()
+        for record in self._objects.records(resource, namespace):
+            seen.add(record.key)
+            yield json.decode(record.value)
+        for item in self._reserved:
+            own = item.key.resource == str(resource) and item.key.namespace == namespace
+            if own and item.until > now and item.key not in seen:
+                yield item.obj
+
+
+def _parsed(name: str) -> GroupResource:
+    plural, _, group = name.partition(".")
+    return GroupResource(group, plural)
+
+
+class QuotaAdmission:
+    name = "ResourceQuota"
+    operations = frozenset({CREATE, UPDATE})
+    resources: frozenset[GroupResource] | None = None
+    subresources: frozenset[str] | None = frozenset({"", "resize"})
+
+    def __init__(self, counter: QuotaCounter, clock: Callable[[], datetime]) -> None:
+        self._counter = counter
+        self._clock = clock
+
+    async def validate(self, attributes: Attributes) -> None:
+        """Refuse what does not fit. Nothing is awaited here: the last word must not be overtaken by another write."""
+        obj = attributes.obj
+        if not attributes.namespace or obj is None or attributes.resource.virtual is not None:
+            return
+        quotas = self._counter.quotas(attributes.namespace)
+        if not quotas:
+            return
+        resource, now = attributes.resource.storage, self._clock()
+        usage = usage_of(resource, obj, now)
+        before = usage_of(resource, attributes.old, now) if attributes.old is not None else {}
+        for quota in quotas:
+            if in_scope(quota, resource, obj):
+                charged = before if attributes.old is not None and in_scope(quota, resource, attributes.old) else {}
+                self._check(attributes, quota, increase(usage, charged), resource == PODS)
+        if attributes.operation == CREATE and not attributes.dry_run:
+            name = attributes.name or str(metadata(obj).get("name") or "")
+            self._counter.reserve(Key(str(resource), attributes.namespace, name), usage, obj)
+
+    def _check(self, attributes: Attributes, quota: Object, wanted: Usage, is_pod: bool) -> None:
+        name = metadata(quota).get("name")
+        hard = {key: decode(amount) for key, amount in ((quota.get("spec") or {}).get("hard") or {}).items()}
+        if is_pod and attributes.operation == CREATE and (silent := unspecified(hard, attributes.object)):
+            raise refused(attributes, f"failed quota: {name}: {silent}")
+        limited = {key: amount for key, amount in wanted.items() if key in hard}
+        if not limited:
+            return
+        used = self._counter.used(quota)
+        exceeded = sorted(key for key, amount in limited.items() if hard[key] < used[key].add(amount))
+        if exceeded:
+            raise refused(
+                attributes,
+                f"exceeded quota: {name}, requested: {_shown(limited, exceeded)}, used: {_shown(used, exceeded)}, "
+                f"limited: {_shown(hard, exceeded)}",
+            )
+
+
+def _shown(amounts: Usage, keys: Iterable[str]) -> str:
+    return ",".join(f"{key}={amounts[key]}" for key in keys)
+
+
+class QuotaStatus:
+    """Keeps the status of quotas true. `run` for as long as the server does.
+
+    What quotas limit is watched while some quota limits it, and nothing else.
+    """
+
+    def __init__(self, store: Store, counter: QuotaCounter) -> None:
+        self._store = store
+        self._counter = counter
+        self._dirty: set[str] = set()
+        self._wake = asyncio.Event()
+        self._followed: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        try:
+            self._follow(str(QUOTAS))
+            self._mark(record.key.namespace for record in self._store.list(str(QUOTAS)))
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                dirty, self._dirty = self._dirty, set()
+                for namespace in sorted(dirty):
+                    await self._settle(namespace)
+        finally:
+            for task in self._followed.values():
+                task.cancel()
+
+    def _follow(self, resource: str) -> None:
+        """Hear of every change from this moment on; called before counting, so that none falls between."""
+        if resource not in self._followed:
+            watch = self._store.watch(resource, since=self._store.revision)
+            self._followed[resource] = asyncio.ensure_future(self._read(watch, resource))
+
+    async def _read(self, watch: Watch, resource: str) -> None:
+        try:
+            while True:
+                try:
+                    async for batch in watch:
+                        self._mark(event.record.key.namespace for event in batch)
+                    return  # the store closed its watches: the server is stopping
+                except Overflow:
+                    watch = self._store.watch(resource, since=self._store.revision)
+                    self._mark(record.key.namespace for record in self._store.list(str(QUOTAS)))
+        finally:
+            watch.close()
+
+    def _mark(self, namespaces: Iterable[str]) -> None:
+        self._dirty.update(namespaces)
+        if self._dirty:
+            self._wake.set()
+
+    async def _settle(self, namespace: str) -> None:
+        for record in self._store.list(str(QUOTAS), namespace):
+            quota: Object = json.decode(record.value)
+            hard = (quota.get("spec") or {}).get("hard") or {}
+            for key in hard:
+                self._follow(resource_behind(key))
+            used = {key: str(amount) for key, amount in sorted(self._counter.used(quota).items())}
+            status = {"hard": hard, "used": used}
+            if quota.get("status") != status:
+                with suppress(RevisionConflict):  # its writer's event brings us here again
+                    await self._store.write(Put(record.key, stored(quota | {"status": status}), record.revision))

@@ -1,0 +1,244 @@
+"""What an object costs against quotas, and which quotas it counts for: pure arithmetic over objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from herder.engine.apiserver.admission.chain import metadata
+from herder.engine.meta.kinds import GroupResource, Object
+from herder.engine.meta.quantity import Quantity, decode
+
+Usage = dict[str, Quantity]
+
+PODS, SERVICES = GroupResource("", "pods"), GroupResource("", "services")
+CLAIMS = GroupResource("", "persistentvolumeclaims")
+ZERO, ONE = decode(0), decode(1)
+
+# Counted by their own name as well as by count/<name>.
+COUNTED_PLAINLY = frozenset({
+    "pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps", "persistentvolumeclaims",
+})  # fmt: skip
+_COMPUTE = ("cpu", "memory", "ephemeral-storage")
+_STORAGE_CLASS = ".storageclass.storage.k8s.io/"
+_MUST_SPECIFY = frozenset({"cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"})
+
+
+def usage_of(resource: GroupResource, obj: Object, now: datetime) -> Usage:
+    """Everything that one object uses, by the names that quotas may limit."""
+    usage: Usage = {f"count/{resource}": ONE}
+    if resource == PODS:
+        if not _is_over(obj, now):
+            usage |= _pod_usage(obj)
+        return usage
+    if not resource.group and resource.resource in COUNTED_PLAINLY:
+        usage[resource.resource] = ONE
+    if resource == SERVICES:
+        usage |= _service_usage(obj)
+    elif resource == CLAIMS:
+        usage |= _claim_usage(obj)
+    return usage
+
+
+def resource_behind(name: str) -> str:
+    """The stored resource whose objects a quota's key is about."""
+    if name.startswith("count/"):
+        return name.removeprefix("count/")
+    if name.startswith("services."):
+        return "services"
+    if name == "requests.storage" or _STORAGE_CLASS in name:
+        return "persistentvolumeclaims"
+    return name if name in COUNTED_PLAINLY else "pods"
+
+
+def added(left: Usage, right: Mapping[str, Quantity]) -> Usage:
+    total = dict(left)
+    for name, amount in right.items():
+        total[name] = total[name].add(amount) if name in total else amount
+    return total
+
+
+def increase(new: Usage, old: Usage) -> Usage:
+    """What `new` uses beyond `old`; never negative, and without what does not grow."""
+    grown = {name: amount.sub(old[name]) if name in old else amount for name, amount in new.items()}
+    return {name: amount for name, amount in grown.items() if amount.sign > 0}
+
+
+def _is_over(pod: Object, now: datetime) -> bool:
+    if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        return True
+    own = metadata(pod)
+    deleted, grace = own.get("deletionTimestamp"), own.get("deletionGracePeriodSeconds")
+    if not deleted or grace is None:
+        return False
+    return now > datetime.fromisoformat(deleted) + timedelta(seconds=grace)
+
+
+def _pod_usage(pod: Object) -> Usage:
+    requests, limits = _pod_total(pod, "requests"), _pod_total(pod, "limits")
+    usage: Usage = {"pods": ONE}
+    for name, amount in requests.items():
+        if name in _COMPUTE:
+            usage[name] = amount
+        if name in _COMPUTE or "/" in name:
+            usage[f"requests.{name}"] = amount
+        elif name.startswith("hugepages-"):
+            usage[name] = usage[f"requests.{name}"] = amount
+    for name, amount in limits.items():
+        if name in _COMPUTE:
+            usage[f"limits.{name}"] = amount
+    return usage
+
+
+def _pod_total(pod: Object, kind: str) -> Usage:
+    """The most that a pod holds at any moment: containers together, or one init container at a time before them."""
+    spec = pod.get("spec") or {}
+    total: Usage = {}
+    for container in spec.get("containers") or ():
+        total = added(total, _amounts(container, kind))
+    sidecars: Usage = {}
+    highest: Usage = {}
+    for container in spec.get("initContainers") or ():
+        own = _amounts(container, kind)
+        if container.get("restartPolicy") == "Always":
+            total, sidecars = added(total, own), added(sidecars, own)
+            own = sidecars
+        else:
+            own = added(sidecars, own)
+        highest = _at_least(highest, own)
+    total = _at_least(total, highest)
+    total |= _amounts(spec, kind)  # resources of the pod as a whole go before those of its containers
+    overhead = {name: decode(amount) for name, amount in (spec.get("overhead") or {}).items()}
+    if kind == "requests":
+        return added(total, overhead)
+    return {name: amount.add(overhead[name]) if name in overhead else amount for name, amount in total.items()}
+
+
+def _amounts(holder: Object, kind: str) -> Usage:
+    found: Mapping[str, Any] = (holder.get("resources") or {}).get(kind) or {}
+    return {name: decode(amount) for name, amount in found.items()}
+
+
+def _at_least(total: Usage, floor: Usage) -> Usage:
+    raised = dict(total)
+    for name, amount in floor.items():
+        if name not in raised or raised[name] < amount:
+            raised[name] = amount
+    return raised
+
+
+def _service_usage(service: Object) -> Usage:
+    spec = service.get("spec") or {}
+    kind, ports = spec.get("type"), spec.get("ports") or ()
+    usage: Usage = {"services.nodeports": ZERO, "services.loadbalancers": ZERO}
+    if kind == "NodePort":
+        usage["services.nodeports"] = decode(len(ports))
+    elif kind == "LoadBalancer":
+        usage["services.loadbalancers"] = ONE
+        if spec.get("allocateLoadBalancerNodePorts") is False:
+            ports = [port for port in ports if port.get("nodePort")]
+        usage["services.nodeports"] = decode(len(ports))
+    return usage
+
+
+def _claim_usage(claim: Object) -> Usage:
+    spec = claim.get("spec") or {}
+    storage = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
+    usage: Usage = {"requests.storage": decode(storage)} if storage is not None else {}
+    name = spec.get("storageClassName") or (metadata(claim).get("annotations") or {}).get(
+        "volume.beta.kubernetes.io/storage-class"
+    )
+    if name:
+        usage[f"{name}{_STORAGE_CLASS}persistentvolumeclaims"] = ONE
+        if storage is not None:
+            usage[f"{name}{_STORAGE_CLASS}requests.storage"] = decode(storage)
+    return usage
+
+
+# --- which quotas an object counts for --------------------------------------------------------------------------
+
+
+def in_scope(quota: Object, resource: GroupResource, obj: Object) -> bool:
+    """Whether a quota's scopes include the object. Only pods have scopes."""
+    spec = quota.get("spec") or {}
+    wanted = [{"scopeName": name, "operator": "Exists"} for name in spec.get("scopes") or ()]
+    wanted += (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
+    if not wanted:
+        return True
+    return resource == PODS and all(_scope_matches(requirement, obj) for requirement in wanted)
+
+
+def _scope_matches(requirement: Object, pod: Object) -> bool:
+    name = requirement.get("scopeName")
+    if name == "PriorityClass":
+        return _priority_matches(requirement, (pod.get("spec") or {}).get("priorityClassName") or "")
+    check = _SCOPES.get(str(name))
+    return check is not None and check(pod)
+
+
+def _priority_matches(requirement: Object, name: str) -> bool:
+    match requirement.get("operator"):
+        case "In":
+            return name in (requirement.get("values") or ())
+        case "NotIn":
+            return name not in (requirement.get("values") or ())
+        case "DoesNotExist":
+            return not name
+        case _:
+            return bool(name)
+
+
+def _ends_by_deadline(pod: Object) -> bool:
+    return (pod.get("spec") or {}).get("activeDeadlineSeconds") is not None
+
+
+def _asks_for_nothing(pod: Object) -> bool:
+    spec = pod.get("spec") or {}
+    for container in [*(spec.get("containers") or ()), *(spec.get("initContainers") or ()), spec]:
+        for kind in ("requests", "limits"):
+            if any(name in ("cpu", "memory") and amount.sign for name, amount in _amounts(container, kind).items()):
+                return False
+    return True
+
+
+def _reaches_other_namespaces(pod: Object) -> bool:
+    affinity = (pod.get("spec") or {}).get("affinity") or {}
+    return any(
+        term.get("namespaces") or term.get("namespaceSelector") is not None
+        for kind in ("podAffinity", "podAntiAffinity")
+        for term in _affinity_terms(affinity.get(kind) or {})
+    )
+
+
+def _affinity_terms(affinity: Object) -> Iterator[Object]:
+    yield from affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or ()
+    for weighted in affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ():
+        yield weighted.get("podAffinityTerm") or {}
+
+
+_SCOPES: Mapping[str, Callable[[Object], bool]] = {
+    "Terminating": _ends_by_deadline,
+    "NotTerminating": lambda pod: not _ends_by_deadline(pod),
+    "BestEffort": _asks_for_nothing,
+    "NotBestEffort": lambda pod: not _asks_for_nothing(pod),
+    "CrossNamespacePodAffinity": _reaches_other_namespaces,
+}
+
+
+def unspecified(limited: Iterable[str], pod: Object) -> str:
+    """Which limited resources some container says nothing about: what cannot be counted cannot be let in."""
+    spec = pod.get("spec") or {}
+    containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+    whole = _specified(spec)
+    told = []
+    for name in sorted(_MUST_SPECIFY.intersection(limited)):
+        silent = [str(item.get("name")) for item in containers if name not in _specified(item) | whole]
+        if silent:
+            told.append(f"{name} for: {','.join(sorted(silent))}")
+    return f"must specify {'; '.join(told)}" if told else ""
+
+
+def _specified(holder: Object) -> set[str]:
+    requests, limits = _amounts(holder, "requests"), _amounts(holder, "limits")
+    return {*requests, *(f"requests.{name}" for name in requests), *(f"limits.{name}" for name in limits)}
