@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any
 
 Values = list[Any]
@@ -24,14 +25,23 @@ class NoResult(Exception):
 
 
 class JsonPath:
-    __slots__ = ("_steps", "text")
+    """Most paths begin with plain names, which are followed without making lists of one."""
+
+    __slots__ = ("_names", "_steps", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._steps = tuple(_parse(text))
+        steps = list(_parse(text))
+        plain = list(takewhile(lambda step: isinstance(step, Child), steps))
+        self._names = tuple(step.name for step in plain if isinstance(step, Child))
+        self._steps = tuple(steps[len(plain) :])
 
     def find(self, obj: Any) -> Values:
         """All values that the path leads to."""
+        for name in self._names:
+            if type(obj) is not dict or name not in obj:
+                return []
+            obj = obj[name]
         values: Values = [obj]
         try:
             for step in self._steps:
@@ -39,6 +49,11 @@ class JsonPath:
         except NoResult:
             return []
         return values
+
+    @property
+    def only_name(self) -> str:
+        """The name, where the path is nothing but one."""
+        return self._names[0] if len(self._names) == 1 and not self._steps else ""
 
 
 @lru_cache(maxsize=1024)
@@ -64,7 +79,7 @@ def _parse(text: str) -> Iterator[Step]:
             at += 2
             if at < len(text) and text[at] not in "[*":
                 name, at = _field_name(text, at)
-                yield _child(name)
+                yield Child(name)
             continue
         match text[at]:
             case "." if text[at + 1 : at + 2] in {"", "["}:
@@ -76,7 +91,7 @@ def _parse(text: str) -> Iterator[Step]:
                     at += 1
                 else:
                     name, at = _field_name(text, at)
-                    yield _child(name)
+                    yield Child(name)
             case "*":
                 yield _wildcard
                 at += 1
@@ -85,7 +100,7 @@ def _parse(text: str) -> Iterator[Step]:
                 yield _subscript(inner)
             case _ if at == 0 or (at == 1 and text[0] in "$@"):
                 name, at = _field_name(text, at)
-                yield _child(name)
+                yield Child(name)
             case other:
                 raise JsonPathError(f"unrecognized character in action: {other!r}")
 
@@ -128,7 +143,7 @@ def _subscript(inner: str) -> Step:
     if len(parts) > 1:
         return _union([_subscript(part) for part in parts])
     if inner[:1] in {"'", '"'} and inner[-1:] == inner[:1] and len(inner) > 1:
-        return _child(_unquote(inner))
+        return Child(_unquote(inner))
     match = _SLICE.match(inner)
     if not match or not inner:
         raise JsonPathError(f"invalid array index {inner}")
@@ -149,11 +164,15 @@ def _unquote(text: str) -> str:
 # --- steps -------------------------------------------------------------------------------------------------------
 
 
-def _child(name: str) -> Step:
-    def step(values: Values) -> Values:
-        return [value[name] for value in values if isinstance(value, dict) and name in value]
+class Child:
+    __slots__ = ("name",)
 
-    return step
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, values: Values) -> Values:
+        name = self.name
+        return [value[name] for value in values if isinstance(value, dict) and name in value]
 
 
 def _wildcard(values: Values) -> Values:
@@ -213,16 +232,8 @@ def _union(steps: list[Step]) -> Step:
 
 def _filter(condition: str) -> Step:
     match = _FILTER.match(condition)
-    left = _operand(match.group(1) if match else condition)
-    right = _operand(match.group(3)) if match else None
-    operator = match.group(2) if match else ""
-
-    def passes(item: Any) -> bool:
-        lefts = left(item)
-        if right is None:
-            return bool(lefts)
-        rights = right(item)
-        return bool(lefts) and bool(rights) and _compare(lefts[0], operator, rights[0])
+    left, operator, right = match.groups() if match else (condition, "", "")
+    passes = _condition(_operand(left), operator, _operand(right) if match else None)
 
     def step(values: Values) -> Values:
         found: Values = []
@@ -235,20 +246,42 @@ def _filter(condition: str) -> Step:
     return step
 
 
-def _operand(text: str) -> Callable[[Any], Values]:
+Operand = JsonPath | tuple[Any]
+"""What a filter compares: a path from the item, or a constant."""
+
+
+def _operand(text: str) -> Operand:
     text = text.strip()
     if text[:1] in {"'", '"'}:
-        constant: Any = _unquote(text)
-    elif text.startswith("@"):
-        return JsonPath(text[1:] or ".").find
-    elif text in {"true", "false"}:
-        constant = text == "true"
-    else:
-        try:
-            constant = float(text) if "." in text else int(text)
-        except ValueError:
-            raise JsonPathError(f"unrecognized identifier {text}") from None
-    return lambda item: [constant]
+        return (_unquote(text),)
+    if text.startswith("@"):
+        return JsonPath(text[1:] or ".")
+    if text in {"true", "false"}:
+        return (text == "true",)
+    try:
+        return (float(text) if "." in text else int(text),)
+    except ValueError:
+        raise JsonPathError(f"unrecognized identifier {text}") from None
+
+
+def _condition(left: Operand, operator: str, right: Operand | None) -> Callable[[Any], bool]:
+    # Nearly every filter picks a condition by its type.
+    name = left.only_name if isinstance(left, JsonPath) else ""
+    if name and operator == "==" and isinstance(right, tuple) and isinstance(right[0], str):
+        text = right[0]
+        return lambda item: type(item) is dict and item.get(name) == text
+
+    def values_of(operand: Operand, item: Any) -> Values:
+        return operand.find(item) if isinstance(operand, JsonPath) else [operand[0]]
+
+    def passes(item: Any) -> bool:
+        lefts = values_of(left, item)
+        if right is None:
+            return bool(lefts)
+        rights = values_of(right, item)
+        return bool(lefts) and bool(rights) and _compare(lefts[0], operator, rights[0])
+
+    return passes
 
 
 def _compare(left: Any, operator: str, right: Any) -> bool:
