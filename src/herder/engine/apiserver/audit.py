@@ -27,6 +27,7 @@ from herder.engine.meta.kinds import Object
 logger = logging.getLogger(__name__)
 
 _MOST_WAITING = 50_000
+_EVERY_SECONDS = 0.25
 _CREDENTIALS = ("token", "secret", "password", "authorization", "credential", "signature", "code")
 
 
@@ -55,36 +56,29 @@ class AuditLog:
         self._backups = backups
         self._waiting: deque[AuditRecord] = deque()
         self._lost = 0
-        self._closing = False
-        self._wake = threading.Condition()
+        self._closing = threading.Event()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
         self._thread.start()
 
     def record(self, record: AuditRecord) -> None:
         """Hand over one event; never waits for the disk."""
-        with self._wake:
-            if len(self._waiting) >= _MOST_WAITING:
-                self._lost += 1
-                return
+        # Nobody is woken: a thread that woke for each request would take the interpreter from the loop each time.
+        if len(self._waiting) >= _MOST_WAITING:
+            self._lost += 1
+        else:
             self._waiting.append(record)
-            self._wake.notify()
 
     def close(self) -> None:
         """Write what is left and stop. Waits for the thread, so not for the event loop to call while serving."""
-        with self._wake:
-            self._closing = True
-            self._wake.notify()
+        self._closing.set()
         self._thread.join()
 
     def _run(self) -> None:
         while True:
-            with self._wake:
-                while not self._waiting and not self._closing:
-                    self._wake.wait()
-                batch, self._waiting = self._waiting, deque()
-                lost, self._lost = self._lost, 0
-                closing = self._closing
+            closing = self._closing.wait(_EVERY_SECONDS)
+            batch = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            lost, self._lost = self._lost, 0
             if lost:
                 logger.error("audit: %d events were lost, because the disk was too slow", lost)
             if batch:
