@@ -154,6 +154,10 @@ def test_loops_end_when_the_budget_does() -> None:
         "lists.range(900).map(x, big).join(big).size() == 1",
         "sets.contains(lists.range(9000), lists.range(9000))",
         "big.matches(big) || true",
+        "lists.range(900).map(x, lists.range(900)).map(x, lists.range(900).map(y, x)).flatten().size() == 1",
+        "'%s'.format([lists.range(900).map(x, big)]) == ''",
+        "[[1]]" + ".map(x, [x, x])" * 60 + " == [[1]]" + ".map(x, [x, x])" * 60,
+        "[[1]]" + ".map(x, [x, x])" * 60 + " in [[[1]]" + ".map(x, [x, x])" * 60 + "]",
     ],
 )
 def test_no_call_takes_unbounded_time_or_memory(text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from herder.engine.schema.cel.access import Evaluate
-from herder.engine.schema.cel.charges import CHARGES, Charge, traversal
+from herder.engine.schema.cel.charges import CHARGES, Charge, size_of, traversal
 from herder.engine.schema.cel.declarations import Implementation, Overload, accepts
 from herder.engine.schema.cel.equality import concatenation_of, equality_of
 from herder.engine.schema.cel.errors import BudgetExceeded, no_such_overload
@@ -18,6 +18,7 @@ from herder.engine.schema.cel.values import Optional, equal
 if TYPE_CHECKING:
     from herder.engine.schema.cel.evaluator import Planner
 
+_CONTAINERS = frozenset({list, dict})
 _DIRECTLY_COMPARABLE = frozenset({"string", "int", "bool", "bytes", "uint"})
 
 
@@ -146,9 +147,17 @@ def _comparison(planner: Planner, operands: list[Node], *, wanted: bool) -> Eval
             return lambda frame: left(frame) == right(frame)
         return lambda frame: left(frame) != right(frame)
     compare = equality_of(_data_type(left_node)) or equal
-    if wanted:
-        return lambda frame: compare(left(frame), right(frame))
-    return lambda frame: not compare(left(frame), right(frame))
+
+    def run(frame: list[Any]) -> bool:
+        one, other = left(frame), right(frame)
+        if type(one) in _CONTAINERS and type(one) is type(other):
+            remaining: int = frame[BUDGET] - size_of(one)
+            if remaining < 0:
+                raise BudgetExceeded
+            frame[BUDGET] = remaining
+        return compare(one, other) is wanted
+
+    return run
 
 
 def _in_constants(planner: Planner, operands: list[Node]) -> Evaluate | None:

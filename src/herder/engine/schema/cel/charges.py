@@ -11,19 +11,36 @@ from typing import Any
 Charge = Callable[..., int]
 
 
-def _size(value: Any) -> int:
-    kind = type(value)
-    if kind is str or kind is bytes:
-        return len(value) // 10
-    return len(value) if kind is list or kind is dict else 0
+_ENOUGH = 2_000_000
+"""More than one evaluation is ever given; counting beyond it would itself take too long."""
+
+
+def size_of(value: Any) -> int:
+    """Everything inside a value, however often it is shared: what comparing, flattening or printing it touches."""
+    total = 0
+    pending = [value]
+    while pending and total < _ENOUGH:
+        part = pending.pop()
+        kind = type(part)
+        if kind is list:
+            total += len(part)
+            pending.extend(part)
+        elif kind is dict:
+            total += len(part)
+            pending.extend(part.values())
+        elif kind is str or kind is bytes:
+            total += len(part) // 10
+    return total
 
 
 def traversal(*args: Any) -> int:
-    return sum(map(_size, args))
+    return sum(map(size_of, args))
 
 
 def _pairs(left: Any, right: Any) -> int:
-    return len(left) * len(right) if isinstance(left, list) and isinstance(right, list) else 0
+    if not isinstance(left, list) or not isinstance(right, list):
+        return 0
+    return size_of(left) * len(right) + size_of(right) * len(left)
 
 
 def _pattern(text: Any, pattern: Any, *_: Any) -> int:
@@ -46,8 +63,8 @@ def _joined(parts: Any, separator: Any = "") -> int:
 
 def _distinct(items: Any) -> int:
     if not isinstance(items, list) or all(type(item) is str for item in items):
-        return _size(items)
-    return len(items) * len(items)
+        return size_of(items)
+    return size_of(items) * len(items)
 
 
 def _range(count: Any) -> int:
