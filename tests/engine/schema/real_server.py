@@ -22,8 +22,7 @@ _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _ANYTHING = {"x-kubernetes-preserve-unknown-fields": True}
 
 
-def ask(kube: RealKube) -> dict[str, Json]:
-    server = _Server(kube)
+def ask(server: Server) -> dict[str, Json]:
     return {
         "create": server.errors("create", CREATE),
         "update": server.errors("update", UPDATE),
@@ -33,7 +32,9 @@ def ask(kube: RealKube) -> dict[str, Json]:
     }
 
 
-class _Server:
+class Server:
+    """A real server that is asked about schemas, each under one property of the `spec` of a kind made for it."""
+
     def __init__(self, kube: RealKube) -> None:
         self._url = kube.url
         self._context = ssl.create_default_context(cafile=str(kube.authority.path))
@@ -61,6 +62,17 @@ class _Server:
             code, answer = self._call("POST", f"{_objects(name)}?dryRun=All", _object(name, index, case, value))
         assert code in (200, 201, 422), (case, answer)
         return _causes(answer)
+
+    def refusals_of(self, name: str, schemas: dict[str, Json], objects: list[dict[str, Json]]) -> list[Json]:
+        """The causes of refusal of each object, given as its spec."""
+        self._define(name, schemas)
+        answers = []
+        for spec in objects:
+            body = {**_object(name, 0, "", None), "spec": spec}
+            code, answer = self._call("POST", f"{_objects(name)}?dryRun=All", body)
+            assert code in (201, 422), answer
+            answers.append(_causes(answer))
+        return answers
 
     def normalized(self, name: str, cases: dict[str, Case]) -> dict[str, Json]:
         self._define(name, {case: schema for case, (schema, _, _) in cases.items()})
@@ -152,7 +164,7 @@ def _causes(answer: Any) -> Json:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory, RealKube(Path(directory)) as kube:
-        RECORDED.write_text(json.dumps(ask(kube), indent=1, ensure_ascii=False) + "\n")
+        RECORDED.write_text(json.dumps(ask(Server(kube)), indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
