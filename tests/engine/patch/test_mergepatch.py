@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from herder.engine.meta.errors import BadRequest
 from herder.engine.patch import apply_merge_patch
-from tests.engine.patch.test_jsonpatch import DOCUMENTS
 
 
 @pytest.mark.parametrize(
@@ -44,10 +44,35 @@ def test_a_patch_that_is_no_object_is_a_bad_request(patch: object, message: str)
     assert raised.value.message == message
 
 
-@given(DOCUMENTS, DOCUMENTS)
-def test_merging_twice_is_merging_once(doc: dict[str, Any], patch: dict[str, Any]) -> None:
+def merged_by_the_rfc(target: Any, patch: Any) -> Any:
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged_by_the_rfc(result.get(key), value)
+    return result
+
+
+MAPS = st.recursive(
+    st.none() | st.integers(0, 3) | st.lists(st.integers(), max_size=2),
+    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=8,
+).filter(lambda value: isinstance(value, dict))
+
+
+@given(MAPS, MAPS)
+def test_agrees_with_the_algorithm_of_the_rfc(doc: dict[str, Any], patch: dict[str, Any]) -> None:
     kept = copy.deepcopy((doc, patch))
-    once = apply_merge_patch(doc, patch)
+    assert apply_merge_patch(doc, patch) == merged_by_the_rfc(doc, patch)
     assert (doc, patch) == kept
-    assert apply_merge_patch(once, patch) == once
-    assert all(key not in once for key, value in patch.items() if value is None)
+
+
+def test_the_result_shares_nothing_with_what_it_was_made_from() -> None:
+    doc: dict[str, Any] = {"a": {"b": 1}}
+    patch: dict[str, Any] = {"c": {"d": 2}}
+    result = apply_merge_patch(doc, patch)
+    result["a"]["b"] = result["c"]["d"] = 3
+    assert (doc, patch) == ({"a": {"b": 1}}, {"c": {"d": 2}})

@@ -1,6 +1,7 @@
 """The four kinds of patches that the Kubernetes API accepts, as pure functions on decoded objects.
 
-None of them changes what it is given: each answers a new document that may share unchanged parts with the old one.
+None of them changes what it is given, and what each answers is a new document, the caller's own to change: objects come
+from caches, and what follows a patch (pruning, defaulting) works in place.
 """
 
 from __future__ import annotations

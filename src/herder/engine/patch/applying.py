@@ -13,6 +13,7 @@ from herder.engine.patch.fieldset import (
     difference,
     path_text,
 )
+from herder.engine.patch.jsonpatch import copy_json
 from herder.engine.patch.listitems import TypedError
 from herder.engine.patch.managers import APPLY, UPDATE, ManagerId, Managers, Owned, decode, encode
 from herder.engine.patch.merge import merge
@@ -60,19 +61,21 @@ class Application:
 
     def run(self, force: bool) -> Object:
         try:
-            merged, managers = self._outcome(force)
+            outcome, managers = self._outcome(force)
         except Conflicts as conflicts:
             raise conflict_error(conflicts.found) from None
         except TypedError as error:
             raise self._misfit("live", self.live, error) from None
-        metadata = dict(merged.get("metadata") or {})
+        merged: Object = copy_json(outcome)
+        metadata = merged.get("metadata") or {}
         if self.manager == lastapplied.KUBECTL:
             lastapplied.refresh(metadata, self.applied)
         metadata.pop("managedFields", None)
         entries = encode(managers)
         if entries:
             metadata["managedFields"] = entries
-        return {**merged, "metadata": metadata}
+        merged["metadata"] = metadata
+        return merged
 
     def _outcome(self, force: bool) -> tuple[Object, Managers]:
         managers = reconciled(self.managers or self._owners_so_far(), self.versions)

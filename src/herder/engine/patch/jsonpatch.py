@@ -97,12 +97,8 @@ def json_kind(value: Any) -> str:
 
 
 def copy_json(value: Any) -> Any:
-    """A deep copy of decoded JSON; scalars are shared."""
-    if isinstance(value, dict):
-        return {key: copy_json(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [copy_json(item) for item in value]
-    return value
+    """A deep copy of decoded JSON. There and back through bytes is several times faster than walking it."""
+    return msgspec.json.decode(msgspec.json.encode(value)) if isinstance(value, dict | list) else value
 
 
 class _Patching:

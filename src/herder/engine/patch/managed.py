@@ -123,8 +123,9 @@ def apply(
 
     Raises Conflict with the real server's message and causes where others own what would change and `force` is not
     set, BadRequest for a configuration of another kind or with managedFields, and StatusError where it does not fit
-    its type. `live` is None where there is no such object yet. Applying what is there already answers an object equal
-    to `live`, so that nothing needs to be written.
+    its type. `live` is None where there is no such object yet. Neither argument is changed, and the answer is the
+    caller's own to change, but for the entries. Applying what is there already answers an object equal to `live`, so
+    that nothing needs to be written.
     """
     versions = Versions(api_version, type_of, convert, reset)
     application = Application(live, applied, versions, manager, subresource, timestamp(now))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from herder.engine.meta.errors import BadRequest
-from herder.engine.patch.jsonpatch import json_kind
+from herder.engine.patch.jsonpatch import copy_json, json_kind
 
 
 class MergePatchUndecodable(BadRequest):
@@ -13,14 +13,15 @@ class MergePatchUndecodable(BadRequest):
 
 
 def apply_merge_patch(doc: dict[str, Any], patch: Any) -> dict[str, Any]:
-    """The document with the patch merged in. Neither is changed; the result shares what the patch did not touch."""
+    """The document with the patch merged in. Neither is changed, and the result is the caller's own to change."""
     if patch is None:
         raise MergePatchUndecodable("Invalid JSON Patch")
     if not isinstance(patch, dict):
         kind = json_kind(patch)
         target = "Go value of type map[string]interface {}"
         raise MergePatchUndecodable(f"error decoding patch: json: cannot unmarshal {kind} into {target}")
-    return _merge(doc, patch)
+    merged: dict[str, Any] = copy_json(_merge(doc, patch))
+    return merged
 
 
 def _merge(doc: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ SET_ORDER = "$setElementOrder"
 def apply_strategic_patch(doc: dict[str, Any], patch: Any, schema: PatchSchema) -> dict[str, Any]:
     """The document with the patch merged in; neither is changed. Raises a StatusError as the server answers it."""
     if patch is None:
-        return doc
+        patch = {}
     if not isinstance(patch, dict):
         target = "Go value of type map[string]interface {}"
         raise StrategicPatchError(f"json: cannot unmarshal {json_kind(patch)} into {target}")
