@@ -178,3 +178,23 @@ async def test_catching_up_ends_when_the_past_is_told_and_does_not_wait(opener: 
     assert [event.revision for event in await watch.catch_up()] == [1, 2]
     assert await watch.catch_up() == []
     assert watch.progress() == 2
+
+
+@pytest.mark.parametrize("recent", [0, 100])
+async def test_a_watch_of_everything_sees_every_resource(
+    store: Store, monkeypatch: pytest.MonkeyPatch, recent: int
+) -> None:
+    monkeypatch.setattr(hub, "RECENT_EVENTS", recent)
+    live = store.watch("", since=0)
+    await store.write(put("a"), put(key("n", "", "nodes")), put(key("s", "one", "secrets")))
+    await store.write(delete("a"))
+    for watch in (live, store.watch("", since=0)):
+        events = await watch.catch_up()
+        assert [(event.record.key.resource, event.deleted) for event in events] == [
+            ("pods", False),
+            ("nodes", False),
+            ("secrets", False),
+            ("pods", True),
+        ]
+    with pytest.raises(ValueError, match="cannot be narrowed"):
+        store.watch("", "default", since=0)

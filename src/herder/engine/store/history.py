@@ -35,9 +35,9 @@ _RECORDS_THEN = (
     " ON revision = (SELECT max(revision) FROM revisions WHERE life = l.life AND revision <= :at)"
 )
 _EVENTS = (
-    "SELECT r.revision, r.sealed, r.value, r.life, namespace, name, ended = r.revision, p.revision, p.sealed, p.value"
+    "SELECT r.revision, r.sealed, r.value, r.life, resource, namespace, name, ended = r.revision, p.revision, p.sealed, p.value"
     " FROM revisions AS r JOIN lives AS l ON l.life = r.life LEFT JOIN revisions AS p ON p.revision = r.previous"
-    " WHERE r.revision > :after AND r.revision <= :up_to AND resource = :resource{more}"
+    " WHERE r.revision > :after AND r.revision <= :up_to{more}"
     " ORDER BY r.revision LIMIT :limit"
 )
 
@@ -92,15 +92,15 @@ class History:
         limit: int,
     ) -> list[Event]:
         check_compacted(connection, after)
-        more = " AND namespace = :namespace" * bool(namespace) + " AND name = :name" * bool(name)
         arguments = {"resource": resource, "namespace": namespace, "name": name}
+        more = "".join(f" AND {column} = :{column}" for column, wanted in arguments.items() if wanted)
         rows = connection.execute(
             _EVENTS.format(more=more), {**arguments, "after": after, "up_to": up_to, "limit": limit}
         )
         opened = self._database.opened
         events = []
-        for revision, sealed, value, life, namespace_, name_, deleted, was, was_sealed, was_value in rows:
-            key = Key(resource, sys.intern(namespace_), name_)
+        for revision, sealed, value, life, resource_, namespace_, name_, deleted, was, was_sealed, was_value in rows:
+            key = Key(sys.intern(resource_), sys.intern(namespace_), name_)
             record = Record(key, revision, life, opened(key, revision, sealed, value))
             previous = None if was is None else Record(key, was, life, opened(key, was, was_sealed, was_value))
             events.append(Event(revision, record, previous, bool(deleted)))

@@ -14,7 +14,7 @@ from herder.engine.store.errors import Overflow
 from herder.engine.store.records import Event
 
 Wanted = tuple[str, str, str]
-"""Resource, namespace and name, the last two empty for any."""
+"""Resource, namespace and name, empty for any."""
 
 Replay = Callable[[int, int], Awaitable[Sequence[Event]]]
 """Reads a first part of the events after one revision and up to another from disk; empty when there are no more."""
@@ -180,7 +180,7 @@ class Hub:
 
 
 EVERYTHING: Wanted = ("", "", "")
-"""A watch of every resource; from the recent past on, since history is read by resource."""
+"""A watch of every resource."""
 
 
 def interested(event: Event) -> tuple[Wanted, ...]:

@@ -193,7 +193,12 @@ class Store:
             del self._latest[key]
 
     def watch(self, resource: str, namespace: str = "", name: str = "", *, since: int, backlog: int = BACKLOG) -> Watch:
-        """Every event after `since`, in order, first the past and then as it happens; raises Compacted."""
+        """Every event after `since`, in order, first the past and then as it happens; raises Compacted.
+
+        An empty namespace or name means any; so does an empty resource, where the others are empty too.
+        """
+        if not resource and (namespace or name):
+            raise ValueError("a watch of everything cannot be narrowed to a namespace or a name")
         if since < self._compacted:
             raise Compacted(since, self._compacted)
         wanted = (resource, namespace, name)
