@@ -35,7 +35,8 @@ _RECORDS_THEN = (
     " ON revision = (SELECT max(revision) FROM revisions WHERE life = l.life AND revision <= :at)"
 )
 _EVENTS = (
-    "SELECT r.revision, r.sealed, r.value, r.life, resource, namespace, name, ended = r.revision, p.revision, p.sealed, p.value"
+    "SELECT r.revision, r.sealed, r.value, r.life, resource, namespace, name, ended = r.revision,"
+    " p.revision, p.sealed, p.value"
     " FROM revisions AS r JOIN lives AS l ON l.life = r.life LEFT JOIN revisions AS p ON p.revision = r.previous"
     " WHERE r.revision > :after AND r.revision <= :up_to{more}"
     " ORDER BY r.revision LIMIT :limit"
