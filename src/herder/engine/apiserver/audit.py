@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,7 @@ class AuditLog:
 
     def record(self, record: AuditRecord) -> None:
         """Hand over one event; never waits for the disk."""
+        record = replace(record, request=replace(record.request, body=b""))  # it may wait: without its burden
         # Nobody is woken: a thread that woke for each request would take the interpreter from the loop each time.
         if len(self._waiting) >= _MOST_WAITING:
             self._lost += 1

@@ -222,6 +222,13 @@ async def test_a_webhook_with_a_certificate_nobody_vouches_for_is_not_believed(s
     assert site.hooks.requests == []
 
 
+async def test_a_webhook_is_never_called_without_encryption(site: Site) -> None:
+    url = f"http://127.0.0.1:{site.hooks.port}/"
+    await site.configure("validating", {"clientConfig": {"url": url}})
+    with pytest.raises(InternalError, match="must begin with https"):
+        await site.write()
+
+
 async def test_a_webhook_that_takes_too_long_fails_closed(site: Site) -> None:
     site.hooks.answers["/"] = allow
     site.hooks.delay = 5

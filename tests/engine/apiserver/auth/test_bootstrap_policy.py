@@ -130,3 +130,15 @@ async def test_aggregation_runs_for_as_long_as_the_server(world: World) -> None:
             await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_roles_that_gather_each_other_come_to_rest(world: World) -> None:
+    for name, gathers in (("a", "b"), ("b", "a")):
+        selector = {"clusterRoleSelectors": [{"matchLabels": {"for": name}}]}
+        await world.cluster_role(name, aggregationRule=selector, metadata={"labels": {"for": gathers}})
+        await world.cluster_role(f"z-{name}", rule("get", name), metadata={"labels": {"for": name}})
+    async with asyncio.timeout(5):
+        await RoleAggregator(world.store).settle()
+    for name in ("a", "b"):
+        rules = stored(world, "clusterroles", name)["rules"]
+        assert sorted(item["resources"][0] for item in rules) == ["a", "b"]

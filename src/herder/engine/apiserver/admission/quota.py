@@ -40,7 +40,6 @@ _RESERVED_FOR = timedelta(seconds=5)
 @dataclass(frozen=True, slots=True)
 class _Reservation:
     key: Key
-    usage: Usage
     obj: Object
     until: datetime
 
@@ -69,10 +68,10 @@ class QuotaCounter:
                     total = added(total, {key: amount for key, amount in own.items() if key in hard})
         return total
 
-    def reserve(self, key: Key, usage: Usage, obj: Object) -> None:
+    def reserve(self, key: Key, obj: Object) -> None:
         now = self._clock()
         self._reserved = [item for item in self._reserved if item.until > now]
-        self._reserved.append(_Reservation(key, usage, obj, now + _RESERVED_FOR))
+        self._reserved.append(_Reservation(key, obj, now + _RESERVED_FOR))
 
     def _with_reserved(self, resource: GroupResource, namespace: str, now: datetime) -> Iterable[Object]:
         seen = set()
@@ -117,7 +116,7 @@ class QuotaAdmission:
                 self._check(attributes, quota, increase(usage, charged), resource == PODS)
         if attributes.operation == CREATE and not attributes.dry_run:
             name = attributes.name or str(metadata(obj).get("name") or "")
-            self._counter.reserve(Key(str(resource), attributes.namespace, name), usage, obj)
+            self._counter.reserve(Key(str(resource), attributes.namespace, name), obj)
 
     def _check(self, attributes: Attributes, quota: Object, wanted: Usage, is_pod: bool) -> None:
         name = metadata(quota).get("name")

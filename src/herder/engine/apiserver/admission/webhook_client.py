@@ -63,6 +63,8 @@ class WebhookClient:
         service = config.get("service")
         if not service:
             url = str(config.get("url") or "")
+            if not url.startswith("https://"):
+                raise CallFailed("the URL of a webhook must begin with https://")
             return f"{url}{'&' if '?' in url else '?'}{query}", None, None
         namespace, name = str(service.get("namespace") or ""), str(service.get("name") or "")
         port = int(service.get("port") or 443)

@@ -60,7 +60,7 @@ class RoleAggregator:
             changes = []
             for key, role in roles.items():
                 rules = aggregated_rules(role, roles.values())
-                if rules is not None and rules != (role.get("rules") or []):
+                if rules is not None and not _same(rules, role.get("rules") or []):
                     changes.append(Put(key, stored(role | {"rules": rules}), records[key].revision))
             if not changes:
                 return
@@ -68,6 +68,11 @@ class RoleAggregator:
                 await self._store.write(*changes)
             except RevisionConflict:
                 continue  # somebody else changed one: look again
+
+
+def _same(left: list[Object], right: list[Object]) -> bool:
+    """Order does not matter: two roles that gather each other would otherwise reorder each other for ever."""
+    return len(left) == len(right) and all(rule in right for rule in left)
 
 
 def _matters(record: Record, previous: Record | None) -> bool:
