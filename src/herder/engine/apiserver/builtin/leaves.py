@@ -115,8 +115,7 @@ def _moment(value: str, wall: str, zone: str) -> datetime:
     try:
         return datetime.fromisoformat(wall + ("+00:00" if zone == "Z" else zone)).astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        told = str(error)
-        unit = next((word for word in ("month", "day", "hour", "minute", "second") if word in told), "month")
+        unit = str(error).partition(" ")[0]  # Python names the same unit first: "day is out of range for month"
         raise Unreadable(f'parsing time "{value}": {unit} out of range') from None
 
 
