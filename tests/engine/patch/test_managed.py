@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from herder.engine.meta.errors import BadRequest, Conflict, StatusError
-from herder.engine.patch import managed
+from herder.engine.patch import apply_merge_patch, managed
 from herder.engine.patch.managed import InvalidManagedFields, keep_times_of_noop, validate_managed_fields
 from herder.engine.patch.scale import entries_for_parent, entries_for_scale
 from herder.engine.patch.typed import type_from_schema
@@ -249,6 +249,18 @@ def test_a_configuration_that_does_not_fit_names_object_and_field() -> None:
     assert (raised.value.code, raised.value.reason) == (500, "")
 
 
+def test_what_is_nested_too_deep_is_refused_and_owned_by_nobody() -> None:
+    deep: Any = {}
+    for _ in range(5000):
+        deep = {"a": deep}
+    config = widget(free=deep)
+    with pytest.raises(BadRequest, match="exceeded max depth"):
+        apply(None, config)
+    assert track(config, None) == []
+    with pytest.raises(BadRequest, match="exceeded max depth"):
+        apply_merge_patch(widget(), {"spec": deep})
+
+
 def test_entries_can_be_checked_after_a_webhook_had_them() -> None:
     validate_managed_fields(created(replicas=1)["metadata"]["managedFields"])
     for bad in ([{"operation": "x"}], [{"operation": "Apply"}], [{"operation": "Apply", "apiVersion": "v1"}], [1]):
@@ -303,7 +315,7 @@ def test_no_history_of_writes_changes_what_went_before(history: list[Request]) -
 
 @given(HISTORIES)
 def test_applying_the_same_over_and_over_settles(history: list[Request]) -> None:
-    """At the latest with the second time: an applier that empties a map has it removed first, as the real server does."""
+    """At the latest with the second time: who empties a map has it removed first, as the real server does it."""
     model = ModelServer()
     for request in history:
         code, _ = model.write(request)

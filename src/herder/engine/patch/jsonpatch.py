@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from herder.engine.meta.errors import BadRequest, Invalid, RequestEntityTooLarge
+from herder.engine.patch.depth import refuse_too_deep
 
 MAX_OPERATIONS = 10_000
 MAX_COPIED_BYTES = 3 * 1024 * 1024
@@ -53,6 +54,7 @@ _ABSENT: Any = object()
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
+@refuse_too_deep
 def apply_json_patch(doc: Any, ops: Any) -> Any:
     """The document after all operations, or the error of the first that does not apply; `doc` and `ops` stay as they
     are, so a patch can be tried again on a newer object."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from herder.engine.meta.kinds import Object
 from herder.engine.patch.applying import Application
+from herder.engine.patch.depth import refuse_too_deep
 from herder.engine.patch.fieldset import FieldSet, difference, union
 from herder.engine.patch.listitems import TypedError
 from herder.engine.patch.managers import (
@@ -52,7 +53,7 @@ def track_update(
     who = ManagerId.of(manager, operation, api_version, subresource)
     try:
         after = _after_update(managers, bare(old or {}), bare(new), versions, who, timestamp(now))
-    except TypedError:
+    except (TypedError, RecursionError):
         return []  # what the type cannot make sense of has no owners
     return entries if after is None else encode(cap_updaters(after))
 
@@ -105,6 +106,7 @@ def _after_update(
     return after
 
 
+@refuse_too_deep
 def apply(
     live: Object | None,
     applied: Object,

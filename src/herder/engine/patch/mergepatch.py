@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from herder.engine.meta.errors import BadRequest
+from herder.engine.patch.depth import refuse_too_deep
 from herder.engine.patch.jsonpatch import copy_json, json_kind
 
 
@@ -12,6 +13,7 @@ class MergePatchUndecodable(BadRequest):
     """The patch is not an object."""
 
 
+@refuse_too_deep
 def apply_merge_patch(doc: dict[str, Any], patch: Any) -> dict[str, Any]:
     """The document with the patch merged in. Neither is changed, and the result is the caller's own to change."""
     if patch is None:

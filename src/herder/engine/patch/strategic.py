@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from herder.engine.patch import strategic_order as order
+from herder.engine.patch.depth import refuse_too_deep
 from herder.engine.patch.goformat import plain
 from herder.engine.patch.jsonpatch import copy_json, json_kind
 from herder.engine.patch.patchschema import PatchSchema, Strategy
@@ -29,6 +30,7 @@ DELETE_PRIMITIVES = "$deleteFromPrimitiveList"
 SET_ORDER = "$setElementOrder"
 
 
+@refuse_too_deep
 def apply_strategic_patch(doc: dict[str, Any], patch: Any, schema: PatchSchema) -> dict[str, Any]:
     """The document with the patch merged in; neither is changed. Raises a StatusError as the server answers it."""
     if patch is None:
