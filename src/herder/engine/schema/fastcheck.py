@@ -17,9 +17,14 @@ from herder.engine.schema.validation import is_valid
 IsValid = Callable[[Any], bool]
 
 
+_SHORT = 64
+_MOST_ACCEPTED = 256
+
+
 def compile_check(node: Node) -> IsValid | None:
     """The check for a schema; None where everything is valid."""
-    checks = [check for check in (_own(node), _enum(node), *_junctors(node)) if check is not None]
+    own = None if node.type == "string" and _is_list_of_words(node) else _own(node)
+    checks = [check for check in (own, _enum(node), *_junctors(node)) if check is not None]
     if not checks:
         return None
     whole = checks[0] if len(checks) == 1 else _all(tuple(checks))
@@ -33,6 +38,12 @@ def _all(checks: tuple[IsValid, ...]) -> IsValid:
         first, second = checks
         return lambda value: first(value) and second(value)
     return lambda value: all(check(value) for check in checks)
+
+
+def _is_list_of_words(node: Node) -> bool:
+    """Its enum says all there is to say: no value but those words can be valid, and all of them are."""
+    said = any(keyword in node.schema for keyword in ("minLength", "maxLength", "pattern")) or node.format
+    return bool(node.enum) and not said and all(isinstance(choice, str) for choice in node.enum)
 
 
 def _own(node: Node) -> IsValid | None:
@@ -92,14 +103,23 @@ def _string(node: Node) -> IsValid:
     if not pattern and check_format is None:
         return lambda value: type(value) is str and low <= len(value) <= high
     matches = _matcher(pattern) if pattern else None
+    accepted: set[str] = set()  # the same few words come again and again: types and reasons, groups and kinds
 
     def check(value: Any) -> bool:
-        return (
-            type(value) is str
-            and low <= len(value) <= high
+        if type(value) is not str:
+            return False
+        if value in accepted:
+            return True
+        valid = (
+            low <= len(value) <= high
             and (matches is None or matches(value))
             and (check_format is None or check_format(value))
         )
+        if valid and len(value) <= _SHORT:
+            if len(accepted) >= _MOST_ACCEPTED:
+                accepted.clear()
+            accepted.add(value)
+        return valid
 
     return check
 
