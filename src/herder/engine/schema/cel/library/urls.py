@@ -14,6 +14,7 @@ _CONTROL = re.compile(r"[\x00-\x20\x7f]")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})[^%]{0,2}")
 _PORT = re.compile(r"(?::[0-9]*)?\Z", re.ASCII)
+_NEEDLESS_ESCAPE = re.compile(r"%(?!25)[0-7][0-9A-Fa-f]")
 _NOT_IN_HOST = re.compile(r"[^A-Za-z0-9\-._~!$&'()*+,;=:\[\]<>\"%\x80-\U0010ffff]")
 _SAFE_UNESCAPED = "-_.~$&+,/:;=@"
 _SAFE_PATH = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~$&+,/:;=@!'()*[]"
@@ -88,6 +89,8 @@ def _host(text: str, host: str) -> str:
             raise _wrong(text, f'invalid port "{port}" after host')
     elif ":" in host and not _PORT.match(host[host.rindex(":") :]):
         raise _wrong(text, f'invalid port "{host[host.rindex(":") :]}" after host')
+    if bad := _BAD_ESCAPE.search(host) or _NEEDLESS_ESCAPE.search(host):
+        raise _wrong(text, f'invalid URL escape "{bad[0]}"')
     if bad := _NOT_IN_HOST.search(host):
         raise _wrong(text, f'invalid character "{bad[0]}" in host name')
     return host
