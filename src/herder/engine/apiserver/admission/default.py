@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from herder.engine.apiserver.admission.chain import Chain
+from herder.engine.apiserver.admission.limit_ranges import LimitRanges
 from herder.engine.apiserver.admission.namespaces import NamespaceLifecycle
 from herder.engine.apiserver.admission.objects import Objects
 from herder.engine.apiserver.admission.pods import DefaultTolerationSeconds, Priority
@@ -37,6 +38,7 @@ class Admission:
         self.client = WebhookClient(resolver or ServiceResolver(objects))
         self.chain = Chain()
         self.chain.add(NamespaceLifecycle(objects))
+        self.chain.add(LimitRanges(objects))
         self.chain.add(ServiceAccountAdmission(objects, entropy))
         self.chain.add(Priority(objects))
         self.chain.add(DefaultTolerationSeconds())

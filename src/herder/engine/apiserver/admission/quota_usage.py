@@ -76,7 +76,7 @@ def _is_over(pod: Object, now: datetime) -> bool:
 
 
 def _pod_usage(pod: Object) -> Usage:
-    requests, limits = _pod_total(pod, "requests"), _pod_total(pod, "limits")
+    requests, limits = _with_overhead(pod, "requests"), _with_overhead(pod, "limits")
     usage: Usage = {"pods": ONE}
     for name, amount in requests.items():
         if name in _COMPUTE:
@@ -91,16 +91,16 @@ def _pod_usage(pod: Object) -> Usage:
     return usage
 
 
-def _pod_total(pod: Object, kind: str) -> Usage:
+def pod_total(pod: Object, kind: str) -> Usage:
     """The most that a pod holds at any moment: containers together, or one init container at a time before them."""
     spec = pod.get("spec") or {}
     total: Usage = {}
     for container in spec.get("containers") or ():
-        total = added(total, _amounts(container, kind))
+        total = added(total, amounts_of(container, kind))
     sidecars: Usage = {}
     highest: Usage = {}
     for container in spec.get("initContainers") or ():
-        own = _amounts(container, kind)
+        own = amounts_of(container, kind)
         if container.get("restartPolicy") == "Always":
             total, sidecars = added(total, own), added(sidecars, own)
             own = sidecars
@@ -108,14 +108,18 @@ def _pod_total(pod: Object, kind: str) -> Usage:
             own = added(sidecars, own)
         highest = _at_least(highest, own)
     total = _at_least(total, highest)
-    total |= _amounts(spec, kind)  # resources of the pod as a whole go before those of its containers
-    overhead = {name: decode(amount) for name, amount in (spec.get("overhead") or {}).items()}
+    return total | amounts_of(spec, kind)  # resources of the pod as a whole go before those of its containers
+
+
+def _with_overhead(pod: Object, kind: str) -> Usage:
+    total = pod_total(pod, kind)
+    overhead = {name: decode(amount) for name, amount in ((pod.get("spec") or {}).get("overhead") or {}).items()}
     if kind == "requests":
         return added(total, overhead)
     return {name: amount.add(overhead[name]) if name in overhead else amount for name, amount in total.items()}
 
 
-def _amounts(holder: Object, kind: str) -> Usage:
+def amounts_of(holder: Object, kind: str) -> Usage:
     found: Mapping[str, Any] = (holder.get("resources") or {}).get(kind) or {}
     return {name: decode(amount) for name, amount in found.items()}
 
@@ -197,7 +201,7 @@ def _asks_for_nothing(pod: Object) -> bool:
     spec = pod.get("spec") or {}
     for container in [*(spec.get("containers") or ()), *(spec.get("initContainers") or ()), spec]:
         for kind in ("requests", "limits"):
-            if any(name in ("cpu", "memory") and amount.sign for name, amount in _amounts(container, kind).items()):
+            if any(name in ("cpu", "memory") and amount.sign for name, amount in amounts_of(container, kind).items()):
                 return False
     return True
 
@@ -240,5 +244,5 @@ def unspecified(limited: Iterable[str], pod: Object) -> str:
 
 
 def _specified(holder: Object) -> set[str]:
-    requests, limits = _amounts(holder, "requests"), _amounts(holder, "limits")
+    requests, limits = amounts_of(holder, "requests"), amounts_of(holder, "limits")
     return {*requests, *(f"requests.{name}" for name in requests), *(f"limits.{name}" for name in limits)}

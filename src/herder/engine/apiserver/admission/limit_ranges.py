@@ -1,0 +1,152 @@
+"""LimitRanges: what a single pod, container or claim of a namespace may ask for, and what it gets when it is silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from herder.engine.apiserver.admission.chain import CREATE, UPDATE, Attributes, metadata, refused
+from herder.engine.apiserver.admission.objects import PODS, Objects
+from herder.engine.apiserver.admission.quota_usage import CLAIMS, Usage, amounts_of, pod_total
+from herder.engine.meta.kinds import GroupResource, Object
+from herder.engine.meta.quantity import Quantity, decode
+
+LIMIT_RANGES = GroupResource("", "limitranges")
+ANNOTATION = "kubernetes.io/limit-ranger"
+_CONTAINERS = (("containers", "container"), ("initContainers", "init container"))
+
+_Check = Callable[[str, str, Quantity, Usage, Usage], str]  # type, name, what is demanded, requests, limits
+
+
+class LimitRanges:
+    name = "LimitRanger"
+    operations = frozenset({CREATE, UPDATE})
+    resources: frozenset[GroupResource] | None = frozenset({PODS, CLAIMS})
+    subresources: frozenset[str] | None = frozenset({"", "resize"})
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+
+    async def admit(self, attributes: Attributes) -> None:
+        if attributes.resource.group_resource == PODS and attributes.obj is not None and _applies(attributes):
+            for limit_range in self._objects.list(LIMIT_RANGES, attributes.namespace):
+                _set_defaults(attributes.obj, limit_range)
+
+    async def validate(self, attributes: Attributes) -> None:
+        if attributes.obj is None or not _applies(attributes):
+            return
+        for limit_range in self._objects.list(LIMIT_RANGES, attributes.namespace):
+            problems = sorted(_problems(attributes, limit_range))
+            if problems:
+                told = problems[0] if len(problems) == 1 else "[" + ", ".join(problems) + "]"
+                raise refused(attributes, told)
+
+
+def _applies(attributes: Attributes) -> bool:
+    """A pod's resources change only by creation and by resizing; what is being deleted is left alone."""
+    if metadata(attributes.old).get("deletionTimestamp"):
+        return False
+    if attributes.resource.group_resource == PODS and attributes.operation == UPDATE:
+        return attributes.subresource == "resize"
+    return not attributes.subresource
+
+
+def _limits(limit_range: Object, kind: str) -> Iterator[Object]:
+    for item in (limit_range.get("spec") or {}).get("limits") or ():
+        if item.get("type") == kind:
+            yield item
+
+
+def _set_defaults(pod: Object, limit_range: Object) -> None:
+    requests: Object = {}
+    limits: Object = {}
+    for item in _limits(limit_range, "Container"):
+        requests |= item.get("defaultRequest") or {}
+        limits |= item.get("default") or {}
+    told: list[str] = []
+    for field, kind in _CONTAINERS:
+        for container in (pod.get("spec") or {}).get(field) or ():
+            for part, wanted, word in (("requests", requests, "request"), ("limits", limits, "limit")):
+                missing = _fill(container, part, wanted)
+                if missing:
+                    told.append(f"{', '.join(missing)} {word} for {kind} {container.get('name')}")
+    if told:
+        annotations = dict(metadata(pod).get("annotations") or {})
+        annotations[ANNOTATION] = "LimitRanger plugin set: " + "; ".join(told)
+        pod.setdefault("metadata", {})["annotations"] = annotations
+
+
+def _fill(container: Object, part: str, wanted: Object) -> list[str]:
+    own = (container.get("resources") or {}).get(part) or {}
+    missing = sorted(name for name in wanted if name not in own)
+    if missing:
+        filled = own | {name: wanted[name] for name in missing}
+        container["resources"] = (container.get("resources") or {}) | {part: filled}
+    return missing
+
+
+def _problems(attributes: Attributes, limit_range: Object) -> Iterator[str]:
+    obj = attributes.object
+    if attributes.resource.group_resource == CLAIMS:
+        requests = amounts_of(obj.get("spec") or {}, "requests")
+        for item in _limits(limit_range, "PersistentVolumeClaim"):
+            yield from _checked(item, "min", _check_min, requests, {})
+            yield from _checked(item, "max", _check_max_request, requests, {})
+        return
+    for item in _limits(limit_range, "Container"):
+        for field, _ in _CONTAINERS:
+            for container in (obj.get("spec") or {}).get(field) or ():
+                yield from _all_checked(item, amounts_of(container, "requests"), amounts_of(container, "limits"))
+    for item in _limits(limit_range, "Pod"):
+        yield from _all_checked(item, pod_total(obj, "requests"), pod_total(obj, "limits"))
+
+
+def _all_checked(item: Object, requests: Usage, limits: Usage) -> Iterator[str]:
+    yield from _checked(item, "min", _check_min, requests, limits)
+    yield from _checked(item, "max", _check_max, requests, limits)
+    yield from _checked(item, "maxLimitRequestRatio", _check_ratio, requests, limits)
+
+
+def _checked(item: Object, bound: str, check: _Check, requests: Usage, limits: Usage) -> Iterator[str]:
+    for name, amount in (item.get(bound) or {}).items():
+        problem = check(str(item.get("type")), name, decode(amount), requests, limits)
+        if problem:
+            yield problem
+
+
+def _check_min(kind: str, name: str, least: Quantity, requests: Usage, limits: Usage) -> str:
+    told = f"minimum {name} usage per {kind} is {least}"
+    if name not in requests:
+        return f"{told}.  No request is specified"
+    if requests[name] < least:
+        return f"{told}, but request is {requests[name]}"
+    if name in limits and limits[name] < least:
+        return f"{told}, but limit is {limits[name]}"
+    return ""
+
+
+def _check_max(kind: str, name: str, most: Quantity, requests: Usage, limits: Usage) -> str:
+    told = f"maximum {name} usage per {kind} is {most}"
+    if name not in limits:
+        return f"{told}.  No limit is specified"
+    if most < limits[name]:
+        return f"{told}, but limit is {limits[name]}"
+    if name in requests and most < requests[name]:
+        return f"{told}, but request is {requests[name]}"
+    return ""
+
+
+def _check_max_request(kind: str, name: str, most: Quantity, requests: Usage, _: Usage) -> str:
+    told = f"maximum {name} usage per {kind} is {most}"
+    if name not in requests:
+        return f"{told}.  No request is specified"
+    return f"{told}, but request is {requests[name]}" if most < requests[name] else ""
+
+
+def _check_ratio(kind: str, name: str, most: Quantity, requests: Usage, limits: Usage) -> str:
+    told = f"{name} max limit to request ratio per {kind} is {most}"
+    if name not in requests or not requests[name].sign:
+        return f"{told}, but no request is specified or request is 0"
+    if name not in limits or not limits[name].sign:
+        return f"{told}, but no limit is specified or limit is 0"
+    ratio = limits[name].scaled(-3) / requests[name].scaled(-3)
+    return f"{told}, but provided ratio is {ratio:f}" if ratio > most.as_float() else ""
