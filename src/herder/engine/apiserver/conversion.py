@@ -17,8 +17,13 @@ def storage_api_version(resource: Resource, registry: Registry) -> str:
 
 
 async def to_version(call: Call, objects: Sequence[Object]) -> list[Object]:
-    """Stored objects in the version that the request speaks."""
-    return await _converted(call.resource, objects, call.api_version)
+    """Stored objects, the caller's own copies, in the version that the request speaks."""
+    resource = call.resource
+    if resource.reshape is not None:
+        for obj in objects:
+            if is_stale(resource, int(obj["metadata"].get("resourceVersion") or 0)):
+                resource.reshape(obj)
+    return await _converted(resource, objects, call.api_version)
 
 
 async def to_storage(call: Call, objects: Sequence[Object]) -> list[Object]:
@@ -32,6 +37,11 @@ async def _converted(resource: Resource, objects: Sequence[Object], api_version:
     if resource.convert is not None:
         return await resource.convert(objects, api_version)
     return [{**obj, "apiVersion": api_version} for obj in objects]
+
+
+def is_stale(resource: Resource, revision: int) -> bool:
+    """Whether what was stored at this revision is to be reshaped before anybody sees it."""
+    return resource.reshape is not None and revision < resource.reshaped_before
 
 
 def needs_conversion(call: Call) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 
 from herder.engine.apiserver import tables
-from herder.engine.apiserver.conversion import needs_conversion, storage_api_version, to_version
+from herder.engine.apiserver.conversion import is_stale, needs_conversion, storage_api_version, to_version
 from herder.engine.apiserver.negotiation import JSON, YAML, Rendering
 from herder.engine.apiserver.scope import Call
 from herder.engine.apiserver.stored import decode, encode, head, ordered
@@ -51,7 +51,9 @@ async def object_response(call: Call, found: Record | Object, status: int = 200)
 
 
 def stored_content(call: Call, record: Record) -> bytes | None:
-    """The stored bytes with the head that the request's version has; None where they do not begin as expected."""
+    """The stored bytes with the head that the request's version has; None where they cannot be shown as they are."""
+    if is_stale(call.resource, record.revision):
+        return None
     stored = head(call.resource.kind, storage_api_version(call.resource, call.parts.registry))
     if not record.value.startswith(stored):
         return None
@@ -140,8 +142,9 @@ async def _spliced_list(call: Call, records: Sequence[Record], metadata: Object)
     skip = len(stored)
     for record in records:
         value = record.value
-        if not value.startswith(stored):
-            obj = ordered(decode(record)) | {"apiVersion": call.api_version}
+        if not value.startswith(stored) or is_stale(call.resource, record.revision):
+            (shown,) = await to_version(call, [decode(record)])
+            obj = ordered(shown) | {"apiVersion": call.api_version}
             waiting.append(encode(obj if call.resource.custom else _headless(obj)))
         else:
             waiting.append(value if as_it_is else wanted + value[skip:])

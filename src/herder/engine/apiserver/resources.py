@@ -118,8 +118,12 @@ class Resource:
     virtual: Callable[..., Awaitable[Object]] | None = None
     # Where objects lie, when another group serves the same ones (events.k8s.io and core events).
     stored_as: GroupResource | None = None
-    # Between versions: (object, from, to) -> object. None: only apiVersion changes.
+    # Between versions: (objects, wanted apiVersion) -> objects. None: only apiVersion changes.
     convert: Callable[[Sequence[Object], str], Awaitable[list[Object]]] | None = None
+    # Objects stored before this revision were written under another schema: `reshape` makes them, in place, what
+    # the schema of the storage version says now.
+    reshaped_before: int = 0
+    reshape: Callable[[Object], None] | None = None
 
     @property
     def group_resource(self) -> GroupResource:

@@ -13,7 +13,7 @@ from herder.engine.apiserver.builtin import resources
 from herder.engine.apiserver.crds import CrdController, DefinitionStrategy
 from herder.engine.apiserver.crds.controller import DEFINITIONS
 from herder.engine.apiserver.crds.status import condition_is, find_condition
-from herder.engine.apiserver.resources import Registry
+from herder.engine.apiserver.resources import Registry, Resource
 from herder.engine.apiserver.stored import decode, encoder
 from herder.engine.meta.kinds import GroupResource, Object
 from herder.engine.store import Delete, Key, Put, Store
@@ -186,6 +186,39 @@ async def test_a_new_schema_is_served_as_soon_as_it_is_seen(bench: Bench) -> Non
     assert widgets is not None
     _, unknown = widgets.versions["v1"].model.decode({"spec": {"color": "red"}})
     assert unknown == ['unknown field "spec.color"']
+
+
+async def test_objects_from_before_a_new_schema_are_known_by_their_revision(bench: Bench) -> None:
+    await bench.established(definition(settled=False))
+    key = await bench.add_instance("old")
+
+    def widgets() -> Resource:
+        found = bench.registry.get(WIDGETS)
+        assert found is not None
+        return found
+
+    old = bench.store.get(key)
+    assert old is not None
+    assert widgets().reshaped_before <= old.revision
+
+    def grow(crd: Object) -> None:
+        spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+        spec["added"] = {"type": "string", "default": "new"}
+        del spec["color"]
+
+    await bench.change("widgets.example.com", grow)
+    await bench.until(lambda: widgets().reshaped_before > old.revision)
+    obj = {"spec": {"color": "red"}}
+    reshape = widgets().reshape
+    assert reshape is not None
+    reshape(obj)
+    assert obj == {"spec": {"added": "new", "size": 3}}
+
+    restarted = Registry(resources())
+    CrdController(bench.store, restarted, clock=lambda: NOW).load()
+    again = restarted.get(WIDGETS)
+    assert again is not None
+    assert again.reshaped_before > old.revision
 
 
 async def test_a_change_that_serves_the_same_touches_nothing(bench: Bench) -> None:

@@ -86,7 +86,7 @@ async def test_objects_are_converted_in_one_batch_and_in_order(tmp_path: Path) -
         return converted(review)
 
     async with webhook(tmp_path, respond) as convert:
-        found = await convert([widget("a"), widget("b", "v1alpha1"), widget("c")], "v1alpha1")
+        found = await convert([widget("a"), widget("b", "v1alpha1"), widget("c")], "example.com/v1alpha1")
     assert [(obj["metadata"]["name"], obj["apiVersion"]) for obj in found] == [
         ("a", "example.com/v1alpha1"), ("b", "example.com/v1alpha1"), ("c", "example.com/v1alpha1"),
     ]  # fmt: skip
@@ -114,7 +114,7 @@ async def test_labels_may_change_and_other_metadata_is_restored(tmp_path: Path) 
         return answer
 
     async with webhook(tmp_path, respond) as convert:
-        (found,) = await convert([widget("a")], "v1alpha1")
+        (found,) = await convert([widget("a")], "example.com/v1alpha1")
     assert found["metadata"] == widget("a")["metadata"] | {"labels": {"new": "label"}, "annotations": {"x": "y"}}
 
 
@@ -157,7 +157,7 @@ def _of_object(change: Callable[[Object], Any]) -> Respond:
 async def test_a_wrong_answer_is_an_error_that_says_what_was_wrong(tmp_path: Path, respond: Respond, told: str) -> None:
     async with webhook(tmp_path, respond) as convert:
         with pytest.raises(InternalError) as failure:
-            await convert([widget("a")], "v1alpha1")
+            await convert([widget("a")], "example.com/v1alpha1")
     assert "conversion webhook for example.com/v1, Kind=Widget" in failure.value.message
     assert told in failure.value.message
 
@@ -165,17 +165,36 @@ async def test_a_wrong_answer_is_an_error_that_says_what_was_wrong(tmp_path: Pat
 async def test_a_webhook_that_nobody_vouches_for_is_not_trusted(tmp_path: Path) -> None:
     async with webhook(tmp_path, converted, trusted=False) as convert:
         with pytest.raises(InternalError, match="failed to verify certificate"):
-            await convert([widget("a")], "v1alpha1")
+            await convert([widget("a")], "example.com/v1alpha1")
 
 
 async def test_a_service_is_found_where_it_runs(tmp_path: Path) -> None:
     async with webhook(tmp_path, converted, service=True) as convert:
-        (found,) = await convert([widget("a")], "v1alpha1")
+        (found,) = await convert([widget("a")], "example.com/v1alpha1")
     assert found["spec"] == {"converted": {"n": "a"}}
 
 
 async def test_a_webhook_must_speak_a_version_of_reviews_that_we_do(tmp_path: Path) -> None:
     async with webhook(tmp_path, converted) as convert:
-        convert._review_version = ""
+        convert._convert._review_version = ""
         with pytest.raises(InternalError, match="does not recognize any of the supported conversion review versions"):
-            await convert([widget("a")], "v1alpha1")
+            await convert([widget("a")], "example.com/v1alpha1")
+
+
+async def test_conversion_by_name_drops_what_the_other_version_does_not_know() -> None:
+    crd = definition()
+    schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": {"size": {"type": "integer"}}}}}
+    schema["properties"]["spec"]["properties"]["fresh"] = {"type": "string", "default": "new"}  # type: ignore[index]
+    crd["spec"]["versions"][1]["schema"] = {"openAPIV3Schema": schema}
+    convert = resource_from_crd(crd).convert
+    assert convert is not None
+    original = widget("a") | {"spec": {"size": 3, "color": "red"}}
+    (found,) = await convert([original], "example.com/v1alpha1")
+    assert found == widget("a", "v1alpha1") | {"spec": {"size": 3}}
+    assert original["spec"] == {"size": 3, "color": "red"}
+
+
+def test_one_version_needs_no_conversion() -> None:
+    crd = definition()
+    del crd["spec"]["versions"][1]
+    assert resource_from_crd(crd).convert is None

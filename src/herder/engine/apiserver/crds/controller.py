@@ -58,7 +58,7 @@ class CrdController:
         for record in self._store.list(str(DEFINITIONS)):
             crd = decode(record)
             if condition_is(crd, "Established", "True"):
-                self._serve(crd)
+                self._serve(crd, reshaped_before=record.revision)
 
     async def run(self) -> None:
         """Follow the definitions until cancelled."""
@@ -110,20 +110,25 @@ class CrdController:
         others = [{"status": names.status} for other, names in self._group(crd["spec"]["group"]) if other != name]
         wanted = settled(crd, Taken.by(others), self._now())
         if condition_is(wanted, "Established", "True"):
-            self._serve(wanted)
+            self._serve(wanted, reshaped_before=self._store.revision)
         if wanted["status"] == crd.get("status"):
             return False
         freed = bool(wanted["status"].get("acceptedNames") != (crd.get("status") or {}).get("acceptedNames"))
         await self._write(record, wanted)
         return freed
 
-    def _serve(self, crd: Object) -> None:
+    def _serve(self, crd: Object, *, reshaped_before: int) -> None:
+        """`reshaped_before` counts where the spec is another than the one served until now."""
         name = crd["metadata"]["name"]
         status = crd.get("status") or {}
         made_from = (crd["spec"], status.get("acceptedNames"), condition_is(crd, "Terminating", "True"))
-        if name in self._served and self._served[name][1] == made_from:
+        before, served_from = self._served.get(name, (None, ()))
+        if served_from == made_from:
             return
-        resource = resource_from_crd(crd, webhooks=self._webhooks)
+        present = self._registry.get(before) if before else None
+        if present is not None and served_from[0] == crd["spec"]:
+            reshaped_before = present.reshaped_before
+        resource = resource_from_crd(crd, webhooks=self._webhooks, reshaped_before=reshaped_before)
         present = self._registry.get(resource.group_resource)
         if present is not None and not present.custom:
             return  # built-in kinds cannot be taken over
@@ -141,7 +146,7 @@ class CrdController:
 
     def _clean_up(self, name: str, crd: Object) -> None:
         if condition_is(crd, "Established", "True"):
-            self._serve(crd)
+            self._serve(crd, reshaped_before=self._store.revision)
         running = self._cleanups.get(name)
         if CLEANUP in (crd["metadata"].get("finalizers") or ()) and (running is None or running.done()):
             self._cleanups[name] = asyncio.create_task(self._remove(name), name=f"cleanup of {name}")

@@ -1,19 +1,19 @@
-"""Conversion between versions of a custom resource by the webhook that its definition names.
+"""Conversion between versions of a custom resource: by name alone, or by the webhook that its definition names.
 
-Objects travel in batches. The webhook may change everything but who the object is: its metadata is put back from the
-original, labels and annotations excepted.
+Whoever converts, the result loses what the schema of the wanted version does not know. Objects travel to a webhook in
+batches; it may change everything but who the object is: metadata is put back, labels and annotations excepted.
 """
 
 from __future__ import annotations
 
-import copy
 import itertools
-import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
+from herder.engine.apiserver.crds.model import CustomModel
+from herder.engine.apiserver.stored import copied
 from herder.engine.meta import names
 from herder.engine.meta.errors import InternalError
 from herder.engine.meta.kinds import GroupVersionKind, Object
@@ -31,29 +31,50 @@ _UNDERSTOOD = ("v1", "v1beta1")
 _TIMEOUT_SECONDS = 30
 
 
-class WebhookConversion:
-    """`Resource.convert` of a definition with strategy Webhook."""
+Convert = Callable[[Sequence[Object], str], Awaitable[list[Object]]]
+"""Objects and the wanted apiVersion -> the objects in it."""
 
-    def __init__(self, group: str, webhook: Object, caller: WebhookCaller) -> None:
-        self._group = group
+
+class Conversion:
+    """`Resource.convert` of a definition with several versions."""
+
+    def __init__(self, convert: Convert, models: Mapping[str, CustomModel]) -> None:
+        self._convert = convert
+        self._models = models
+
+    async def __call__(self, objects: Sequence[Object], api_version: str) -> list[Object]:
+        """The objects in the wanted version; those that are there already stay as they are."""
+        moved = [obj for obj in objects if obj.get("apiVersion") != api_version]
+        converted = iter(await self._convert(moved, api_version) if moved else ())
+        model = self._models.get(api_version.rpartition("/")[2])
+        found = []
+        for obj in objects:
+            if obj.get("apiVersion") != api_version:
+                obj = next(converted)
+                if model is not None:
+                    model.compiled.prune(obj)
+            found.append(obj)
+        return found
+
+
+async def rename(objects: Sequence[Object], api_version: str) -> list[Object]:
+    """Strategy None: the same object under another name."""
+    return [copied(obj) | {"apiVersion": api_version} for obj in objects]
+
+
+class WebhookConversion:
+    """Strategy Webhook."""
+
+    def __init__(self, webhook: Object, caller: WebhookCaller) -> None:
         self._config: Object = webhook.get("clientConfig") or {}
         wanted = webhook.get("conversionReviewVersions") or ()
         self._review_version = next((version for version in wanted if version in _UNDERSTOOD), "")
         self._caller = caller
         self._asked = itertools.count(1)  # an answer is matched to its question by its number
 
-    async def __call__(self, objects: Sequence[Object], version: str) -> list[Object]:
-        """The objects in `version`; those that are there already stay as they are."""
-        desired = version if "/" in version else f"{self._group}/{version}"
-        pending = [obj for obj in objects if obj.get("apiVersion") != desired]
-        if not pending:
-            return list(objects)
-        converted = iter(await self._convert(pending, desired))
-        return [obj if obj.get("apiVersion") == desired else next(converted) for obj in objects]
-
-    async def _convert(self, objects: list[Object], desired: str) -> list[Object]:
+    async def __call__(self, objects: Sequence[Object], desired: str) -> list[Object]:
         subject = GroupVersionKind.of(objects[0])
-        uid = str(uuid.UUID(int=next(self._asked)))
+        uid = str(next(self._asked))
         review = {
             "kind": "ConversionReview",
             "apiVersion": f"apiextensions.k8s.io/{self._review_version}",
@@ -111,7 +132,7 @@ def _checked(subject: GroupVersionKind, index: int, original: Object, result: An
     problem = _wrong_metadata(original, metadata)
     if problem:
         raise _failed(subject, f"returned invalid metadata in object at index {index}: {problem}")
-    restored = copy.deepcopy(original.get("metadata") or {})
+    restored = copied(original.get("metadata") or {})
     for field in ("labels", "annotations"):
         restored.pop(field, None)
         if isinstance(metadata, dict) and metadata.get(field) is not None:

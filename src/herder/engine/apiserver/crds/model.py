@@ -71,6 +71,11 @@ class CustomModel:
         """For writes to the status subresource, which do not answer for the rest of the object."""
         return self.compiled.validate_status(obj, old)
 
+    def reshape(self, obj: Object) -> None:
+        """Make a stored object what the schema says today, in place: fields may have gone, and defaults come."""
+        self.compiled.prune(obj)
+        self.compiled.default(obj)
+
     def openapi(self) -> Object:
         return published_schema(self.schema, self.kind)
 

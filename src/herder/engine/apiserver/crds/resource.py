@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from herder.engine.apiserver.crds.conversion import WebhookCaller, WebhookConversion
+from collections.abc import Mapping
+
+from herder.engine.apiserver.crds.conversion import Conversion, Convert, WebhookCaller, WebhookConversion, rename
 from herder.engine.apiserver.crds.custom import CustomStrategy
 from herder.engine.apiserver.crds.model import CustomModel
 from herder.engine.apiserver.crds.status import condition_is
@@ -15,13 +17,17 @@ _VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "updat
 _AGE = Column("Age", "date", json_path=".metadata.creationTimestamp")
 
 
-def resource_from_crd(crd: Object, *, webhooks: WebhookCaller | None = None) -> Resource:
-    """Without `webhooks`, a definition that asks for conversion by webhook is served as if all versions were alike."""
+def resource_from_crd(crd: Object, *, webhooks: WebhookCaller | None = None, reshaped_before: int = 0) -> Resource:
+    """`reshaped_before`: objects stored earlier than that were checked against another schema.
+
+    Without `webhooks`, a definition that asks for conversion by webhook is served as if all versions were alike.
+    """
     spec = crd["spec"]
     names = (crd.get("status") or {}).get("acceptedNames") or {}
     names = names if names.get("plural") else spec["names"]
     group = spec["group"]
-    versions = {entry["name"]: _version(spec, names, entry) for entry in spec["versions"]}
+    models = {entry["name"]: _model(spec, names, entry) for entry in spec["versions"]}
+    versions = {entry["name"]: _version(spec, names, entry, models[entry["name"]]) for entry in spec["versions"]}
     storage = next(entry["name"] for entry in spec["versions"] if entry.get("storage"))
     return Resource(
         group=group,
@@ -41,16 +47,22 @@ def resource_from_crd(crd: Object, *, webhooks: WebhookCaller | None = None) -> 
             terminating=condition_is(crd, "Terminating", "True"),
         ),
         custom=True,
-        convert=_conversion(spec, webhooks),
+        convert=_conversion(spec, models, webhooks),
+        reshaped_before=reshaped_before,
+        reshape=models[storage].reshape,
     )
 
 
-def _version(spec: Object, names: Object, entry: Object) -> Version:
-    subresources = entry.get("subresources") or {}
+def _model(spec: Object, names: Object, entry: Object) -> CustomModel:
     schema = (entry.get("schema") or {}).get("openAPIV3Schema")
+    return CustomModel(GroupVersionKind(spec["group"], entry["name"], names["kind"]), schema)
+
+
+def _version(spec: Object, names: Object, entry: Object, model: CustomModel) -> Version:
+    subresources = entry.get("subresources") or {}
     return Version(
         name=entry["name"],
-        model=CustomModel(GroupVersionKind(spec["group"], entry["name"], names["kind"]), schema),
+        model=model,
         served=bool(entry.get("served")),
         columns=_columns(entry.get("additionalPrinterColumns")),
         selectable=tuple(field["jsonPath"] for field in entry.get("selectableFields") or ()),
@@ -104,8 +116,12 @@ def _deprecation(spec: Object, names: Object, entry: Object) -> str:
     return f"{told}; use {spec['group']}/{better[0]} {names['kind']}" if better else told
 
 
-def _conversion(spec: Object, webhooks: WebhookCaller | None) -> WebhookConversion | None:
-    conversion = spec.get("conversion") or {}
-    if conversion.get("strategy") != "Webhook" or webhooks is None:
+def _conversion(spec: Object, models: Mapping[str, CustomModel], webhooks: WebhookCaller | None) -> Conversion | None:
+    if len(models) == 1:
         return None
-    return WebhookConversion(spec["group"], conversion["webhook"], webhooks)
+    conversion = spec.get("conversion") or {}
+    if conversion.get("strategy") == "Webhook" and webhooks is not None:
+        convert: Convert = WebhookConversion(conversion["webhook"], webhooks)
+    else:
+        convert = rename
+    return Conversion(convert, models)
