@@ -84,6 +84,14 @@ async def test_questions_that_make_no_sense_are_invalid(world: World, plural: st
     assert "kind" not in (refusal.value.details or {})
 
 
+async def test_a_local_review_is_about_the_namespace_it_is_sent_to(world: World) -> None:
+    review = {"metadata": {"namespace": "other"}, "spec": {"user": "bob", "resourceAttributes": PODS}}
+    with pytest.raises(BadRequest, match="does not match the namespace sent on the request"):
+        await ask(world, "localsubjectaccessreviews", review, namespace="default")
+    spec = {"user": "bob", "resourceAttributes": PODS}
+    assert await ask(world, "localsubjectaccessreviews", {"spec": spec}, namespace="default") == {"allowed": False}
+
+
 async def test_a_review_has_no_name(world: World) -> None:
     with pytest.raises(Invalid, match="must be empty"):
         await ask(world, "selfsubjectaccessreviews", {"metadata": {"name": "x"}, "spec": {"resourceAttributes": PODS}})

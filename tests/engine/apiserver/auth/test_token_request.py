@@ -72,6 +72,8 @@ async def test_a_token_for_an_hour_unless_asked_otherwise(world: World, account:
          "spec.expirationSeconds: Invalid value: 5294967296: may not specify a duration larger than 2^32 seconds"),
         ({"metadata": {"name": "zz"}}, Invalid, 'TokenRequest.authentication.k8s.io "builder" is invalid: '
          'metadata.name: Invalid value: "zz": must match the service account name if specified'),
+        ({"metadata": {"namespace": "zz"}}, BadRequest,
+         "the namespace of the provided object does not match the namespace sent on the request"),
         ({"spec": {"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p"}}}, NotFound,
          'pods "p" not found'),
         ({"spec": {"boundObjectRef": {"kind": "Job", "apiVersion": "batch/v1", "name": "p"}}}, BadRequest,

@@ -20,6 +20,8 @@ from herder.engine.meta.kinds import GroupKind, GroupResource, Object
 AUTHORIZATION = "authorization.k8s.io"
 AUTHENTICATION = "authentication.k8s.io"
 
+WRONG_NAMESPACE = "the namespace of the provided object does not match the namespace sent on the request"
+
 Virtual = Callable[[Object, VirtualCall], Awaitable[Object]]
 
 
@@ -54,6 +56,10 @@ class Reviews:
         return self._answered(obj, call.user, spec)
 
     async def local_subject_access(self, obj: Object, call: VirtualCall) -> Object:
+        metadata = obj.get("metadata") or {}
+        if metadata.get("namespace") not in (None, "", call.namespace):
+            raise BadRequest(WRONG_NAMESPACE)
+        obj = obj | {"metadata": metadata | {"namespace": call.namespace}}
         spec = obj.get("spec") or {}
         problems = [*_spec_problems(spec), *_subject_problems(spec), *_metadata_problems(obj)]
         namespace = (spec.get("resourceAttributes") or {}).get("namespace") or ""

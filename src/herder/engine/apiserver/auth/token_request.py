@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, timedelta
 
+from herder.engine.apiserver.auth.reviews import WRONG_NAMESPACE
 from herder.engine.apiserver.auth.tokens import TokenIssuer
 from herder.engine.apiserver.calls import SubresourceRequest
 from herder.engine.apiserver.resources import Subresource
@@ -30,7 +31,7 @@ class TokenRequests:
     async def create(self, call: SubresourceRequest) -> Object:
         wanted = call.body or {}
         metadata = wanted.get("metadata") or {}
-        _check_name(metadata, call.name)
+        _check_name(metadata, call)
         account = call.parent_or_404()
         own = account["metadata"]
         if metadata.get("uid") and metadata["uid"] != own["uid"]:
@@ -68,10 +69,12 @@ class TokenRequests:
         }
 
 
-def _check_name(metadata: Object, name: str) -> None:
-    if metadata.get("name") and metadata["name"] != name:
+def _check_name(metadata: Object, call: SubresourceRequest) -> None:
+    if metadata.get("namespace") not in (None, "", call.namespace):
+        raise BadRequest(WRONG_NAMESPACE)
+    if metadata.get("name") not in (None, "", call.name):
         why = "must match the service account name if specified"
-        raise invalid(KIND.group_kind, name, [invalid_value("metadata.name", metadata["name"], why)])
+        raise invalid(KIND.group_kind, call.name, [invalid_value("metadata.name", metadata["name"], why)])
 
 
 def _duration_problems(seconds: int) -> list[FieldError]:
