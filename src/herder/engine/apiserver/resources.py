@@ -121,7 +121,7 @@ class Resource:
     # Between versions: (objects, wanted apiVersion) -> objects. None: only apiVersion changes.
     convert: Callable[[Sequence[Object], str], Awaitable[list[Object]]] | None = None
     # Objects stored before this revision were written under another schema: `reshape` makes them, in place, what
-    # the schema of the storage version says now.
+    # the schema of the version that they are stored in says now.
     reshaped_before: int = 0
     reshape: Callable[[Object], None] | None = None
 

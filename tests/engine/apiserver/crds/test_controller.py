@@ -208,11 +208,14 @@ async def test_objects_from_before_a_new_schema_are_known_by_their_revision(benc
 
     await bench.change("widgets.example.com", grow)
     await bench.until(lambda: widgets().reshaped_before > old.revision)
-    obj = {"spec": {"color": "red"}}
     reshape = widgets().reshape
     assert reshape is not None
+    obj: Object = {"apiVersion": "example.com/v1", "spec": {"color": "red"}}
     reshape(obj)
-    assert obj == {"spec": {"added": "new", "size": 3}}
+    assert obj["spec"] == {"added": "new", "size": 3}
+    stored_otherwise: Object = {"apiVersion": "example.com/v1alpha1", "spec": {"color": "red"}}
+    reshape(stored_otherwise)
+    assert stored_otherwise["spec"] == {"color": "red"}
 
     restarted = Registry(resources())
     CrdController(bench.store, restarted, clock=lambda: NOW).load()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from herder.engine.apiserver.crds.conversion import Conversion, Convert, WebhookCaller, WebhookConversion, rename
 from herder.engine.apiserver.crds.custom import CustomStrategy
@@ -49,7 +49,7 @@ def resource_from_crd(crd: Object, *, webhooks: WebhookCaller | None = None, res
         custom=True,
         convert=_conversion(spec, models, webhooks),
         reshaped_before=reshaped_before,
-        reshape=models[storage].reshape,
+        reshape=_reshaper(models),
     )
 
 
@@ -114,6 +114,17 @@ def _deprecation(spec: Object, names: Object, entry: Object) -> str:
         key=version_priority,
     )
     return f"{told}; use {spec['group']}/{better[0]} {names['kind']}" if better else told
+
+
+def _reshaper(models: Mapping[str, CustomModel]) -> Callable[[Object], None]:
+    """By the schema of the version that an object is stored in, which need not be the one stored today."""
+
+    def reshape(obj: Object) -> None:
+        model = models.get(str(obj.get("apiVersion", "")).rpartition("/")[2])
+        if model is not None:
+            model.reshape(obj)
+
+    return reshape
 
 
 def _conversion(spec: Object, models: Mapping[str, CustomModel], webhooks: WebhookCaller | None) -> Conversion | None:
