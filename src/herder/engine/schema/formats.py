@@ -1,7 +1,8 @@
 """String formats, each as lenient and as strict as the real server's check for it.
 
 Several of these are looser or odder than their RFCs (a duration may read `3 weeks`, a date-time may have any character
-before its fraction); objects that the real server stores must be storable here, so the quirks are kept.
+before its fraction); objects that the real server stores must be storable here, so the quirks are kept. Each check
+takes time linear in the text: texts come from anyone who may write an object.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Callable
+from functools import cache
 
 from herder.engine.schema import re2
 
@@ -16,13 +18,11 @@ _HOSTNAME = (
     r"^([a-zA-Z0-9\p{S}\p{L}]((-?[a-zA-Z0-9\p{S}\p{L}]{0,62})?)|([a-zA-Z0-9\p{S}\p{L}]"
     r"(([a-zA-Z0-9-\p{S}\p{L}]{0,61}[a-zA-Z0-9\p{S}\p{L}])?)(\.)){1,}([a-zA-Z\p{L}]){2,63})$"
 )
-_DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})\Z", re.ASCII)
-_TIME = re.compile(r"([0-9]{2}):([0-9]{2}):([0-9]{2})(.[0-9]+)?(z|([+-][0-9]{2}:[0-9]{2}))\Z")
-_PLAIN_DATE_TIME = re.compile(
-    r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z\Z"
-)
-_GO_DURATION = re.compile(r"[-+]?(0|((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)\Z", re.ASCII)
-_LOOSE_DURATION = re.compile(r"(\d+)\s*([A-Za-zµ]+)", re.ASCII)
+_DATE = r"([0-9]{4})-([0-9]{2})-([0-9]{2})\Z"
+_TIME = r"([0-9]{2}):([0-9]{2}):([0-9]{2})(.[0-9]+)?(z|([+-][0-9]{2}:[0-9]{2}))\Z"
+_PLAIN_DATE_TIME = r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z\Z"
+_GO_DURATION = r"[-+]?(0|(([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)\Z"
+_LOOSE_DURATION = r"(?<![0-9])([0-9]++)[\t\n\f\r ]*+([A-Za-zµ]+)"
 _UNITS = (
     ("ns", "nano"), ("us", "µs", "micro"), ("ms", "milli"), ("s", "sec"), ("m", "min"), ("h", "hr", "hour"),
     ("d", "day"), ("w", "wk", "week"),
@@ -30,21 +30,21 @@ _UNITS = (
 _UUID = "[0-9a-f]{8}-?[0-9a-f]{4}-?%s-?%s-?[0-9a-f]{12}\\Z"
 _ANY4, _VARIANT = "[0-9a-f]{4}", "[89ab][0-9a-f]{3}"
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_CARD = re.compile(
+_CARD = (
     r"(?:4[0-9]{12}(?:[0-9]{3})?|5[1-5][0-9]{14}|6(?:011|5[0-9][0-9])[0-9]{12}|3[47][0-9]{13}|"
     r"3(?:0[0-5]|[68][0-9])[0-9]{11}|(?:2131|1800|35[0-9]{3})[0-9]{11})\Z"
 )
 _BYTE = r"\s*(0|[1-9]\d?|1\d\d?|2[0-4]\d|25[0-5])\s*"
-_BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{4})\Z")
-_MAC = re.compile(
-    r"(?:[0-9a-f]{2}([:-]))(?:[0-9a-f]{2}\1)*[0-9a-f]{2}\Z|(?:[0-9a-f]{4}\.)+[0-9a-f]{4}\Z", re.IGNORECASE
-)
+_BASE64 = r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{4})\Z"
+_MAC = r"(?i)(?:[0-9a-f]{2}([:-]))(?:[0-9a-f]{2}\1)*[0-9a-f]{2}\Z|(?:[0-9a-f]{4}\.)+[0-9a-f]{4}\Z"
 _ATEXT = "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~\x80-\U0010ffff-]+"
 _ADDRESS = rf"(?:{_ATEXT}(?:\.{_ATEXT})*|\"(?:[^\"\\\r\n]|\\.)*\")@(?:{_ATEXT}(?:\.{_ATEXT})*|\[[^\[\]\\]*\])"
-_MAILBOX = re.compile(
-    rf"[ \t]*(?:{_ADDRESS}|(?:[^<>@,;:\\\"()\[\]]*|\"(?:[^\"\\]|\\.)*\"[ \t]*)<{_ADDRESS}>)"
+_MAILBOX = (
+    rf"(?:{_ADDRESS}|(?:[^<>@,;:\\\"()\[\]]*|\"(?:[^\"\\]|\\.)*\"[ \t]*)<{_ADDRESS}>)"
     r"[ \t]*(?:\([^()]*\)[ \t]*)?\Z"
 )
+
+_compiled = cache(re.compile)  # on first use: few servers ever see more than a date-time
 
 
 def check_for(name: str) -> Callable[[str], bool] | None:
@@ -53,7 +53,7 @@ def check_for(name: str) -> Callable[[str], bool] | None:
 
 
 def is_date(text: str) -> bool:
-    found = _DATE.match(text)
+    found = _compiled(_DATE).match(text)
     if found is None:
         return False
     year, month, day = map(int, found.groups())
@@ -65,21 +65,21 @@ def is_date(text: str) -> bool:
 
 
 def is_date_time(text: str) -> bool:
-    if _PLAIN_DATE_TIME.match(text):  # as servers write them; what follows is for what people write
+    if _compiled(_PLAIN_DATE_TIME).match(text):  # as servers write them; what follows is for what people write
         return True
     day, separator, rest = text.lower().partition("t")
     if not separator or not is_date(day):
         return False
-    found = _TIME.match(rest.split("t")[0])
+    found = _compiled(_TIME).match(rest.split("t")[0])
     return found is not None and found[1] <= "23" and found[2] <= "59" and found[3] <= "59"
 
 
 def is_duration(text: str) -> bool:
-    if _GO_DURATION.match(text):
+    if _compiled(_GO_DURATION).match(text):
         return True
     valid = False
-    for factor, word in _LOOSE_DURATION.findall(text):
-        if int(factor) > 2**63 - 1:
+    for factor, word in _compiled(_LOOSE_DURATION).findall(text):
+        if len(factor.lstrip("0")) > 19 or int(factor[-20:]) > 2**63 - 1:
             return False
         unit = word.strip().lower()
         valid = valid or any(unit in names or unit.startswith(names[-1]) for names in _UNITS)
@@ -94,7 +94,7 @@ def is_hostname(text: str) -> bool:
 
 
 def is_email(text: str) -> bool:
-    return _MAILBOX.match(text) is not None
+    return _compiled(_MAILBOX).match(text.lstrip(" \t")) is not None
 
 
 def is_uri(text: str) -> bool:
@@ -152,7 +152,12 @@ def _is_ip(text: str) -> bool:
 
 def _is_dotted(text: str) -> bool:
     parts = text.split(".")
-    return len(parts) == 4 and all(part.isascii() and part.isdigit() and int(part[-9:]) <= 255 for part in parts)
+    return len(parts) == 4 and all(part.isascii() and part.isdigit() and _at_most_255(part) for part in parts)
+
+
+def _at_most_255(digits: str) -> bool:
+    significant = digits.lstrip("0")
+    return len(significant) <= 3 and int(significant or 0) <= 255
 
 
 def _is_colon_hex(text: str) -> bool:
@@ -171,7 +176,7 @@ def _is_colon_hex(text: str) -> bool:
 
 
 def is_mac(text: str) -> bool:
-    return _MAC.match(text) is not None and len(re.sub("[:.-]", "", text)) in (12, 16, 40)
+    return _compiled(_MAC).match(text) is not None and len(re.sub("[:.-]", "", text)) in (12, 16, 40)
 
 
 def is_isbn10(text: str) -> bool:
@@ -192,7 +197,7 @@ def is_isbn13(text: str) -> bool:
 
 def is_credit_card(text: str) -> bool:
     digits = re.sub("[^0-9]+", "", text)
-    if not _CARD.match(digits):
+    if not _compiled(_CARD).match(digits):
         return False
     total = 0
     for at, digit in enumerate(reversed(digits)):
@@ -201,9 +206,9 @@ def is_credit_card(text: str) -> bool:
     return total % 10 == 0
 
 
-def _matching(pattern: str, *, flags: int = 0, longest: int | None = None) -> Callable[[str], bool]:
-    compiled = re.compile(pattern, re.ASCII | flags)
-    return lambda text: (longest is None or len(text) <= longest) and compiled.match(text) is not None
+def _matching(pattern: str, *, flags: str = "", longest: int | None = None) -> Callable[[str], bool]:
+    spelled = f"(?a{flags}){pattern}"
+    return lambda text: (longest is None or len(text) <= longest) and _compiled(spelled).match(text) is not None
 
 
 _CHECKS: dict[str, Callable[[str], bool]] = {
@@ -215,10 +220,10 @@ _CHECKS: dict[str, Callable[[str], bool]] = {
     "ipv6": is_ipv6,
     "cidr": is_cidr,
     "mac": is_mac,
-    "uuid": _matching(_UUID % (_ANY4, _ANY4), flags=re.IGNORECASE),
-    "uuid3": _matching(_UUID % ("3[0-9a-f]{3}", _ANY4), flags=re.IGNORECASE),
-    "uuid4": _matching(_UUID % ("4[0-9a-f]{3}", _VARIANT), flags=re.IGNORECASE),
-    "uuid5": _matching(_UUID % ("5[0-9a-f]{3}", _VARIANT), flags=re.IGNORECASE),
+    "uuid": _matching(_UUID % (_ANY4, _ANY4), flags="i"),
+    "uuid3": _matching(_UUID % ("3[0-9a-f]{3}", _ANY4), flags="i"),
+    "uuid4": _matching(_UUID % ("4[0-9a-f]{3}", _VARIANT), flags="i"),
+    "uuid5": _matching(_UUID % ("5[0-9a-f]{3}", _VARIANT), flags="i"),
     "isbn": lambda text: is_isbn10(text) or is_isbn13(text),
     "isbn10": is_isbn10,
     "isbn13": is_isbn13,
@@ -226,7 +231,7 @@ _CHECKS: dict[str, Callable[[str], bool]] = {
     "ssn": lambda text: len(text) == 11 and re.match(r"[0-9]{3}[- ]?[0-9]{2}[- ]?[0-9]{4}\Z", text) is not None,
     "hexcolor": _matching(r"#?([0-9a-fA-F]{3}|[0-9a-fA-F]{6})\Z"),
     "rgbcolor": _matching(rf"rgb\({_BYTE},{_BYTE},{_BYTE}\)\Z"),
-    "byte": lambda text: _BASE64.match(text) is not None,
+    "byte": lambda text: _compiled(_BASE64).match(text) is not None,
     "password": lambda text: True,
     "date": is_date,
     "datetime": is_date_time,
