@@ -21,13 +21,11 @@ def command() -> None:
 def backup(file: Path, data_dir: Path | None) -> None:
     """Copy everything to FILE; the server may go on meanwhile.
 
-    Secrets stay encrypted in the copy. Their key is the file encryption-key in the data directory: keep it elsewhere.
+    Secrets stay encrypted in the copy. Their key is the file encryption.key in the data directory: keep it elsewhere.
     """
     from herder.engine.store import StoreError
     from herder.engine.store.backup import backup_directory
 
-    if file.exists():
-        raise click.ClickException(f"{file} exists already")
     try:
         revision = backup_directory((data_dir or data_directory()) / "store", file, now=time.time())
     except StoreError as error:

@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 from herder.engine.store import schema
-from herder.engine.store.directory import BEFORE_RESTORE, RESTORED, finish_restore, locked
+from herder.engine.store.directory import BEFORE_RESTORE, DATABASE, RESTORED, finish_restore, locked
 from herder.engine.store.errors import StoreError
 from herder.engine.store.files import create_durably, sync_directory, sync_file
 
@@ -41,6 +41,21 @@ def write_backup(source: sqlite3.Connection, path: Path, now: float) -> int:
         raise
     sync_directory(path.parent)
     return int(revision)
+
+
+def backup_directory(directory: Path, path: Path, *, now: float) -> int:
+    """Back up a store from outside its process, while it goes on: SQLite lets others read one moment of it."""
+    database = directory / DATABASE
+    if not database.is_file():
+        raise StoreError(f"{directory} has no store")
+    try:
+        with closing(
+            sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        ) as source:
+            schema.check(source)
+            return write_backup(source, path, now)
+    except sqlite3.Error as error:
+        raise StoreError(f"{database} cannot be read: {error}") from error
 
 
 def restore(backup: Path, directory: Path) -> None:
