@@ -8,8 +8,7 @@ from herder.engine.apiserver.builtin.types import BuiltinType
 from herder.engine.apiserver.resources import Resource, ScalePaths, Subresource, Version
 from herder.engine.meta.kinds import GroupResource, GroupVersionKind
 
-_SCALE = ScalePaths(".spec.replicas", ".status.replicas", ".status.selector")
-_SCALE_BY_LABELS = ScalePaths(".spec.replicas", ".status.replicas", ".spec.selector")
+_SCALE = ScalePaths(".spec.replicas", ".status.replicas", ".spec.selector")
 _STORED_AS = {GroupResource("events.k8s.io", "events"): GroupResource("", "events")}
 _CONVERSIONS = {
     GroupResource("events.k8s.io", "events"): conversions.convert_events,

@@ -63,11 +63,10 @@ _ANSWERS_DELETED = _resources(
 
 
 def strategy_for(resource: GroupResource, status_struct: str) -> Strategy:
-    """The rules of one resource; `status_struct` is the Go struct of its status, where it has one."""
-    if resource == GroupResource("apiextensions.k8s.io", "customresourcedefinitions"):
-        from herder.engine.apiserver.crds.strategy import DefinitionStrategy
+    """The rules of one resource; `status_struct` is the Go struct of its status, where it has one.
 
-        return DefinitionStrategy()
+    Those of CustomResourceDefinitions belong to the part that serves custom resources, which puts them in.
+    """
     rules = _by_resource().get(resource) or BuiltinStrategy(generations=resource in _COUNTED, status=status_struct)
     rules.create_on_update = resource in _CREATED_BY_UPDATE
     rules.unconditional_update = resource not in _NEEDS_VERSION

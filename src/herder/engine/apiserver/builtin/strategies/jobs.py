@@ -62,7 +62,7 @@ class JobStrategy(BuiltinStrategy):
         spec, before = obj["spec"], old["spec"]
         yield from _completions(spec, before)
         yield from unchanged(spec.get("selector"), before.get("selector"), "spec.selector")
-        yield from unchanged(spec["template"], _template_to_keep(obj, old), "spec.template")
+        yield from _template_unchanged(spec["template"], old)
         for key in ("completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"):
             yield from unchanged(spec.get(key), before.get(key), f"spec.{key}")
 
@@ -193,20 +193,19 @@ def _completions(spec: Object, before: Object) -> Errors:
         yield invalid_value("spec.completions", wanted, "can only be modified in tandem with spec.parallelism")
 
 
-def _template_to_keep(obj: Object, old: Object) -> Object:
-    """The old template. While a Job is suspended its pods' resources may change, and where they go as well."""
+def _template_unchanged(wanted: Object, old: Object) -> Errors:
+    """While a Job is suspended its pods' resources may change, and where they go as well."""
     template: Object = old["spec"]["template"]
     if not old["spec"].get("suspend"):
-        return template
-    kept, wanted = copy.deepcopy(template), obj["spec"]["template"]
-    for key in ("labels", "annotations"):
-        _take_over(kept.setdefault("metadata", {}), wanted.get("metadata") or {}, key)
+        yield from unchanged(wanted, template, "spec.template")
+        return
+    kept = copy.deepcopy(template["spec"])
     for key in ("nodeSelector", "tolerations", "schedulingGates", "affinity"):
-        _take_over(kept["spec"], wanted["spec"], key)
+        _take_over(kept, wanted["spec"], key)
     for key in ("containers", "initContainers"):
-        for container, changed in zip(kept["spec"].get(key) or (), wanted["spec"].get(key) or (), strict=False):
+        for container, changed in zip(kept.get(key) or (), wanted["spec"].get(key) or (), strict=False):
             _take_over(container, changed, "resources")
-    return kept
+    yield from unchanged(wanted["spec"], kept, "spec.template.spec")
 
 
 def _take_over(into: Object, source: Object, key: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 
 from herder.engine.apiserver.builtin.strategies import checks
@@ -12,6 +13,7 @@ from herder.engine.meta import names, quantity
 from herder.engine.meta.errors import duplicate, forbidden_field, invalid_value, not_supported, required
 from herder.engine.meta.kinds import Object
 
+_PEM = b"-----BEGIN CERTIFICATE REQUEST-----"
 _ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 
 
@@ -160,8 +162,9 @@ class CertificateRequestStrategy(BuiltinStrategy):
 
     def problems(self, obj: Object, context: Context) -> Errors:
         spec = obj.get("spec") or {}
-        if not spec.get("request"):
-            yield required("spec.request", "PEM block type must be CERTIFICATE REQUEST")
+        request = spec.get("request") or ""
+        if _PEM not in base64.b64decode(request):
+            yield invalid_value("spec.request", request, "PEM block type must be CERTIFICATE REQUEST")
         if not spec.get("usages"):
             yield required("spec.usages", "usages must be provided")
         signer = spec.get("signerName", "")

@@ -62,7 +62,10 @@ class PodStrategy(BuiltinStrategy):
             if len(new_spec.get(key) or ()) != len(old_spec.get(key) or ()):
                 yield forbidden_field(f"spec.{key}", "pod updates may not add or remove containers")
                 return
-        yield from _deadline(new_spec, old_spec)
+        too_late = list(_deadline(new_spec, old_spec))
+        yield from too_late
+        if too_late and new_spec.get("activeDeadlineSeconds") is not None:
+            return
         yield from _only_added_tolerations(new_spec, old_spec)
         yield from _only_removed_gates(new_spec, old_spec)
         if _frozen_part(new_spec, old_spec) != _frozen_part(old_spec, old_spec):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from herder.engine.apiserver.builtin.subresources.pods import set_condition
 from herder.engine.apiserver.calls import SubresourceRequest
 from herder.engine.client.wire import Response
 from herder.engine.meta.errors import BadRequest, StatusError, TooManyRequests
@@ -107,7 +108,5 @@ def _mark_disrupted(pod: Object, call: SubresourceRequest) -> None:
         "message": "Eviction API: evicting",
         "lastProbeTime": None,
         "lastTransitionTime": call.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "observedGeneration": pod["metadata"].get("generation", 0),
     }
-    conditions = pod.setdefault("status", {}).get("conditions") or []
-    pod["status"]["conditions"] = [item for item in conditions if item["type"] != condition["type"]] + [condition]
+    set_condition(pod, condition)

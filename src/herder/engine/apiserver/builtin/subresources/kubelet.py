@@ -28,7 +28,7 @@ async def log(call: SubresourceRequest) -> Object | Response:
     query = _query(call)
     node = pod.get("spec", {}).get("nodeName", "")
     if not node:  # nobody runs it yet, so nothing was said
-        return Response(headers={"Content-Type": "text/plain"})
+        return Response(status=204)
     url = f"{_kubelet_url(node, call)}/containerLogs/{call.namespace}/{call.name}/{quote(container)}"
     return await _fetched(url, query)
 

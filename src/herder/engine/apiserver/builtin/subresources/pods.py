@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from herder.engine.apiserver.builtin.defaults import default_struct
+from herder.engine.apiserver.builtin.strategies.pods import qos_class
 from herder.engine.apiserver.calls import SubresourceRequest
 from herder.engine.client.wire import Response
 from herder.engine.meta.errors import (
@@ -12,6 +14,7 @@ from herder.engine.meta.errors import (
     conflict,
     forbidden_field,
     invalid,
+    invalid_value,
     not_supported,
     required,
 )
@@ -62,11 +65,18 @@ def _assign(pod: Object, node: str, binding: Object, call: SubresourceRequest) -
         "status": "True",
         "lastProbeTime": None,
         "lastTransitionTime": call.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "observedGeneration": pod["metadata"].get("generation", 0),
     }
-    conditions = pod.setdefault("status", {}).get("conditions") or []
-    pod["status"]["conditions"] = [item for item in conditions if item["type"] != "PodScheduled"] + [scheduled]
+    set_condition(pod, scheduled)
     pod["status"].pop("nominatedNodeName", None)
+
+
+def set_condition(pod: Object, condition: Object) -> None:
+    """In place of an earlier one of its type. What generation it speaks of is said once the node says so too."""
+    status = pod.setdefault("status", {})
+    if status.get("observedGeneration"):
+        condition["observedGeneration"] = pod["metadata"].get("generation", 0)
+    others = [item for item in status.get("conditions") or () if item.get("type") != condition["type"]]
+    status["conditions"] = [*others, condition]
 
 
 async def ephemeral_containers(call: SubresourceRequest) -> Object | Response:
@@ -74,6 +84,7 @@ async def ephemeral_containers(call: SubresourceRequest) -> Object | Response:
     parent, body = call.parent_or_404(), call.body
     if call.verb == "get" or body is None:
         return parent
+    default_struct("core.v1.Pod", body)
     wanted: list[Object] = body.get("spec", {}).get("ephemeralContainers") or []
 
     def change(pod: Object) -> None:
@@ -97,12 +108,17 @@ async def resize(call: SubresourceRequest) -> Object | Response:
     parent, body = call.parent_or_404(), call.body
     if call.verb == "get" or body is None:
         return parent
+    default_struct("core.v1.Pod", body)
     wanted = body.get("spec", {})
 
     def change(pod: Object) -> None:
         if _without_resources(wanted) != _without_resources(pod["spec"]):
             only = "only cpu and memory resources are mutable\n"
             raise invalid(GroupKind("", "Pod"), call.name, [forbidden_field("spec", only)])
+        if qos_class(wanted) != qos_class(pod["spec"]):
+            complaint = "Pod QOS Class may not change as a result of resizing"
+            problem = invalid_value("spec", qos_class(pod["spec"]), complaint)
+            raise invalid(GroupKind("", "Pod"), call.name, [problem])
         pod["spec"] = wanted
 
     return await call.update(change)
