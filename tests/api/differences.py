@@ -1,0 +1,30 @@
+"""Where the two engines are known to differ, and why that is right. `docs/compatibility.md` shows this table.
+
+A test that meets one of these asks `by_engine` for what to expect, naming the entry; so nothing differs silently, and
+an entry that no test needs any more is found (tests/api/test_differences.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tests.support.engines import Engine
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Difference:
+    real: str  # what a real kube-apiserver does
+    embedded: str  # what the embedded server does
+    why: str
+
+
+DIFFERENCES: dict[str, Difference] = {}
+
+
+def by_engine(engine: Engine, entry: str, *, real: T, embedded: T) -> T:
+    """What to expect of this engine, where the table says that they differ."""
+    assert entry in DIFFERENCES, f"{entry} is not in the table of differences"
+    return real if engine.is_real else embedded

@@ -1,0 +1,12 @@
+"""The table of differences is true: every entry is met by a test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.api.differences import DIFFERENCES
+
+
+def test_every_difference_in_the_table_is_shown_by_a_test() -> None:
+    tests = "\n".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    assert [entry for entry in DIFFERENCES if f'"{entry}"' not in tests] == []

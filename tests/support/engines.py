@@ -1,0 +1,110 @@
+"""The two engines that one suite of tests runs on: the embedded server, and a real kube-apiserver with etcd.
+
+A server is started once for all tests that want it, as its users start it, and reached over TLS with the
+kubeconfig it wrote. `HERDER_TEST_EMBEDDED` and `HERDER_TEST_REAL` may name the kubeconfig of one that runs already.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from herder.engine.client import kubeconfig
+from herder.engine.client.client import Client
+from herder.engine.client.http import HttpTransport
+from herder.engine.client.kubeconfig import Connection
+from tests.support.api import Api
+from tests.support.embedded import Embedded
+from tests.support.kube import RealKube
+from tests.support.peers import peer
+
+
+@dataclass(frozen=True)
+class Engine:
+    name: str  # embedded or real
+    kubeconfig: Path
+
+    @property
+    def is_real(self) -> bool:
+        return self.name == "real"
+
+    @property
+    def connection(self) -> Connection:
+        """As the administrator."""
+        return kubeconfig.load(self.kubeconfig)
+
+    def client(self) -> Client:
+        return Client(HttpTransport(self.connection), field_manager="tester")
+
+    def kubectl(self, *arguments: str, stdin: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
+        """The real kubectl on this engine; its cache of discovery is the engine's own."""
+        environment = os.environ | {"KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": f"{self.kubeconfig}.cache"}
+        done = subprocess.run(
+            [peer("kubectl"), *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=60,
+            check=False,
+        )
+        if check and done.returncode:
+            raise AssertionError(f"kubectl {' '.join(arguments)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+        return done
+
+
+@pytest.fixture(scope="session")
+def embedded_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    if running := os.environ.get("HERDER_TEST_EMBEDDED"):
+        yield Engine("embedded", Path(running))
+        return
+    with Embedded(tmp_path_factory.mktemp("embedded")) as server:
+        yield Engine("embedded", server.kubeconfig)
+
+
+@pytest.fixture(scope="session")
+def real_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """With a controller-manager: garbage collection, namespaces and service accounts are its work there."""
+    if running := os.environ.get("HERDER_TEST_REAL"):
+        yield Engine("real", Path(running))
+        return
+    with RealKube(tmp_path_factory.mktemp("real"), controller_manager=True) as kube:
+        yield Engine("real", kube.kubeconfig)
+
+
+@pytest.fixture(scope="session", params=["embedded", "real"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    found: Engine = request.getfixturevalue(f"{request.param}_engine")
+    return found
+
+
+@pytest.fixture(scope="session")
+async def admin(engine: Engine) -> AsyncIterator[Api]:
+    """The engine's administrator, in the namespace `default`."""
+    api = Api(engine.connection)
+    yield api
+    await api.close()
+
+
+@pytest.fixture
+async def api(admin: Api) -> Api:
+    """The administrator in a namespace of the test's own."""
+    return await admin.in_new_namespace()
+
+
+@pytest.fixture
+async def client(engine: Engine) -> AsyncIterator[Client]:
+    client = engine.client()
+    yield client
+    await client.close()
+
+
+def unique(prefix: str = "t") -> str:
+    """A name that no other test uses, for what is not in a namespace."""
+    return f"{prefix}-{uuid.uuid4().hex[:8]}"
