@@ -41,7 +41,7 @@ class Client:
         assert created["kind"] == "CustomResourceDefinition", created
         await self.until(
             lambda found: any(
-                c["type"] == "Established" and c["status"] == "True" for c in found["status"].get("conditions", ())
+                c["type"] == "Established" and c["status"] == "True" for c in found["status"]["conditions"] or ()
             )
         )
 

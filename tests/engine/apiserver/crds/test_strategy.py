@@ -46,7 +46,8 @@ def test_the_port_of_a_conversion_service_is_defaulted() -> None:
 def test_a_new_definition_has_no_status_but_the_version_that_is_stored() -> None:
     crd = definition()
     STRATEGY.prepare_create(crd, context())
-    assert crd["status"] == {"storedVersions": ["v1"]}
+    names = {"plural": "", "kind": ""}
+    assert crd["status"] == {"conditions": None, "acceptedNames": names, "storedVersions": ["v1"]}
 
 
 def test_a_good_definition_has_nothing_wrong() -> None:

@@ -60,7 +60,7 @@ def accept_names(crd: Object, taken: Taken) -> tuple[Object, tuple[str, str] | N
     """The names the definition has from now on, and reason and message of the last conflict, if any."""
     wanted: Object = crd["spec"]["names"]
     held: Object = (crd.get("status") or {}).get("acceptedNames") or {}
-    accepted = dict(held)
+    accepted = {"plural": "", "kind": "", **held}
     problem: tuple[str, str] | None = None
     for name, used, reason in (
         ("plural", taken.resources, "PluralConflict"),
@@ -89,7 +89,7 @@ def _conflicts(wanted: Any, held: Any, used: set[str]) -> str:
 def _put(names: Object, name: str, value: Any) -> None:
     if value:
         names[name] = value
-    else:
+    elif name not in {"plural", "kind"}:
         names.pop(name, None)
 
 
@@ -111,7 +111,8 @@ def set_condition(crd: Object, kind: str, status: str, reason: str, message: str
     condition = find_condition(crd, kind)
     if condition is None:
         condition = {"type": kind}
-        crd.setdefault("status", {}).setdefault("conditions", []).append(condition)
+        holder = crd.setdefault("status", {})
+        holder["conditions"] = [*(holder.get("conditions") or ()), condition]
     if condition.get("status") != status or not condition.get("lastTransitionTime"):
         condition["lastTransitionTime"] = now
     condition |= {"status": status, "reason": reason, "message": message}

@@ -37,7 +37,7 @@ class DefinitionStrategy(Strategy):
             service.setdefault("port", 443)
 
     def prepare_create(self, obj: Object, context: Context) -> None:
-        obj["status"] = {}
+        obj["status"] = {"conditions": None, "acceptedNames": {"plural": "", "kind": ""}}
         _remember_storage_version(obj)
 
     def prepare_update(self, obj: Object, old: Object, context: Context) -> None:
