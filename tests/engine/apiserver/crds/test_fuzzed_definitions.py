@@ -59,7 +59,10 @@ def test_a_spoiled_definition_is_refused_or_works(definitions: Any, seed: int) -
 
 
 def spoil(crd: Object, chance: random.Random) -> None:
-    path = chance.choice([path for path in paths(crd) if path and path[0] in {"spec", "metadata"}])
+    places = [path for path in paths(crd) if path and path[0] in {"spec", "metadata"}]
+    if not places:
+        return
+    path = chance.choice(places)
     holder: Any = crd
     for step in path[:-1]:
         holder = holder[step]
