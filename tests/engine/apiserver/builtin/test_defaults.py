@@ -18,6 +18,8 @@ _ADMISSION = {
     "Pod": ("priority", "preemptionPolicy", "serviceAccount", "serviceAccountName", "tolerations"),
     "Node": ("taints",),
 }
+# Finalizers that protect what is in use: nothing here mounts volumes, and nobody would take them off again.
+_PROTECTED = {"PersistentVolume", "PersistentVolumeClaim", "VolumeAttributesClass"}
 
 
 def _comparable(obj: dict[str, Any]) -> dict[str, Any]:
@@ -27,6 +29,8 @@ def _comparable(obj: dict[str, Any]) -> dict[str, Any]:
     for name in _ADMISSION.get(obj["kind"], ()):
         obj["spec"].pop(name, None)
     obj.get("status", {}).pop("lastPhaseTransitionTime", None)
+    if obj["kind"] in _PROTECTED:
+        obj["metadata"].pop("finalizers", None)
     return obj
 
 

@@ -9,6 +9,10 @@ from herder.engine.apiserver.resources import Resource, ScalePaths, Subresource,
 from herder.engine.meta.kinds import GroupResource, GroupVersionKind
 
 _SCALE = ScalePaths(".spec.replicas", ".status.replicas", ".spec.selector")
+_DEPRECATED = {
+    GroupResource("", "endpoints"): "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
+    GroupResource("", "componentstatuses"): "v1 ComponentStatus is deprecated in v1.19+",
+}
 _STORED_AS = {GroupResource("events.k8s.io", "events"): GroupResource("", "events")}
 _CONVERSIONS = {
     GroupResource("events.k8s.io", "events"): conversions.convert_events,
@@ -47,6 +51,7 @@ def _version(row: data.ResourceRow, version: str) -> Version:
         name=version,
         model=BuiltinType(GroupVersionKind(row.group, version, row.kind)),
         status="status" in row.subresources,
+        deprecation=_DEPRECATED.get(GroupResource(row.group, row.plural), ""),
         scale=_SCALE if "scale" in row.subresources else None,
     )
 

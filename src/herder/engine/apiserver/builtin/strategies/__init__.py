@@ -27,8 +27,6 @@ _ADMISSION = "admissionregistration.k8s.io"
 _COUNTED = {  # kinds without rules of their own whose generation moves
     GroupResource("resource.k8s.io", "deviceclasses"),
     GroupResource("resource.k8s.io", "resourceslices"),
-    GroupResource("networking.k8s.io", "servicecidrs"),
-    GroupResource("networking.k8s.io", "ipaddresses"),
     GroupResource("flowcontrol.apiserver.k8s.io", "flowschemas"),
     GroupResource("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations"),
 }

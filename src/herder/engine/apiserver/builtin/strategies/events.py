@@ -53,7 +53,7 @@ class EventStrategy(BuiltinStrategy):
     """Hooks see events as they were sent: in the words of the group asked. `new` is events.k8s.io."""
 
     def __init__(self, *, new: bool) -> None:
-        super().__init__()
+        super().__init__(name_check=None if new else names.path_segment)
         self.new = new
 
     def problems(self, obj: Object, context: Context) -> Errors:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import re
 import zoneinfo
+from collections.abc import Iterable
 from pathlib import Path
 
 from herder.engine.apiserver.builtin.strategies import checks
 from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
+from herder.engine.apiserver.builtin.strategies.cautions import pod_cautions, pod_name
 from herder.engine.apiserver.builtin.strategies.checks import Errors, not_negative, unchanged
 from herder.engine.apiserver.builtin.strategies.podspec import pod_template
 from herder.engine.apiserver.builtin.strategies.schedule import check_schedule
@@ -68,6 +70,10 @@ class JobStrategy(BuiltinStrategy):
 
     def fields(self, obj: Object) -> dict[str, str]:
         return {"status.successful": str(obj.get("status", {}).get("succeeded", 0))}
+
+    def warnings(self, obj: Object, old: Object | None) -> Iterable[str]:
+        named = pod_name(obj) if old is None else ()
+        return [*named, *pod_cautions(obj["spec"]["template"].get("spec") or {}, "spec.template.spec")]
 
 
 def generate_selector(job: Object) -> None:
@@ -242,6 +248,11 @@ class CronJobStrategy(BuiltinStrategy):
             yield from not_negative(spec.get(key), f"spec.{key}")
         if len(name) > 52:
             yield invalid_value("metadata.name", name, "must be no more than 52 characters")
+
+    def warnings(self, obj: Object, old: Object | None) -> Iterable[str]:
+        template = (obj["spec"].get("jobTemplate") or {}).get("spec", {}).get("template") or {}
+        named = pod_name(obj) if old is None else ()
+        return [*named, *pod_cautions(template.get("spec") or {}, "spec.jobTemplate.spec.template.spec")]
 
 
 def _job_template(template: Object, path: str) -> Errors:

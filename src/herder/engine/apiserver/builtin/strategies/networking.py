@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable
 
 from herder.engine.apiserver.builtin.strategies import checks
 from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
+from herder.engine.apiserver.builtin.strategies.cautions import ingress_cautions
 from herder.engine.apiserver.builtin.strategies.checks import Errors, checked, one_of, unchanged
 from herder.engine.apiserver.builtin.strategies.containers import PROTOCOLS
 from herder.engine.apiserver.strategy import Context
@@ -47,6 +49,9 @@ class IngressStrategy(BuiltinStrategy):
                 yield from checked(tls["secretName"], at, names.dns1123_subdomain)
         if spec.get("ingressClassName") is not None:
             yield from checked(spec["ingressClassName"], "spec.ingressClassName", names.dns1123_subdomain)
+
+    def warnings(self, obj: Object, old: Object | None) -> Iterable[str]:
+        return ingress_cautions(obj)
 
 
 def _host(host: str, path: str) -> Errors:

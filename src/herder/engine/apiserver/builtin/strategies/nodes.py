@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import copy
+from collections.abc import Iterable
 
 from herder.engine.apiserver.builtin.strategies import checks
 from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
+from herder.engine.apiserver.builtin.strategies.cautions import fractional_bytes
 from herder.engine.apiserver.builtin.strategies.checks import Errors, checked, unchanged
 from herder.engine.apiserver.strategy import Context
 from herder.engine.meta import names, quantity
@@ -61,7 +63,6 @@ class PersistentVolumeStrategy(BuiltinStrategy):
     def prepare_create(self, obj: Object, context: Context) -> None:
         now = context.now.strftime("%Y-%m-%dT%H:%M:%SZ")
         obj["status"] = {"phase": "Pending", "lastPhaseTransitionTime": now}
-        _protect(obj, "kubernetes.io/pv-protection")
 
     def problems(self, obj: Object, context: Context) -> Errors:
         spec = obj.get("spec") or {}
@@ -87,9 +88,8 @@ class PersistentVolumeClaimStrategy(BuiltinStrategy):
     def __init__(self) -> None:
         super().__init__(status="core.v1.PersistentVolumeClaimStatus")
 
-    def prepare_create(self, obj: Object, context: Context) -> None:
-        obj["status"] = {"phase": "Pending"}
-        _protect(obj, "kubernetes.io/pvc-protection")
+    def new_status(self) -> Object:
+        return {"phase": "Pending"}
 
     def problems(self, obj: Object, context: Context) -> Errors:
         spec = obj.get("spec") or {}
@@ -118,11 +118,9 @@ class PersistentVolumeClaimStrategy(BuiltinStrategy):
             )
             yield forbidden_field("spec", complaint)
 
-
-def _protect(obj: Object, finalizer: str) -> None:
-    finalizers = obj["metadata"].setdefault("finalizers", [])
-    if finalizer not in finalizers:
-        finalizers.append(finalizer)
+    def warnings(self, obj: Object, old: Object | None) -> Iterable[str]:
+        wanted = ((obj.get("spec") or {}).get("resources") or {}).get("requests") or {}
+        return fractional_bytes(wanted.get("storage"), "spec.resources.requests[storage]")
 
 
 def _access_modes(modes: list[str] | None, path: str) -> Errors:

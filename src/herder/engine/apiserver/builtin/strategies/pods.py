@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterable
 
 from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
+from herder.engine.apiserver.builtin.strategies.cautions import pod_cautions, pod_name
 from herder.engine.apiserver.builtin.strategies.checks import MAX_INT32, Errors
 from herder.engine.apiserver.builtin.strategies.podspec import pod_spec
 from herder.engine.apiserver.strategy import Context
@@ -83,6 +84,10 @@ class PodStrategy(BuiltinStrategy):
             "status.podIP": status.get("podIP", ""),
             "status.nominatedNodeName": status.get("nominatedNodeName", ""),
         }
+
+    def warnings(self, obj: Object, old: Object | None) -> Iterable[str]:
+        named = pod_name(obj, "the Pod's hostname") if old is None else ()
+        return [*named, *pod_cautions(obj["spec"], "spec")]
 
 
 def qos_class(spec: Object) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import ipaddress
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from herder.engine.apiserver.builtin.strategies import checks
 from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
+from herder.engine.apiserver.builtin.strategies.cautions import service_cautions
 from herder.engine.apiserver.builtin.strategies.checks import Errors, checked, label_name, one_of
 from herder.engine.apiserver.builtin.strategies.containers import PROTOCOLS
 from herder.engine.apiserver.strategy import Context
@@ -83,6 +84,9 @@ class ServiceStrategy(BuiltinStrategy):
     def fields(self, obj: Object) -> dict[str, str]:
         spec = obj.get("spec", {})
         return {"spec.clusterIP": spec.get("clusterIP", ""), "spec.type": spec.get("type", "")}
+
+    def warnings(self, obj: Object, old: Object | None) -> Iterable[str]:
+        return service_cautions(obj)
 
 
 # --- what the server hands out ----------------------------------------------------------------------------------

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from herder.engine.apiserver.builtin.strategies import checks
 from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
+from herder.engine.apiserver.builtin.strategies.cautions import pod_cautions, pod_name
 from herder.engine.apiserver.builtin.strategies.checks import Errors, not_negative, unchanged
 from herder.engine.apiserver.builtin.strategies.podspec import pod_spec, pod_template
 from herder.engine.apiserver.strategy import Context
@@ -23,6 +26,11 @@ def _runs_forever(template: Object, path: str, kind: str) -> Errors:
     if spec.get("activeDeadlineSeconds") is not None:
         complaint = f"activeDeadlineSeconds in {kind} is not Supported"
         yield forbidden_field(f"{path}.spec.activeDeadlineSeconds", complaint)
+
+
+def _template_cautions(obj: Object) -> list[str]:
+    template = obj["spec"].get("template") or {}
+    return list(pod_cautions(template.get("spec") or {}, "spec.template.spec"))
 
 
 def _replica_template(spec: Object) -> Errors:
@@ -52,6 +60,9 @@ class DeploymentStrategy(BuiltinStrategy):
 
     def validate_update(self, obj: Object, old: Object, context: Context) -> Errors:
         yield from unchanged(obj["spec"].get("selector"), old["spec"].get("selector"), "spec.selector")
+
+    def warnings(self, obj: Object, old: Object | None) -> Iterable[str]:
+        return [*pod_name(obj), *_template_cautions(obj)] if old is None else _template_cautions(obj)
 
 
 def _deployment_strategy(strategy: Object, path: str) -> Errors:
@@ -89,6 +100,9 @@ class ReplicaSetStrategy(BuiltinStrategy):
     def fields(self, obj: Object) -> dict[str, str]:
         return {"status.replicas": str(obj.get("status", {}).get("replicas", 0))}
 
+    def warnings(self, obj: Object, old: Object | None) -> Iterable[str]:
+        return [*pod_name(obj), *_template_cautions(obj)] if old is None else _template_cautions(obj)
+
 
 class DaemonSetStrategy(BuiltinStrategy):
     def __init__(self) -> None:
@@ -118,6 +132,9 @@ class DaemonSetStrategy(BuiltinStrategy):
 
     def validate_update(self, obj: Object, old: Object, context: Context) -> Errors:
         yield from unchanged(obj["spec"].get("selector"), old["spec"].get("selector"), "spec.selector")
+
+    def warnings(self, obj: Object, old: Object | None) -> Iterable[str]:
+        return _template_cautions(obj)
 
 
 _TEMPLATE_GENERATION = "deprecated.daemonset.template.generation"
@@ -164,6 +181,8 @@ _STATEFUL_FROZEN = (
 
 
 class StatefulSetStrategy(BuiltinStrategy):
+    name_check = staticmethod(checks.label_name)
+
     def __init__(self) -> None:
         super().__init__(generations=True, status="apps.v1.StatefulSetStatus")
 
@@ -200,6 +219,9 @@ class StatefulSetStrategy(BuiltinStrategy):
     def validate_update(self, obj: Object, old: Object, context: Context) -> Errors:
         if not context.subresource and _fixed(obj["spec"]) != _fixed(old["spec"]):
             yield forbidden_field("spec", _STATEFUL_FROZEN)
+
+    def warnings(self, obj: Object, old: Object | None) -> Iterable[str]:
+        return _template_cautions(obj)
 
 
 def _fixed(spec: Object) -> Object:
@@ -244,6 +266,9 @@ class ReplicationControllerStrategy(BuiltinStrategy):
 
     def fields(self, obj: Object) -> dict[str, str]:
         return {"status.replicas": str(obj.get("status", {}).get("replicas", 0))}
+
+    def warnings(self, obj: Object, old: Object | None) -> Iterable[str]:
+        return [*pod_name(obj), *_template_cautions(obj)] if old is None else _template_cautions(obj)
 
 
 class PodTemplateStrategy(BuiltinStrategy):
