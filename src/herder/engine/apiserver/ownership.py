@@ -45,6 +45,19 @@ def types_of(resource: Resource) -> Callable[[str], TypeRef | None]:
     return type_of
 
 
+def reset_fields(call: Call, subresource: str, *objects: Object | None) -> dict[str, object] | None:
+    """What this endpoint ignores, and so nobody comes to own through it, as FieldsV1."""
+    if not (call.version.status and call.resource.strategy.has_status):
+        return None
+    if not subresource:
+        return {"f:status": {}}
+    if subresource != "status":
+        return None
+    kept = ("apiVersion", "kind", "status") if call.resource.custom else ("apiVersion", "kind", "metadata", "status")
+    names = {"spec", *(name for obj in objects for name in obj or ())}
+    return {f"f:{name}": {} for name in names if name not in kept}
+
+
 def track(call: Call, obj: Object, old: Object | None, options: WriteOptions, subresource: str = "") -> None:
     """Set the managedFields that this write leads to, in place."""
     entries = track_update(
@@ -55,6 +68,7 @@ def track(call: Call, obj: Object, old: Object | None, options: WriteOptions, su
         now=call.parts.clock(),
         type_of=types_of(call.resource),
         subresource=subresource,
+        reset=reset_fields(call, subresource, obj, old),
     )
     put_entries(obj, entries)
 
@@ -80,6 +94,7 @@ def applied(call: Call, live: Object | None, given: Any, options: WriteOptions, 
         type_of=types_of(call.resource),
         subresource=subresource,
         kind=call.resource.kind,
+        reset=reset_fields(call, subresource, given, live),
     )
 
 
