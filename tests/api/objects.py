@@ -1,0 +1,103 @@
+"""The smallest objects that the tests store, and a custom kind that has a bit of everything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.api import Api
+
+Obj = dict[str, Any]
+
+
+def secret(name: str = "", *, labels: dict[str, str] | None = None, **data: str) -> Obj:
+    metadata: Obj = {"name": name} if name else {}
+    if labels:
+        metadata["labels"] = labels
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata} | ({"stringData": data} if data else {})
+
+
+def config_map(name: str, **data: str) -> Obj:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}} | ({"data": data} if data else {})
+
+
+def pod(name: str, **spec: Any) -> Obj:
+    """One that stays where it is: it asks for a node that does not exist."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "containers": [{"name": "main", "image": "nothing"}],
+            "automountServiceAccountToken": False,
+            "nodeSelector": {"nowhere": "yes"},
+        }
+        | spec,
+    }
+
+
+def deployment(name: str, **spec: Any) -> Obj:
+    labels = {"app": name}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [{"name": "main", "image": "nothing"}]},
+            },
+        }
+        | spec,
+    }
+
+
+def definition(group: str, plural: str, kind: str, schema: Obj, *, scope: str = "Namespaced", **version: Any) -> Obj:
+    """A definition with one version, v1; `version` adds to it."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group,
+            "scope": scope,
+            "names": {"plural": plural, "singular": kind.lower(), "kind": kind, "listKind": f"{kind}List"},
+            "versions": [
+                {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}} | version
+            ],
+        },
+    }
+
+
+def spec_schema(**properties: Any) -> Obj:
+    """Of an object whose spec has these properties."""
+    return {"type": "object", "properties": {"spec": {"type": "object", "properties": properties}}}
+
+
+CRDS = "apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+async def define(api: Api, crd: Obj) -> Obj:
+    """Create a definition and wait until its kind is served."""
+    await api.create_cluster(CRDS, crd)
+    name = crd["metadata"]["name"]
+    made: Obj = await api.until_object(api.cluster(CRDS, name), lambda found: condition(found, "Established") == "True")
+    spec = crd["spec"]
+    for version in spec["versions"]:
+        if version["served"]:
+            await api.until(
+                f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}", lambda a: a.status == 200
+            )
+    return made
+
+
+def condition(obj: Obj, kind: str) -> str:
+    """The status of a condition, or nothing."""
+    conditions = (obj.get("status") or {}).get("conditions") or []
+    return next((str(found["status"]) for found in conditions if found["type"] == kind), "")
+
+
+def custom(group: str, kind: str, name: str, spec: Any = None, *, version: str = "v1", **more: Any) -> Obj:
+    obj = {"apiVersion": f"{group}/{version}", "kind": kind, "metadata": {"name": name}}
+    return obj | ({"spec": spec} if spec is not None else {}) | more
