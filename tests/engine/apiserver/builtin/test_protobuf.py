@@ -13,6 +13,7 @@ from tests.engine.apiserver.builtin.record import key, without_uids
 from tests.engine.apiserver.builtin.samples import SAMPLES
 
 from herder.engine.apiserver.builtin import protobuf
+from herder.engine.apiserver.builtin.protowire import BYTES
 from herder.engine.meta.errors import BadRequest
 from herder.engine.meta.kinds import GroupVersionKind
 
@@ -87,6 +88,37 @@ def test_malformed_bodies_are_bad_requests(body: bytes) -> None:
         protobuf.decode(body)
 
 
+_CONFIG = GroupVersionKind("", "v1", "ConfigMap")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            b"{}",
+            "the object provided is unrecognized (must be of type ConfigMap): provided data does not appear to be a "
+            "protobuf message, expected prefix [107 56 115 0] ({})",
+        ),
+        (
+            protobuf.MAGIC + b"\x12\xff\xff\xff\xff\x0f",
+            "the object provided is unrecognized (must be of type ConfigMap): unexpected EOF (6b38730012ffffffff0f)",
+        ),
+        (
+            protobuf.MAGIC + b"\x12\x02\x0a\x09",
+            'ConfigMap in version "v1" cannot be handled as a ConfigMap: unexpected EOF',
+        ),
+        (
+            protobuf.MAGIC + b"\x0a\x0a\x0a\x02v1\x12\x04Nope",
+            'Nope in version "v1" cannot be handled as a ConfigMap: no kind "Nope" is registered for version "v1"',
+        ),
+    ],
+)
+def test_malformed_bodies_are_told_as_the_real_server_tells_them(body: bytes, message: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        protobuf.decode(body, _CONFIG)
+    assert refused.value.message == message
+
+
 def test_spoiled_bodies_never_crash() -> None:
     chance = random.Random(7)
     bodies = [_body(sample) for sample in SAMPLES]
@@ -115,7 +147,7 @@ def test_deeply_nested_messages_are_bad_requests() -> None:
 
 
 def _field(number: int, content: bytes) -> bytes:
-    return _varint(number << 3 | protobuf.BYTES) + _varint(len(content)) + content
+    return _varint(number << 3 | BYTES) + _varint(len(content)) + content
 
 
 def _varint(value: int) -> bytes:

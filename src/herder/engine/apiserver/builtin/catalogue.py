@@ -5,8 +5,10 @@ from __future__ import annotations
 from herder.engine.apiserver.builtin import conversions, data, subresources
 from herder.engine.apiserver.builtin.strategies import strategy_for
 from herder.engine.apiserver.builtin.types import BuiltinType
+from herder.engine.apiserver.calls import VirtualCall
 from herder.engine.apiserver.resources import Resource, ScalePaths, Subresource, Version
-from herder.engine.meta.kinds import GroupResource, GroupVersionKind
+from herder.engine.meta.errors import BadRequest
+from herder.engine.meta.kinds import GroupResource, GroupVersionKind, Object
 
 _SCALE = ScalePaths(".spec.replicas", ".status.replicas", ".spec.selector")
 _DEPRECATED = {
@@ -18,6 +20,12 @@ _CONVERSIONS = {
     GroupResource("events.k8s.io", "events"): conversions.convert_events,
     GroupResource("autoscaling", "horizontalpodautoscalers"): conversions.convert_autoscalers,
 }
+_BINDINGS = GroupResource("", "bindings")
+
+
+async def _refuse_binding(obj: Object, call: VirtualCall) -> Object:
+    """The oldest way to bind a pod is listed as the real server lists it, and taken by nobody any more."""
+    raise BadRequest("pods are bound through the binding subresource of the pod")
 
 
 def resources() -> list[Resource]:
@@ -43,6 +51,7 @@ def _resource(row: data.ResourceRow) -> Resource:
         subresources=_subresources(row),
         stored_as=_STORED_AS.get(name),
         convert=_CONVERSIONS.get(name),
+        virtual=_refuse_binding if name == _BINDINGS else None,
     )
 
 
