@@ -117,6 +117,7 @@ async def create_object(call: Call, obj: Object, options: WriteOptions) -> Recor
 async def _settle_and_store(call: Call, obj: Object, attributes: Attributes, options: WriteOptions) -> Record | Object:
     strategy = call.resource.strategy
     context = call.context()
+    obj["metadata"].setdefault("name", "")  # hooks may rely on it; that it is empty is told with all else
     count_generation(obj, None, counts=strategy.counts_generations)
     strategy.prepare_create(obj, context)
     problems = list(validate_metadata(call, obj["metadata"]))
