@@ -49,9 +49,12 @@ class FaultyTransport:
         self._random = random
         self._note = note
         self._crash = crash
+        self.dead = False  # the process that sent through here has crashed
 
     async def send(self, request: Request) -> Response:
         await self._dally()
+        if self.dead:
+            await asyncio.get_running_loop().create_future()
         if request.method not in WRITES:
             response = await self._inner.send(request)
             if response.stream is not None:

@@ -88,7 +88,7 @@ class World:
         return hashlib.sha256("\n".join(self.log).encode()).hexdigest()
 
     def start_manager(self) -> None:
-        transport = FaultyTransport(
+        self._transport = FaultyTransport(
             InProcess(self.server, MANAGER),
             faults=NONE if self._settled else self._faults,
             random=self.random,
@@ -96,7 +96,7 @@ class World:
             crash=self._crash,
         )
         self.manager = Manager(
-            Client(transport, field_manager="manager"),
+            Client(self._transport, field_manager="manager"),
             self._controllers,
             clock=self.now,
             entropy=self.random.randbytes,
@@ -110,6 +110,8 @@ class World:
     def _crash(self) -> None:
         """The manager is gone at once: nothing of it runs on, a new one starts a little later."""
         self.crashes += 1
+        self._transport.dead = True
+        self.manager.abort()
         dead, self._manager_task = self._manager_task, None
         if dead is not None:
             dead.cancel()
@@ -135,6 +137,8 @@ class World:
             if event.type == "BOOKMARK":
                 continue
             meta = event.object["metadata"]
+            if meta["name"] == "kube-root-ca.crt":
+                continue  # certificates are real, so they differ from run to run
             content = hashlib.sha256(repr(sorted(event.object.items(), key=str)).encode()).hexdigest()[:12]
             name = f"{meta.get('namespace', '')}/{meta['name']}"
             self.note(f"{event.type} {kind.kind} {name} {meta['resourceVersion']} {content}")
