@@ -43,7 +43,7 @@ def read_body(request: Request, kind: str, default: GroupVersionKind | None = No
         except ValueError as error:
             why = f"couldn't get version/kind; json parse error: {error}"
             raise BadRequest(
-                f"the object provided is unrecognized (must be of type {kind}): {why} ({_shown(request.body)})"
+                f"the object provided is unrecognized (must be of type {kind}): {why} ({shown(request.body)})"
             ) from None
     if media_type == PROTOBUF:
         from herder.engine.apiserver.builtin import protobuf
@@ -53,11 +53,12 @@ def read_body(request: Request, kind: str, default: GroupVersionKind | None = No
         return read_yaml(request.body)
     except ValueError as error:
         raise BadRequest(
-            f"the object provided is unrecognized (must be of type {kind}): {error} ({_shown(request.body)})"
+            f"the object provided is unrecognized (must be of type {kind}): {error} ({shown(request.body)})"
         ) from None
 
 
-def _shown(body: bytes) -> str:
+def shown(body: bytes) -> str:
+    """The beginning of a body, for an error."""
     if not body:
         return "<empty>"
     cut = body[:_SHOWN]
@@ -262,5 +263,5 @@ def expect_object(value: Any, request: Request, kind: str) -> Object:
     struct = 'struct { APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'
     raise BadRequest(
         f"the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; json parse error: "
-        f"json: cannot unmarshal {what} into Go value of type {struct} ({_shown(request.body)})"
+        f"json: cannot unmarshal {what} into Go value of type {struct} ({shown(request.body)})"
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from herder.engine.apiserver.bodies import expect_object, read_body
+from herder.engine.apiserver.bodies import expect_object, read_body, shown
 from herder.engine.apiserver.options import WriteOptions
 from herder.engine.apiserver.resources import TypeModel
 from herder.engine.apiserver.scope import Call
-from herder.engine.meta.errors import BadRequest
+from herder.engine.meta.errors import BadRequest, invalid, invalid_value
 from herder.engine.meta.kinds import GroupKind, GroupVersionKind, Object
 
 
@@ -53,6 +53,8 @@ def check_kind(call: Call, obj: Object, wanted: GroupVersionKind) -> None:
                 f"the object provided is unrecognized (must be of type {wanted.kind}): couldn't get version/kind; json "
                 f"parse error: json: cannot unmarshal {_json_kind(value)} into Go struct field .{name} of type string"
             )
+    if call.resource.custom:
+        _check_custom_kind(call, obj, wanted)
     if not api_version:
         obj["apiVersion"] = api_version = wanted.api_version
     if not kind:
@@ -62,15 +64,30 @@ def check_kind(call: Call, obj: Object, wanted: GroupVersionKind) -> None:
     raise BadRequest(_mismatch(call, api_version, kind, wanted))
 
 
+def _check_custom_kind(call: Call, obj: Object, wanted: GroupVersionKind) -> None:
+    """Custom objects must say what they are: nothing but their kind tells how to read them."""
+    for told, name in (("Kind", "kind"), ("apiVersion", "apiVersion")):
+        if not obj.get(name):
+            sent = call.request.body.decode("utf-8", "replace")
+            raise BadRequest(
+                f"the object provided is unrecognized (must be of type {wanted.kind}): Object '{told}' is missing in "
+                f"'{sent}' ({shown(call.request.body)})"
+            )
+    kind = obj["kind"]
+    if obj["apiVersion"] == wanted.api_version and kind != wanted.kind:
+        metadata = obj.get("metadata")
+        called = metadata.get("name") if isinstance(metadata, dict) else None
+        problem = invalid_value("kind", kind, f"must be {wanted.kind}")
+        raise invalid(GroupKind(wanted.group, kind), called if isinstance(called, str) else "", [problem])
+
+
 def _mismatch(call: Call, api_version: str, kind: str, wanted: GroupVersionKind) -> str:
     group, _, version = api_version.rpartition("/")
     other_version = (
         f"the API version in the data ({api_version}) does not match the expected API version ({wanted.api_version})"
     )
     if call.resource.custom:
-        if api_version != wanted.api_version:
-            return other_version
-        return f'the kind in the data ("{kind}") does not match the expected kind ("{wanted.kind}")'
+        return other_version
     told = f'{kind} in version "{version}" cannot be handled as a {wanted.kind}: '
     known = call.parts.registry.by_kind(GroupKind(group, kind))
     if known is None or version not in known.versions:

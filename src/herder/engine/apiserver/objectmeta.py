@@ -98,17 +98,12 @@ def without_repeated_owners(call: Call, obj: Object, *, after_admission: bool = 
 def validate_metadata(call: Call, metadata: Object) -> Iterator[FieldError]:
     resource = call.resource
     yield from _validate_common(metadata, namespaced=resource.namespaced, name_check=resource.strategy.name_check)
+    if resource.custom:
+        return
     for index, finalizer in enumerate(metadata.get("finalizers") or ()):
-        if "/" in finalizer or finalizer in _STANDARD_FINALIZERS:
-            continue
-        if not resource.custom:
+        if "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
             why = "name is neither a standard finalizer name nor is it fully qualified"
             yield invalid_value(f"metadata.finalizers[{index}]", finalizer, why)
-        else:
-            call.warn(
-                f'metadata.finalizers: "{finalizer}": prefer a domain-qualified finalizer name including a path (/) to '
-                "avoid accidental conflicts with other finalizer writers"
-            )
 
 
 def _validate_common(metadata: Object, *, namespaced: bool, name_check: names.NameCheck) -> Iterator[FieldError]:
