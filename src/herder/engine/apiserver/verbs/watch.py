@@ -15,7 +15,7 @@ from herder.engine.apiserver.options import ListOptions, list_options, revision_
 from herder.engine.apiserver.scope import Call
 from herder.engine.apiserver.selection import Selection
 from herder.engine.client.wire import Response
-from herder.engine.meta.errors import Expired
+from herder.engine.meta.errors import Expired, StatusError
 from herder.engine.store import Compacted, Event, Overflow, Record, Watch
 
 _BOOKMARK_SECONDS = 60.0
@@ -80,6 +80,8 @@ class _Stream:
                 yield chunk
             async for chunk in self._follow(self._watch):
                 yield chunk
+        except StatusError as error:  # a conversion that failed: the client is told, and lists again
+            yield self._writer.error(error)
         finally:
             if self._watch is not None:
                 self._watch.close()
