@@ -74,6 +74,9 @@ func (c *client) do(ctx context.Context, method, path string, body []byte) (*htt
 	must(err)
 	request.Header.Set("Accept", "application/json")
 	request.Header.Set("Content-Type", "application/json")
+	if method == "PATCH" {
+		request.Header.Set("Content-Type", "application/merge-patch+json")
+	}
 	return c.http.Do(request)
 }
 
@@ -94,7 +97,7 @@ func (c *client) write() map[string]any {
 				}
 				method, path := "POST", collection
 				if *mode == "update" {
-					method, path = "PUT", fmt.Sprintf("%s/thing-%06d", collection, *first+i)
+					method, path = "PATCH", fmt.Sprintf("%s/thing-%06d", collection, *first+i)
 				}
 				at := time.Now()
 				response, err := c.do(context.Background(), method, path, object(*first+i, payload))
@@ -152,12 +155,13 @@ func (c *client) list() map[string]any {
 func (c *client) watch(config *rest.Config) map[string]any {
 	var ready, done sync.WaitGroup
 	var delivered atomic.Int64
+	from := c.revision()
 	for range *watchers {
 		ready.Add(1)
 		done.Add(1)
 		go func() {
 			defer done.Done()
-			response, err := separate(config).do(context.Background(), "GET", collection+"?watch=true&resourceVersion=0", nil)
+			response, err := separate(config).do(context.Background(), "GET", collection+"?watch=true&resourceVersion="+from, nil)
 			must(err)
 			ready.Done()
 			lines := bufio.NewReaderSize(response.Body, 1<<16)
@@ -181,6 +185,17 @@ func (c *client) watch(config *rest.Config) map[string]any {
 		"events": float64(*count) / took, "deliveries": float64(delivered.Load()) / took, "seconds": took,
 		"missing": int64(*watchers)*int64(*count) - delivered.Load(), "failed": written["failed"],
 	}
+}
+
+func (c *client) revision() string {
+	response, err := c.do(context.Background(), "GET", collection+"?limit=1", nil)
+	must(err)
+	defer response.Body.Close()
+	var list struct {
+		Metadata struct{ ResourceVersion string }
+	}
+	must(json.NewDecoder(response.Body).Decode(&list))
+	return list.Metadata.ResourceVersion
 }
 
 func separate(config *rest.Config) *client {

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def command() -> None:
     """Show it working: an API server, a controller, a rolling change, a clean end."""
     from herder.cli.logs import configure
-    from herder.cli.up import run_loop
+    from herder.cli.process import run_loop
 
     configure(level="warning")
     with tempfile.TemporaryDirectory(prefix="herder-demo-") as directory:

@@ -4,22 +4,41 @@ from __future__ import annotations
 
 import logging
 import sys
+from datetime import UTC, datetime
+from typing import Any
+
+COLOURS = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "DEBUG": "\x1b[2m"}
 
 
 def configure(*, level: str = "info") -> None:
-    import structlog
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(TerminalFormatter() if sys.stderr.isatty() else JsonFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
 
-    on_terminal = sys.stderr.isatty()
-    renderer = structlog.dev.ConsoleRenderer() if on_terminal else structlog.processors.JSONRenderer()
-    processors: list[structlog.typing.Processor] = [
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    if not on_terminal:
-        processors.append(structlog.processors.format_exc_info)
-    structlog.configure(
-        processors=[*processors, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
+
+class JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        import msgspec
+
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            "logger": record.name.removeprefix("herder."),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info and record.exc_info[0] is not None:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+class TerminalFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S")
+        fields = " ".join(f"{key}={value}" for key, value in getattr(record, "fields", {}).items())
+        colour = COLOURS.get(record.levelname, "")
+        line = f"{at} {colour}{record.getMessage()}{chr(27) + '[0m' if colour else ''}  {fields}".rstrip()
+        if record.exc_info and record.exc_info[0] is not None:
+            line += "\n" + self.formatException(record.exc_info)
+        return line

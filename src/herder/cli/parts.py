@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import os
 import secrets
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from herder.api.guards import GUARDS
 from herder.api.settings import SETTING, Settings
+from herder.cli.process import wall_clock
 from herder.engine.client.client import Client
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.cache import Cache, Key
@@ -20,10 +19,6 @@ from herder.engine.runtime.effects import Performer
 from herder.engine.runtime.informer import Informer
 from herder.engine.runtime.manager import Manager
 from herder.engine.runtime.metrics import Metrics
-
-
-def wall_clock() -> datetime:
-    return datetime.now(UTC)
 
 
 def controllers(*, example: bool) -> list[Controller]:
@@ -75,14 +70,3 @@ class WatchedSettings:
 
 def settings_from(flags: Mapping[str, str], objects: Any) -> Settings:
     return Settings(flags=flags, environment=os.environ, objects=objects)
-
-
-async def until_stopped(stop: asyncio.Event, *work: asyncio.Task[Any]) -> None:
-    """Wait for the signal, or for the first of the tasks to end, which is a failure it raises."""
-    waiting = asyncio.ensure_future(stop.wait())
-    try:
-        done, _ = await asyncio.wait([waiting, *work], return_when=asyncio.FIRST_COMPLETED)
-        for task in done - {waiting}:
-            task.result()
-    finally:
-        waiting.cancel()

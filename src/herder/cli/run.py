@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 
 import click
@@ -13,6 +12,7 @@ import click
 from herder.cli import parts
 from herder.cli.logs import configure
 from herder.cli.places import kubeconfig_option, kubeconfig_path, split_listen
+from herder.cli.process import run_loop, stop_signal, until_stopped, wall_clock
 from herder.engine.client import kubeconfig as kubeconfigs
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import StatusError
@@ -38,7 +38,7 @@ def command(
     listen = split_listen(metrics_listen) if metrics_listen else None
     try:
         connection = kubeconfigs.in_cluster() if in_cluster else kubeconfigs.load(kubeconfig_path(kubeconfig))
-        asyncio.run(_run(connection, namespace, listen, example))
+        run_loop(_run(connection, namespace, listen, example))
     except (StatusError, kubeconfigs.KubeconfigError) as error:
         raise click.ClickException(str(error)) from error
 
@@ -55,9 +55,7 @@ async def _run(
     from herder.engine.runtime.election import LeaderElection
     from herder.engine.runtime.metrics import Metrics
 
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stop = stop_signal()
     client = Client(HttpTransport(connection))
     metrics = Metrics()
     identity = f"{socket.gethostname()}_{os.getpid()}_{os.urandom(4).hex()}"
@@ -81,14 +79,12 @@ async def _run(
 
     def election() -> LeaderElection:
         own = Client(HttpTransport(connection))
-        return LeaderElection(
-            own, name="herder-controllers", namespace=namespace, identity=identity, clock=parts.wall_clock
-        )
+        return LeaderElection(own, name="herder-controllers", namespace=namespace, identity=identity, clock=wall_clock)
 
     serving = await serve(metrics.render, *listen) if listen else None
     leading = asyncio.ensure_future(lead_beside(election, lead))
     try:
-        await parts.until_stopped(stop, leading)
+        await until_stopped(stop, leading)
         if not stop.is_set():
             raise click.ClickException("the lease was lost; another replica leads now")
     finally:

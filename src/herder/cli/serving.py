@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 from pathlib import Path
 from typing import Any
 
-from herder.cli import parts
+from herder.cli.process import spare_the_collector, until_stopped, wall_clock
 from herder.engine.apiserver.http import HttpFront
 from herder.engine.apiserver.inprocess import InProcess
 from herder.engine.apiserver.pki import Pki
@@ -34,20 +35,22 @@ class Serving:
     async def start(self) -> None:
         """Ready when this returns: the kubeconfig is written last."""
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        now = parts.wall_clock()
         hosts = tuple(dict.fromkeys((*self._advertise, self._host)))
-        pki = Pki.load_or_create(self._directory / "pki", now=now, hosts=hosts)
-        self.server: ApiServer = await assemble(self._directory, clock=parts.wall_clock, entropy=os.urandom, pki=pki)
+        pki = Pki.load_or_create(self._directory / "pki", now=wall_clock(), hosts=hosts)
+        self.server: ApiServer = await assemble(self._directory, clock=wall_clock, entropy=os.urandom, pki=pki)
         self._front = HttpFront(self.server)
         host, port = await self._front.listen(self._host, self._port, pki.server_context())
         shown = self._advertise[0] if self._advertise else "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104
         self.url = f"https://[{shown}]:{port}" if ":" in shown else f"https://{shown}:{port}"
         self.client = Client(InProcess(self.server, CONTROLLERS))
         self._write_kubeconfig(pki)
+        spare_the_collector()
         self._tasks.append(asyncio.ensure_future(self._control()))
 
     async def _control(self) -> None:
         """Our own kinds, then the controllers. Requests are answered meanwhile."""
+        # Loaded beside the first requests rather than before them.
+        parts = await asyncio.to_thread(importlib.import_module, "herder.cli.parts")
         from herder.cli.install import install
 
         watched = parts.WatchedSettings(self.client)
@@ -59,7 +62,7 @@ class Serving:
             await parts.make_manager(self.client, settings, example=self._example).run()
 
     async def until(self, stop: asyncio.Event) -> None:
-        await parts.until_stopped(stop, *self._tasks)
+        await until_stopped(stop, *self._tasks)
 
     async def stop(self) -> None:
         """Controllers first, then no more requests, then the store."""

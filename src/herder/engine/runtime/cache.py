@@ -13,11 +13,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
+import structlog
 
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.meta.selectors import LabelSelector
 
+log = structlog.get_logger(__name__)
+
 DECODED_KEPT = 2048
+GONE_KEPT = 4096
+FOREVER = float("inf")
 
 Indexer = Callable[[Object], Iterable[str]]
 
@@ -44,7 +49,16 @@ class Entry:
         self.revision = int(meta.get("resourceVersion") or 0)
         self.uid: str = meta.get("uid", "")
         self.labels: dict[str, str] = meta.get("labels") or {}
-        self.indexed = {name: tuple(values) for name, index in indexers.items() if (values := index(obj))}
+        self.indexed = {name: values for name, index in indexers.items() if (values := _indexed(name, index, obj))}
+
+
+def _indexed(name: str, index: Indexer, obj: Object) -> tuple[str, ...]:
+    """An object that an indexer cannot read is in no index; it must not keep the others from being seen."""
+    try:
+        return tuple(index(obj))
+    except Exception as error:
+        log.error("indexer failed", index=name, name=str(key_of(obj)), exc_info=error)
+        return ()
 
 
 _decode = msgspec.json.Decoder().decode
@@ -67,7 +81,9 @@ class Cache:
         self._entries: dict[Key, Entry] = {}
         self._by_namespace: dict[str, dict[Key, None]] = {}
         self._indexes: dict[str, dict[str, dict[Key, None]]] = {name: {} for name in self._indexers}
-        self._gone: set[str] = set()  # uids we deleted and whose DELETED event is still on its way
+        # Revision as of which each of the last removed objects was gone, by uid. Answers and events overtake one
+        # another: without this, the answer to a write that comes in after the DELETED event would revive the object.
+        self._gone: OrderedDict[str, float] = OrderedDict()
         self._decoded: OrderedDict[Key, Object] = OrderedDict()
 
     def add_indexer(self, name: str, index: Indexer) -> None:
@@ -129,23 +145,21 @@ class Cache:
     def upsert(self, obj: Object, encoded: bytes | None = None) -> Change | None:
         """Take in a newer state of an object; None where it was not newer."""
         key = key_of(obj)
-        if obj["metadata"].get("uid", "") in self._gone:
+        revision = int(obj["metadata"].get("resourceVersion") or 0)
+        if revision <= self._gone.get(obj["metadata"].get("uid", ""), -1):
             return None
         old = self._entries.get(key)
-        revision = int(obj["metadata"].get("resourceVersion") or 0)
-        if old is not None and old.revision >= revision and old.uid == obj["metadata"].get("uid", ""):
+        if old is not None and old.revision >= revision:
             return None
         before = self.get(key) if old is not None else None
         self._put(key, Entry(encoded if encoded is not None else encode(obj), obj, self._indexers))
         return Change(key, before, obj)
 
     def remove(self, obj: Object) -> Change | None:
-        """A DELETED event, or a relist without the object."""
+        """A DELETED event."""
         key = key_of(obj)
         uid = obj["metadata"].get("uid", "")
-        if uid in self._gone:
-            self._gone.discard(uid)
-            return None
+        self._bury(uid, int(obj["metadata"].get("resourceVersion") or 0))
         entry = self._entries.get(key)
         if entry is None or (uid and entry.uid != uid):
             return None
@@ -153,26 +167,31 @@ class Cache:
 
     def forget(self, key: Key, uid: str) -> Change | None:
         """We deleted the object and the server said that it is gone; its event will find nothing to do."""
+        self._bury(uid, FOREVER)
         entry = self._entries.get(key)
         if entry is None or entry.uid != uid:
             return None
-        self._gone.add(uid)
         return self._drop(key)
 
     def replace(self, objects: Iterable[tuple[Object, bytes]], revision: int) -> list[Change]:
         """A fresh list as of `revision`: the differences, each as one change. What we wrote later stays."""
-        seen: dict[Key, str] = {}
+        seen: set[Key] = set()
         changes: list[Change] = []
         for obj, encoded in objects:
-            seen[key_of(obj)] = obj["metadata"].get("uid", "")
+            seen.add(key_of(obj))
             change = self.upsert(obj, encoded)
             if change is not None:
                 changes.append(change)
-        for key in [key for key, entry in self._entries.items() if key not in seen and entry.revision <= revision]:
+        left = [(key, e.uid) for key, e in self._entries.items() if key not in seen and e.revision <= revision]
+        for key, uid in left:
+            self._bury(uid, revision)
             changes.append(self._drop(key))
-        # Only what the list still showed can have a DELETED event to come.
-        self._gone &= set(seen.values())
         return changes
+
+    def _bury(self, uid: str, revision: float) -> None:
+        self._gone[uid] = max(revision, self._gone.pop(uid, 0))
+        if len(self._gone) > GONE_KEPT:
+            self._gone.popitem(last=False)
 
     def _put(self, key: Key, entry: Entry) -> None:
         self._unindex(key)

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-import structlog
-
+from herder.engine.logs import get_logger
 from herder.engine.meta.errors import AlreadyExists, Conflict, StatusError
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.cache import Change, Indexer, Key, controller_uid
@@ -18,7 +17,7 @@ from herder.engine.runtime.queue import WorkQueue
 from herder.engine.runtime.triggers import Watches, any_change, itself
 from herder.engine.runtime.view import View
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 REFUSED_RETRY_SECONDS = 30.0
 

@@ -12,13 +12,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import structlog
-
 from herder.engine.client.client import Client
+from herder.engine.logs import get_logger
 from herder.engine.meta.errors import AlreadyExists, Conflict, NotFound, StatusError
 from herder.engine.meta.kinds import GroupVersionResource, Object
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LEASES = GroupVersionResource("coordination.k8s.io", "v1", "leases")
 

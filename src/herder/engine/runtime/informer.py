@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import structlog
-
 from herder.engine.client.client import Client
+from herder.engine.logs import get_logger
 from herder.engine.meta.errors import BadRequest, Expired, Invalid, NotFound, StatusError
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.cache import Cache, Change, encode
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 RETRY_FIRST, RETRY_LIMIT = 0.2, 30.0
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"

@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
-import structlog
-
 from herder.engine.client.client import Client
+from herder.engine.logs import get_logger
 from herder.engine.meta.kinds import Kind
 from herder.engine.runtime.cache import Cache, Change, Key
 from herder.engine.runtime.carrying import Carrier, Guard
@@ -21,7 +20,7 @@ from herder.engine.runtime.remote import Connect, Remotes
 from herder.engine.runtime.tasks import Tasks
 from herder.engine.runtime.view import View
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 STOP_SECONDS = 10.0
 

@@ -121,8 +121,8 @@ class WorkQueue(Generic[K]):
         self._due.pop(key, None)
 
     async def take(self) -> K:
-        """The next key; raises CancelledError to the worker when the queue is closed."""
-        while not self._queued:
+        """The next key; raises CancelledError to the worker when the queue is closed, whatever still waits in it."""
+        while self._closed or not self._queued:
             if self._closed:
                 raise asyncio.CancelledError
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

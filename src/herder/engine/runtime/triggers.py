@@ -75,8 +75,6 @@ class Watches:
     keys: KeysOf | None = None  # None: read only, its changes set nothing off
     when: Matters = any_change
     priority: int = NORMAL
-    namespace: str = ""
-    labels: str = ""
 
     def affected(self, change: Change) -> list[Key]:
         if self.keys is None or not self.when(change):

@@ -9,8 +9,6 @@ import asyncio
 from collections.abc import Callable
 from datetime import datetime
 
-import structlog
-
 from herder.engine.apiserver.collectors.accounts import AccountCollector, IssueToken
 from herder.engine.apiserver.collectors.expiry import EventExpiry
 from herder.engine.apiserver.collectors.garbage import GarbageCollector
@@ -18,9 +16,10 @@ from herder.engine.apiserver.collectors.hands import Hands
 from herder.engine.apiserver.collectors.namespaces import NamespaceCollector
 from herder.engine.apiserver.resources import Registry
 from herder.engine.client.wire import Transport, User
+from herder.engine.logs import get_logger
 from herder.engine.store import Event, Overflow, Store
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 Act = Callable[[User], Transport]
 

@@ -7,15 +7,15 @@ import base64
 from collections.abc import Callable
 
 import msgspec
-import structlog
 
 from herder.engine.apiserver.collectors.graph import Node
 from herder.engine.apiserver.collectors.hands import Hands
+from herder.engine.logs import get_logger
 from herder.engine.meta.errors import AlreadyExists, Conflict, Forbidden, NotFound, StatusError
 from herder.engine.meta.kinds import GroupVersionResource, Object
 from herder.engine.store import Event, Key
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 ACCOUNTS = GroupVersionResource("", "v1", "serviceaccounts")
 CONFIG_MAPS = GroupVersionResource("", "v1", "configmaps")

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 
-import structlog
-
 from herder.engine.apiserver.collectors.graph import FOREGROUND, ORPHAN, Node, Owner, OwnershipGraph, without
 from herder.engine.apiserver.collectors.hands import Hands
+from herder.engine.logs import get_logger
 from herder.engine.meta.errors import Conflict, NotFound, StatusError
 from herder.engine.meta.kinds import GroupKind, Object
 from herder.engine.store import Event, Key
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 WORKERS = 16
 RETRY_SECONDS = 0.5

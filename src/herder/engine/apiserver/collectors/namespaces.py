@@ -6,15 +6,14 @@ import asyncio
 from collections.abc import Callable
 from datetime import datetime
 
-import structlog
-
 from herder.engine.apiserver.collectors.graph import Node
 from herder.engine.apiserver.collectors.hands import Hands
+from herder.engine.logs import get_logger
 from herder.engine.meta.errors import Conflict, NotFound, StatusError
 from herder.engine.meta.kinds import GroupVersionResource, Object
 from herder.engine.store import Event, Key
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 NAMESPACES = GroupVersionResource("", "v1", "namespaces")
 RETRY_SECONDS = 1.0

@@ -1,0 +1,49 @@
+"""What a long-running command does around its work: the clock, the event loop, the collector, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from typing import Any
+
+
+def wall_clock() -> datetime:
+    return datetime.now(UTC)
+
+
+def run_loop(work: Coroutine[Any, Any, None]) -> None:
+    """On uvloop where it is installed: a third less time for each request."""
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(work)
+    else:
+        uvloop.run(work)
+
+
+def spare_the_collector() -> None:
+    """Called when start-up is done: what exists now lives as long as the process, and most of what comes is freed by
+    counting references. Walking all of it again and again would cost a pause of tens of milliseconds each time."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+
+def stop_signal() -> asyncio.Event:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+async def until_stopped(stop: asyncio.Event, *work: asyncio.Task[Any]) -> None:
+    """Wait for the signal, or for the first of the tasks to end, which is a failure it raises."""
+    waiting = asyncio.ensure_future(stop.wait())
+    try:
+        done, _ = await asyncio.wait([waiting, *work], return_when=asyncio.FIRST_COMPLETED)
+        for task in done - {waiting}:
+            task.result()
+    finally:
+        waiting.cancel()

@@ -1,0 +1,45 @@
+"""Structured logs over the standard library: an event in words, and what belongs to it as fields.
+
+    log = get_logger(__name__)
+    log.warning("guard refuses", controller="machine", key="default/a")
+
+Records travel through `logging`, so a program that embeds us sees them like any other; the command line gives them
+one JSON line each.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+
+class Logger:
+    __slots__ = ("_logger",)
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(name)
+
+    def debug(self, event: str, **fields: Any) -> None:
+        self._log(logging.DEBUG, event, fields)
+
+    def info(self, event: str, **fields: Any) -> None:
+        self._log(logging.INFO, event, fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        self._log(logging.WARNING, event, fields)
+
+    def error(self, event: str, **fields: Any) -> None:
+        self._log(logging.ERROR, event, fields)
+
+    def exception(self, event: str, **fields: Any) -> None:
+        """An error with the traceback of the exception that is being handled."""
+        self._log(logging.ERROR, event, {"exc_info": True, **fields})
+
+    def _log(self, level: int, event: str, fields: dict[str, Any]) -> None:
+        if self._logger.isEnabledFor(level):
+            failure = fields.pop("exc_info", None)
+            self._logger.log(level, event, exc_info=failure, extra={"fields": fields})
+
+
+def get_logger(name: str) -> Logger:
+    return Logger(name)
