@@ -24,6 +24,18 @@ from tests.support.embedded import Embedded
 from tests.support.kube import RealKube
 from tests.support.peers import peer
 
+CONTROLLERS = (
+    "clusterrole-aggregation-controller",
+    "garbage-collector-controller",
+    "namespace-controller",
+    "resourcequota-controller",
+    "root-ca-certificate-publisher-controller",
+    "service-cidr-controller",
+    "serviceaccount-controller",
+    "serviceaccount-token-controller",
+)
+"""What the embedded server does by itself; workloads stay as they were written, on both engines."""
+
 
 @dataclass(frozen=True)
 class Engine:
@@ -70,11 +82,11 @@ def embedded_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine
 
 @pytest.fixture(scope="session")
 def real_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """With a controller-manager: garbage collection, namespaces and service accounts are its work there."""
+    """With a controller-manager for what is its work there: garbage collection, namespaces, service accounts."""
     if running := os.environ.get("HERDER_TEST_REAL"):
         yield Engine("real", Path(running))
         return
-    with RealKube(tmp_path_factory.mktemp("real"), controller_manager=True) as kube:
+    with RealKube(tmp_path_factory.mktemp("real"), controller_manager=True, controllers=CONTROLLERS) as kube:
         yield Engine("real", kube.kubeconfig)
 
 

@@ -96,9 +96,16 @@ class RealKube:
     """etcd and kube-apiserver, and the controller-manager where garbage collection or tokens are wanted."""
 
     def __init__(
-        self, directory: Path, *, controller_manager: bool = False, fsync: bool = False, flags: tuple[str, ...] = ()
+        self,
+        directory: Path,
+        *,
+        controller_manager: bool = False,
+        controllers: tuple[str, ...] = ("*",),
+        fsync: bool = False,
+        flags: tuple[str, ...] = (),
     ) -> None:
         self.directory = directory
+        self.controllers = controllers
         self.wants_controller_manager = controller_manager
         self.fsync = fsync
         self.flags = flags
@@ -191,6 +198,7 @@ class RealKube:
             f"--kubeconfig={path}",
             f"--root-ca-file={pki.path}",
             f"--service-account-private-key-file={self.service_account_key}",
+            f"--controllers={','.join(self.controllers)}",
             "--use-service-account-credentials=false",
             "--leader-elect=false",
             "--bind-address=127.0.0.1",
