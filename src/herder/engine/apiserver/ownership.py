@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from herder.engine.apiserver.options import WriteOptions
+from herder.engine.apiserver.reset_fields import reset_fields
 from herder.engine.apiserver.resources import Resource
 from herder.engine.apiserver.scope import Call
-from herder.engine.meta.errors import BadRequest, InternalError
+from herder.engine.apiserver.stored import copied, encode
+from herder.engine.meta.errors import BadRequest
 from herder.engine.meta.kinds import Object
 from herder.engine.patch.managed import (
     InvalidManagedFields,
@@ -20,8 +22,10 @@ from herder.engine.patch.managed import (
 
 if TYPE_CHECKING:
     from herder.engine.patch.typed import TypeRef
+    from herder.engine.patch.versions import Convert
 
 _MAX_MANAGER = 128
+_Answer = TypeVar("_Answer")
 
 
 def manager_name(call: Call, options: WriteOptions) -> str:
@@ -45,32 +49,24 @@ def types_of(resource: Resource) -> Callable[[str], TypeRef | None]:
     return type_of
 
 
-def reset_fields(call: Call, subresource: str, *objects: Object | None) -> dict[str, object] | None:
-    """What this endpoint ignores, and so nobody comes to own through it, as FieldsV1."""
-    if not (call.version.status and call.resource.strategy.has_status):
-        return None
-    if not subresource:
-        return {"f:status": {}}
-    if subresource != "status":
-        return None
-    kept = ("apiVersion", "kind", "status") if call.resource.custom else ("apiVersion", "kind", "metadata", "status")
-    names = {"spec", *(name for obj in objects for name in obj or ())}
-    return {f"f:{name}": {} for name in names if name not in kept}
-
-
-def track(call: Call, obj: Object, old: Object | None, options: WriteOptions, subresource: str = "") -> None:
+async def track(call: Call, obj: Object, old: Object | None, options: WriteOptions, subresource: str = "") -> None:
     """Set the managedFields that this write leads to, in place."""
-    entries = track_update(
-        obj,
-        old,
-        manager=manager_name(call, options),
-        api_version=call.api_version,
-        now=call.parts.clock(),
-        type_of=types_of(call.resource),
-        subresource=subresource,
-        reset=reset_fields(call, subresource, obj, old),
-    )
-    put_entries(obj, entries)
+    now = call.parts.clock()
+
+    def tracked(convert: Convert | None) -> list[Object]:
+        return track_update(
+            obj,
+            old,
+            manager=manager_name(call, options),
+            api_version=call.api_version,
+            now=now,
+            type_of=types_of(call.resource),
+            subresource=subresource,
+            convert=convert,
+            reset=reset_fields(call.resource, call.version, subresource),
+        )
+
+    put_entries(obj, await _with_conversions(call, tracked))
 
 
 def put_entries(obj: Object, entries: list[Object]) -> None:
@@ -80,33 +76,77 @@ def put_entries(obj: Object, entries: list[Object]) -> None:
         obj["metadata"].pop("managedFields", None)
 
 
-def applied(call: Call, live: Object | None, given: Any, options: WriteOptions, subresource: str = "") -> Object:
+async def applied(call: Call, live: Object | None, given: Any, options: WriteOptions, subresource: str = "") -> Object:
     """The object after server-side apply of `given`."""
     if given is not None and not isinstance(given, dict):
         raise BadRequest("error decoding YAML: the applied configuration is not an object")
-    return apply(
-        live,
-        given or {},
-        manager=options.field_manager,
-        force=bool(options.force),
-        api_version=call.api_version,
-        now=call.parts.clock(),
-        type_of=types_of(call.resource),
-        subresource=subresource,
-        kind=call.resource.kind,
-        reset=reset_fields(call, subresource, given, live),
-    )
+    now = call.parts.clock()
+
+    def merged(convert: Convert | None) -> Object:
+        return apply(
+            live,
+            given or {},
+            manager=options.field_manager,
+            force=bool(options.force),
+            api_version=call.api_version,
+            now=now,
+            type_of=types_of(call.resource),
+            subresource=subresource,
+            kind=call.resource.kind,
+            convert=convert,
+            reset=reset_fields(call.resource, call.version, subresource),
+        )
+
+    return await _with_conversions(call, merged)
 
 
-def check_after_admission(obj: Object, before: list[Object] | None) -> None:
-    """A webhook that broke the managedFields is at fault, not the caller; what it broke is put back."""
+class _Unconverted(Exception):
+    """An object is needed in another version."""
+
+    def __init__(self, obj: Object, api_version: str) -> None:
+        super().__init__(api_version)
+        self.obj = obj
+        self.api_version = api_version
+
+
+async def _with_conversions(call: Call, run: Callable[[Convert | None], _Answer]) -> _Answer:
+    """What `run` answers, given objects in the versions that their managers last wrote.
+
+    `run` is pure, and conversion may need a webhook: where it asks for an object in another version it is stopped,
+    the object converted, and it runs again. Few objects have managers of several versions, and then of two or three.
+    """
+    resource = call.resource
+    if resource.convert is None or resource.convert_renames:
+        return run(None)
+    known: dict[tuple[bytes, str], Object] = {}
+
+    def convert(obj: Object, api_version: str) -> Object:
+        found = known.get((encode(obj), api_version))
+        if found is None:
+            raise _Unconverted(obj, api_version)
+        return found
+
+    while True:
+        try:
+            return run(convert)
+        except _Unconverted as needed:
+            (found,) = await resource.convert([copied(needed.obj)], needed.api_version)
+            known[encode(needed.obj), needed.api_version] = found
+
+
+def check_after_admission(call: Call, obj: Object, before: list[Object] | None) -> None:
+    """What a webhook broke of the managedFields is put back, and the caller told."""
     entries = obj["metadata"].get("managedFields")
     if entries is before or entries == before:
         return
     try:
         validate_managed_fields(entries or [])
     except InvalidManagedFields as error:
-        raise InternalError(f"invalid managedFields after mutating admission: {error}") from None
+        put_entries(obj, before or [])
+        call.warn(
+            ".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated "
+            f"mutating admission controller; please fix your requests: {error}"
+        )
 
 
 __all__ = ["applied", "check_after_admission", "keep_times_of_noop", "manager_name", "put_entries", "track", "types_of"]

@@ -120,6 +120,7 @@ class Resource:
     stored_as: GroupResource | None = None
     # Between versions: (objects, wanted apiVersion) -> objects. None: only apiVersion changes.
     convert: Callable[[Sequence[Object], str], Awaitable[list[Object]]] | None = None
+    convert_renames: bool = False  # all that `convert` does is rename, and drop what the other version does not know
     # Objects stored before this revision were written under another schema: `reshape` makes them, in place, what
     # the schema of the version that they are stored in says now.
     reshaped_before: int = 0

@@ -48,7 +48,7 @@ def qualified_name(value: str) -> list[str]:
     prefix, slash, name = value.rpartition("/")
     if "/" in prefix:
         return [
-            "a qualified name "
+            "a valid label key "
             + _explained("must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
                          "alphanumeric character", ("MyName", "my.name", "123-abc"),
                          "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")

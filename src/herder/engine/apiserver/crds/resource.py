@@ -48,6 +48,7 @@ def resource_from_crd(crd: Object, *, webhooks: WebhookCaller | None = None, res
         ),
         custom=True,
         convert=_conversion(spec, models, webhooks),
+        convert_renames=not _by_webhook(spec, webhooks),
         reshaped_before=reshaped_before,
         reshape=_reshaper(models),
     )
@@ -130,9 +131,11 @@ def _reshaper(models: Mapping[str, CustomModel]) -> Callable[[Object], None]:
 def _conversion(spec: Object, models: Mapping[str, CustomModel], webhooks: WebhookCaller | None) -> Conversion | None:
     if len(models) == 1:
         return None
-    conversion = spec.get("conversion") or {}
-    if conversion.get("strategy") == "Webhook" and webhooks is not None:
-        convert: Convert = WebhookConversion(conversion["webhook"], webhooks)
-    else:
-        convert = rename
+    convert: Convert = rename
+    if webhooks is not None and _by_webhook(spec, webhooks):
+        convert = WebhookConversion(spec["conversion"]["webhook"], webhooks)
     return Conversion(convert, models)
+
+
+def _by_webhook(spec: Object, webhooks: WebhookCaller | None) -> bool:
+    return webhooks is not None and (spec.get("conversion") or {}).get("strategy") == "Webhook"

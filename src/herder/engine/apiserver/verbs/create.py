@@ -40,7 +40,7 @@ async def create(call: Call) -> Response:
     without_repeated_owners(call, obj)
     default(call, obj)
     drop_status(call, obj)
-    track(call, obj, None, options)
+    await track(call, obj, None, options)
     made = await create_object(call, obj, options)
     return await object_response(call, made, 201)
 
@@ -51,7 +51,7 @@ async def _answer_virtual(call: Call, options: WriteOptions) -> Response:
     obj = decode_object(call, options)
     metadata_of(obj)
     default(call, obj)
-    track(call, obj, None, options)
+    await track(call, obj, None, options)
     asked = VirtualCall(
         user=call.user,
         namespace=call.info.namespace,
@@ -93,7 +93,7 @@ async def create_object(call: Call, obj: Object, options: WriteOptions) -> Recor
     managers = obj["metadata"].get("managedFields")
     await call.parts.admission.admit(attributes)
     obj = attributes.obj if attributes.obj is not None else obj
-    check_after_admission(obj, managers)
+    check_after_admission(call, obj, managers)
     without_repeated_owners(call, obj, after_admission=True)
 
     metadata = metadata_of(obj)

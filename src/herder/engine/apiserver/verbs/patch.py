@@ -59,7 +59,7 @@ def _apply(call: Call, options: WriteOptions) -> Callable[[Object | None], Await
     body = read_applied(call.request, call, options)
 
     async def make(live: Object | None) -> Object:
-        obj = applied(call, live, body.value, options, call.info.subresource)
+        obj = await applied(call, live, body.value, options, call.info.subresource)
         obj, _ = call.version.model.decode(obj)
         return _settled(call, obj)
 
@@ -116,7 +116,9 @@ def _decoded(call: Call, obj: Any, body: Body, options: WriteOptions) -> Object:
         check_kind(call, obj, call.kind)
         decoded, unknown = call.version.model.decode(obj)
     except BadRequest as error:
-        raise _blame(obj, error.message) from None
+        kind = call.kind
+        told = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
+        raise _blame(obj, error.message.removeprefix(told)) from None
     prefix = "json patch " if isinstance(body.value, list) else ""
     complaints = [*(prefix + duplicate for duplicate in body.duplicates), *unknown]
     if complaints and options.field_validation == "Strict":

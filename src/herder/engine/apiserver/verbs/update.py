@@ -135,7 +135,7 @@ async def _create_instead(call: Call, change: Change) -> Changed:
     wipe_system_fields(obj["metadata"])
     drop_status(call, obj)
     if change.tracks:
-        track(call, obj, None, change.options)
+        await track(call, obj, None, change.options)
     try:
         return Changed(await create_object(call, obj, change.options), created=True)
     except AlreadyExists:  # someone was faster: then it is an update
@@ -150,7 +150,7 @@ async def _change_current(call: Call, change: Change, current: Record) -> Change
     _check_revision(call, obj, current)
     keep_ignored_fields(call, obj, old, change.subresource)
     if change.tracks:
-        track(call, obj, old, change.options, change.subresource)
+        await track(call, obj, old, change.options, change.subresource)
 
     attributes = _attributes(call, change, obj, old)
     managers = metadata.get("managedFields")
@@ -158,7 +158,7 @@ async def _change_current(call: Call, change: Change, current: Record) -> Change
     if change.admitted is None:
         obj = attributes.obj if attributes.obj is not None else obj
     metadata = metadata_of(obj)
-    check_after_admission(obj, managers)
+    check_after_admission(call, obj, managers)
     without_repeated_owners(call, obj, after_admission=True)
     put_entries(obj, keep_times_of_noop(obj, old))
 
