@@ -28,6 +28,7 @@ from herder.engine.apiserver.auth.users import SUPERUSERS
 
 UID_OID = x509.ObjectIdentifier("1.3.6.1.4.1.57683.2")  # where a client certificate's subject carries a user's UID
 ADMIN = "kubernetes-admin"
+NODE_CLIENT = "kube-apiserver-kubelet-client"
 
 _CA_LIFE = timedelta(days=3650)
 _LEAF_LIFE = timedelta(days=365)
@@ -107,6 +108,18 @@ class Pki:
         # The ssl module takes a certificate chain from a file only; this one lives for as long as the call.
         with tempfile.NamedTemporaryFile(suffix=".pem") as bundle:
             bundle.write(self.serving.certificate_pem + self.serving.key_pem)
+            bundle.flush()
+            context.load_cert_chain(bundle.name)
+        return context
+
+    def node_client_context(self, *, now: datetime) -> ssl.SSLContext:
+        """TLS for calls to nodes: we show who we are; their certificates are of their own making, as kubelets' are."""
+        pair = self.client_certificate(NODE_CLIENT, (SUPERUSERS,), now=now)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        with tempfile.NamedTemporaryFile(suffix=".pem") as bundle:
+            bundle.write(pair.certificate_pem + pair.key_pem)
             bundle.flush()
             context.load_cert_chain(bundle.name)
         return context

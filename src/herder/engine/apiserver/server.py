@@ -21,6 +21,7 @@ from herder.engine.apiserver.auth.reviews import Reviews
 from herder.engine.apiserver.auth.token_request import TokenRequests
 from herder.engine.apiserver.auth.tokens import TokenIssuer, TokenVerifier
 from herder.engine.apiserver.bootstrap import bootstrap_objects
+from herder.engine.apiserver.builtin.subresources.kubelet import NodeLogs
 from herder.engine.apiserver.collectors import Collectors
 from herder.engine.apiserver.crds import CrdController, DefinitionStrategy
 from herder.engine.apiserver.inprocess import InProcess
@@ -38,6 +39,7 @@ __all__ = ["ApiServer", "assemble"]
 _ENCRYPTED = frozenset({"secrets"})
 _DEFINITIONS = GroupResource("apiextensions.k8s.io", "customresourcedefinitions")
 _SERVICE_ACCOUNTS = GroupResource("", "serviceaccounts")
+_PODS = GroupResource("", "pods")
 _HISTORY_SECONDS = 24 * 3600.0
 
 
@@ -66,7 +68,8 @@ async def assemble(
     authenticator = Authenticator(tokens=[verifier])
     authorizer = RbacAuthorizer(store)
 
-    registry = Registry(_resources(Reviews(authorizer, authenticator, verifier), TokenRequests(issuer)))
+    logs = NodeLogs(lambda: pki.node_client_context(now=clock()))
+    registry = Registry(_resources(Reviews(authorizer, authenticator, verifier), TokenRequests(issuer), logs))
     admission = Admission(store, authorizer, registry, clock=clock, entropy=entropy)
     definitions = CrdController(store, registry, clock=clock, webhooks=admission.client)
     definitions.load()
@@ -114,7 +117,7 @@ def _open_store(data_dir: Path | None, clock: Callable[[], datetime], inline: bo
     )
 
 
-def _resources(reviews: Reviews, token_requests: TokenRequests) -> list[Resource]:
+def _resources(reviews: Reviews, token_requests: TokenRequests, logs: NodeLogs) -> list[Resource]:
     """The built-in resources, with what other parts answer for them."""
     virtual = reviews.handlers()
     token = token_requests.subresource()
@@ -127,6 +130,9 @@ def _resources(reviews: Reviews, token_requests: TokenRequests) -> list[Resource
             resource = resource.with_strategy(DefinitionStrategy())
         elif name == _SERVICE_ACCOUNTS:
             resource = replace(resource, subresources={**resource.subresources, token.name: token})
+        elif name == _PODS:
+            log = replace(resource.subresources["log"], call=logs.log)
+            resource = replace(resource, subresources={**resource.subresources, "log": log})
         found.append(resource)
     return found
 

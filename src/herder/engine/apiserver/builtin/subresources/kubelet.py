@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import AsyncIterator
+import ssl
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -22,7 +23,24 @@ _NUMBERS = ("tailLines", "limitBytes", "sinceSeconds")
 _CHUNK = 64 * 1024
 
 
+class NodeLogs:
+    """The `log` subresource, by a server that proves to nodes who it is; its certificate is made when first needed."""
+
+    def __init__(self, tls: Callable[[], ssl.SSLContext]) -> None:
+        self._make = tls
+        self._tls: ssl.SSLContext | None = None
+
+    async def log(self, call: SubresourceRequest) -> Object | Response:
+        if self._tls is None:
+            self._tls = self._make()
+        return await _log(call, self._tls)
+
+
 async def log(call: SubresourceRequest) -> Object | Response:
+    return await _log(call, None)
+
+
+async def _log(call: SubresourceRequest, tls: ssl.SSLContext | None) -> Object | Response:
     pod = call.parent_or_404()
     container = _container(pod, call)
     query = _query(call)
@@ -30,7 +48,7 @@ async def log(call: SubresourceRequest) -> Object | Response:
     if not node:  # nobody runs it yet, so nothing was said
         return Response(status=204)
     url = f"{_kubelet_url(node, call)}/containerLogs/{call.namespace}/{call.name}/{quote(container)}"
-    return await _fetched(url, query)
+    return await _fetched(url, query, tls)
 
 
 def _container(pod: Object, call: SubresourceRequest) -> str:
@@ -94,13 +112,13 @@ def _bracketed(host: str) -> str:
         return host
 
 
-async def _fetched(url: str, query: Query) -> Response:
+async def _fetched(url: str, query: Query, tls: ssl.SSLContext | None) -> Response:
     import aiohttp
 
     # As the real server without a kubelet CA: the node was found in our own store, its certificate is its own.
     session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None, sock_connect=10))
     try:
-        answer = await session.get(f"{url}?{query}" if query.items else url, ssl=False)
+        answer = await session.get(f"{url}?{query}" if query.items else url, ssl=tls or False)
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         await session.close()
         raise InternalError(f"Get {url}: {error}") from None

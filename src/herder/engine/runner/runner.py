@@ -1,0 +1,236 @@
+"""The node as a whole: its Node object, the pods it takes and runs, and the endpoint that serves their logs."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import structlog
+
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import StatusError
+from herder.engine.meta.kinds import Object
+from herder.engine.runner.attempts import attempts_in
+from herder.engine.runner.binding import Binder
+from herder.engine.runner.environment import Commands
+from herder.engine.runner.following import Following, Name
+from herder.engine.runner.host import Host
+from herder.engine.runner.isolation import HostUser, detect
+from herder.engine.runner.kinds import CONFIG_MAPS, PODS, Clock
+from herder.engine.runner.node import MAX_PODS, Node
+from herder.engine.runner.pods import Pod
+from herder.engine.runner.recorder import Recorder
+
+log = structlog.get_logger(__name__)
+
+DEFAULT_NAME = "herder-runner"
+_RETRY = 5.0
+
+
+class RunnerError(Exception):
+    """The runner cannot start here; the text says what to change."""
+
+
+class Runner:
+    """`commands` is asked at each start of a container, so it may follow a setting that changes while running."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        work_dir: Path,
+        commands: Commands,
+        clock: Clock,
+        entropy: Callable[[int], bytes] = os.urandom,
+        name: str = DEFAULT_NAME,
+        api_server: str = "",
+        client_ca: bytes | None = None,
+        hidden: tuple[Path, ...] = (),
+        user: str = "nobody",
+        address: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
+        self._client = client
+        self._work_dir = work_dir
+        self._commands = commands
+        self._clock = clock
+        self._name = name
+        self._service = service_variables(api_server)
+        self._client_ca = client_ca
+        self._hidden = (work_dir, *hidden)
+        self._user = user
+        self._address = address
+        self._port = port
+        self._recorder = Recorder(client, component="herder-runner", clock=clock, entropy=entropy, host=name)
+        self._following = Following(client, PODS, self._seen, fields=f"spec.nodeName={name}")
+        self._pods: dict[Name, Pod] = {}
+        self._workers: set[asyncio.Task[None]] = set()
+        self._host: Host | None = None
+        self.ready = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until cancelled; containers that run then go on, and are found again by the next runner."""
+        lock = self._take_work_dir()
+        try:
+            self._host = await self._look_around()
+            kubelet_port, stop_serving = await self._serve()
+            node = Node(
+                self._client,
+                self._name,
+                address=self._address,
+                port=kubelet_port,
+                clock=self._clock,
+                isolation=self._host.isolation.describe(),
+                capacity_pods=MAX_PODS if self._host.isolation.side_by_side else 1,
+            )
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._recorder.run())
+                    tasks.create_task(node.run())
+                    await node.registered.wait()
+                    tasks.create_task(self._following.run())
+                    await self._following.synced.wait()
+                    self._sweep()
+                    tasks.create_task(Binder(self._client, self._name, self._recorder).run())
+                    self.ready.set()
+            finally:
+                await self._stop_workers()
+                await stop_serving()
+        finally:
+            os.close(lock)
+
+    # --- starting -------------------------------------------------------------------------------------------------
+
+    def _take_work_dir(self) -> int:
+        self._work_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(self._work_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise RunnerError(f"{self._work_dir} belongs to a runner that is still there") from None
+        return lock
+
+    async def _look_around(self) -> Host:
+        try:
+            user = HostUser.named(self._user)
+        except KeyError:
+            raise RunnerError(f'no user "{self._user}" on this host to run containers as') from None
+        isolation = await detect(self._work_dir, user)
+        if not isolation.side_by_side:
+            log.warning(isolation.describe())
+        return Host(
+            client=self._client,
+            name=self._name,
+            address=self._address,
+            work_dir=self._work_dir,
+            commands=self._commands,
+            clock=self._clock,
+            recorder=self._recorder,
+            isolation=isolation,
+            user=user,
+            service=self._service,
+            hidden=self._hidden,
+        )
+
+    async def _serve(self) -> tuple[int, Callable[[], asyncio.Future[None]]]:
+        client_ca = self._client_ca or await self._published_client_ca()
+        if not client_ca:
+            log.warning("logs are not served: the API server's client CA is not known")
+
+            async def nothing() -> None:
+                return None
+
+            return 10250, lambda: asyncio.ensure_future(nothing())
+        from herder.engine.runner.kubelet import Kubelet
+
+        kubelet = Kubelet(
+            self._client,
+            self._name,
+            client_ca=client_ca,
+            clock=self._clock,
+            find=lambda namespace, name: self._pods.get((namespace, name)),
+        )
+        port = await kubelet.listen(self._address, self._port)
+        return port, lambda: asyncio.ensure_future(kubelet.stop())
+
+    async def _published_client_ca(self) -> bytes:
+        """Real API servers publish the CA of their callers for servers such as this one."""
+        try:
+            found = await self._client.get(CONFIG_MAPS, "extension-apiserver-authentication", namespace="kube-system")
+        except StatusError:
+            return b""
+        return str((found.get("data") or {}).get("client-ca-file", "")).encode()
+
+    def _sweep(self) -> None:
+        """Pods that were deleted while no runner was there."""
+        root = self._work_dir / "pods"
+        known = {pod.uid for pod in self._pods.values()}
+        for directory in root.iterdir() if root.is_dir() else ():
+            if directory.name not in known:
+                self._spawn(self._clear(directory))
+
+    async def _clear(self, directory: Path) -> None:
+        containers = directory / "containers"
+        for container in containers.iterdir() if containers.is_dir() else ():
+            for attempt in attempts_in(container):
+                attempt.kill()
+                await attempt.ended()
+        shutil.rmtree(directory, ignore_errors=True)
+
+    # --- pods -----------------------------------------------------------------------------------------------------
+
+    def _seen(self, name: Name, pod: Object | None) -> None:
+        known = self._pods.get(name)
+        if known is not None and (pod is None or pod["metadata"]["uid"] != known.uid):
+            known.vanish()
+            del self._pods[name]
+            known = None
+        if pod is None:
+            return
+        if known is not None:
+            known.update(pod)
+            return
+        assert self._host is not None
+        fresh = self._pods[name] = Pod(self._host, pod)
+        self._spawn(self._tend(fresh))
+
+    async def _tend(self, pod: Pod) -> None:
+        """A pod's life, begun again from what is on disk should it fail."""
+        while True:
+            try:
+                await pod.run()
+                return
+            except Exception:  # whatever it is, it concerns this pod alone
+                log.exception("pod failed", uid=pod.uid)
+                await asyncio.sleep(_RETRY)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._workers.add(task)
+        task.add_done_callback(self._workers.discard)
+
+    async def _stop_workers(self) -> None:
+        for task in self._workers:
+            task.cancel()
+        await asyncio.gather(*self._workers, return_exceptions=True)
+
+
+def service_variables(api_server: str) -> dict[str, str]:
+    """By these a client library in a pod finds the API server."""
+    if not api_server:
+        return {}
+    parts = urlsplit(api_server)
+    host, port = parts.hostname or "", str(parts.port or 443)
+    return {
+        "KUBERNETES_SERVICE_HOST": host,
+        "KUBERNETES_SERVICE_PORT": port,
+        "KUBERNETES_SERVICE_PORT_HTTPS": port,
+        "KUBERNETES_PORT": f"tcp://{host}:{port}",
+    }

@@ -1,0 +1,57 @@
+"""Secrets and ConfigMaps that a pod refers to, and what to say while one is missing."""
+
+from __future__ import annotations
+
+import base64
+
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import NotFound, StatusError
+from herder.engine.meta.kinds import GroupVersionResource, Object
+from herder.engine.runner.kinds import CONFIG_MAPS, SECRETS
+
+
+class NotReady(Exception):
+    """A container cannot start now; it is tried again. `reason` is what the waiting state shows."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+class Sources:
+    """Looks things up once for each preparation, so that a pod sees one state of each object."""
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._found: dict[tuple[GroupVersionResource, str], dict[str, bytes] | None] = {}
+
+    async def secret(self, name: str, *, optional: bool = False) -> dict[str, bytes]:
+        return await self._content(SECRETS, "secret", name, optional)
+
+    async def config_map(self, name: str, *, optional: bool = False) -> dict[str, bytes]:
+        return await self._content(CONFIG_MAPS, "configmap", name, optional)
+
+    async def _content(self, resource: GroupVersionResource, kind: str, name: str, optional: bool) -> dict[str, bytes]:
+        key = resource, name
+        if key not in self._found:
+            try:
+                self._found[key] = _decoded(await self._client.get(resource, name, namespace=self._namespace))
+            except NotFound:
+                self._found[key] = None
+            except StatusError as error:
+                raise NotReady("CreateContainerConfigError", f'cannot read {kind} "{name}": {error}') from error
+        content = self._found[key]
+        if content is None:
+            if optional:
+                return {}
+            raise NotReady("CreateContainerConfigError", f'{kind} "{name}" not found')
+        return content
+
+
+def _decoded(obj: Object) -> dict[str, bytes]:
+    if obj.get("kind") == "Secret":
+        return {key: base64.b64decode(value or "") for key, value in (obj.get("data") or {}).items()}
+    content = {key: value.encode() for key, value in (obj.get("data") or {}).items()}
+    return content | {key: base64.b64decode(value) for key, value in (obj.get("binaryData") or {}).items()}

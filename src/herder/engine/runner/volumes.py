@@ -1,0 +1,195 @@
+"""A pod's volumes as directories on the host, readable by the pod's user alone, gone with the pod."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import StatusError
+from herder.engine.meta.kinds import Object
+from herder.engine.runner import downward
+from herder.engine.runner.isolation import HostUser
+from herder.engine.runner.kinds import SERVICE_ACCOUNTS, parse_time
+from herder.engine.runner.sources import NotReady, Sources
+
+_DEFAULT_MODE = 0o644
+_DEFAULT_TOKEN_SECONDS = 3600
+_MOUNT_ERROR = "ContainerCreating"  # what a pod shows while the kubelet waits for a volume
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    path: str  # inside the volume
+    content: bytes
+    mode: int = _DEFAULT_MODE
+
+
+class Volumes:
+    def __init__(
+        self, client: Client, pod: Object, directory: Path, *, user: HostUser | None, node: str, address: str
+    ) -> None:
+        self._client = client
+        self._pod = pod
+        self._directory = directory
+        self._user = user
+        self._node = node
+        self._address = address
+        self.refresh_at: datetime | None = None  # when the first of the tokens wants renewal
+
+    async def materialise(self, sources: Sources, now: datetime) -> None:
+        """Every volume of the pod. Called again, it renews what changes with time and leaves the rest alone."""
+        self._private_directory(self._directory)
+        self.refresh_at = None
+        for volume in self._pod["spec"].get("volumes") or ():
+            place = self._directory / volume["name"]
+            fresh = not place.exists()
+            if fresh or "projected" in volume:
+                files = await self._files(volume, sources, now)
+                self._private_directory(place, 0o777 if "emptyDir" in volume else 0o755)
+                for file in files:
+                    self._write(place, file)
+
+    def mounts(self, container: Object) -> list[dict[str, Any]]:
+        """Where the container sees them."""
+        found = []
+        for mount in container.get("volumeMounts") or ():
+            source = self._directory / mount["name"]
+            if mount.get("subPath"):
+                source = self._sub_path(source, mount["subPath"])
+            # Content written by the node cannot be changed by the pod, whatever the mount says.
+            read_only = bool(mount.get("readOnly")) or "emptyDir" not in self._volume(mount["name"])
+            found.append({"source": str(source), "target": mount["mountPath"], "read_only": read_only})
+        return found
+
+    # --- contents -----------------------------------------------------------------------------------------------
+
+    async def _files(self, volume: Object, sources: Sources, now: datetime) -> list[File]:
+        if "emptyDir" in volume:
+            return []
+        if source := volume.get("secret"):
+            content = await sources.secret(source.get("secretName", ""), optional=bool(source.get("optional")))
+            return _chosen(content, source, _mode(source), volume["name"])
+        if source := volume.get("configMap"):
+            content = await sources.config_map(source.get("name", ""), optional=bool(source.get("optional")))
+            return _chosen(content, source, _mode(source), volume["name"])
+        if source := volume.get("downwardAPI"):
+            return self._told_about_itself(source, _mode(source))
+        if source := volume.get("projected"):
+            return await self._projected(source, sources, now, volume["name"])
+        kinds = ", ".join(key for key in volume if key != "name")
+        raise NotReady(_MOUNT_ERROR, f'volume "{volume["name"]}": the runner has no volumes of type {kinds}')
+
+    async def _projected(self, projected: Object, sources: Sources, now: datetime, name: str) -> list[File]:
+        files, mode = [], _mode(projected)
+        for source in projected.get("sources") or ():
+            if part := source.get("secret"):
+                content = await sources.secret(part.get("name", ""), optional=bool(part.get("optional")))
+                files += _chosen(content, part, mode, name)
+            elif part := source.get("configMap"):
+                content = await sources.config_map(part.get("name", ""), optional=bool(part.get("optional")))
+                files += _chosen(content, part, mode, name)
+            elif part := source.get("downwardAPI"):
+                files += self._told_about_itself(part, mode)
+            elif part := source.get("serviceAccountToken"):
+                # Nobody but the pod needs to read it, and the pod's user owns the file.
+                files.append(File(part["path"], await self._token(part, now), 0o600))
+            else:
+                raise NotReady(_MOUNT_ERROR, f'volume "{name}": cannot project {", ".join(source)}')
+        return files
+
+    async def _token(self, source: Object, now: datetime) -> bytes:
+        meta, account = self._pod["metadata"], self._pod["spec"].get("serviceAccountName") or "default"
+        bound = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
+        spec: Object = {
+            "expirationSeconds": source.get("expirationSeconds") or _DEFAULT_TOKEN_SECONDS,
+            "boundObjectRef": bound,
+        }
+        if source.get("audience"):
+            spec["audiences"] = [source["audience"]]
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        try:
+            answer = await self._client.create(
+                SERVICE_ACCOUNTS, request, namespace=meta["namespace"], name=account, subresource="token"
+            )
+        except StatusError as error:
+            raise NotReady(_MOUNT_ERROR, f'no token for service account "{account}": {error}') from error
+        expires = parse_time(answer["status"]["expirationTimestamp"])
+        renew = now + (expires - now) * 0.8
+        self.refresh_at = renew if self.refresh_at is None else min(self.refresh_at, renew)
+        return str(answer["status"]["token"]).encode()
+
+    def _told_about_itself(self, source: Object, mode: int) -> list[File]:
+        files = []
+        for item in source.get("items") or ():
+            try:
+                if reference := item.get("fieldRef"):
+                    text = downward.field(self._pod, reference["fieldPath"], node=self._node, address=self._address)
+                else:
+                    text = downward.resource(self._pod, item.get("resourceFieldRef") or {})
+            except downward.Unknown as error:
+                raise NotReady(_MOUNT_ERROR, str(error)) from error
+            files.append(File(item["path"], text.encode(), _item_mode(item, mode)))
+        return files
+
+    # --- on disk ------------------------------------------------------------------------------------------------
+
+    def _write(self, place: Path, file: File) -> None:
+        target = place / file.path
+        for parent in reversed(target.relative_to(place).parents[:-1]):
+            self._private_directory(place / parent)
+        scratch = target.with_name(f".{target.name}.new")
+        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(file.content)
+            self._own(descriptor)
+            os.fchmod(descriptor, file.mode)
+        os.replace(scratch, target)
+
+    def _private_directory(self, path: Path, mode: int = 0o755) -> None:
+        if not path.is_dir():
+            path.mkdir(mode=0o700, parents=True)
+            self._own(path)
+            path.chmod(mode)
+
+    def _own(self, path: Path | int) -> None:
+        if self._user is not None:
+            os.chown(path, self._user.uid, self._user.gid)
+
+    def _volume(self, name: str) -> Object:
+        volumes = self._pod["spec"].get("volumes") or ()
+        return next((volume for volume in volumes if volume["name"] == name), {})
+
+    def _sub_path(self, volume: Path, sub_path: str) -> Path:
+        """A part of a volume; links that lead out of it are not followed."""
+        source = Path(os.path.realpath(volume / sub_path))
+        if not source.is_relative_to(os.path.realpath(volume)):
+            raise NotReady("CreateContainerConfigError", f'subPath "{sub_path}" leads out of the volume')
+        if not source.exists():
+            self._private_directory(source, 0o777)
+        return source
+
+
+def _chosen(content: dict[str, bytes], source: Object, mode: int, volume: str) -> list[File]:
+    items = source.get("items")
+    if not items:
+        return [File(key, value, mode) for key, value in content.items()]
+    files = []
+    for item in items:
+        if item["key"] in content:
+            files.append(File(item["path"], content[item["key"]], _item_mode(item, mode)))
+        elif not source.get("optional"):
+            raise NotReady(_MOUNT_ERROR, f'volume "{volume}" references non-existent key: {item["key"]}')
+    return files
+
+
+def _mode(source: Object) -> int:
+    mode = source.get("defaultMode")
+    return _DEFAULT_MODE if mode is None else int(mode)
+
+
+def _item_mode(item: Object, default: int) -> int:
+    return default if item.get("mode") is None else int(item["mode"])
