@@ -1,0 +1,91 @@
+"""The long runs, in one go; results go to docs/results/soak.md with date, machine and seeds.
+
+python -m tests.soak [--only NAME …] [--scale 0.1]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import datetime
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.__main__ import machine
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "soak.md"
+
+
+def command(*words: str) -> str:
+    """A program of ours that prints its own summary; its last lines are the result."""
+    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.strip()]
+    if done.returncode:
+        raise RuntimeError(f"{words[0]} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    return "; ".join(lines[-4:])
+
+
+def kills(scale: float) -> str:
+    return command("tests.durability", "--kills", str(int(1000 * scale)), "--power-losses", str(int(1000 * scale)))
+
+
+def server_kills(scale: float) -> str:
+    from tests.durability import server_kills as harness
+
+    with tempfile.TemporaryDirectory() as directory:
+        return asyncio.run(harness.run(int(100 * scale), 1, Path(directory) / "data"))
+
+
+def simulations(scale: float) -> str:
+    from herder.sim import loop
+    from herder.sim.faults import ROUGH
+    from tests.sim.test_flock import live_through
+
+    count, crashes, events = int(1000 * scale), 0, 0
+    for seed in range(1, count + 1):
+        world = loop.run(live_through(seed, ROUGH))
+        crashes += world.crashes
+        events += len(world.log)
+    return f"seeds 1–{count}: {crashes} crashes, {events} events, every invariant held"
+
+
+def fuzzing(scale: float) -> str:
+    return command("tests.fuzz", "--inputs", str(int(20_000 * scale)), "--seed", "1")
+
+
+def conformance(scale: float) -> str:
+    return command("tests.interop.conformance")
+
+
+RUNS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "kills": ("The store killed and its disk cut off, at any moment", kills),
+    "server-kills": ("The whole server killed under HTTP traffic", server_kills),
+    "simulations": ("The example controller through conflicts, losses and crashes", simulations),
+    "fuzzing": ("Bad input of every kind, compared with the real server", fuzzing),
+    "conformance": ("API-machinery conformance specs of e2e.test that start no pod", conformance),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", choices=list(RUNS), default=list(RUNS))
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the full counts")
+    options = parser.parse_args()
+    today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+    rows = [f"# Soak\n\n{today}, {machine()}. Written by `make soak`.\n", "| run | result | time |", "|---|---|---|"]
+    for name in options.only:
+        title, run = RUNS[name]
+        started = time.monotonic()
+        result = run(options.scale)
+        rows.append(f"| {title} | {result} | {time.monotonic() - started:.0f} s |")
+        print(rows[-1], flush=True)
+    if options.scale == 1.0 and options.only == list(RUNS):
+        RESULTS.write_text("\n".join(rows) + "\n")
+
+
+if __name__ == "__main__":
+    main()
