@@ -209,7 +209,7 @@ async def test_the_status_of_a_quota_is_kept_true(site: Site) -> None:
                 await asyncio.sleep(0)
 
     await shows()
-    await site.put("pods", "a", "ci", spec=spec(container(requests={"cpu": "250m"})))
+    await site.create("pods", "a", spec=spec(container(requests={"cpu": "250m"})))
     await shows(pods="1", cpu="250m")
     await site.put("widgets", "a", "ci", group="example.com")
     await shows(**{"pods": "1", "cpu": "250m", "count_widgets.example.com": "1"})

@@ -55,14 +55,14 @@ class QuotaCounter:
     def quotas(self, namespace: str) -> list[Object]:
         return list(self._objects.list(QUOTAS, namespace))
 
-    def used(self, quota: Object) -> Usage:
-        """Amounts for every key that the quota limits; nothing used is zero."""
+    def used(self, quota: Object, *, reserved: bool = False) -> Usage:
+        """Amounts for every key that the quota limits; nothing used is zero. `reserved` counts what is on its way."""
         namespace, now = str(metadata(quota).get("namespace") or ""), self._clock()
         hard = (quota.get("spec") or {}).get("hard") or {}
         total: Usage = dict.fromkeys(hard, ZERO)
         for name in {resource_behind(key) for key in hard}:
             resource = _parsed(name)
-            for obj in self._with_reserved(resource, namespace, now):
+            for obj in self._counted(resource, namespace, now, reserved=reserved):
                 if in_scope(quota, resource, obj):
                     own = usage_of(resource, obj, now)
                     total = added(total, {key: amount for key, amount in own.items() if key in hard})
@@ -73,12 +73,17 @@ class QuotaCounter:
         self._reserved = [item for item in self._reserved if item.until > now]
         self._reserved.append(_Reservation(key, obj, now + _RESERVED_FOR))
 
-    def _with_reserved(self, resource: GroupResource, namespace: str, now: datetime) -> Iterable[Object]:
+    def committed(self, key: Key) -> None:
+        """From here on the object counts for itself, for as long as it is there."""
+        if self._reserved:
+            self._reserved = [item for item in self._reserved if item.key != key]
+
+    def _counted(self, resource: GroupResource, namespace: str, now: datetime, *, reserved: bool) -> Iterable[Object]:
         seen = set()
         for record in self._objects.records(resource, namespace):
             seen.add(record.key)
             yield json.decode(record.value)
-        for item in self._reserved:
+        for item in self._reserved if reserved else ():
             own = item.key.resource == str(resource) and item.key.namespace == namespace
             if own and item.until > now and item.key not in seen:
                 yield item.obj
@@ -126,7 +131,7 @@ class QuotaAdmission:
         limited = {key: amount for key, amount in wanted.items() if key in hard}
         if not limited:
             return
-        used = self._counter.used(quota)
+        used = self._counter.used(quota, reserved=True)
         exceeded = sorted(key for key, amount in limited.items() if hard[key] < used[key].add(amount))
         if exceeded:
             raise refused(
@@ -178,6 +183,8 @@ class QuotaStatus:
             while True:
                 try:
                     async for batch in watch:
+                        for event in batch:
+                            self._counter.committed(event.record.key)
                         self._mark(event.record.key.namespace for event in batch)
                     return  # the store closed its watches: the server is stopping
                 except Overflow:
