@@ -21,7 +21,23 @@ class Difference:
     why: str
 
 
-DIFFERENCES: dict[str, Difference] = {}
+DIFFERENCES: dict[str, Difference] = {
+    "watch-from-no-version": Difference(
+        real="A watch whose resourceVersion is not a number is answered with code 500.",
+        embedded="The same message, with code 400 and reason BadRequest.",
+        why="Bad input is the caller's fault, and no caller may be told to blame the server for it.",
+    ),
+    "create-with-version": Difference(
+        real="Creating an object that has a resourceVersion is answered with code 500.",
+        embedded="The same message, with code 400 and reason BadRequest.",
+        why="Bad input is the caller's fault, and no caller may be told to blame the server for it.",
+    ),
+    "history-is-kept": Difference(
+        real="A watch from a version older than the watch cache's few minutes is gone (410).",
+        embedded="It is served for as long as the history is kept, by age: a day unless set otherwise.",
+        why="The store is a log of revisions, so a watch can resume from any of them.",
+    ),
+}
 
 
 def by_engine(engine: Engine, entry: str, *, real: T, embedded: T) -> T:

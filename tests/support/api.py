@@ -83,7 +83,7 @@ class Api:
             connector=aiohttp.TCPConnector(limit=0, ssl=tls_context(connection)),
             timeout=aiohttp.ClientTimeout(total=PATIENCE),
             auto_decompress=False,
-            headers={"User-Agent": "tester/1", "Accept": "application/json"},
+            headers={"User-Agent": "tester/1", "Accept": "application/json", "Accept-Encoding": "identity"},
             read_bufsize=1 << 20,
         )
 
