@@ -14,7 +14,7 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 def compressed(request: Request, response: Response) -> Response:
     """The response, its body compressed where the client asked for it and it is worth it."""
-    if response.stream is not None or response.status != 200 or "content-encoding" in response.headers:
+    if response.stream is not None or response.status not in (200, 201) or "content-encoding" in response.headers:
         return response
     pieces = [response.body] if isinstance(response.body, bytes) else response.body
     if sum(map(len, pieces)) < _SMALLEST or not _accepts(request.headers.get("accept-encoding", "")):

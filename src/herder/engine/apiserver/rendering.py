@@ -42,7 +42,7 @@ async def object_response(call: Call, found: Record | Object, status: int = 200)
     if isinstance(found, Record) and rendering.plain and not needs_conversion(call):
         body = stored_content(call, found)
         if body is not None:
-            return Response(status, {"content-type": JSON}, body)
+            return Response(status, {"content-type": JSON}, body + b"\n")
     if isinstance(found, Record):
         (obj,) = await to_version(call, [decode(found)])
     else:

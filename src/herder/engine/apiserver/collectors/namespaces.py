@@ -98,7 +98,8 @@ class NamespaceCollector:
         for resource, _ in self._hands.namespaced():
             records = self._hands.store.list(str(resource.storage), name)
             if records:
-                found[str(resource.group_resource)] = [record.key for record in records]
+                # As the real server names it: with a dot, also where there is no group.
+                found[f"{resource.plural}.{resource.group}"] = [record.key for record in records]
         return found
 
     def _finalizers(self, remaining: dict[str, list[Key]]) -> dict[str, int]:

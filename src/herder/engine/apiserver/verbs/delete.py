@@ -70,7 +70,8 @@ async def _delete_current(call: Call, options: DeleteOptions, current: Record) -
     if not graceful and vanishes_now(call, obj):
         if options.dry_run:
             return obj, True
-        obj = stored.decode(current)  # a DELETED event carries the object as it was
+        if not obj["metadata"].get("deletionTimestamp"):
+            obj = stored.decode(current)  # a DELETED event carries the object as it was, or as the grace ended it
         (record,) = await call.parts.store.write(Delete(current.key, stored.encoder(obj), current.revision))
         return record, True
     if same_json(obj, stored.decode(current)):

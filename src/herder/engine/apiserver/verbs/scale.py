@@ -8,6 +8,7 @@ from herder.engine.apiserver.bodies import Body
 from herder.engine.apiserver.conversion import to_version
 from herder.engine.apiserver.decoding import decode_as
 from herder.engine.apiserver.options import WriteOptions, write_options
+from herder.engine.apiserver.ownership import applied
 from herder.engine.apiserver.rendering import answer
 from herder.engine.apiserver.scope import Call
 from herder.engine.apiserver.stored import copied, decode
@@ -58,21 +59,30 @@ async def patch_scale(call: Call) -> Response:
 
     async def make(old: Object | None) -> Object:
         assert old is not None
+        if applies:
+            return await applied(call, old, _as_parent(call, body.value), options, "scale")
         present = scale_of(call, old)
-        if media_type in (APPLY_PATCH, STRATEGIC_PATCH):  # a Scale has no lists: all three merge alike
+        if media_type == STRATEGIC_PATCH:  # a Scale has no lists: both merge alike
             sent = apply_merge_patch(present, body.value)
         else:
             sent = apply_patch(media_type, present, body.value, call)
         return _scaled(call, old, sent)
 
-    return await _change(call, options, make)
+    return await _change(call, options, make, tracks=not applies)
 
 
-async def _change(call: Call, options: WriteOptions, make: Any, uid: str = "") -> Response:
+def _as_parent(call: Call, scale: Any) -> Object:
+    """What to apply to the parent, so that its one number is merged and owned like any other field."""
+    metadata = {"name": call.info.name} | ({"namespace": call.info.namespace} if call.info.namespace else {})
+    return _scaled(call, {"apiVersion": call.api_version, "kind": call.resource.kind, "metadata": metadata}, scale)
+
+
+async def _change(call: Call, options: WriteOptions, make: Any, *, uid: str = "", tracks: bool = True) -> Response:
     change = Change(
         make=make,
         options=options,
         subresource="scale",
+        tracks=tracks,
         precondition_uid=uid,
         kind=SCALE,
         admitted=lambda obj: scale_of(call, obj),
