@@ -6,14 +6,15 @@ nobody shares what another may change. Failures raise the same `StatusError` cla
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from herder.engine.client.wire import Query, Request, Response, Transport
-from herder.engine.meta.errors import Expired, StatusError
+from herder.engine.meta.errors import Expired, ServiceUnavailable, StatusError
 from herder.engine.meta.kinds import GroupVersionResource, Object
 
 JSON_PATCH = "application/json-patch+json"
@@ -91,13 +92,18 @@ class Client:
         fields: str = "",
         page_size: int = 500,
     ) -> Page:
-        """Every page of one consistent list."""
+        """Every page of one consistent list; in one piece where the server forgets it between two pages."""
         items: list[Object] = []
         token = ""
         while True:
-            page = await self.list(
-                resource, namespace=namespace, labels=labels, fields=fields, limit=page_size, continue_token=token
-            )
+            try:
+                page = await self.list(
+                    resource, namespace=namespace, labels=labels, fields=fields, limit=page_size, continue_token=token
+                )
+            except Expired:
+                if not token:
+                    raise
+                return await self.list(resource, namespace=namespace, labels=labels, fields=fields)
             items += page.items
             token = page.continue_token
             if not token:
@@ -113,8 +119,13 @@ class Client:
         resource_version: str = "",
         initial_events: bool = False,
         timeout_seconds: int = 0,
-    ) -> AsyncIterator[WatchEvent]:
-        """Events until the server ends the stream. Raises `Expired` when `resource_version` is too old."""
+        opened: Callable[[], None] | None = None,
+    ) -> AsyncGenerator[WatchEvent, None]:
+        """Events until the server ends the stream. Raises `Expired` when `resource_version` is too old.
+
+        `opened` is called once the server has accepted the watch, which may be long before the first event. Who does
+        not read to the end closes the generator (`aclosing`), so that the connection goes at once.
+        """
         query = _query(
             watch="true",
             allowWatchBookmarks="true",
@@ -128,12 +139,15 @@ class Client:
         response = await self.transport.send(Request("GET", resource.path(namespace), query, _ACCEPT))
         if response.status >= 400:
             raise await _failure(response)
-        async for line in _lines(response):
-            event = _decode(line)
-            if event["type"] == "ERROR":
-                error = StatusError.from_status(event["object"], int(event["object"].get("code") or 500))
-                raise Expired(error.message, details=error.details) if error.code == 410 else error
-            yield WatchEvent(event["type"], event["object"])
+        if opened is not None:
+            opened()
+        async with aclosing(_lines(response)) as lines:
+            async for line in lines:
+                event = _event(line)
+                if event.type == "ERROR":
+                    error = StatusError.from_status(event.object, int(event.object.get("code") or 500))
+                    raise Expired(error.message, details=error.details) if error.code == 410 else error
+                yield event
 
     # --- writing ------------------------------------------------------------------------------------------------
 
@@ -214,6 +228,10 @@ class Client:
 
     # --- the rest -----------------------------------------------------------------------------------------------
 
+    async def document(self, path: str) -> Object:
+        """What lies at a path that is not a resource's: discovery, versions."""
+        return await self._object("GET", path)
+
     async def raw(
         self,
         method: str,
@@ -241,7 +259,13 @@ class Client:
         response = await self.transport.send(Request(method, path, query or Query(), headers, body))
         if response.status >= 400:
             raise await _failure(response)
-        decoded: Object = _decode(await _content(response))
+        content = await _content(response)
+        try:
+            decoded = _decode(content)
+        except msgspec.DecodeError:
+            decoded = None
+        if not isinstance(decoded, dict):
+            raise ServiceUnavailable(f"{path}: the answer is not an object of the Kubernetes API: {_excerpt(content)}")
         return decoded
 
 
@@ -266,20 +290,41 @@ async def _failure(response: Response) -> StatusError:
         status = None
     if not isinstance(status, dict) or status.get("kind") != "Status":
         # Something between us and the API server answered: say what, briefly.
-        text = content.decode(errors="replace").strip()[:300]
-        status = {"message": text or f"the server answered HTTP {response.status}"}
+        status = {"message": _excerpt(content) or f"the server answered HTTP {response.status}"}
     return StatusError.from_status(status, response.status)
 
 
-async def _lines(response: Response) -> AsyncIterator[bytes]:
-    """Whole lines of a stream, however it was cut into chunks."""
+def _excerpt(content: bytes) -> str:
+    return content.decode(errors="replace").strip()[:300]
+
+
+def _event(line: bytes) -> WatchEvent:
+    try:
+        event = _decode(line)
+        kind, obj = event["type"], event["object"]
+        obj["metadata" if kind != "ERROR" else "status"]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        raise ServiceUnavailable(f"the watch brought something that is no event: {_excerpt(line)}") from None
+    return WatchEvent(kind, obj)
+
+
+async def _lines(response: Response) -> AsyncGenerator[bytes, None]:
+    """Whole lines of a stream, however it was cut into chunks; a last one without an end was cut off and is dropped."""
     if response.stream is None:
         for line in response.content().splitlines():
             yield line
         return
-    held = b""
-    async for chunk in response.stream:
-        *lines, held = (held + chunk).split(b"\n")
-        for line in lines:
-            if line:
-                yield line
+    stream, held = response.stream, b""
+    try:
+        async for chunk in stream:
+            *lines, held = (held + chunk).split(b"\n")
+            for line in lines:
+                if line:
+                    yield line
+    finally:
+        await _closed(stream)
+
+
+async def _closed(stream: AsyncIterator[bytes]) -> None:
+    if isinstance(stream, AsyncGenerator):
+        await stream.aclose()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import NamedTuple
-
-import msgspec
 
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound, StatusError
@@ -23,7 +22,8 @@ async def find_resource(client: Client, word: str) -> Found:
     name, _, group = word.partition(".")
     for found, entry in await all_resources(client):
         names = {entry["name"], entry.get("singularName"), *(entry.get("shortNames") or ()), entry["kind"].lower()}
-        if name.lower() in names and (not group or found.resource.group == group):
+        groups = {"", found.resource.group, f"{found.resource.version}.{found.resource.group}".rstrip(".")}
+        if name.lower() in names and group in groups:
             return found
     raise NotFound(f'the server does not have a resource type "{word}"')
 
@@ -31,25 +31,21 @@ async def find_resource(client: Client, word: str) -> Found:
 async def all_resources(client: Client) -> list[tuple[Found, Object]]:
     """Every resource in its preferred version, core first, as discovery lists them; subresources left out."""
     versions = [GroupVersion("", "v1")]
-    for group in (await _document(client, "/apis"))["groups"]:
+    for group in (await client.document("/apis"))["groups"]:
         versions.append(GroupVersion.parse(group["preferredVersion"]["groupVersion"]))
     found = []
-    for version in versions:
-        path = f"/apis/{version}" if version.group else "/api/v1"
-        try:
-            listed = await _document(client, path)
-        except StatusError:
-            continue  # an aggregated API whose server is away must not hide the others
-        for entry in listed["resources"]:
-            if "/" not in entry["name"]:
-                resource = GroupVersionResource(version.group, version.version, entry["name"])
-                found.append((Found(resource, entry["kind"], entry["namespaced"], tuple(entry["verbs"])), entry))
+    for version, entries in zip(versions, await asyncio.gather(*(_entries(client, v) for v in versions)), strict=True):
+        for entry in entries:
+            resource = GroupVersionResource(version.group, version.version, entry["name"])
+            found.append((Found(resource, entry["kind"], entry["namespaced"], tuple(entry["verbs"])), entry))
     return found
 
 
-async def _document(client: Client, path: str) -> Object:
-    response = await client.raw("GET", path, headers={"accept": "application/json"})
-    document: Object = msgspec.json.decode(response.content())
-    if response.status >= 400:
-        raise StatusError.from_status(document, response.status)
-    return document
+async def _entries(client: Client, version: GroupVersion) -> list[Object]:
+    try:
+        listed = await client.document(f"/apis/{version}" if version.group else "/api/v1")
+    except StatusError:
+        if not version.group:
+            raise
+        return []  # an aggregated API whose server is away must not hide the others
+    return [entry for entry in listed["resources"] if "/" not in entry["name"]]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket as sockets
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from socket import socket
+from socket import IPPROTO_TCP, SO_KEEPALIVE, SOL_SOCKET, socket
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,7 +17,7 @@ from yarl import URL
 
 from herder import __version__
 from herder.engine.client.credentials import credentials_for
-from herder.engine.client.kubeconfig import Connection
+from herder.engine.client.kubeconfig import Connection, KubeconfigError
 from herder.engine.client.wire import Request, Response
 from herder.engine.meta.errors import ServiceUnavailable
 
@@ -25,47 +26,57 @@ Dialer = Callable[[str, int], Awaitable[socket]]
 
 USER_AGENT = f"herder/{__version__}"
 WATCH_READ_BYTES = 1 << 18
+REQUEST_SECONDS = 70.0
+"""Until an answer must be there (a watch: its head). Servers give up after a minute themselves."""
+_PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
 
 
 class HttpTransport:
-    def __init__(self, connection: Connection, *, dialer: Dialer | None = None, connections: int = 64) -> None:
+    def __init__(self, connection: Connection, *, dialer: Dialer | None = None) -> None:
         self.connection = connection
         self._credentials = credentials_for(connection)
         context = tls_context(connection) if connection.server.startswith("https:") else False
+        # No limit on connections: each watch holds one, and a request must never wait for a watch to end.
         connector = (
-            _DialledConnector(dialer, limit=connections, ssl=context)
+            _DialledConnector(dialer, limit=0, ssl=context)
             if dialer
-            else aiohttp.TCPConnector(limit=0, limit_per_host=0, ssl=context)
+            else aiohttp.TCPConnector(limit=0, ssl=context, socket_factory=_probing_socket)
         )
         self._session = aiohttp.ClientSession(
             connector=connector,
             auto_decompress=True,
             read_bufsize=WATCH_READ_BYTES,
-            # A watch may be silent for as long as it likes; everything else is bounded by the caller.
+            # A watch may be silent for as long as it likes; other answers are bounded where they are awaited.
             timeout=aiohttp.ClientTimeout(total=None, connect=30),
             headers={"User-Agent": USER_AGENT},
         )
 
     async def send(self, request: Request) -> Response:
         headers = dict(request.headers)
-        authorization = await self._credentials()
+        authorization = await self._credentials.header()
         if authorization:
             headers["authorization"] = authorization
         query = str(request.query)
         url = URL(self.connection.server + _quoted(request.path) + (f"?{query}" if query else ""), encoded=True)
         try:
-            answer = await self._session.request(
-                request.method,
-                url,
-                headers=headers,
-                data=request.body or None,
-                server_hostname=self.connection.tls_server_name or None,
-                allow_redirects=False,
-            )
-            if request.query.get("watch") in {"true", "1"} or request.query.get("follow") in {"true", "1"}:
-                return Response(answer.status, _headers(answer), stream=_stream(answer))
-            body = await answer.read()
-        except (aiohttp.ClientError, OSError) as error:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                answer = await self._session.request(
+                    request.method,
+                    url,
+                    headers=headers,
+                    data=request.body or None,
+                    server_hostname=self.connection.tls_server_name or None,
+                    proxy=self.connection.proxy_url or None,
+                    allow_redirects=False,
+                )
+                if answer.status == 401:
+                    self._credentials.refused()
+                if _flows(request) and answer.status < 300:
+                    return Response(answer.status, _headers(answer), stream=_stream(answer))
+                body = await answer.read()
+        except TimeoutError as error:
+            raise ServiceUnavailable(f"{_host(self.connection.server)}: no answer in time") from error
+        except (aiohttp.ClientError, OSError, RuntimeError) as error:  # RuntimeError: closed while others still ask
             raise ServiceUnavailable(f"{_host(self.connection.server)}: {error}") from error
         return Response(answer.status, _headers(answer), body)
 
@@ -92,8 +103,22 @@ class _DialledConnector(aiohttp.TCPConnector):
         return await asyncio.get_running_loop().create_connection(*args, sock=sock, **options)
 
 
+def _probing_socket(info: Any) -> socket:
+    """A socket whose peer is asked for signs of life: a connection that a firewall forgot is not a silent one."""
+    family, kind, protocol, _, _ = info
+    made = socket(family, kind, protocol)
+    made.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
+    for name, value in _PROBES.items():
+        if hasattr(sockets, name):  # not every platform has all of them
+            made.setsockopt(IPPROTO_TCP, getattr(sockets, name), value)
+    return made
+
+
 def tls_context(connection: Connection) -> ssl.SSLContext:
-    context = ssl.create_default_context(cadata=connection.ca.decode() if connection.ca else None)
+    try:
+        context = ssl.create_default_context(cadata=connection.ca.decode() if connection.ca else None)
+    except (ssl.SSLError, ValueError) as error:
+        raise KubeconfigError("certificate-authority: not a certificate in PEM") from error
     if connection.skip_tls_verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -103,7 +128,10 @@ def tls_context(connection: Connection) -> ssl.SSLContext:
             path = Path(folder) / "client.pem"
             path.touch(mode=0o600)
             path.write_bytes(connection.client_certificate + b"\n" + connection.client_key)
-            context.load_cert_chain(path)
+            try:
+                context.load_cert_chain(path)
+            except ssl.SSLError as error:
+                raise KubeconfigError(f"client-certificate, client-key: not a pair in PEM: {error.reason}") from error
     return context
 
 
@@ -115,6 +143,11 @@ async def _stream(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         raise ServiceUnavailable(f"{answer.url.host}: {error}") from error
     finally:
         answer.close()
+
+
+def _flows(request: Request) -> bool:
+    """Whether the answer has no end of its own: a watch, a followed log."""
+    return request.query.get("watch") in {"true", "1"} or request.query.get("follow") in {"true", "1"}
 
 
 def _headers(answer: aiohttp.ClientResponse) -> dict[str, str]:

@@ -25,6 +25,7 @@ class ExecPlugin:
     arguments: tuple[str, ...]
     environment: tuple[tuple[str, str], ...]
     api_version: str
+    install_hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Connection:
     password: str = ""
     skip_tls_verify: bool = False
     tls_server_name: str = ""
+    proxy_url: str = ""
     namespace: str = "default"
 
 
@@ -50,7 +52,12 @@ def load(path: Path, *, context: str = "") -> Connection:
         text = path.read_text()
     except OSError as error:
         raise KubeconfigError(f"kubeconfig {path}: {error.strerror}") from error
-    return parse(text, context=context, base=path.parent)
+    except UnicodeDecodeError as error:
+        raise KubeconfigError(f"kubeconfig {path}: not text") from error
+    try:
+        return parse(text, context=context, base=path.parent)
+    except KubeconfigError as error:
+        raise KubeconfigError(f"kubeconfig {path}: {error}") from error
 
 
 def parse(text: str, *, context: str = "", base: Path | None = None) -> Connection:
@@ -58,11 +65,11 @@ def parse(text: str, *, context: str = "", base: Path | None = None) -> Connecti
     try:
         config = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader
     except yaml.YAMLError as error:
-        raise KubeconfigError(f"kubeconfig is not YAML: {error}") from error
+        raise KubeconfigError(f"not YAML: {error}") from error
     if not isinstance(config, dict):
-        raise KubeconfigError("kubeconfig is empty")
+        raise KubeconfigError("empty, or not a mapping")
     wanted = context or config.get("current-context") or ""
-    chosen = _named(config, "contexts", wanted, "context")
+    chosen = _named(config, "contexts", str(wanted), "context")
     cluster = _named(config, "clusters", chosen.get("cluster", ""), "cluster")
     user = _named(config, "users", chosen["user"], "user") if chosen.get("user") else {}
     files = _Files(base or Path.cwd())
@@ -80,6 +87,7 @@ def parse(text: str, *, context: str = "", base: Path | None = None) -> Connecti
         password=str(user.get("password") or ""),
         skip_tls_verify=bool(cluster.get("insecure-skip-tls-verify")),
         tls_server_name=str(cluster.get("tls-server-name") or ""),
+        proxy_url=_proxy(str(cluster.get("proxy-url") or "")),
         namespace=str(chosen.get("namespace") or "default"),
     )
 
@@ -125,24 +133,39 @@ def build(
 
 
 def _named(config: Object, section: str, name: str, what: str) -> Object:
-    for entry in config.get(section) or []:
+    entries = config.get(section) or []
+    if not isinstance(entries, list):
+        raise KubeconfigError(f"{section}: must be a list")
+    for entry in entries:
         if isinstance(entry, dict) and entry.get("name") == name:
             found: Any = entry.get(what) or {}
-            return dict(found)
+            if not isinstance(found, dict):
+                raise KubeconfigError(f'{section}: {what} "{name}" must be a mapping')
+            return found
     raise KubeconfigError(f'{section}: no {what} named "{name}"' if name else f"current-context: no {what} is chosen")
 
 
 def _exec_plugin(config: Any) -> ExecPlugin | None:
     if not config:
         return None
-    if not config.get("command"):
+    if not isinstance(config, dict) or not config.get("command"):
         raise KubeconfigError("users.user.exec.command: required")
-    return ExecPlugin(
-        command=str(config["command"]),
-        arguments=tuple(str(argument) for argument in config.get("args") or ()),
-        environment=tuple((str(e["name"]), str(e["value"])) for e in config.get("env") or ()),
-        api_version=str(config.get("apiVersion") or "client.authentication.k8s.io/v1"),
-    )
+    try:
+        return ExecPlugin(
+            command=str(config["command"]),
+            arguments=tuple(str(argument) for argument in config.get("args") or ()),
+            environment=tuple((str(e["name"]), str(e["value"])) for e in config.get("env") or ()),
+            api_version=str(config.get("apiVersion") or "client.authentication.k8s.io/v1"),
+            install_hint=str(config.get("installHint") or ""),
+        )
+    except (KeyError, TypeError) as error:
+        raise KubeconfigError("users.user.exec: args and env must be lists, env of names and values") from error
+
+
+def _proxy(url: str) -> str:
+    if url and not url.startswith(("http://", "https://")):
+        raise KubeconfigError(f"clusters.cluster.proxy-url: {url}: only http and https proxies are supported")
+    return url
 
 
 class _Files:
@@ -158,7 +181,7 @@ class _Files:
         if section.get(f"{field}-data"):
             try:
                 return base64.b64decode(section[f"{field}-data"], validate=True)
-            except ValueError as error:
+            except (ValueError, TypeError) as error:
                 raise KubeconfigError(f"{field}-data: not base64") from error
         if section.get(field):
             try:

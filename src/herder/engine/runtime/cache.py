@@ -189,6 +189,8 @@ class Cache:
         return changes
 
     def _bury(self, uid: str, revision: float) -> None:
+        if not uid:
+            return
         self._gone[uid] = max(revision, self._gone.pop(uid, 0))
         if len(self._gone) > GONE_KEPT:
             self._gone.popitem(last=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound
@@ -37,6 +37,14 @@ Guard = Callable[[Write | Effect, View], Refusal | None]
 APPLIED_KEPT = 50_000
 
 
+class _Applied(NamedTuple):
+    """What a manager last applied to an object, and what came of it."""
+
+    digest: bytes
+    uid: str
+    revision: int
+
+
 class Carrier:
     def __init__(
         self,
@@ -54,13 +62,13 @@ class Carrier:
         self._guards = tuple(guards)
         self._remote = remote
         self._perform = perform
-        # What each manager last applied to an object, and the revision that came of it.
-        self._applied: dict[tuple[str, str, str, Key], tuple[bytes, int]] = {}
+        self._applied: dict[tuple[str, str, str, Key], _Applied] = {}
 
     async def carry_out(self, decision: Decision, view: View, *, manager: str, now: datetime) -> Outcome:
         outcome = Outcome(decision, now)
+        whole = view.whole()
         for write in decision.writes:
-            outcome.refusal = self._refused(write, view)
+            outcome.refusal = self._refused(write, whole)
             if outcome.refusal is not None:
                 return outcome
             if await self._write(write, manager):
@@ -69,7 +77,7 @@ class Carrier:
                 outcome.skipped += 1
             outcome.done += 1
         for effect in decision.effects:
-            outcome.refusal = self._refused(effect, view)
+            outcome.refusal = self._refused(effect, whole)
             if outcome.refusal is not None:
                 return outcome
             if self._perform is None:
@@ -110,20 +118,27 @@ class Carrier:
                 return await self._delete(client, write)
 
     async def _apply(self, client: Client, write: Apply, manager: str) -> bool:
-        key = key_of(write.obj)
-        mark = (write.target, f"{write.kind}/{write.subresource}", manager, key)
+        mark = (write.target, f"{write.kind}/{write.subresource}", manager, key_of(write.obj))
         digest = hashlib.blake2b(encode(write.obj), digest_size=16).digest()
-        live = self._live(write)
-        if live is not None and self._applied.get(mark, (b"", 0))[0] == digest and _contains(live, write.obj):
-            return False  # applied before, and nobody has changed those fields since
+        if self._stands(write, self._applied.get(mark), digest):
+            return False
         answer = await client.apply(
             write.kind.resource, write.obj, field_manager=manager, force=write.force, subresource=write.subresource
         )
         if len(self._applied) >= APPLIED_KEPT:
             self._applied.clear()  # costs one server-side no-op for each, and keeps memory bounded
-        self._applied[mark] = (digest, int(answer["metadata"].get("resourceVersion") or 0))
+        meta = answer["metadata"]
+        self._applied[mark] = _Applied(digest, meta.get("uid", ""), int(meta.get("resourceVersion") or 0))
         self._learn(write, answer)
         return True
+
+    def _stands(self, write: Apply, before: _Applied | None, digest: bytes) -> bool:
+        """Whether the same was applied before to the same object, and nobody has changed those fields since."""
+        live = self._live(write)
+        if live is None or before is None or before.digest != digest or before.uid != live["metadata"].get("uid"):
+            return False
+        untouched = before.revision == int(live["metadata"].get("resourceVersion") or 0)
+        return untouched or _contains(live, write.obj)
 
     async def _patch(self, client: Client, write: Patch) -> bool:
         ref = write.ref
@@ -153,7 +168,7 @@ class Carrier:
                 ref.kind.resource, ref.name, namespace=ref.namespace, uid=write.uid, propagation=write.propagation
             )
         except NotFound:
-            return False
+            answer = {"kind": "Status"}  # somebody was quicker: gone is gone
         if cache is not None:
             still_there = answer.get("kind") != "Status" and (
                 answer["metadata"].get("finalizers") or answer["metadata"].get("deletionGracePeriodSeconds")
@@ -171,8 +186,8 @@ class Carrier:
         """Our own writes go into the cache at once; the watch will find them there."""
         kind = write.ref.kind if isinstance(write, (Patch, Delete)) else write.kind
         cache = self._caches.get(kind) if write.target == MANAGEMENT else None
-        if cache is None or "metadata" not in answer:
-            return
+        if cache is None or (answer.get("apiVersion"), answer.get("kind")) != (kind.api_version, kind.kind):
+            return  # some subresources answer with a kind of their own
         change = cache.upsert(answer)
         if change is not None:
             self._on_change(kind, change)

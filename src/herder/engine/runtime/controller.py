@@ -20,6 +20,9 @@ from herder.engine.runtime.view import View
 log = get_logger(__name__)
 
 REFUSED_RETRY_SECONDS = 30.0
+SOONEST_SECONDS = 0.001  # a waking in the past is at once, but not within the same turn of the loop
+ORDINARY_CONFLICTS = 5
+"""In a row, for one key; more of them are no longer a view that was behind, but two who want different things."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ class Running:
         self._object_of = object_of
         self._observe = observe
         self._metrics = metrics.of(controller.name)
+        self._metrics.follow(self.queue)
         self._strict = strict
 
     def _group(self, key: Key) -> str:
@@ -86,7 +90,6 @@ class Running:
                 await self._pass(key)
             finally:
                 self.queue.finished(key)
-                self._metrics.depth(len(self.queue))
 
     async def _pass(self, key: Key) -> None:
         started = time.perf_counter()
@@ -100,8 +103,11 @@ class Running:
         except (Conflict, AlreadyExists) as error:
             # The view was behind. That is ordinary: look again soon, with what is true by then.
             self._metrics.reconciled("requeue", time.perf_counter() - started)
-            self.queue.retry(key)
-            log.debug("decides again", controller=self.controller.name, key=str(key), because=error.reason)
+            if self.queue.failures(key) < ORDINARY_CONFLICTS:
+                self.queue.retry(key)
+                log.debug("decides again", controller=self.controller.name, key=str(key), because=error.reason)
+            else:
+                self._failed(key, view, error)
         except Exception as error:
             self._failed(key, view, error)
             self._metrics.reconciled("error", time.perf_counter() - started)
@@ -140,4 +146,4 @@ class Running:
             self.queue.add_after(key, REFUSED_RETRY_SECONDS)
         wake = outcome.decision.wake_at
         if wake is not None:
-            self.queue.add_after(key, max((wake - view.now).total_seconds(), 0.001))
+            self.queue.add_after(key, max((wake - view.now).total_seconds(), SOONEST_SECONDS))

@@ -2,7 +2,7 @@
 
 A candidate takes over when it has not seen the record change for a whole lease duration as *it* measures time, so
 clocks need not agree. The leader gives up when it could not renew for `renew_seconds`, which is shorter, so it has
-stopped before another may start.
+stopped before another may start; and at once when it finds another's name in the record.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import Enum
 
 from herder.engine.client.client import Client
 from herder.engine.logs import get_logger
@@ -27,6 +28,12 @@ class LeaseTimes:
     lease_seconds: float = 15.0
     renew_seconds: float = 10.0
     retry_seconds: float = 2.0
+
+
+class _Try(Enum):
+    HELD = 1
+    TAKEN = 2  # another holds it
+    UNKNOWN = 3  # the record could not be read or written
 
 
 class LeaderElection:
@@ -72,49 +79,50 @@ class LeaderElection:
         await self._client.close()
 
     async def _acquire(self) -> None:
-        held = await self._try()
-        while not held:
+        outcome = await self._try(self._times.renew_seconds)
+        while outcome is not _Try.HELD:
             await asyncio.sleep(self._times.retry_seconds)
-            held = await self._try()
+            outcome = await self._try(self._times.renew_seconds)
 
     async def _renew(self) -> None:
         loop = asyncio.get_running_loop()
         renewed = loop.time()
         while True:
             await asyncio.sleep(self._times.retry_seconds)
-            try:
-                async with asyncio.timeout(max(renewed + self._times.renew_seconds - loop.time(), 0.001)):
-                    held = await self._try()
-            except TimeoutError:
-                held = False
-            if held:
-                renewed = loop.time()
-            elif loop.time() - renewed >= self._times.renew_seconds:
+            asked = loop.time()  # the lease counts from when the record was written, which is no sooner than this
+            outcome = await self._try(renewed + self._times.renew_seconds - asked)
+            if outcome is _Try.HELD:
+                renewed = asked
+            elif outcome is _Try.TAKEN or loop.time() - renewed >= self._times.renew_seconds:
                 log.error("lost the lease", lease=f"{self._namespace}/{self._name}")
                 return
 
-    async def _try(self) -> bool:
-        """One attempt to take or renew the lease; whether we hold it now."""
+    async def _try(self, seconds: float) -> _Try:
+        """One attempt to take or renew the lease, within a time; whether we hold it now."""
         try:
-            return await self._take_or_renew()
+            async with asyncio.timeout(max(seconds, 0.001)):
+                return await self._take_or_renew()
         except (Conflict, AlreadyExists):
-            return False
+            return _Try.UNKNOWN
+        except TimeoutError:
+            log.warning("lease cannot be reached", error="no answer in time")
+            return _Try.UNKNOWN
         except StatusError as error:
             log.warning("lease cannot be reached", error=error.message)
-            return False
+            return _Try.UNKNOWN
 
-    async def _take_or_renew(self) -> bool:
+    async def _take_or_renew(self) -> _Try:
         try:
             lease = await self._client.get(LEASES, self._name, namespace=self._namespace)
         except NotFound:
             await self._client.create(LEASES, self._record(None), namespace=self._namespace)
-            return True
+            return _Try.HELD
         spec = lease.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
-        if holder and holder != self._identity and not self._expired(holder, spec):
-            return False
+        if holder and holder != self._identity and (self.leading or not self._expired(holder, spec)):
+            return _Try.TAKEN
         await self._client.update(LEASES, self._record(lease))
-        return True
+        return _Try.HELD
 
     def _expired(self, holder: str, spec: Object) -> bool:
         now = asyncio.get_running_loop().time()

@@ -1,22 +1,30 @@
 """Keeps one cache true: a streaming list, then a watch that is resumed, and a fresh list only when the server says so.
 
-There is no periodic resync: a level-triggered reconciler that misses nothing needs none.
+There is no periodic resync: a level-triggered reconciler that misses nothing needs none. Nothing that a server sends,
+and nothing that goes wrong on the way, ends an informer: it tells what is wrong and tries again, ever more slowly.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 
-from herder.engine.client.client import Client
-from herder.engine.logs import get_logger
+import structlog
+
+from herder.engine.client.client import Client, WatchEvent
 from herder.engine.meta.errors import BadRequest, Expired, Invalid, NotFound, StatusError
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Cache, Change, encode
+from herder.engine.runtime.cache import Cache, Change, Key, encode, key_of
 
-log = get_logger(__name__)
+log = structlog.get_logger(__name__)
 
 RETRY_FIRST, RETRY_LIMIT = 0.2, 30.0
+LASTING_SECONDS = 5.0
+"""A watch that ended sooner, without a word, counts as failed: who hangs up at once is not asked in a loop."""
+WATCH_SECONDS = 300
+"""A watch is asked for this long, up to twice that; a connection that died unnoticed is noticed then at the latest."""
+OVERDUE_SECONDS = 2 * WATCH_SECONDS + 30.0
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
@@ -31,6 +39,8 @@ class Informer:
         labels: str = "",
         fields: str = "",
         jitter: Callable[[], float] = lambda: 0.5,
+        on_health: Callable[[str], None] = lambda _failure: None,
+        on_list: Callable[[], None] = lambda: None,
     ) -> None:
         self.client = client
         self.cache = cache
@@ -41,36 +51,71 @@ class Informer:
         self.failure = ""  # why the server cannot be read now, in its words
         self.synced = asyncio.Event()
         self._on_change = on_change
+        self._on_health = on_health  # told of each failure, and "" when all is well again
+        self._on_list = on_list
         self._jitter = jitter  # in [0, 1); keeps a fleet of managers from coming back all at once
         self._revision = ""
         self._streams = True  # until the server turns out not to know streaming lists
+        self._heard = False  # whether the server told us anything in this round
 
     async def run(self) -> None:
+        loop = asyncio.get_running_loop()
         failures = 0
         while True:
-            try:
-                if not self._revision:
-                    await self._fill()
+            began = loop.time()
+            self._heard = False
+            failed = await self._round()
+            if self._heard or loop.time() - began >= LASTING_SECONDS:
                 failures = 0
-                await self._follow()
-            except Expired:
-                self._revision = ""  # history is gone: a fresh list tells what we missed
-            except (StatusError, TimeoutError) as error:
-                self.failure = str(error)
-                if isinstance(error, NotFound):
-                    self._revision = ""  # the kind is not served (any more)
-                delay = min(RETRY_FIRST * 2.0**failures, RETRY_LIMIT)
-                failures = min(failures + 1, 10)
-                log.info("informer waits", kind=str(self.cache.kind), error=self.failure, seconds=round(delay, 1))
-                await asyncio.sleep(delay * (0.5 + self._jitter()))
+                if not failed:
+                    continue
+            delay = min(RETRY_FIRST * 2.0**failures, RETRY_LIMIT)
+            failures = min(failures + 1, 10)
+            await asyncio.sleep(delay * (0.5 + self._jitter()))
+
+    async def _round(self) -> bool:
+        """One connection's worth of reading; whether it ended otherwise than by the server's plan."""
+        try:
+            await (self._follow() if self._revision else self._fill())
+        except Expired:
+            self._revision = ""  # history is gone: a fresh list tells what we missed
+        except (StatusError, TimeoutError) as error:
+            if isinstance(error, NotFound):
+                self._revision = ""  # the kind is not served (any more)
+            self._ill(str(error) or "the server fell silent")
+            return True
+        except Exception as error:
+            # A bug of ours or of the server's. What was taken in may be incomplete: begin anew, but do not end.
+            self._revision = ""
+            log.error("informer failed", kind=str(self.cache.kind), exc_info=error)
+            self._ill(f"{type(error).__name__}: {error}")
+            return True
+        return False
+
+    def _ill(self, failure: str) -> None:
+        if failure != self.failure:
+            log.warning("informer waits", kind=str(self.cache.kind), error=failure)
+        self.failure = failure
+        self._on_health(failure)
+
+    def _well(self) -> None:
+        if self.failure:
+            log.info("informer goes on", kind=str(self.cache.kind))
+            self.failure = ""
+            self._on_health("")
+
+    # --- the whole --------------------------------------------------------------------------------------------
 
     async def _fill(self) -> None:
         self.relists += 1
+        self._on_list()
         if self._streams:
             try:
                 await self._fill_by_stream()
                 return
             except (BadRequest, Invalid):
+                if self._heard:
+                    raise
                 self._streams = False
         page = await self.client.list_all(
             self.cache.kind.resource, namespace=self.namespace, labels=self.labels, fields=self.fields
@@ -78,51 +123,64 @@ class Informer:
         self._replace(page.items, page.resource_version)
 
     async def _fill_by_stream(self) -> None:
-        """Initial objects as watch events, ended by an annotated bookmark: neither side holds a whole list."""
-        found: list[Object] = []
-        events = self.client.watch(
-            self.cache.kind.resource,
-            namespace=self.namespace,
-            labels=self.labels,
-            fields=self.fields,
-            initial_events=True,
-        )
-        async for event in events:
-            meta = event.object["metadata"]
-            if event.type != "BOOKMARK":
-                found.append(event.object)
-            elif (meta.get("annotations") or {}).get(INITIAL_EVENTS_END) == "true":
-                self._replace(found, meta["resourceVersion"])
-                async for later in events:
-                    self._take(later.type, later.object)
-                return
-        raise TimeoutError("the list stream ended early")
+        """Initial objects as watch events, ended by an annotated bookmark: neither side holds a whole list.
+
+        Changes made meanwhile may come before that bookmark.
+        """
+        found: dict[Key, Object] | None = {}
+        async with asyncio.timeout(OVERDUE_SECONDS), aclosing(self._watch(initial_events=True)) as events:
+            async for event in events:
+                if found is None:
+                    self._take(event)
+                elif event.type == "DELETED":
+                    found.pop(key_of(event.object), None)
+                elif event.type != "BOOKMARK":
+                    found[key_of(event.object)] = event.object
+                elif (event.object["metadata"].get("annotations") or {}).get(INITIAL_EVENTS_END) == "true":
+                    self._replace(list(found.values()), event.object["metadata"]["resourceVersion"])
+                    found = None
+        if found is not None:
+            raise TimeoutError("the list stream ended early")
 
     def _replace(self, objects: list[Object], revision: str) -> None:
         changes = self.cache.replace(((obj, encode(obj)) for obj in objects), int(revision or 0))
         self._revision = revision
-        self.failure = ""
+        self._heard = True
         self.cache.synced = True
+        self._well()
         for change in changes:
             self._on_change(change)
         self.synced.set()
 
+    # --- what comes after ---------------------------------------------------------------------------------------
+
     async def _follow(self) -> None:
-        events = self.client.watch(
+        async with (
+            asyncio.timeout(OVERDUE_SECONDS),
+            aclosing(self._watch(resource_version=self._revision, opened=self._well)) as events,
+        ):
+            async for event in events:
+                self._take(event)
+
+    def _take(self, event: WatchEvent) -> None:
+        revision = event.object["metadata"]["resourceVersion"]
+        self._heard = True
+        if event.type != "BOOKMARK":
+            change = self.cache.remove(event.object) if event.type == "DELETED" else self.cache.upsert(event.object)
+            if change is not None:
+                self._on_change(change)
+        self._revision = revision
+
+    def _watch(
+        self, *, resource_version: str = "", initial_events: bool = False, opened: Callable[[], None] | None = None
+    ) -> AsyncGenerator[WatchEvent, None]:
+        return self.client.watch(
             self.cache.kind.resource,
             namespace=self.namespace,
             labels=self.labels,
             fields=self.fields,
-            resource_version=self._revision,
+            resource_version=resource_version,
+            initial_events=initial_events,
+            timeout_seconds=int(WATCH_SECONDS * (1 + self._jitter())),
+            opened=opened,
         )
-        async for event in events:
-            self.failure = ""
-            self._take(event.type, event.object)
-
-    def _take(self, event_type: str, obj: Object) -> None:
-        self._revision = obj["metadata"]["resourceVersion"]
-        if event_type == "BOOKMARK":
-            return
-        change = self.cache.remove(obj) if event_type == "DELETED" else self.cache.upsert(obj)
-        if change is not None:
-            self._on_change(change)

@@ -23,6 +23,7 @@ from herder.engine.runtime.view import View
 log = get_logger(__name__)
 
 STOP_SECONDS = 10.0
+"""For writes on their way when a stop is asked for."""
 
 
 class Manager:
@@ -53,7 +54,14 @@ class Manager:
         self._remotes = Remotes(connect, clock=clock, tasks=self._tasks) if connect else None
         self.caches = self._shared_caches(controllers)
         self.informers = [
-            Informer(client, cache, self._hearing(kind), jitter=self._jitter) for kind, cache in self.caches.items()
+            Informer(
+                client,
+                cache,
+                self._hearing(kind),
+                jitter=self._jitter,
+                on_list=self.metrics.lists.labels(kind=str(kind)).inc,
+            )
+            for kind, cache in self.caches.items()
         ]
         self.running = {controller.name: self._make(controller, guards) for controller in controllers}
 
@@ -91,19 +99,26 @@ class Manager:
         )
 
     async def run(self) -> None:
-        """Until cancelled: fill the caches, then work. Controllers start when everything they read is there."""
+        """Until cancelled: fill the caches, then work."""
         for informer in self.informers:
             self._tasks.spawn(informer.run(), name=f"informer {informer.cache.kind}")
+        for running in self.running.values():
+            self._tasks.spawn(self._start(running), name=f"start {running.controller.name}")
         try:
-            await asyncio.gather(*(informer.synced.wait() for informer in self.informers))
-            log.info("caches filled", kinds=len(self.caches), objects=sum(map(len, self.caches.values())))
-            for running in self.running.values():
-                for number in range(running.controller.workers):
-                    work = self._tasks.spawn(running.work(), name=f"{running.controller.name} {number}")
-                    self._workers.append(work)
             await asyncio.get_running_loop().create_future()
         finally:
             await self._stop()
+
+    async def _start(self, running: Running) -> None:
+        """A controller starts when everything it reads is there; a kind that is missing holds up nobody else."""
+        controller = running.controller
+        read = {watch.kind for watch in controller.kinds()}
+        for informer in self.informers:
+            if informer.cache.kind in read:
+                await informer.synced.wait()
+        log.info("controller starts", controller=controller.name, objects=len(self.caches[controller.kind]))
+        for number in range(controller.workers):
+            self._workers.append(self._tasks.spawn(running.work(), name=f"{controller.name} {number}"))
 
     async def _stop(self) -> None:
         """Take no more keys, let writes on their way finish, end."""
@@ -138,16 +153,21 @@ class Manager:
             setting=self._setting,
             seed=self._seed,
             strict=self._strict,
+            all_caches=self.caches,
         )
 
     def _hearing(self, kind: Kind) -> Callable[[Change], None]:
         return lambda change: self._changed(kind, change)
 
     def _changed(self, kind: Kind, change: Change) -> None:
-        for running in self.running.values():
-            running.changed(kind, change)
+        for name, running in self.running.items():
+            try:
+                running.changed(kind, change)
+            except Exception as error:
+                # One controller's faulty trigger must not hide the change from the others.
+                log.error("trigger failed", controller=name, kind=str(kind), key=str(change.key), exc_info=error)
             if change.new is None and kind == running.controller.kind:
-                self._effects.forget(change.key)
+                self._effects.forget((name, change.key))
 
     def _observe(self, controller: str, decision: Decision, key: Key) -> None:
         if self._remotes is not None:
@@ -156,7 +176,7 @@ class Manager:
             raise LookupError("this manager has no way to reach downstream clusters")
 
     def _perform(self, controller: str, effect: Effect, key: Key) -> None:
-        self._effects.perform(effect, key, lambda: self.trigger(controller, key))
+        self._effects.perform(effect, (controller, key), lambda: self.trigger(controller, key))
 
     def _jitter(self) -> float:
         return int.from_bytes(self._entropy(2), "big") / 65536

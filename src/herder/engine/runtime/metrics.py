@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric
+
+    from herder.engine.runtime.queue import WorkQueue
 
 
 class ControllerMetrics:
@@ -17,14 +21,38 @@ class ControllerMetrics:
             for result in ("success", "requeue", "error")
         }
         self._seconds = metrics.seconds.labels(controller=name)
-        self._depth = metrics.queue_depth.labels(name=name)
+        self._metrics = metrics
+        self._name = name
 
     def reconciled(self, result: str, seconds: float) -> None:
         self._results[result].inc()
         self._seconds.observe(seconds)
 
-    def depth(self, depth: int) -> None:
-        self._depth.set(depth)
+    def follow(self, queue: WorkQueue[Any]) -> None:
+        """The queue's own counts, read when somebody scrapes."""
+        self._metrics.queues[self._name] = queue
+
+
+class _Queues:
+    """Collects from the work queues at the moment of a scrape: keeping gauges up to date would cost every pass."""
+
+    def __init__(self, queues: Mapping[str, WorkQueue[Any]]) -> None:
+        self._queues = queues
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        depth = GaugeMetricFamily("workqueue_depth", "Keys waiting", labels=["name"])
+        added = CounterMetricFamily("workqueue_adds", "Keys added", labels=["name"])
+        retried = CounterMetricFamily("workqueue_retries", "Keys tried again after a failure", labels=["name"])
+        for name, queue in self._queues.items():
+            depth.add_metric([name], len(queue))
+            added.add_metric([name], queue.added)
+            retried.add_metric([name], queue.retried)
+        yield from (depth, added, retried)
 
 
 class Metrics:
@@ -44,9 +72,10 @@ class Metrics:
             ["controller"],
             registry=self.registry,
         )
-        self.queue_depth = Gauge("workqueue_depth", "Keys waiting", ["name"], registry=self.registry)
         self.leader = Gauge("leader_election_master_status", "1 while leading", ["name"], registry=self.registry)
-        self.relists = Counter("informer_relists", "Fresh lists taken", ["kind"], registry=self.registry)
+        self.lists = Counter("informer_lists", "Whole lists taken", ["kind"], registry=self.registry)
+        self.queues: dict[str, WorkQueue[Any]] = {}
+        self.registry.register(_Queues(self.queues))
         self._controllers: dict[str, ControllerMetrics] = {}
 
     def of(self, controller: str) -> ControllerMetrics:

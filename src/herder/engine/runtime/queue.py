@@ -112,6 +112,10 @@ class WorkQueue(Generic[K]):
         self.add_after(key, delay)
         return delay
 
+    def failures(self, key: K) -> int:
+        """How often in a row the key was retried."""
+        return self._failures.get(key, 0)
+
     def succeeded(self, key: K) -> None:
         self._failures.pop(key, None)
 

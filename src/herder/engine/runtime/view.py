@@ -52,12 +52,14 @@ class View:
         setting: Callable[[str], str],
         seed: bytes,
         strict: bool = False,
+        all_caches: Mapping[Kind, Cache] | None = None,
     ) -> None:
         self.key = key
         self.now = now
         self.namespace = key.namespace
         self.name = key.name
         self._caches = caches
+        self._all_caches = caches if all_caches is None else all_caches
         self._results = results
         self._observe = observe
         self._setting = setting
@@ -105,6 +107,18 @@ class View:
         digest = hashlib.blake2b(f"{self.key}\0{purpose}".encode(), key=self._seed[:64], digest_size=length).digest()
         return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest)
 
+    def whole(self) -> View:
+        """The same moment over everything that anybody here watches: guards do not depend on whom they check."""
+        return View(
+            key=self.key,
+            now=self.now,
+            caches=self._all_caches,
+            results=self._results,
+            observe=self._observe,
+            setting=self._setting,
+            seed=self._seed,
+        )
+
     def check_unchanged(self) -> None:
         for obj, before in self._handed or ():
             if encode(obj) != before:
@@ -113,7 +127,7 @@ class View:
     def _cache(self, kind: Kind) -> Cache:
         cache = self._caches.get(kind)
         if cache is None:
-            raise UndeclaredKind(f"{kind} is not among the kinds that this controller declared")
+            raise UndeclaredKind(f"{kind} is not among the kinds that are declared here, so nobody watches it")
         return cache
 
     def _hand(self, obj: Object | None) -> Object | None:
