@@ -1,0 +1,17 @@
+"""Bad requests chosen by hand, in groups: what somebody got wrong, or tried."""
+
+from __future__ import annotations
+
+from tests.fuzz.cases import bodies, definitions, headers, objects, options, patches, selectors, urls
+from tests.fuzz.wire import Input
+
+CASES: list[Input] = [
+    *urls.CASES,
+    *options.CASES,
+    *selectors.CASES,
+    *headers.CASES,
+    *bodies.CASES,
+    *objects.CASES,
+    *patches.CASES,
+    *definitions.CASES,
+]
