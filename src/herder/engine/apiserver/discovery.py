@@ -72,7 +72,7 @@ class Discovery:
         path = request.path.rstrip("/")
         if path == "/version":
             _only_reading(request)
-            return _answer(request, lambda: _encode(VERSION))
+            return _answer(request, lambda: msgspec.json.format(_encode(VERSION), indent=2))
         parts = path.split("/")[1:]
         if parts[0] == "api" and len(parts) <= 2:
             _only_reading(request)

@@ -45,7 +45,15 @@ class Dispatcher:
     async def dispatch(self, request: Request, info: RequestInfo, user: User) -> Response:
         resource, version = self._served(info)
         _check_path(request, info, resource)
-        call = Call(self._parts, request, info, user, resource, version, negotiate(request))
+        call = Call(
+            self._parts,
+            request,
+            info,
+            user,
+            resource,
+            version,
+            negotiate(request, transforms=_has_columns(resource, info)),
+        )
         if version.deprecation:
             call.warn(version.deprecation)
         try:
@@ -95,6 +103,12 @@ class Dispatcher:
 
 class PageNotFound(Exception):
     """A path that nobody serves: answered in plain text, as a web server would."""
+
+
+def _has_columns(resource: Resource, info: RequestInfo) -> bool:
+    """Reviews, tokens and bindings are answers, not objects that anyone would list."""
+    is_answer = resource.virtual is not None and "list" not in resource.verbs
+    return not is_answer and info.subresource not in ("token", "binding", "eviction")
 
 
 def _check_path(request: Request, info: RequestInfo, resource: Resource) -> None:

@@ -4,6 +4,6 @@
 """
 
 from herder.engine.apiserver.tables.printers import Printer, printer_for
-from herder.engine.apiserver.tables.render import render
+from herder.engine.apiserver.tables.render import render, render_scale
 
-__all__ = ["Printer", "printer_for", "render"]
+__all__ = ["Printer", "printer_for", "render", "render_scale"]

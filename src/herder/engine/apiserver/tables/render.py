@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from herder.engine.apiserver.resources import Column, Resource
-from herder.engine.apiserver.tables.duration import human_duration, parse_time
+from herder.engine.apiserver.tables.duration import age, human_duration, parse_time
 from herder.engine.apiserver.tables.jsonpath import JsonPath, JsonPathError, compile_path
 from herder.engine.apiserver.tables.printers import Row, printer_for
 from herder.engine.meta.errors import BadRequest, show
@@ -17,6 +17,7 @@ from herder.engine.meta.kinds import Object
 
 NAME = Column("Name", "string", "name")
 _DEFAULT_COLUMNS = (NAME, Column("Created At", "date"))
+_SCALE_COLUMNS = (NAME, Column("Desired", "integer"), Column("Available", "integer"), Column("Age", "string"))
 _COMPLETED = {
     "Succeeded": "The pod has completed successfully.",
     "Failed": "The pod failed.",
@@ -49,6 +50,20 @@ def render(
         "metadata": list_metadata,
         "columnDefinitions": [_definition(column) for column in columns] if with_columns else None,
         "rows": [_row(obj, row(obj, now), include_object, conditions=is_pods) for obj in objects],
+    }
+
+
+def render_scale(scale: Object, *, now: datetime, include_object: str) -> Object:
+    """A Scale is no object of its parent's kind and has columns of its own."""
+    check_include_object(include_object)
+    metadata, wanted, present = scale["metadata"], scale["spec"].get("replicas", 0), scale["status"]["replicas"]
+    cells = [metadata["name"], wanted, present, age(scale, now)]
+    return {
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": {"resourceVersion": metadata.get("resourceVersion", "")},
+        "columnDefinitions": [_definition(column) for column in _SCALE_COLUMNS],
+        "rows": [_row(scale, cells, include_object, conditions=False)],
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from herder.engine.apiserver import tables
 from herder.engine.apiserver.bodies import Body
 from herder.engine.apiserver.conversion import to_version
 from herder.engine.apiserver.decoding import decode_as
@@ -37,7 +38,7 @@ async def get_scale(call: Call) -> Response:
     if record is None:
         raise not_found(call.group_resource, call.info.name)
     (parent,) = await to_version(call, [decode(record)])
-    return answer(scale_of(call, parent), call.rendering)
+    return _told(call, parent)
 
 
 async def update_scale(call: Call) -> Response:
@@ -89,7 +90,15 @@ async def _change(call: Call, options: WriteOptions, make: Any, *, uid: str = ""
     )
     found = (await change_object(call, change)).found
     parent = (await to_version(call, [decode(found)]))[0] if isinstance(found, Record) else found
-    return answer(scale_of(call, parent), call.rendering)
+    return _told(call, parent)
+
+
+def _told(call: Call, parent: Object) -> Response:
+    scale, rendering = scale_of(call, parent), call.rendering
+    if rendering.transform == "Table":
+        include = rendering.include_object or "Metadata"
+        return answer(tables.render_scale(scale, now=call.parts.clock(), include_object=include), rendering)
+    return answer(scale, rendering)
 
 
 def scale_of(call: Call, parent: Object) -> Object:
