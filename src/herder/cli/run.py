@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import os
 import socket
+from pathlib import Path
 
 import click
 
+from herder.api.settings import Settings
 from herder.cli import parts
 from herder.cli.logs import configure
-from herder.cli.places import kubeconfig_option, kubeconfig_path, split_listen
+from herder.cli.places import data_dir_option, data_directory, kubeconfig_option, kubeconfig_path, split_listen
 from herder.cli.process import run_loop, stop_signal, until_stopped, wall_clock
 from herder.engine.client import kubeconfig as kubeconfigs
 from herder.engine.client.client import Client
@@ -24,6 +26,9 @@ from herder.engine.meta.errors import StatusError
 @click.option("--namespace", default="herder-system", show_default=True, help="Where the leader's Lease lies.")
 @click.option("--metrics-listen", metavar="HOST:PORT", help="Serve Prometheus metrics there.")
 @click.option("--example", is_flag=True, help="Also run the example controller.")
+@click.option("--runner", is_flag=True, help="Also be a node that runs Jobs as processes of this machine.")
+@click.option("--runner-name", default="herder-runner", show_default=True, help="The name of that node.")
+@data_dir_option
 @click.option("--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning"]))
 def command(
     kubeconfig: str | None,
@@ -31,6 +36,9 @@ def command(
     namespace: str,
     metrics_listen: str | None,
     example: bool,
+    runner: bool,
+    runner_name: str,
+    data_dir: Path | None,
     log_level: str,
 ) -> None:
     """Run the controllers on an existing Kubernetes cluster."""
@@ -38,13 +46,19 @@ def command(
     listen = split_listen(metrics_listen) if metrics_listen else None
     try:
         connection = kubeconfigs.in_cluster() if in_cluster else kubeconfigs.load(kubeconfig_path(kubeconfig))
-        run_loop(_run(connection, namespace, listen, example))
+        place = (data_dir or data_directory()) / "runner" if runner else None
+        run_loop(_run(connection, namespace, listen, example, place, runner_name))
     except (StatusError, kubeconfigs.KubeconfigError) as error:
         raise click.ClickException(str(error)) from error
 
 
 async def _run(
-    connection: kubeconfigs.Connection, namespace: str, listen: tuple[str, int] | None, example: bool
+    connection: kubeconfigs.Connection,
+    namespace: str,
+    listen: tuple[str, int] | None,
+    example: bool,
+    runner_place: Path | None,
+    runner_name: str,
 ) -> None:
     from herder.cli.install import install
     from herder.cli.metrics import serve
@@ -68,14 +82,12 @@ async def _run(
 
     async def lead() -> None:
         metrics.leader.labels(name="herder").set(1)
-        following = asyncio.ensure_future(watched.run())
         try:
             await watched.ready()
             click.echo("leading; controllers run", err=True)
             await parts.make_manager(client, settings, example=example, metrics=metrics).run()
         finally:
             metrics.leader.labels(name="herder").set(0)
-            following.cancel()
 
     def election() -> LeaderElection:
         own = Client(HttpTransport(connection))
@@ -83,13 +95,32 @@ async def _run(
 
     serving = await serve(metrics.render, *listen) if listen else None
     leading = asyncio.ensure_future(lead_beside(election, lead))
+    beside = [asyncio.ensure_future(watched.run())]
+    if runner_place is not None:
+        beside.append(asyncio.ensure_future(_be_a_node(connection, watched, settings, runner_place, runner_name)))
     try:
-        await until_stopped(stop, leading)
+        await until_stopped(stop, leading, *beside)
         if not stop.is_set():
             raise click.ClickException("the lease was lost; another replica leads now")
     finally:
-        leading.cancel()
-        await asyncio.gather(leading, return_exceptions=True)
+        for task in (leading, *beside):
+            task.cancel()
+        await asyncio.gather(leading, *beside, return_exceptions=True)
         if serving is not None:
             serving.close()
+        await client.close()
+
+
+async def _be_a_node(
+    connection: kubeconfigs.Connection, watched: parts.WatchedSettings, settings: Settings, place: Path, name: str
+) -> None:
+    """Every replica may be one, leader or not; on a real cluster the Jobs' pods come from its controller-manager."""
+    from herder.cli.node import make_runner
+    from herder.engine.client.http import HttpTransport
+
+    client = Client(HttpTransport(connection))
+    try:
+        await watched.ready()
+        await make_runner(client, settings, work_dir=place, api_server=connection.server, name=name).run()
+    finally:
         await client.close()

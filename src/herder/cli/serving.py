@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from herder.cli.process import spare_the_collector, until_stopped, wall_clock
 from herder.engine.apiserver.http import HttpFront
@@ -16,18 +16,29 @@ from herder.engine.apiserver.server import ApiServer, assemble
 from herder.engine.client.client import Client
 from herder.engine.client.wire import User
 
+if TYPE_CHECKING:
+    from herder.api.settings import Settings
+
 CONTROLLERS = User("system:serviceaccount:herder-system:herder", groups=("system:masters", "system:authenticated"))
 
 
 class Serving:
     def __init__(
-        self, directory: Path, host: str, port: int, *, advertise: tuple[str, ...] = (), example: bool = False
+        self,
+        directory: Path,
+        host: str,
+        port: int,
+        *,
+        advertise: tuple[str, ...] = (),
+        example: bool = False,
+        runner: bool = False,
     ) -> None:
         self._directory = directory
         self._host = host
         self._port = port
         self._advertise = advertise
         self._example = example
+        self._runner = runner
         self._tasks: list[asyncio.Task[Any]] = []
         self.url = ""
         self.kubeconfig = directory / "kubeconfig"
@@ -45,9 +56,9 @@ class Serving:
         self.client = Client(InProcess(self.server, CONTROLLERS))
         self._write_kubeconfig(pki)
         spare_the_collector()
-        self._tasks.append(asyncio.ensure_future(self._control()))
+        self._tasks.append(asyncio.ensure_future(self._control(pki)))
 
-    async def _control(self) -> None:
+    async def _control(self, pki: Pki) -> None:
         """Our own kinds, then the controllers. Requests are answered meanwhile."""
         # Loaded beside the first requests rather than before them.
         parts = await asyncio.to_thread(importlib.import_module, "herder.cli.parts")
@@ -59,7 +70,26 @@ class Serving:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(watched.run())
             await watched.ready()
+            if self._runner:
+                tasks.create_task(self._run_jobs(settings, pki))
             await parts.make_manager(self.client, settings, example=self._example).run()
+
+    async def _run_jobs(self, settings: Settings, pki: Pki) -> None:
+        """A Job controller and the one node that its pods can run on."""
+        node = await asyncio.to_thread(importlib.import_module, "herder.cli.node")
+        from herder.engine.runner.jobs import JobController
+
+        runner = node.make_runner(
+            self.client,
+            settings,
+            work_dir=self._directory / "runner",
+            api_server=self.url,
+            client_ca=pki.authority.certificate_pem,
+            hidden=(self._directory,),
+        )
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(JobController(self.client, clock=wall_clock).run())
+            tasks.create_task(runner.run())
 
     async def until(self, stop: asyncio.Event) -> None:
         await until_stopped(stop, *self._tasks)

@@ -17,8 +17,11 @@ from herder.cli.process import run_loop, stop_signal
 )
 @click.option("--advertise", metavar="HOST", multiple=True, help="Further names that clients may use; may be repeated.")
 @click.option("--example", is_flag=True, help="Also run the example controller.")
+@click.option("--no-runner", is_flag=True, help="Do not run Jobs on this machine.")
 @click.option("--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning"]))
-def command(data_dir: Path | None, listen: str, advertise: tuple[str, ...], example: bool, log_level: str) -> None:
+def command(
+    data_dir: Path | None, listen: str, advertise: tuple[str, ...], example: bool, no_runner: bool, log_level: str
+) -> None:
     """Run the API server and all controllers in this process."""
     host, port = split_listen(listen)
     directory = data_dir or data_directory()
@@ -28,16 +31,16 @@ def command(data_dir: Path | None, listen: str, advertise: tuple[str, ...], exam
 
     configure(level=log_level)
     try:
-        run_loop(_up(directory, host, port, advertise, example))
+        run_loop(_up(directory, host, port, advertise, example, not no_runner))
     except (PkiError, StoreError, OSError) as error:
         raise click.ClickException(str(error)) from error
 
 
-async def _up(directory: Path, host: str, port: int, advertise: tuple[str, ...], example: bool) -> None:
+async def _up(directory: Path, host: str, port: int, advertise: tuple[str, ...], example: bool, runner: bool) -> None:
     from herder.cli.serving import Serving
 
     stop = stop_signal()
-    serving = Serving(directory, host, port, advertise=advertise, example=example)
+    serving = Serving(directory, host, port, advertise=advertise, example=example, runner=runner)
     await serving.start()
     try:
         click.echo(_welcome(serving.url, serving.kubeconfig))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-import structlog
-
 from herder.engine.client.client import Client
+from herder.engine.logs import get_logger
 from herder.engine.meta.errors import BadRequest, Conflict, Invalid, NotFound, StatusError
 from herder.engine.meta.kinds import Object
 from herder.engine.runner.following import Following, Name
@@ -14,7 +13,7 @@ from herder.engine.runner.kinds import PODS
 from herder.engine.runner.node import LABEL, TAINT, node_labels
 from herder.engine.runner.recorder import Recorder
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _RETRY = 2.0
 

@@ -38,7 +38,7 @@ class Kubelet:
         self._clock = clock
         self._find = find
         self._permitted: dict[tuple[str, ...], datetime] = {}
-        self._runner = web.ServerRunner(web.Server(self._answer), shutdown_timeout=0.5)
+        self._runner = web.ServerRunner(web.Server(self._answer, access_log=None), shutdown_timeout=0.5)
 
     async def listen(self, host: str, port: int) -> int:
         """The port that was taken."""

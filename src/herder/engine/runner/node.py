@@ -8,15 +8,14 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
-import structlog
-
 from herder import __version__
 from herder.engine.client.client import Client
+from herder.engine.logs import get_logger
 from herder.engine.meta.errors import AlreadyExists, NotFound, StatusError
 from herder.engine.meta.kinds import Object
 from herder.engine.runner.kinds import LEASES, NAMESPACES, NODES, Clock, micro_timestamp, timestamp
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 LABEL = "herder.io/runner"
 TAINT = {"key": LABEL, "value": "true", "effect": "NoSchedule"}

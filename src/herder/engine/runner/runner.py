@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import structlog
-
 from herder.engine.client.client import Client
+from herder.engine.logs import get_logger
 from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import Object
 from herder.engine.runner.attempts import attempts_in
@@ -27,7 +26,7 @@ from herder.engine.runner.node import MAX_PODS, Node
 from herder.engine.runner.pods import Pod
 from herder.engine.runner.recorder import Recorder
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 DEFAULT_NAME = "herder-runner"
 _RETRY = 5.0

@@ -1,0 +1,51 @@
+"""Completion indexes, as Indexed Jobs count them: `0,2-4` in a status, a number on each pod."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from herder.engine.meta.kinds import Object
+
+ANNOTATION = "batch.kubernetes.io/job-completion-index"
+
+
+def index_of(pod: Object) -> int | None:
+    text = (pod["metadata"].get("annotations") or {}).get(ANNOTATION, "")
+    return int(text) if text.isdigit() else None
+
+
+def parse(text: str) -> set[int]:
+    found: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+def render(indexes: Iterable[int]) -> str:
+    """Runs of three and more as a range, two as two, as the real controller writes them."""
+    parts: list[str] = []
+    ordered = sorted(indexes)
+    start = 0
+    for position, index in enumerate(ordered):
+        if position + 1 < len(ordered) and ordered[position + 1] == index + 1:
+            continue
+        first = ordered[start]
+        if index == first:
+            parts.append(str(index))
+        elif index == first + 1:
+            parts += [str(first), str(index)]
+        else:
+            parts.append(f"{first}-{index}")
+        start = position + 1
+    return ",".join(parts)
+
+
+def first_free(taken: set[int], wanted: int, completions: int) -> list[int]:
+    free: list[int] = []
+    for index in range(completions):
+        if len(free) == wanted:
+            break
+        if index not in taken:
+            free.append(index)
+    return free
