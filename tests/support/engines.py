@@ -27,6 +27,7 @@ from tests.support.peers import peer
 CONTROLLERS = (
     "clusterrole-aggregation-controller",
     "garbage-collector-controller",
+    "job-controller",
     "namespace-controller",
     "resourcequota-controller",
     "root-ca-certificate-publisher-controller",
