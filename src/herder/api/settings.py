@@ -7,6 +7,7 @@ object counts from the next use on.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -52,15 +53,16 @@ def _is_command(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(word, str) for word in value)
 
 
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_PART = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhd])")
+
+
 def seconds(text: str) -> float:
-    """A duration in Go's short form, one unit."""
-    units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-    if not text or text[-1] not in units:
+    """A duration as Go writes it (`30s`, `1h30m`), with days besides."""
+    parts = _PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError(text)
-    value = float(text[:-1])
-    if value < 0:
-        raise ValueError(text)
-    return value * units[text[-1]]
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
 DEFINITIONS = {
@@ -94,6 +96,18 @@ class Settings:
     def get(self, name: str) -> str:
         return self.look(name)[0]
 
+    def problems(self) -> list[str]:
+        """What is wrong with the layers that do not change while running, each with its source."""
+        found = []
+        named: list[tuple[str, Mapping[str, str]]] = [("flag", self.flags), ("file", self.file)]
+        for source, layer in named:
+            found += [f'{source}: no setting named "{name}"' for name in layer if name not in DEFINITIONS]
+        named.append(("environment", {d.name: self.environment.get(d.environment, "") for d in DEFINITIONS.values()}))
+        for source, layer in named:
+            for name, value in layer.items():
+                found += [f"{source}: {name}: {error}" for error in validate_value(name, value)]
+        return found
+
     def look(self, name: str) -> tuple[str, str]:
         """The value, and which layer said it: flag, env, object, file or default."""
         definition = DEFINITIONS.get(name)
@@ -111,9 +125,11 @@ class Settings:
         return definition.default, "default"
 
 
-def validate_value(name: str, value: str) -> list[FieldError]:
+def validate_value(name: str, value: object) -> list[FieldError]:
     """What is wrong with a setting's value; unknown settings may hold anything, as other programs keep theirs here."""
     definition = DEFINITIONS.get(name)
+    if not isinstance(value, str):
+        return [invalid_value("value", value, "must be a string")]
     if definition is None or definition.check is None or not value:
         return []
     problem = definition.check(value)
@@ -121,7 +137,10 @@ def validate_value(name: str, value: str) -> list[FieldError]:
 
 
 def setting_objects(settings: Settings) -> list[Object]:
-    """One `Setting` object for each definition, as it is applied at start: people find them by listing."""
+    """One `Setting` object for each definition, as it is applied at start: people find them by listing.
+
+    The value is left alone: it is the user's. `source` says where a value comes from that wins over it.
+    """
     objects = []
     for definition in DEFINITIONS.values():
         _, source = settings.look(definition.name)
@@ -130,8 +149,7 @@ def setting_objects(settings: Settings) -> list[Object]:
             "kind": SETTING.kind,
             "metadata": {"name": definition.name},
             "default": definition.default,
-            "customized": source != "default",
-            "source": "env" if source == "env" else "",
+            "source": source if source in {"flag", "env"} else "",
         }
         objects.append(obj)
     return objects

@@ -13,7 +13,7 @@ from herder.engine.client import kubeconfig as kubeconfigs
 from herder.engine.client.client import Client
 from herder.engine.client.discovery import Found, find_resource
 from herder.engine.client.wire import Query
-from herder.engine.meta.errors import StatusError
+from herder.engine.meta.errors import ServiceUnavailable, StatusError
 from herder.engine.meta.kinds import Object
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
@@ -39,9 +39,9 @@ def command(
     kubeconfig: str | None,
 ) -> None:
     """List RESOURCE objects, or show those with the given NAMES."""
-    connection = kubeconfigs.load(kubeconfig_path(kubeconfig))
-    where = "" if all_namespaces else namespace or connection.namespace
     try:
+        connection = kubeconfigs.load(kubeconfig_path(kubeconfig))
+        where = "" if all_namespaces else namespace or connection.namespace
         asyncio.run(_get(connection, resource, names, where, selector, output, revision))
     except (StatusError, kubeconfigs.KubeconfigError) as error:
         raise click.ClickException(str(error)) from error
@@ -87,7 +87,10 @@ def _query(names: tuple[str, ...], selector: str, revision: str | None) -> Query
 
 async def _fetch(client: Client, path: str, query: Query, accept: str) -> Object:
     response = await client.raw("GET", path, query, headers={"accept": accept})
-    answer: Object = json.loads(response.content())
+    try:
+        answer: Object = json.loads(response.content())
+    except ValueError:
+        raise ServiceUnavailable(f"{path}: HTTP {response.status}, and no object of the Kubernetes API") from None
     if response.status >= 400:
         raise StatusError.from_status(answer, response.status)
     return answer
@@ -111,6 +114,8 @@ def _print_objects(answer: Object, names: tuple[str, ...], output: str, found: F
 
 
 def _print_table(answer: Object, names: tuple[str, ...], *, wide: bool, with_namespace: bool) -> None:
+    if answer["kind"] != "Table":
+        answer = _plain_table(answer)
     rows = _only(answer.get("rows") or [], names, lambda row: row["object"]["metadata"]["name"])
     columns = [
         (position, column["name"].upper())
@@ -128,6 +133,12 @@ def _print_table(answer: Object, names: tuple[str, ...], *, wide: bool, with_nam
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     for line in lines:
         click.echo("   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _plain_table(answer: Object) -> Object:
+    """For servers that know no tables."""
+    rows = [{"cells": [item["metadata"]["name"]], "object": item} for item in answer.get("items") or []]
+    return {"columnDefinitions": [{"name": "Name"}], "rows": rows}
 
 
 def _only(items: list[Any], names: tuple[str, ...], name_of: Any) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import aclosing
 
 from herder.api.crds import FLOCK_CRD, SETTING_CRD
 from herder.api.settings import SETTING, Settings, setting_objects
@@ -27,11 +28,12 @@ async def install_kinds(client: Client, definitions: Sequence[Object]) -> None:
         await client.apply(CRDS, definition, field_manager=MANAGER)
     async with asyncio.timeout(60):
         while waiting:
-            async for event in client.watch(CRDS, initial_events=True):
-                if event.type != "BOOKMARK" and _established(event.object):
-                    waiting.discard(event.object["metadata"]["name"])
-                if not waiting:
-                    return
+            async with aclosing(client.watch(CRDS, initial_events=True)) as events:
+                async for event in events:
+                    if event.type != "BOOKMARK" and _established(event.object):
+                        waiting.discard(event.object["metadata"]["name"])
+                    if not waiting:
+                        return
 
 
 def _established(crd: Object) -> bool:

@@ -5,6 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from herder.engine.runtime.metrics import Metrics
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def process_metrics() -> Metrics:
+    """The runtime's metrics, and those that every process has: memory, CPU, open files."""
+    from prometheus_client import ProcessCollector
+
+    metrics = Metrics()
+    ProcessCollector(registry=metrics.registry)
+    return metrics
+
 
 async def serve(render: Callable[[], bytes], host: str, port: int) -> asyncio.Server:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -18,8 +31,8 @@ async def serve(render: Callable[[], bytes], host: str, port: int) -> asyncio.Se
                 else:
                     status, body = b"404 Not Found", b""
                 writer.write(
-                    b"HTTP/1.1 %s\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: %d\r\n"
-                    b"Connection: close\r\n\r\n%s" % (status, len(body), body)
+                    b"HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n"
+                    b"Connection: close\r\n\r\n%s" % (status, CONTENT_TYPE.encode(), len(body), body)
                 )
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):

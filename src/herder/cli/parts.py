@@ -5,20 +5,24 @@ from __future__ import annotations
 import base64
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from herder.api.guards import GUARDS
-from herder.api.settings import SETTING, Settings
+from herder.api.settings import SETTING, Settings, validate_value
 from herder.cli.process import wall_clock
+from herder.cli.settings import Layers
 from herder.engine.client.client import Client
+from herder.engine.logs import get_logger
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Cache, Key
+from herder.engine.runtime.cache import Cache, Change, Key
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.effects import Performer
 from herder.engine.runtime.informer import Informer
 from herder.engine.runtime.manager import Manager
 from herder.engine.runtime.metrics import Metrics
+
+log = get_logger(__name__)
 
 
 def controllers(*, example: bool) -> list[Controller]:
@@ -56,7 +60,7 @@ class WatchedSettings:
 
     def __init__(self, client: Client) -> None:
         self._cache = Cache(SETTING)
-        self._informer = Informer(client, self._cache, lambda _change: None)
+        self._informer = Informer(client, self._cache, _tell_unusable)
 
     def __call__(self, name: str) -> Object | None:
         return self._cache.get(Key("", name))
@@ -68,5 +72,12 @@ class WatchedSettings:
         await self._informer.synced.wait()
 
 
-def settings_from(flags: Mapping[str, str], objects: Any) -> Settings:
-    return Settings(flags=flags, environment=os.environ, objects=objects)
+def _tell_unusable(change: Change) -> None:
+    """A server that is not ours lets anything into a Setting."""
+    if change.new is not None:
+        for problem in validate_value(change.key.name, change.new.get("value") or ""):
+            log.warning("setting ignored", setting=change.key.name, problem=str(problem))
+
+
+def settings_from(layers: Layers, objects: Callable[[str], Object | None]) -> Settings:
+    return Settings(flags=layers.flags, environment=os.environ, objects=objects, file=layers.file)

@@ -30,10 +30,10 @@ def kubeconfig_path(given: str | None) -> Path:
     raise click.UsageError("no kubeconfig found: start 'herder up', set KUBECONFIG or pass --kubeconfig")
 
 
-def split_listen(value: str) -> tuple[str, int]:
+def split_listen(value: str, option: str = "--listen") -> tuple[str, int]:
     host, colon, port = value.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
-        raise click.BadParameter("must be HOST:PORT", param_hint="--listen")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise click.BadParameter("must be HOST:PORT", param_hint=option)
     return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - an empty host asks for every address
 
 

@@ -15,9 +15,11 @@ from herder.cli import parts
 from herder.cli.logs import configure
 from herder.cli.places import data_dir_option, data_directory, kubeconfig_option, kubeconfig_path, split_listen
 from herder.cli.process import run_loop, stop_signal, until_stopped, wall_clock
+from herder.cli.settings import Layers, layers_from, settings_options
 from herder.engine.client import kubeconfig as kubeconfigs
 from herder.engine.client.client import Client
-from herder.engine.meta.errors import StatusError
+from herder.engine.meta.errors import AlreadyExists, Forbidden, StatusError
+from herder.engine.meta.kinds import GroupVersionResource
 
 
 @click.command()
@@ -25,6 +27,7 @@ from herder.engine.meta.errors import StatusError
 @click.option("--in-cluster", is_flag=True, help="Use the service account of the pod this runs in.")
 @click.option("--namespace", default="herder-system", show_default=True, help="Where the leader's Lease lies.")
 @click.option("--metrics-listen", metavar="HOST:PORT", help="Serve Prometheus metrics there.")
+@settings_options
 @click.option("--example", is_flag=True, help="Also run the example controller.")
 @click.option("--runner", is_flag=True, help="Also be a node that runs Jobs as processes of this machine.")
 @click.option("--runner-name", default="herder-runner", show_default=True, help="The name of that node.")
@@ -35,6 +38,8 @@ def command(
     in_cluster: bool,
     namespace: str,
     metrics_listen: str | None,
+    set_flags: tuple[str, ...],
+    settings_file: Path | None,
     example: bool,
     runner: bool,
     runner_name: str,
@@ -43,12 +48,13 @@ def command(
 ) -> None:
     """Run the controllers on an existing Kubernetes cluster."""
     configure(level=log_level)
-    listen = split_listen(metrics_listen) if metrics_listen else None
+    listen = split_listen(metrics_listen, "--metrics-listen") if metrics_listen else None
+    layers = layers_from(set_flags, settings_file)
     try:
         connection = kubeconfigs.in_cluster() if in_cluster else kubeconfigs.load(kubeconfig_path(kubeconfig))
         place = (data_dir or data_directory()) / "runner" if runner else None
-        run_loop(_run(connection, namespace, listen, example, place, runner_name))
-    except (StatusError, kubeconfigs.KubeconfigError) as error:
+        run_loop(_run(connection, namespace, listen, layers, example, place, runner_name))
+    except (StatusError, kubeconfigs.KubeconfigError, OSError) as error:
         raise click.ClickException(str(error)) from error
 
 
@@ -56,36 +62,31 @@ async def _run(
     connection: kubeconfigs.Connection,
     namespace: str,
     listen: tuple[str, int] | None,
+    layers: Layers,
     example: bool,
     runner_place: Path | None,
     runner_name: str,
 ) -> None:
     from herder.cli.install import install
-    from herder.cli.metrics import serve
+    from herder.cli.metrics import process_metrics, serve
     from herder.engine.client.http import HttpTransport
-    from herder.engine.meta.errors import AlreadyExists
-    from herder.engine.meta.kinds import GroupVersionResource
     from herder.engine.runtime.beside import lead_beside
     from herder.engine.runtime.election import LeaderElection
-    from herder.engine.runtime.metrics import Metrics
 
     stop = stop_signal()
     client = Client(HttpTransport(connection))
-    metrics = Metrics()
+    metrics = process_metrics()
+    metrics.leader.labels(name="herder").set(0)
     identity = f"{socket.gethostname()}_{os.getpid()}_{os.urandom(4).hex()}"
-    with contextlib.suppress(AlreadyExists):
-        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
-        await client.create(GroupVersionResource("", "v1", "namespaces"), space)
     watched = parts.WatchedSettings(client)
-    settings = parts.settings_from({}, watched)
-    await install(client, settings, example=example)
+    settings = parts.settings_from(layers, watched)
+    manager = parts.make_manager(client, settings, example=example, metrics=metrics)
 
     async def lead() -> None:
         metrics.leader.labels(name="herder").set(1)
         try:
             await watched.ready()
-            click.echo("leading; controllers run", err=True)
-            await parts.make_manager(client, settings, example=example, metrics=metrics).run()
+            await manager.run()
         finally:
             metrics.leader.labels(name="herder").set(0)
 
@@ -93,8 +94,13 @@ async def _run(
         own = Client(HttpTransport(connection))
         return LeaderElection(own, name="herder-controllers", namespace=namespace, identity=identity, clock=wall_clock)
 
+    async def work() -> None:
+        await _make_namespace(client, namespace)
+        await install(client, settings, example=example)
+        await lead_beside(election, lead, abort=manager.abort)
+
     serving = await serve(metrics.render, *listen) if listen else None
-    leading = asyncio.ensure_future(lead_beside(election, lead))
+    leading = asyncio.ensure_future(work())
     beside = [asyncio.ensure_future(watched.run())]
     if runner_place is not None:
         beside.append(asyncio.ensure_future(_be_a_node(connection, watched, settings, runner_place, runner_name)))
@@ -109,6 +115,13 @@ async def _run(
         if serving is not None:
             serving.close()
         await client.close()
+
+
+async def _make_namespace(client: Client, name: str) -> None:
+    """Where it may not be made but is there already, all is well; where it is not, writing the Lease will say so."""
+    with contextlib.suppress(AlreadyExists, Forbidden):
+        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        await client.create(GroupVersionResource("", "v1", "namespaces"), space)
 
 
 async def _be_a_node(

@@ -8,13 +8,17 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from herder.api.settings import SETTING, seconds, validate_value
 from herder.cli.process import spare_the_collector, until_stopped, wall_clock
+from herder.cli.settings import Layers
+from herder.engine.apiserver.admission.chain import Attributes
 from herder.engine.apiserver.http import HttpFront
 from herder.engine.apiserver.inprocess import InProcess
 from herder.engine.apiserver.pki import Pki
 from herder.engine.apiserver.server import ApiServer, assemble
 from herder.engine.client.client import Client
-from herder.engine.client.wire import User
+from herder.engine.client.wire import Request, Response, User
+from herder.engine.meta.errors import invalid
 
 if TYPE_CHECKING:
     from herder.api.settings import Settings
@@ -30,6 +34,7 @@ class Serving:
         port: int,
         *,
         advertise: tuple[str, ...] = (),
+        layers: Layers | None = None,
         example: bool = False,
         runner: bool = False,
     ) -> None:
@@ -37,6 +42,7 @@ class Serving:
         self._host = host
         self._port = port
         self._advertise = advertise
+        self._layers = layers or Layers()
         self._example = example
         self._runner = runner
         self._tasks: list[asyncio.Task[Any]] = []
@@ -48,9 +54,17 @@ class Serving:
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         hosts = tuple(dict.fromkeys((*self._advertise, self._host)))
         pki = Pki.load_or_create(self._directory / "pki", now=wall_clock(), hosts=hosts)
-        self.server: ApiServer = await assemble(self._directory, clock=wall_clock, entropy=os.urandom, pki=pki)
+        self.server: ApiServer = await assemble(
+            self._directory, clock=wall_clock, entropy=os.urandom, pki=pki, retain=None
+        )
+        self.kubeconfig.unlink(missing_ok=True)  # of one that was killed; the data are ours from here on
+        self.server.parts.admission.add_validating("Settings", [SETTING.resource.group_resource], _check_setting)
         self._front = HttpFront(self.server)
-        host, port = await self._front.listen(self._host, self._port, pki.server_context())
+        try:
+            host, port = await self._front.listen(self._host, self._port, pki.server_context())
+        except BaseException:
+            await self.server.stop()
+            raise
         shown = self._advertise[0] if self._advertise else "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104
         self.url = f"https://[{shown}]:{port}" if ":" in shown else f"https://{shown}:{port}"
         self.client = Client(InProcess(self.server, CONTROLLERS))
@@ -63,16 +77,26 @@ class Serving:
         # Loaded beside the first requests rather than before them.
         parts = await asyncio.to_thread(importlib.import_module, "herder.cli.parts")
         from herder.cli.install import install
+        from herder.cli.metrics import CONTENT_TYPE, process_metrics
 
+        metrics = process_metrics()
+
+        async def scrape(_request: Request, _user: User) -> Response:
+            return Response(200, {"content-type": CONTENT_TYPE}, metrics.render())
+
+        self.server.add_route("/metrics", scrape)
         watched = parts.WatchedSettings(self.client)
-        settings = parts.settings_from({}, watched)
+        settings = parts.settings_from(self._layers, watched)
         await install(self.client, settings, example=self._example)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(watched.run())
             await watched.ready()
+            # Only now is it known how much history is to be kept.
+            store = self.server.parts.store
+            tasks.create_task(store.compact_by_age(lambda: seconds(settings.get("history-retention"))))
             if self._runner:
                 tasks.create_task(self._run_jobs(settings, pki))
-            await parts.make_manager(self.client, settings, example=self._example).run()
+            await parts.make_manager(self.client, settings, example=self._example, metrics=metrics).run()
 
     async def _run_jobs(self, settings: Settings, pki: Pki) -> None:
         """A Job controller and the one node that its pods can run on."""
@@ -111,3 +135,12 @@ class Serving:
         with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(text)
         staged.rename(self.kubeconfig)
+
+
+async def _check_setting(attributes: Attributes) -> None:
+    """A value that nobody could use is refused where it is written. Other servers take it, and it is ignored."""
+    setting = attributes.object
+    name = attributes.name or setting["metadata"].get("name", "")
+    problems = validate_value(name, setting.get("value") or "")
+    if problems:
+        raise invalid(SETTING.group_kind, name, problems)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from herder.cli.places import DEFAULT_LISTEN, data_dir_option, data_directory, split_listen
 from herder.cli.process import run_loop, stop_signal
+from herder.cli.settings import layers_from, settings_options
+
+if TYPE_CHECKING:
+    from herder.cli.serving import Serving
 
 
 @click.command()
@@ -16,31 +21,47 @@ from herder.cli.process import run_loop, stop_signal
     "--listen", default=DEFAULT_LISTEN, show_default=True, metavar="HOST:PORT", help="Port 0 picks a free one."
 )
 @click.option("--advertise", metavar="HOST", multiple=True, help="Further names that clients may use; may be repeated.")
+@settings_options
 @click.option("--example", is_flag=True, help="Also run the example controller.")
 @click.option("--no-runner", is_flag=True, help="Do not run Jobs on this machine.")
 @click.option("--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning"]))
 def command(
-    data_dir: Path | None, listen: str, advertise: tuple[str, ...], example: bool, no_runner: bool, log_level: str
+    data_dir: Path | None,
+    listen: str,
+    advertise: tuple[str, ...],
+    set_flags: tuple[str, ...],
+    settings_file: Path | None,
+    example: bool,
+    no_runner: bool,
+    log_level: str,
 ) -> None:
     """Run the API server and all controllers in this process."""
     host, port = split_listen(listen)
-    directory = data_dir or data_directory()
+    layers = layers_from(set_flags, settings_file)
     from herder.cli.logs import configure
+    from herder.cli.serving import Serving
     from herder.engine.apiserver.pki import PkiError
+    from herder.engine.meta.errors import StatusError
     from herder.engine.store import StoreError
 
     configure(level=log_level)
+    serving = Serving(
+        data_dir or data_directory(),
+        host,
+        port,
+        advertise=advertise,
+        layers=layers,
+        example=example,
+        runner=not no_runner,
+    )
     try:
-        run_loop(_up(directory, host, port, advertise, example, not no_runner))
-    except (PkiError, StoreError, OSError) as error:
+        run_loop(_up(serving))
+    except (PkiError, StoreError, StatusError, OSError) as error:
         raise click.ClickException(str(error)) from error
 
 
-async def _up(directory: Path, host: str, port: int, advertise: tuple[str, ...], example: bool, runner: bool) -> None:
-    from herder.cli.serving import Serving
-
+async def _up(serving: Serving) -> None:
     stop = stop_signal()
-    serving = Serving(directory, host, port, advertise=advertise, example=example, runner=runner)
     await serving.start()
     try:
         click.echo(_welcome(serving.url, serving.kubeconfig))

@@ -123,8 +123,10 @@ def _child(flock: Object, api_version: str, kind: str, name: str) -> Object:
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata}
 
 
-def _content(member: Object) -> str:
-    return str((member["metadata"].get("labels") or {}).get(CONTENT_LABEL, ""))
+def _content(member: Object) -> tuple[str, str]:
+    """What tells a stale member: the label for those who select by it, the message itself in case somebody edits it."""
+    label = (member["metadata"].get("labels") or {}).get(CONTENT_LABEL, "")
+    return label, (member.get("data") or {}).get("message", "")
 
 
 def _changed_at(member: Object) -> datetime:

@@ -50,12 +50,13 @@ async def assemble(
     entropy: Callable[[int], bytes],
     inline: bool = False,
     pki: Pki | None = None,
-    retain: float = _HISTORY_SECONDS,
+    retain: float | None = _HISTORY_SECONDS,
 ) -> ApiServer:
     """A started server over the store in `data_dir`, or over an empty one in memory (None).
 
     Time and randomness come from the caller; `inline` commits on the calling thread, so that a simulation is one
-    thread and the same each time. `pki` is given by who also serves TLS with it.
+    thread and the same each time. `pki` is given by who also serves TLS with it. History older than `retain` seconds
+    is forgotten; None leaves that to the caller.
     """
     store = _open_store(data_dir, clock, inline)
     await bootstrap_policy.reconcile(store, now=clock(), entropy=entropy)
@@ -80,7 +81,7 @@ async def assemble(
         await store.close()
 
     background: list[Background] = [RoleAggregator(store).run, definitions.run, admission.quota_status.run]
-    if data_dir is not None:
+    if data_dir is not None and retain is not None:
         background.append(lambda: store.compact_by_age(retain))
     server = ApiServer(
         Parts(store, registry, authorizer, admission.chain, clock, entropy),

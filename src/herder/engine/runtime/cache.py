@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
-import structlog
 
+from herder.engine.logs import get_logger
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.meta.selectors import LabelSelector
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 DECODED_KEPT = 2048
 GONE_KEPT = 4096

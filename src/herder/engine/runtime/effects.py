@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any
 
-import structlog
-
+from herder.engine.logs import get_logger
 from herder.engine.runtime.decision import Effect, EffectKey, EffectResult
 from herder.engine.runtime.tasks import Tasks
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 Performer = Callable[[Mapping[str, Any]], Awaitable[Any]]
 RETRY_FIRST, RETRY_LIMIT = 1.0, 120.0

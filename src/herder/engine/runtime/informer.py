@@ -10,14 +10,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
-import structlog
-
 from herder.engine.client.client import Client, WatchEvent
+from herder.engine.logs import get_logger
 from herder.engine.meta.errors import BadRequest, Expired, Invalid, NotFound, StatusError
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.cache import Cache, Change, Key, encode, key_of
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 RETRY_FIRST, RETRY_LIMIT = 0.2, 30.0
 LASTING_SECONDS = 5.0

@@ -12,9 +12,8 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-import structlog
-
 from herder.engine.client.client import Client
+from herder.engine.logs import get_logger
 from herder.engine.meta.errors import ServiceUnavailable
 from herder.engine.runtime.cache import Cache
 from herder.engine.runtime.decision import Observe
@@ -22,7 +21,7 @@ from herder.engine.runtime.informer import Informer
 from herder.engine.runtime.tasks import Tasks
 from herder.engine.runtime.view import Observed, Unreachable
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 Connect = Callable[[str], Awaitable[Client]]
 """Opens a connection to a cluster by name: from its kubeconfig Secret, directly or through a tunnel."""

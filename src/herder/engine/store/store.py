@@ -287,10 +287,11 @@ class Store:
         self._writer.add_chore(Chore(chore, done))
         await done
 
-    async def compact_by_age(self, retain: float, *, every: float = 60.0) -> None:
+    async def compact_by_age(self, retain: float | Callable[[], float], *, every: float = 60.0) -> None:
         """A background task: keep the history of the last `retain` seconds. Runs until cancelled or closed."""
         while not self._closed and self._failure is None:
-            await self.compact(await self._history.revision_at(self._clock() - retain))
+            kept = retain() if callable(retain) else retain
+            await self.compact(await self._history.revision_at(self._clock() - kept))
             await asyncio.sleep(every)
 
     async def backup(self, path: Path) -> int:
