@@ -73,7 +73,9 @@ class Discovery:
         if path == "/version":
             _only_reading(request)
             return _answer(request, lambda: msgspec.json.format(_encode(VERSION), indent=2))
-        parts = path.split("/")[1:]
+        if path.startswith("/version/"):
+            raise _not_found()
+        parts = path.split("/")[1:] or [""]
         if parts[0] == "api" and len(parts) <= 2:
             _only_reading(request)
         elif parts[0] != "apis" or len(parts) > 3:
@@ -82,6 +84,8 @@ class Discovery:
             return self._aggregated(request, path)
         if not self._exists(parts):
             return None
+        if len(parts) == 3 and not self._is_of_definitions(parts[1]):
+            _only_reading(request)
         return _answer(request, lambda: self._document(path, lambda: self._build(parts)))
 
     # --- legacy ------------------------------------------------------------------------------------------------
@@ -98,9 +102,12 @@ class Discovery:
         if len(parts) == 2 or self._registry.serves_group_version(parts[1], parts[2]):
             return True
         # A group made of definitions answers like a path nobody registered; a built-in one like a missing resource.
-        if all(resource.custom for resource in self._registry if resource.group == parts[1]):
+        if self._is_of_definitions(parts[1]):
             return False
         raise _not_found()
+
+    def _is_of_definitions(self, group: str) -> bool:
+        return all(resource.custom for resource in self._registry if resource.group == group)
 
     def _build(self, parts: list[str]) -> Object:
         match parts:
@@ -344,7 +351,7 @@ def _answer(request: Request, body: Callable[[], bytes]) -> Response:
 
 
 def _only_reading(request: Request) -> None:
-    if request.method not in {"GET", "HEAD"}:
+    if request.method != "GET":
         raise MethodNotAllowed("the server does not allow this method on the requested resource", details={})
 
 

@@ -73,9 +73,8 @@ def request_info(method: str, path: str, query: Query) -> RequestInfo:
 
     if not name:
         if verb == "get":
-            verb = "watch" if query.get("watch").lower() in ("true", "1", "t") else "list"
-            if query.get("watch") == "" and "watch" in query:
-                verb = "watch"
+            # Any value turns it on but these two, as Go's conversion of query parameters has it.
+            verb = "watch" if "watch" in query and query.get("watch").lower() not in ("false", "0") else "list"
         elif verb == "delete":
             verb = "deletecollection"
         if verb in _COLLECTION_VERBS:

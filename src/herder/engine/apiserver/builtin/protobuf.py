@@ -40,6 +40,8 @@ def decode(body: bytes, default: GroupVersionKind | None = None) -> Object:
     try:
         if not body.startswith(MAGIC):
             raise Malformed("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")
+        if len(body) == len(MAGIC):
+            raise Malformed("empty body")
         envelope = _Envelope.read(body[len(MAGIC) :])
         if envelope.content_type == "application/json":
             return _embedded_object(envelope.raw)
