@@ -1,0 +1,235 @@
+"""Requests that make no sense: the code, the reason and the words of each refusal."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.api.conftest import Widgets
+from tests.api.objects import config_map, secret
+from tests.support.api import Api
+
+NO_SUCH_RESOURCE = "the server could not find the requested resource"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/nonsense",
+        "/api/v1/namespaces/default/nonsense",
+        "/api/v1/namespaces/default/nonsense/name",
+        "/apis/apps/v1/namespaces/default/nonsense",
+        "/apis/apps/v1/nonsense",
+    ],
+)
+async def test_resources_that_nobody_knows_are_not_found(api: Api, path: str) -> None:
+    assert (await api.get(path)).failure == (404, "NotFound", NO_SUCH_RESOURCE)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/apis/no.such.group/v1/things",
+        "/apis/apps/v9/deployments",
+        "/api/v2/pods",
+        "/nonsense",
+        "/apis/nonsense",
+        "/api/v1/namespaces/default/configmaps/a/b/c",
+    ],
+)
+async def test_paths_that_nobody_serves_are_not_found(api: Api, path: str) -> None:
+    answer = await api.get(path)
+    assert answer.status == 404
+    assert "404 page not found" in answer.text or answer.message == NO_SUCH_RESOURCE
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/api/v1/namespaces/default/configmaps/a"),
+        ("PUT", "/api/v1/namespaces/default/configmaps"),
+        ("PATCH", "/api/v1/namespaces/default/configmaps"),
+        ("GET", "/apis/authentication.k8s.io/v1/tokenreviews"),
+        ("DELETE", "/apis/authorization.k8s.io/v1/subjectaccessreviews"),
+        ("PUT", "/api/v1/namespaces/default/pods/a/binding"),
+    ],
+)
+async def test_verbs_that_a_resource_does_not_have_are_not_allowed(api: Api, method: str, path: str) -> None:
+    answer = await api.send(method, path, {} if method != "GET" else None)
+    words = "the server does not allow this method on the requested resource"
+    assert answer.failure == (405, "MethodNotAllowed", words)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"nonsense",
+        b"[]",
+        b'"text"',
+        b"5",
+        b'{"metadata":{"name":"a"',
+        b'{"metadata":{"name":"a"}} trailing',
+        b'{"metadata":{"name":"a"},"data":{"x":"\xff"}',
+        b'{"metadata":[]}',
+        b'{"metadata":{"name":5}}',
+        b'{"metadata":{"name":"a"},"data":[]}',
+        b'{"metadata":{"name":"a"},"data":{"x":5}}',
+        b'{"metadata":{"name":"a"},"immutable":"yes"}',
+        b'{"metadata":{"name":"a","labels":{"x":1}}}',
+        b'{"metadata":{"name":"a","creationTimestamp":"yesterday"}}',
+    ],
+)
+async def test_bodies_that_are_no_such_object_are_bad_requests(api: Api, body: bytes) -> None:
+    answer = await api.post(api.at("configmaps"), body)
+    assert (answer.status, answer.reason) == (400, "BadRequest")
+    assert answer.message
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (
+            b'{"metadata":{"name":"a"},"data":{"x":5}}',
+            "json: cannot unmarshal number into Go struct field ConfigMap.data of type string",
+        ),
+        (
+            b'{"metadata":{"name":"a"},"immutable":"yes"}',
+            "json: cannot unmarshal string into Go struct field ConfigMap.immutable of type bool",
+        ),
+        (
+            b'{"metadata":{"name":5}}',
+            "json: cannot unmarshal number into Go struct field ObjectMeta.metadata.name of type string",
+        ),
+        (
+            b'{"metadata":{"name":"a","labels":["x"]}}',
+            "json: cannot unmarshal array into Go struct field ObjectMeta.metadata.labels of type map[string]string",
+        ),
+    ],
+)
+async def test_a_value_of_the_wrong_type_is_named(api: Api, body: bytes, words: str) -> None:
+    answer = await api.post(api.at("configmaps"), body)
+    assert answer.message == f'ConfigMap in version "v1" cannot be handled as a ConfigMap: {words}'
+
+
+async def test_an_empty_body_is_a_bad_request(api: Api) -> None:
+    answer = await api.post(api.at("configmaps"), b"")
+    assert answer.status in (400, 422)
+    assert answer.message
+
+
+async def test_binary_data_must_be_base64(api: Api) -> None:
+    answer = await api.post(api.at("secrets"), {"metadata": {"name": "a"}, "data": {"x": "not base64!"}})
+    assert (answer.status, answer.reason) == (400, "BadRequest")
+    assert "illegal base64 data at input byte" in answer.message
+
+
+async def test_media_that_nobody_reads_is_unsupported(api: Api) -> None:
+    answer = await api.post(api.at("configmaps"), b"<x/>", content_type="text/xml")
+    assert (answer.status, answer.reason) == (415, "UnsupportedMediaType")
+
+
+async def test_custom_resources_are_not_sent_as_protobuf(api: Api, widgets: Widgets) -> None:
+    content_type = "application/vnd.kubernetes.protobuf"
+    answer = await api.post(api.at(widgets.resource), b"k8s\x00", content_type=content_type)
+    assert (answer.status, answer.reason) == (415, "UnsupportedMediaType")
+
+
+@pytest.mark.parametrize("body", [b"k8s\x00", b"nothing", b"k8s\x00\xff\xff\xff", b"k8s\x00\x0a\xff\xff\xff\xff\x0f"])
+async def test_protobuf_that_is_none_is_a_bad_request(api: Api, body: bytes) -> None:
+    answer = await api.post(api.at("configmaps"), body, content_type="application/vnd.kubernetes.protobuf")
+    assert answer.status in (400, 422)
+    assert answer.message
+
+
+async def test_an_object_of_more_than_a_megabyte_is_too_large(api: Api) -> None:
+    answer = await api.post(api.at("configmaps"), config_map("a", x="x" * (1 << 20)))
+    assert (answer.status, answer.reason) == (422, "Invalid")
+    assert ": Too long: may not be more than 1048576 bytes" in answer.message
+
+
+async def test_a_body_of_more_than_three_megabytes_is_too_large(api: Api) -> None:
+    answer = await api.post(api.at("configmaps"), config_map("a", x="x" * (4 << 20)))
+    assert (answer.status, answer.reason) == (413, "RequestEntityTooLarge")
+    assert "limit is 3145728" in answer.message
+
+
+async def test_a_secret_of_more_than_a_megabyte_is_too_large(api: Api) -> None:
+    answer = await api.post(api.at("secrets"), secret("a", x="x" * ((1 << 20) + 1)))
+    assert (answer.status, answer.reason) == (422, "Invalid")
+    assert "data: Too long: may not be more than 1048576 bytes" in answer.message
+
+
+@pytest.mark.parametrize(
+    "query", ["limit=many", "timeoutSeconds=long", "watch=perhaps", "allowWatchBookmarks=perhaps"]
+)
+async def test_parameters_of_the_wrong_type(api: Api, query: str) -> None:
+    answer = await api.get(api.at("configmaps") + f"?{query}")
+    assert answer.status in (200, 400)
+
+
+async def test_a_limit_that_is_no_number_is_a_bad_request(api: Api) -> None:
+    answer = await api.get(api.at("configmaps") + "?limit=many")
+    assert (answer.status, answer.reason) == (400, "BadRequest")
+    assert 'strconv.ParseInt: parsing "many": invalid syntax' in answer.message
+
+
+async def test_parameters_that_nobody_knows_are_ignored(api: Api) -> None:
+    assert (await api.get(api.at("secrets") + "?nonsense=1")).status == 200
+
+
+async def test_json_nested_too_deep_is_a_bad_request(api: Api, widgets: Widgets) -> None:
+    deep = b'{"a":' * 20000 + b"1" + b"}" * 20000
+    body = b'{"apiVersion":"%s/v1","kind":"Widget","metadata":{"name":"a"},"spec":{"free":%s}}'
+    answer = await api.post(api.at(widgets.resource), body % (widgets.group.encode(), deep))
+    assert answer.status in (400, 413, 422)
+
+
+async def test_numbers_too_large_for_their_type_are_refused(api: Api) -> None:
+    body = {"metadata": {"name": "a"}, "spec": {"leaseDurationSeconds": 1 << 40}}
+    answer = await api.post(api.at("coordination.k8s.io/v1/leases"), body)
+    assert (answer.status, answer.reason) == (400, "BadRequest")
+    assert "cannot unmarshal number 1099511627776 into Go struct field LeaseSpec.spec.leaseDurationSeconds" in (
+        answer.message
+    )
+
+
+async def test_times_that_are_none_are_refused(api: Api) -> None:
+    body = {"metadata": {"name": "a"}, "spec": {"renewTime": "noon"}}
+    answer = await api.post(api.at("coordination.k8s.io/v1/leases"), body)
+    assert (answer.status, answer.reason) == (400, "BadRequest")
+    assert 'parsing time "noon" as "2006-01-02T15:04:05.000000Z07:00"' in answer.message
+
+
+@pytest.mark.parametrize("cpu", ["lots", "1.5.5", "--1", ""])
+async def test_quantities_that_are_none_are_refused(api: Api, cpu: str) -> None:
+    container = {"name": "a", "image": "b", "resources": {"limits": {"cpu": cpu}}}
+    body = {"metadata": {"name": "a"}, "template": {"spec": {"containers": [container]}}}
+    answer = await api.post(api.at("podtemplates"), body)
+    assert answer.status in (400, 201)
+    if answer.status == 400:
+        assert "quantities must match the regular expression" in answer.message or "unable to parse" in answer.message
+
+
+async def test_percent_signs_in_paths_are_decoded_once(api: Api) -> None:
+    role = {"metadata": {"name": "a:b c"}, "rules": []}
+    roles = "rbac.authorization.k8s.io/v1/roles"
+    await api.create(roles, role)
+    found = await api.read(api.at(roles, "a%3Ab%20c"))
+    assert found["metadata"]["name"] == "a:b c"
+
+
+async def test_a_trailing_slash_is_no_name(api: Api) -> None:
+    answer = await api.get(api.at("configmaps") + "/")
+    assert answer.status in (200, 301, 404)
+
+
+async def test_an_update_of_the_wrong_kind_is_a_bad_request(api: Api) -> None:
+    await api.create("configmaps", config_map("a"))
+    answer = await api.put(api.at("configmaps", "a"), secret("a"))
+    assert (answer.status, answer.reason) == (400, "BadRequest")
+
+
+async def test_a_status_is_answered_for_every_failure(api: Api) -> None:
+    body = (await api.get(api.at("configmaps", "nobody"))).body
+    assert {"kind", "apiVersion", "metadata", "status", "message", "reason", "details", "code"} == set(body)
+    assert (body["kind"], body["apiVersion"], body["status"]) == ("Status", "v1", "Failure")
