@@ -171,6 +171,7 @@ class RealKube:
         pki = self.authority
         certificate, key = pki.issue("kube-apiserver", server=True)
         account_key = pki.service_account_key()
+        node_certificate, node_key = pki.issue("kube-apiserver-kubelet-client", groups=("system:masters",))
         self.service_account_key = account_key
         arguments = [
             f"--etcd-servers={self.etcd}",
@@ -183,6 +184,8 @@ class RealKube:
             f"--service-account-signing-key-file={account_key}",
             "--service-account-issuer=https://kubernetes.default.svc",
             "--service-cluster-ip-range=10.96.0.0/16",
+            f"--kubelet-client-certificate={node_certificate}",
+            f"--kubelet-client-key={node_key}",
             "--endpoint-reconciler-type=none",
             "--authorization-mode=RBAC",
             f"--cert-dir={self.directory / 'certs'}",

@@ -10,6 +10,7 @@ import json
 import os
 import resource
 import signal
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from herder.engine.runner.shim import kernel
@@ -52,8 +53,8 @@ def _supervise(config: dict[str, Any], report: int) -> int:
         _become(config, write_end)
     os.close(write_end)
     for number in _FORWARDED:
-        signal.signal(number, lambda received, _frame: _signal_group(main, received))
-    signal.signal(KILL, lambda _received, _frame: _signal_group(main, signal.SIGKILL))
+        signal.signal(number, lambda received, _frame: _signal(os.kill, main, received))
+    signal.signal(KILL, lambda _received, _frame: _signal(os.killpg, main, signal.SIGKILL))
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     with os.fdopen(read_end, "rb") as failure:
         problem = failure.read().decode()
@@ -140,11 +141,10 @@ def map_ids(uids: tuple[int, int], gids: tuple[int, int]) -> None:
             file.write(text)
 
 
-def _signal_group(main: int, number: int) -> None:
-    for send in (os.killpg, os.kill):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            send(main, number)
-            return
+def _signal(send: Callable[[int, int], None], main: int, number: int) -> None:
+    """A polite signal goes to the program alone, as in any container; the last one to its whole group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        send(main, number)
 
 
 def _tell(report: int, what: dict[str, Any]) -> None:
