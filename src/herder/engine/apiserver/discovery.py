@@ -54,6 +54,10 @@ _GROUP_ORDER = {
         "coordination.k8s.io", "node.k8s.io", "discovery.k8s.io", "resource.k8s.io", "flowcontrol.apiserver.k8s.io",
     ))
 }  # fmt: skip
+_OTHER_PATHS = (
+    "/.well-known/openid-configuration", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3",
+    "/openid/v1/jwks", "/readyz", "/version",
+)  # fmt: skip
 _KUBE_VERSION = re.compile(r"v([1-9][0-9]*)(?:(alpha|beta)([1-9][0-9]*))?\Z")
 
 
@@ -75,7 +79,10 @@ class Discovery:
             return _answer(request, lambda: msgspec.json.format(_encode(VERSION), indent=2))
         if path.startswith("/version/"):
             raise _not_found()
-        parts = path.split("/")[1:] or [""]
+        if not path:
+            _only_reading(request)
+            return _answer(request, lambda: msgspec.json.format(_encode({"paths": self._paths()}), indent=2))
+        parts = path.split("/")[1:]
         if parts[0] == "api" and len(parts) <= 2:
             _only_reading(request)
         elif parts[0] != "apis" or len(parts) > 3:
@@ -87,6 +94,15 @@ class Discovery:
         if len(parts) == 3 and not self._is_of_definitions(parts[1]):
             _only_reading(request)
         return _answer(request, lambda: self._document(path, lambda: self._build(parts)))
+
+    def _paths(self) -> list[str]:
+        """What the root lists: all that can be asked without knowing a resource."""
+        paths = [*_OTHER_PATHS, "/api", "/api/v1", "/apis", "/apis/"]
+        for group in groups_served(self._registry):
+            if group:
+                paths.append(f"/apis/{group}")
+                paths += [f"/apis/{group}/{version}" for version in versions_served(self._registry, group)]
+        return sorted(paths)
 
     # --- legacy ------------------------------------------------------------------------------------------------
 
