@@ -1,1 +1,1 @@
-"""Bad input of every kind, to the embedded server and to a real one: same code, same reason; never a crash or a hang."""
+"""Bad input of every kind, to the embedded server and to a real one: same code, same reason, no crash, no hang."""

@@ -8,6 +8,7 @@ import msgspec
 
 from tests.fuzz.wire import Reply
 
+NO_ANSWER = "no answer"  # the reason of an outcome that is none
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Outcome:
     @property
     def failed(self) -> bool:
         """Whether the server says that it is at fault."""
-        return self.code >= 500
+        return self.code >= 500 or self.reason == NO_ANSWER
 
 
 def outcome_of(reply: Reply) -> Outcome:

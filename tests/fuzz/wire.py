@@ -1,4 +1,4 @@
-"""HTTP by hand: sends exactly the bytes that were asked for, which no client library would, and reads what comes back."""
+"""HTTP by hand: sends exactly the bytes that were asked for, as no library would, and reads what comes back."""
 
 from __future__ import annotations
 

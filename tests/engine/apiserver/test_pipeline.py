@@ -17,6 +17,8 @@ from tests.engine.apiserver.api import Api, config_map
         ("POST", "/api/v1/configmaps", 405, "MethodNotAllowed"),
         ("PUT", "/api/v1/namespaces/default/configmaps", 405, "MethodNotAllowed"),
         ("POST", "/api/v1/namespaces/default/configmaps/a", 405, "MethodNotAllowed"),
+        ("GET", "/apis/apps/v9/deployments", 404, "NotFound"),
+        ("GET", "/api/v1/namespaces/default/configmaps/..", 400, "BadRequest"),
         ("DELETE", "/api/v1/configmaps", 405, "MethodNotAllowed"),
         ("OPTIONS", "/api/v1/namespaces/default/configmaps", 405, "MethodNotAllowed"),
         ("HEAD", "/api/v1/namespaces/default/configmaps", 405, "MethodNotAllowed"),
@@ -28,7 +30,7 @@ async def test_what_is_not_there_is_refused(running: Api, method: str, path: str
     assert (refused.status, refused.reason) == (status, reason)
 
 
-@pytest.mark.parametrize("path", ["/apis/unheard", "/apis/unheard/v1/things", "/unheard", "/apis/apps/v9/deployments"])
+@pytest.mark.parametrize("path", ["/apis/unheard", "/apis/unheard/v1/things", "/unheard", "//"])
 async def test_paths_that_nobody_serves_are_no_pages(running: Api, path: str) -> None:
     missing = await running.get(path)
     assert (missing.status, missing.body) == (404, b"404 page not found\n")

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 — many short requests to a line read better than one field a line
 """Bodies that are not what their content type says, or are too much of it."""
 
 from __future__ import annotations
@@ -76,12 +77,20 @@ CASES = [
     for kind, url in (("configmap", CONFIG_MAPS), ("widget", WIDGETS))
 ]
 CASES += [
-    _to(f"body: update {url.rpartition('/')[2]} JSON {body[:100]!r} of {len(body)}", f"{url}/standing", body, JSON, "PUT")
+    _to(
+        f"body: update {url.rpartition('/')[2]} JSON {body[:100]!r} of {len(body)}",
+        f"{url}/standing",
+        body,
+        JSON,
+        "PUT",
+    )
     for body in _JSON[:24]
     for url in (CONFIG_MAPS, WIDGETS)
 ]
 CASES += [
-    _to(f"body: delete {url.rpartition('/')[2]} JSON {body[:100]!r} of {len(body)}", f"{url}/nope", body, JSON, "DELETE")
+    _to(
+        f"body: delete {url.rpartition('/')[2]} JSON {body[:100]!r} of {len(body)}", f"{url}/nope", body, JSON, "DELETE"
+    )
     for body in _JSON[:40]
     for url in (CONFIG_MAPS, WIDGETS)
 ]
@@ -91,8 +100,14 @@ CASES += [
     for kind, url in (("configmap", CONFIG_MAPS), ("widget", WIDGETS))
 ]
 CASES += [_to(f"body: protobuf {body[:70]!r} of {len(body)}", CONFIG_MAPS, body, PROTOBUF) for body in _PROTOBUF]
-CASES += [_to(f"body: delete protobuf {body[:40]!r}", f"{CONFIG_MAPS}/nope", body, PROTOBUF, "DELETE") for body in _PROTOBUF[:20]]
-CASES += [_to(f"body: patch protobuf {body[:40]!r}", f"{CONFIG_MAPS}/standing", body, PROTOBUF, "PATCH") for body in _PROTOBUF[:2]]
+CASES += [
+    _to(f"body: delete protobuf {body[:40]!r}", f"{CONFIG_MAPS}/nope", body, PROTOBUF, "DELETE")
+    for body in _PROTOBUF[:20]
+]
+CASES += [
+    _to(f"body: patch protobuf {body[:40]!r}", f"{CONFIG_MAPS}/standing", body, PROTOBUF, "PATCH")
+    for body in _PROTOBUF[:2]
+]
 CASES += [
     _to("body: protobuf of a custom kind", WIDGETS, envelope(_META, b"fuzz.example.com/v1", b"Widget"), PROTOBUF),
     _to("body: a review in protobuf of nothing", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", b"", PROTOBUF),

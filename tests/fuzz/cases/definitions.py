@@ -1,3 +1,4 @@
+# ruff: noqa: E501 — many short requests to a line read better than one field a line
 """Definitions of custom kinds: names, versions, schemas that are not structural, rules that do not compile."""
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from tests.fuzz.wire import Input
 from tests.fuzz.world import DEFINITIONS, WIDGET_DEFINITION, posted
 
 Obj = dict[str, Any]
-GOOD = definition("x.fuzz.example.com", "gadgets", "Gadget", {"type": "object", "properties": {"spec": {"type": "object"}}})
+GOOD = definition(
+    "x.fuzz.example.com", "gadgets", "Gadget", {"type": "object", "properties": {"spec": {"type": "object"}}}
+)
 _V = "spec/versions/0"
 _SCHEMA = f"{_V}/schema/openAPIV3Schema"
 

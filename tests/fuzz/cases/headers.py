@@ -1,3 +1,4 @@
+# ruff: noqa: E501 — many short requests to a line read better than one field a line
 """Headers: content types, negotiation, impersonation, credentials, framing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 — many short requests to a line read better than one field a line
 """Objects that are well-formed and wrong: types, names, metadata, versions, unknown fields."""
 
 from __future__ import annotations
@@ -127,32 +128,75 @@ def _case(about: str, url: str, obj: Any, method: str = "POST") -> None:
     CASES.append(posted(about, url, obj, method))
 
 
-for _url, _kind in ((CONFIG_MAPS, "configmap"), (WIDGETS, "widget"), (SERVICES, "service"), (ROLES, "role"), ("/api/v1/namespaces", "namespace")):
+for _url, _kind in (
+    (CONFIG_MAPS, "configmap"),
+    (WIDGETS, "widget"),
+    (SERVICES, "service"),
+    (ROLES, "role"),
+    ("/api/v1/namespaces", "namespace"),
+):
     _sample = SAMPLES.get(_url) or named("v1", "Namespace", "x")
     for _name in _NAMES:
-        _case(f"object: {_kind} named {str(_name)[:30]!r} {len(str(_name))}", f"{_url}?{_STRICT}", changed(_sample, "metadata/name", _name))
+        _case(
+            f"object: {_kind} named {str(_name)[:30]!r} {len(str(_name))}",
+            f"{_url}?{_STRICT}",
+            changed(_sample, "metadata/name", _name),
+        )
 for _url, _kind in ((CONFIG_MAPS, "configmap"), (WIDGETS, "widget"), (DEPLOYMENTS, "deployment")):
     _sample = changed(SAMPLES[_url], "metadata/name", "x-object")
     for _at, _value in _META:
         _case(f"object: {_kind} {_at} = {str(_value)[:80]}", f"{_url}?{_STRICT}", changed(_sample, _at, _value))
-        _case(f"object: update {_kind} {_at} = {str(_value)[:80]}", f"{_url}/standing?{_STRICT}", changed(SAMPLES[_url], _at, _value), "PUT")
+        _case(
+            f"object: update {_kind} {_at} = {str(_value)[:80]}",
+            f"{_url}/standing?{_STRICT}",
+            changed(SAMPLES[_url], _at, _value),
+            "PUT",
+        )
 for _url, _changes in _FIELDS.items():
     _kind = _url.rpartition("/")[2]
     for _at, _value in _changes:
         _sample = changed(SAMPLES[_url], "metadata/name", "x-object")
         _case(f"object: {_kind} {_at} = {str(_value)[:80]}", f"{_url}?{_STRICT}", changed(_sample, _at, _value))
         if _at != "metadata/name":
-            _case(f"object: update {_kind} {_at} = {str(_value)[:80]}", f"{_url}/standing?dryRun=All", changed(SAMPLES[_url], _at, _value), "PUT")
+            _case(
+                f"object: update {_kind} {_at} = {str(_value)[:80]}",
+                f"{_url}/standing?dryRun=All",
+                changed(SAMPLES[_url], _at, _value),
+                "PUT",
+            )
 
 for _url in (CONFIG_MAPS, WIDGETS):
     _kind, _sample = _url.rpartition("/")[2], SAMPLES[_url]
     _case(f"object: {_kind} that exists", f"{_url}?dryRun=All", _sample)
     _case(f"object: {_kind} updated by another name", f"{_url}/other?dryRun=All", _sample, "PUT")
-    _case(f"object: {_kind} updated and missing", f"{_url}/nope?dryRun=All", changed(_sample, "metadata/name", "nope"), "PUT")
-    _case(f"object: {_kind} updated and missing, with a version", f"{_url}/nope?dryRun=All", changed(changed(_sample, "metadata/name", "nope"), "metadata/resourceVersion", "1"), "PUT")
-    _case(f"object: {_kind} updated and missing, with a uid", f"{_url}/nope?dryRun=All", changed(changed(_sample, "metadata/name", "nope"), "metadata/uid", "1"), "PUT")
-    _case(f"object: {_kind} in a missing namespace", f"{_url}?dryRun=All".replace(f"/{NAMESPACE}/", "/nope/"), changed(_sample, "metadata/name", "x"))
-    _case(f"object: {_kind} in a badly named namespace", f"{_url}?dryRun=All".replace(f"/{NAMESPACE}/", "/N_O/"), changed(_sample, "metadata/name", "x"))
+    _case(
+        f"object: {_kind} updated and missing",
+        f"{_url}/nope?dryRun=All",
+        changed(_sample, "metadata/name", "nope"),
+        "PUT",
+    )
+    _case(
+        f"object: {_kind} updated and missing, with a version",
+        f"{_url}/nope?dryRun=All",
+        changed(changed(_sample, "metadata/name", "nope"), "metadata/resourceVersion", "1"),
+        "PUT",
+    )
+    _case(
+        f"object: {_kind} updated and missing, with a uid",
+        f"{_url}/nope?dryRun=All",
+        changed(changed(_sample, "metadata/name", "nope"), "metadata/uid", "1"),
+        "PUT",
+    )
+    _case(
+        f"object: {_kind} in a missing namespace",
+        f"{_url}?dryRun=All".replace(f"/{NAMESPACE}/", "/nope/"),
+        changed(_sample, "metadata/name", "x"),
+    )
+    _case(
+        f"object: {_kind} in a badly named namespace",
+        f"{_url}?dryRun=All".replace(f"/{NAMESPACE}/", "/N_O/"),
+        changed(_sample, "metadata/name", "x"),
+    )
     _case(f"object: {_kind} without any name", f"{_url}?dryRun=All", changed(_sample, "metadata/name", ...))
     for _options in (
         {"preconditions": {"uid": "x"}}, {"preconditions": {"resourceVersion": "1"}}, {"preconditions": {"resourceVersion": "x"}}, {"preconditions": []}, {"preconditions": {"uid": 1}}, {"gracePeriodSeconds": "x"}, {"gracePeriodSeconds": -1}, {"gracePeriodSeconds": 1.5},
@@ -160,13 +204,46 @@ for _url in (CONFIG_MAPS, WIDGETS):
     ):  # fmt: skip
         _all = _options if "dryRun" in _options else {**_options, "dryRun": ["All"]}
         _case(f"object: delete {_kind} with {_options}", f"{_url}/standing", _all, "DELETE")
-    _case(f"object: delete missing {_kind} with preconditions", f"{_url}/nope", {"preconditions": {"uid": "x"}, "dryRun": ["All"]}, "DELETE")
-_case("object: immutable deployment selector", f"{DEPLOYMENTS}/standing?dryRun=All", changed(changed(SAMPLES[DEPLOYMENTS], "spec/selector/matchLabels", {"x": "y"}), "spec/template/metadata/labels", {"x": "y"}), "PUT")
-_case("object: immutable job template", f"{JOBS}/standing?dryRun=All", changed(SAMPLES[JOBS], "spec/template/spec/containers/0/image", "other"), "PUT")
-_case("object: immutable secret type", f"{SECRETS}/standing?dryRun=All", changed(SAMPLES[SECRETS], "type", "other"), "PUT")
-_case("object: immutable role reference", f"{BINDINGS}/standing?dryRun=All", changed(SAMPLES[BINDINGS], "roleRef/name", "other"), "PUT")
-_case("object: immutable container", f"{PODS}/standing?dryRun=All", changed(SAMPLES[PODS], "spec/containers/0/name", "other"), "PUT")
-_case("object: transition rule", f"{WIDGETS}/standing?dryRun=All", changed(SAMPLES[WIDGETS], "spec/fixed", "other"), "PUT")
+    _case(
+        f"object: delete missing {_kind} with preconditions",
+        f"{_url}/nope",
+        {"preconditions": {"uid": "x"}, "dryRun": ["All"]},
+        "DELETE",
+    )
+_case(
+    "object: immutable deployment selector",
+    f"{DEPLOYMENTS}/standing?dryRun=All",
+    changed(
+        changed(SAMPLES[DEPLOYMENTS], "spec/selector/matchLabels", {"x": "y"}),
+        "spec/template/metadata/labels",
+        {"x": "y"},
+    ),
+    "PUT",
+)
+_case(
+    "object: immutable job template",
+    f"{JOBS}/standing?dryRun=All",
+    changed(SAMPLES[JOBS], "spec/template/spec/containers/0/image", "other"),
+    "PUT",
+)
+_case(
+    "object: immutable secret type", f"{SECRETS}/standing?dryRun=All", changed(SAMPLES[SECRETS], "type", "other"), "PUT"
+)
+_case(
+    "object: immutable role reference",
+    f"{BINDINGS}/standing?dryRun=All",
+    changed(SAMPLES[BINDINGS], "roleRef/name", "other"),
+    "PUT",
+)
+_case(
+    "object: immutable container",
+    f"{PODS}/standing?dryRun=All",
+    changed(SAMPLES[PODS], "spec/containers/0/name", "other"),
+    "PUT",
+)
+_case(
+    "object: transition rule", f"{WIDGETS}/standing?dryRun=All", changed(SAMPLES[WIDGETS], "spec/fixed", "other"), "PUT"
+)
 _case("object: crossed bounds", f"{WIDGETS}?dryRun=All", widget("x", spec={"color": "red", "low": 2, "high": 1}))
 _case("object: unknown fields, Warn", f"{WIDGETS}?dryRun=All", widget("x", nope=1))
 _case("object: twice unknown, Strict", f"{CONFIG_MAPS}?{_STRICT}", config_map("x", nope=1, neither={"a": 1}))
@@ -174,4 +251,6 @@ _case("object: a kind of another group", f"{WIDGETS}?dryRun=All", named("other.e
 _case("object: another version", f"{WIDGETS}?dryRun=All", named(f"{GROUP}/v2", "Widget", "x"))
 _case("object: status of a missing one", f"{WIDGETS}/nope/status?dryRun=All", widget("nope"), "PUT")
 _case("object: status by another name", f"{WIDGETS}/standing/status?dryRun=All", widget("other"), "PUT")
-_case("object: status with a wrong type", f"{WIDGETS}/standing/status?dryRun=All", widget(status={"replicas": "x"}), "PUT")
+_case(
+    "object: status with a wrong type", f"{WIDGETS}/standing/status?dryRun=All", widget(status={"replicas": "x"}), "PUT"
+)

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 — many short requests to a line read better than one field a line
 """Query options with values that they cannot have."""
 
 from __future__ import annotations
@@ -45,7 +46,15 @@ _DELETING = [
     "ignoreStoreReadErrorWithClusterBreakingPotential=true&gracePeriodSeconds=1",
 ]  # fmt: skip
 
-_GETTING = ["resourceVersion=x", "resourceVersion=-1", "resourceVersion=99999999999999999999999", "resourceVersion=", "pretty=%ff", "timeout=x", "export=true"]
+_GETTING = [
+    "resourceVersion=x",
+    "resourceVersion=-1",
+    "resourceVersion=99999999999999999999999",
+    "resourceVersion=",
+    "pretty=%ff",
+    "timeout=x",
+    "export=true",
+]
 
 _LOGS = [
     "container=nope", "tailLines=x", "tailLines=-1", "limitBytes=0", "limitBytes=x", "sinceSeconds=0", "sinceSeconds=x", "sinceTime=x",
@@ -70,12 +79,18 @@ for _query in _WRITING:
     for _type in ("merge-patch+json", "json-patch+json", "apply-patch+yaml"):
         _body = [] if _type.startswith("json") else config_map()
         CASES.append(
-            posted(f"option: {_type} {_query}", f"{CONFIG_MAPS}/standing?{_safe}", _body, "PATCH", f"application/{_type}")
+            posted(
+                f"option: {_type} {_query}", f"{CONFIG_MAPS}/standing?{_safe}", _body, "PATCH", f"application/{_type}"
+            )
         )
 for _query in _DELETING:
     _safe = _query if "dryRun" in _query else f"{_query}&dryRun=All"
     CASES.append(Input(f"option: delete {_query}", "DELETE", f"{CONFIG_MAPS}/standing?{_safe}"))
     CASES.append(Input(f"option: delete widget {_query}", "DELETE", f"{WIDGETS}/standing?{_safe}"))
     CASES.append(Input(f"option: deletecollection {_query}", "DELETE", f"{CONFIG_MAPS}?{_safe}"))
-CASES += [Input(f"option: get {url.rpartition('/')[2]} {query}", "GET", f"{url}/standing?{query}") for query in _GETTING for url in (CONFIG_MAPS, WIDGETS, DEPLOYMENTS)]
+CASES += [
+    Input(f"option: get {url.rpartition('/')[2]} {query}", "GET", f"{url}/standing?{query}")
+    for query in _GETTING
+    for url in (CONFIG_MAPS, WIDGETS, DEPLOYMENTS)
+]
 CASES += [Input(f"option: log {query}", "GET", f"{PODS}/standing/log?{query}") for query in _LOGS]

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 — many short requests to a line read better than one field a line
 """Patches of all four types that cannot be read, cannot be applied, or lead to what may not be."""
 
 from __future__ import annotations
@@ -74,14 +75,23 @@ CASES += [
     for body in ({"nope": 1}, {"spec": {"nope": 1}}, {"data": {"x": "y"}, "metadata": {"nope": {}}})
     for url in (CONFIG_MAPS, WIDGETS, DEPLOYMENTS)
 ]
-CASES += [_patch(f"strategic {url.rpartition('/')[2]}", f"{url}/standing?dryRun=All", body, STRATEGIC) for url, body in _STRATEGIC]
+CASES += [
+    _patch(f"strategic {url.rpartition('/')[2]}", f"{url}/standing?dryRun=All", body, STRATEGIC)
+    for url, body in _STRATEGIC
+]
 CASES += [
     _patch(f"{kind} {url.rpartition('/')[2]}", f"{url}/standing?dryRun=All&fieldManager=applier{more}", body, APPLY)
     for url, body in _APPLIED
     for kind, more in (("apply", ""), ("force apply", "&force=true"))
 ]
-CASES += [_patch("apply to a new one", f"{url}/x-applied?dryRun=All&fieldManager=a", body, APPLY) for url, body in _APPLIED[:20]]
-CASES += [_patch("apply strictly", f"{url}/standing?dryRun=All&fieldManager=a&force=true&fieldValidation=Strict", body, APPLY) for url, body in _APPLIED]
+CASES += [
+    _patch("apply to a new one", f"{url}/x-applied?dryRun=All&fieldManager=a", body, APPLY)
+    for url, body in _APPLIED[:20]
+]
+CASES += [
+    _patch("apply strictly", f"{url}/standing?dryRun=All&fieldManager=a&force=true&fieldValidation=Strict", body, APPLY)
+    for url, body in _APPLIED
+]
 CASES += [
     Input(f"patch: {content_type.partition('/')[2]} {url.rpartition('/')[2]} unreadable {body[:30]!r}", "PATCH", f"{url}/standing?dryRun=All&fieldManager=a", body, (("Content-Type", content_type),))
     for body in _UNREADABLE

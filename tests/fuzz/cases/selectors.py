@@ -1,3 +1,4 @@
+# ruff: noqa: E501 — many short requests to a line read better than one field a line
 """Label and field selectors that cannot be read, or select by what cannot be selected by."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 — many short requests to a line read better than one field a line
 """Paths and methods that nothing is behind."""
 
 from __future__ import annotations

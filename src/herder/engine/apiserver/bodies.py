@@ -7,6 +7,7 @@ loses string quotes on the way, so equal counts of quotes before and after prove
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -73,13 +74,31 @@ def read_json(body: bytes) -> Body:
     """Raises ValueError in the words of Go's decoder."""
     try:
         value = _decode(body)
-    except msgspec.DecodeError as error:
-        raise ValueError(_go_words(body, str(error))) from None
     except RecursionError:
         raise ValueError("exceeded max depth") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        mended = _with_readable_text(body)
+        if mended == body:
+            raise ValueError(_go_words(body, str(error))) from None
+        return read_json(mended)
     if body.count(b'"') == _encode(value).count(b'"') and b"\\u0022" not in body:
         return Body(value)
     return Body(value, json_duplicates(body))
+
+
+# Escapes in the order in which they are met, so that `\\ud800` is a backslash and four letters.
+_ESCAPES = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}|\\."
+)
+
+
+def _with_readable_text(body: bytes) -> bytes:
+    """Bytes that are no UTF-8, and halves of surrogate pairs, become the replacement character, as in Go."""
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        body = body.decode("utf-8", "replace").encode()
+    return _ESCAPES.sub(lambda found: rb"\ufffd" if len(found[0]) == 6 else found[0], body)
 
 
 def _go_words(body: bytes, error: str) -> str:
@@ -166,7 +185,8 @@ def read_yaml(body: bytes) -> Body:
     try:
         loader = _yaml_loader()(body)
         try:
-            node = loader.get_single_node()
+            # What follows the first document is ignored.
+            node = loader.get_node() if loader.check_node() else None
             duplicates: list[str] = []
             if node is not None:
                 _yaml_duplicates(node, duplicates)
@@ -243,6 +263,8 @@ def _as_json(value: Any) -> Any:
         return [_as_json(item) for item in value]
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"json: unsupported value: {'NaN' if math.isnan(value) else '+Inf' if value > 0 else '-Inf'}")
     return value
 
 

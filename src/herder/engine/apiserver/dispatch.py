@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from herder.engine.apiserver.events import SharedLines
 from herder.engine.apiserver.negotiation import negotiate
+from herder.engine.apiserver.options import check_timeout
 from herder.engine.apiserver.request import RequestInfo
 from herder.engine.apiserver.resources import Resource, Version
 from herder.engine.apiserver.scope import Call, Parts
@@ -21,7 +22,7 @@ from herder.engine.apiserver.verbs.subresources import call_subresource
 from herder.engine.apiserver.verbs.update import update
 from herder.engine.apiserver.verbs.watch import watch
 from herder.engine.client.wire import Query, Request, Response, User
-from herder.engine.meta.errors import MethodNotAllowed, NotFound
+from herder.engine.meta.errors import BadRequest, MethodNotAllowed, NotFound, StatusError, UnsupportedMediaType, show
 
 _VERBS = {
     "get": get,
@@ -44,7 +45,10 @@ class Dispatcher:
 
     async def dispatch(self, request: Request, info: RequestInfo, user: User) -> Response:
         resource, version = self._served(info)
-        _check_path(request, info, resource)
+        try:
+            _check_path(request, info, resource)
+        except NotFound:
+            raise self._missing(info) from None
         call = Call(
             self._parts,
             request,
@@ -54,6 +58,8 @@ class Dispatcher:
             version,
             negotiate(request, transforms=_has_columns(resource, info)),
         )
+        if request.query.items and info.verb != "watch":
+            check_timeout(request.query)
         if version.deprecation:
             call.warn(version.deprecation)
         try:
@@ -68,16 +74,20 @@ class Dispatcher:
     def _served(self, info: RequestInfo) -> tuple[Resource, Version]:
         found = self._parts.registry.served(info.group, info.version, info.resource)
         if found is None:
-            if info.group and not self._parts.registry.serves_group_version(info.group, info.version):
-                raise PageNotFound
-            raise _unknown()
+            raise self._missing(info)
         return found
+
+    def _missing(self, info: RequestInfo) -> Exception:
+        """A group of built-in kinds answers for every path below it; one made of definitions for its kinds' alone."""
+        if any(resource.group == info.group and not resource.custom for resource in self._parts.registry):
+            return _unknown()
+        return PageNotFound()
 
     async def _run(self, call: Call) -> Response:
         info = call.info
         if info.subresource:
             return await self._run_subresource(call)
-        if info.verb not in call.resource.verbs or call.request.method == "HEAD":
+        if info.verb not in call.resource.verbs or _is_refused_head(call):
             raise _not_allowed()
         if info.verb == "watch":
             return await watch(_narrowed(call), self._shared_lines, self.stopping)
@@ -96,13 +106,20 @@ class Dispatcher:
             verbs = _SCALE
         else:
             raise _unknown()
-        if verb not in verbs or call.info.parts or call.request.method == "HEAD":
+        if call.info.parts and not call.resource.custom:
+            raise _unknown()
+        if verb not in verbs or _is_refused_head(call):
             raise _not_allowed()
         return await verbs[verb](call)
 
 
 class PageNotFound(Exception):
     """A path that nobody serves: answered in plain text, as a web server would."""
+
+
+def _is_refused_head(call: Call) -> bool:
+    """As on the real server, which routes built-in kinds by method, and takes HEAD for a GET on custom ones."""
+    return call.request.method == "HEAD" and not call.resource.custom
 
 
 def _has_columns(resource: Resource, info: RequestInfo) -> bool:
@@ -124,15 +141,45 @@ def _check_path(request: Request, info: RequestInfo, resource: Resource) -> None
         if not info.namespace and named and info.verb != "watch":
             raise _unknown()
         if not info.namespace and info.verb in ("create", "deletecollection") and resource.virtual is None:
-            raise _not_allowed()
-    elif info.namespace and not (resource.plural == "namespaces" and not resource.group):
+            raise _unknown() if resource.custom else _not_allowed()
+    elif info.namespace and not (
+        resource.plural == "namespaces" and not resource.group and info.name == info.namespace
+    ):
         raise _unknown()
+    if named:
+        _check_name(info, resource)
     if not named and info.verb in ("update", "patch", "delete"):
-        raise _not_allowed()
-    if named and info.verb == "create" and not info.subresource:
+        raise _nameless(request, info, resource)
+    if named and info.verb == "create" and not info.subresource and not resource.custom:
         raise _not_allowed()
     if not info.verb:
         raise _not_allowed()
+
+
+def _check_name(info: RequestInfo, resource: Resource) -> None:
+    if resource.virtual is not None and info.verb == "get":
+        raise _unknown()
+    complaint = ""
+    if info.name in (".", ".."):
+        complaint = f"may not be '{info.name}'"
+    elif "%" in info.name:
+        complaint = "may not contain '%'"
+    if complaint:
+        raise BadRequest(f"Name parameter invalid: {show(info.name)}: {complaint}")
+
+
+def _nameless(request: Request, info: RequestInfo, resource: Resource) -> StatusError:
+    """What is said of a write to one object that names none."""
+    if not resource.custom:
+        return _not_allowed()
+    if not info.namespace and resource.namespaced:
+        return _unknown()
+    if info.verb == "patch" and not request.headers.get("content-type"):
+        return UnsupportedMediaType(
+            "the body of the request was in an unknown format - accepted media types include: "
+            "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml"
+        )
+    return BadRequest("name must be provided")
 
 
 def _narrowed(call: Call) -> Call:

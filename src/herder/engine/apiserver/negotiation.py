@@ -56,7 +56,7 @@ def negotiate(request: Request, *, transforms: bool = True) -> Rendering:
 @lru_cache(maxsize=512)
 def _negotiated(accept: str, transforms: bool, pretty: bool, include: str) -> Rendering:
     clauses = _clauses(accept)
-    if not clauses:
+    if not clauses and not accept.strip():
         return Rendering(pretty=pretty)
     matched = False
     for clause in clauses:
@@ -66,7 +66,7 @@ def _negotiated(accept: str, transforms: bool, pretty: bool, include: str) -> Re
         matched = True
         transform = clause.parameters.get("as", "")
         if not transform or not transforms:
-            if transform:
+            if transform or clause.parameters.get("g") or clause.parameters.get("v"):
                 continue
             return Rendering(media_type, pretty=pretty)
         group, version = clause.parameters.get("g", ""), clause.parameters.get("v", "")
@@ -108,10 +108,20 @@ def _wants_pretty(request: Request) -> bool:
 
 def body_type(request: Request) -> str:
     """The media type of the body; JSON where the request names none."""
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    media_type, _, parameters = request.headers.get("content-type", "").partition(";")
+    media_type = media_type.strip().lower()
     if not media_type:
         return JSON
-    if media_type not in (JSON, YAML, PROTOBUF):
+    if media_type not in (JSON, YAML, PROTOBUF) or (parameters and not _are_parameters(parameters)):
         told = "the body of the request was in an unknown format - accepted media types include: "
         raise UnsupportedMediaType(told + _MEDIA_TYPES)
     return media_type
+
+
+def _are_parameters(text: str) -> bool:
+    """Whether what follows a media type is `name=value` and each name is given once."""
+    pieces = [piece.strip() for piece in text.split(";")]
+    if not pieces[-1]:
+        pieces.pop()
+    names = [name.strip().lower() for name, equals, _ in (piece.partition("=") for piece in pieces) if equals]
+    return len(names) == len(pieces) == len(set(names)) and all(names)

@@ -16,6 +16,7 @@ from herder.engine.meta.errors import (
     invalid_value,
     not_supported,
     required,
+    show,
     too_long,
 )
 from herder.engine.meta.kinds import GroupKind, GroupVersionKind, Object
@@ -151,8 +152,8 @@ def list_options(query: Query, *, watch: bool = False) -> ListOptions:
         fields = parse_field_selector(query.get("fieldSelector"))
     except SelectorError as error:
         raise BadRequest(str(error)) from None
-    limit = _integer(query.get("limit")) or 0
-    timeout = _integer(query.get("timeoutSeconds"))
+    limit = _integer(query.get("limit")) if "limit" in query else 0
+    timeout = _integer(query.get("timeoutSeconds")) if "timeoutSeconds" in query else None
     initial = _boolean(query.get("sendInitialEvents")) if query.get("sendInitialEvents") else None
     options = ListOptions(
         labels=labels,
@@ -222,11 +223,12 @@ def delete_options(request: Request) -> DeleteOptions:
     query = request.query
     if not query.items:
         return DeleteOptions()
-    grace = query.get("gracePeriodSeconds")
     return _checked_delete(
         DeleteOptions(
-            grace_period=_integer(grace) if grace else None,
-            propagation=query.get("propagationPolicy") or None,
+            grace_period=_integer(query.get("gracePeriodSeconds")) if "gracePeriodSeconds" in query else None,
+            uid=query.get("uid") or None,
+            resource_version=query.get("resourceVersion") or None,
+            propagation=query.get("propagationPolicy") if "propagationPolicy" in query else None,
             orphan_dependents=_boolean(query.get("orphanDependents")) if query.get("orphanDependents") else None,
         ),
         query.all("dryRun"),
@@ -235,6 +237,8 @@ def delete_options(request: Request) -> DeleteOptions:
 
 def delete_options_from(given: Any) -> DeleteOptions:
     """DeleteOptions in a body (or an eviction's): their types as Go would demand them, then their values."""
+    if given is None:
+        return DeleteOptions()
     if not isinstance(given, dict):
         raise BadRequest("decoded object cannot be converted to DeleteOptions")
     if given.get("kind") not in (None, "", "DeleteOptions"):
@@ -251,7 +255,10 @@ def delete_options_from(given: Any) -> DeleteOptions:
         orphan_dependents=_typed(given, "orphanDependents", bool, "bool"),
     )
     dry_run = _typed(given, "dryRun", list, "[]string") or []
-    return _checked_delete(options, [str(value) for value in dry_run])
+    for value in dry_run:
+        if not isinstance(value, str):
+            raise _wrong_type(value, "dryRun", "string")
+    return _checked_delete(options, dry_run)
 
 
 def _typed(given: Object, name: str, wanted: type, go_type: str) -> Any:
@@ -259,9 +266,14 @@ def _typed(given: Object, name: str, wanted: type, go_type: str) -> Any:
     if value is None:
         return None
     if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
-        kind = {str: "string", int: "number", float: "number", bool: "bool", list: "array", dict: "object"}[type(value)]
-        raise BadRequest(f"json: cannot unmarshal {kind} into Go struct field DeleteOptions.{name} of type {go_type}")
+        raise _wrong_type(value, name, go_type)
     return value
+
+
+def _wrong_type(value: Any, name: str, go_type: str) -> BadRequest:
+    kinds = {str: "string", int: "number", float: "number", bool: "bool", list: "array", dict: "object"}
+    kind = kinds.get(type(value), "null")
+    return BadRequest(f"json: cannot unmarshal {kind} into Go struct field DeleteOptions.{name} of type {go_type}")
 
 
 def _checked_delete(options: DeleteOptions, dry_run: list[str]) -> DeleteOptions:
@@ -283,11 +295,22 @@ def _checked_delete(options: DeleteOptions, dry_run: list[str]) -> DeleteOptions
 # --- values -------------------------------------------------------------------------------------------------------
 
 
-def _integer(text: str) -> int | None:
-    if not text:
-        return None
+def check_timeout(query: Query) -> None:
+    """How long the client would wait: nothing here takes so long, but what cannot be read is refused."""
+    if "timeout" not in query or not query.get("timeout"):
+        return
+    from herder.engine.schema.cel.times import parse_duration
+
     try:
-        if text.strip() != text or "_" in text:
+        parse_duration(query.get("timeout"))
+    except ValueError:
+        shown = show(query.get("timeout"))
+        raise BadRequest(f"invalid timeout specified in the request URL - time: invalid duration {shown}") from None
+
+
+def _integer(text: str) -> int:
+    try:
+        if text.strip() != text or "_" in text or not text.isascii():
             raise ValueError
         value = int(text)
     except ValueError:

@@ -144,6 +144,8 @@ class ApiServer:
         decision = authorizer.authorize(user, attributes)
         if not decision.allowed:
             raise forbidden(user, attributes, decision.reason)
+        if request.path.startswith("//"):
+            raise PageNotFound
         if info.is_resource_request:
             return await self._dispatcher.dispatch(request, info, user)
         return await self._other(request, user)

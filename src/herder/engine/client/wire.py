@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 from urllib.parse import parse_qsl, urlencode
 
 
@@ -32,6 +32,8 @@ class Query:
 
     @classmethod
     def parse(cls, text: str) -> Query:
+        if ";" in text:  # once a separator too; Go has dropped such pairs since it is not
+            text = "&".join(pair for pair in text.split("&") if ";" not in pair)
         return cls(parse_qsl(text, keep_blank_values=True))
 
     def get(self, name: str, default: str = "") -> str:
@@ -69,6 +71,26 @@ class Response:
 
     def content(self) -> bytes:
         return self.body if isinstance(self.body, bytes) else b"".join(self.body)
+
+
+class Sink(Protocol):
+    """The reader's end of a stream."""
+
+    @property
+    def congested(self) -> bool:
+        """The reader is behind: wait for `drained` before writing more."""
+        ...
+
+    def write(self, content: bytes) -> None: ...
+
+    async def drained(self) -> None: ...
+
+
+@runtime_checkable
+class Pushed(Protocol):
+    """A stream that can also write by itself: cheaper than being asked for each piece, where there are many readers."""
+
+    async def push(self, sink: Sink) -> None: ...
 
 
 class Transport(Protocol):

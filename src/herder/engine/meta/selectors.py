@@ -188,7 +188,8 @@ def _checked(requirement: Requirement) -> Requirement:
         problems.append(invalid_value("key", requirement.key, complaint))
     if requirement.operator in {"gt", "lt"}:
         try:
-            int(requirement.values[0])
+            if not -(2**63) <= int(requirement.values[0]) < 2**63:
+                raise ValueError
         except ValueError:
             problems.append(invalid_value("values[0]", requirement.values[0], _NOT_INTEGER))
     for position, value in enumerate(requirement.values):
@@ -283,6 +284,8 @@ def parse_field_selector(text: str) -> FieldSelector:
         if match is None:
             raise SelectorError(f"invalid selector: '{term}'; can't understand '{term}'")
         field, operator, value = match.groups()
+        if not field and not value:
+            continue
         requirements.append(FieldRequirement(field, operator != "!=", _unescaped(value)))
     return FieldSelector(tuple(requirements))
 

@@ -6,14 +6,14 @@ import asyncio
 from contextlib import suppress
 from dataclasses import replace
 
-from herder.engine.apiserver.options import delete_options, list_options
+from herder.engine.apiserver.options import delete_options, list_options, revision_of
 from herder.engine.apiserver.rendering import list_response
 from herder.engine.apiserver.scope import Call, rebound
 from herder.engine.apiserver.selection import Selection
 from herder.engine.apiserver.stored import decode
 from herder.engine.apiserver.verbs.delete import delete_object
 from herder.engine.client.wire import Response
-from herder.engine.meta.errors import NotFound
+from herder.engine.meta.errors import BadRequest, NotFound
 from herder.engine.store import Record
 
 _AT_ONCE = 64  # deletions on their way together share commits
@@ -22,6 +22,10 @@ _AT_ONCE = 64  # deletions on their way together share commits
 async def delete_collection(call: Call) -> Response:
     listing = list_options(call.request.query)
     options = delete_options(call.request)
+    try:
+        revision_of(listing.resource_version)
+    except ValueError as error:
+        raise BadRequest(f"invalid resource version: {error}") from None
     selection = Selection(call, listing)
     records = call.parts.store.list(str(call.resource.storage), call.namespace)
     chosen = [record for record in records if selection.matches(record)]

@@ -6,12 +6,14 @@ from herder.engine.apiserver.options import revision_of, unreadable_revision
 from herder.engine.apiserver.rendering import object_response
 from herder.engine.apiserver.scope import Call
 from herder.engine.client.wire import Response
-from herder.engine.meta.errors import Timeout, not_found
+from herder.engine.meta.errors import BadRequest, Timeout, not_found
 
 
 async def get(call: Call) -> Response:
     query = call.request.query
     if query.items:
+        if "export" in query and query.get("export") not in ("", "false", "0"):
+            raise BadRequest("the export parameter, deprecated since v1.14, is no longer supported")
         refuse_future_revision(call, query.get("resourceVersion"))
     record = call.parts.store.get(call.key)
     if record is None:
