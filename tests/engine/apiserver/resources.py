@@ -20,7 +20,9 @@ class Shapeless:
     def default(self, obj: Object) -> None:
         return None
 
-    def validate(self, obj: Object, old: Object | None) -> list[FieldError]:
+    def validate(
+        self, obj: Object, old: Object | None, *, subresource: str = "", warnings: list[str] | None = None
+    ) -> list[FieldError]:
         return []
 
     def openapi(self) -> Object:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from herder.engine.apiserver.options import manager_problems
+from herder.engine.apiserver.resources import Resource
 from herder.engine.apiserver.scope import Call
 from herder.engine.meta import names
 from herder.engine.meta.errors import (
@@ -29,6 +30,8 @@ _SUFFIX_LENGTH = 5
 _GENERATED_LIMIT = 63 - _SUFFIX_LENGTH
 _SIMPLE_LABEL = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
 _STANDARD_FINALIZERS = frozenset({"kubernetes", ORPHAN, FOREGROUND})
+_METADATA = ("metadata", "apiVersion", "kind")
+_BOOKKEEPING = (*_METADATA, "status")
 _SYSTEM_FIELDS = ("creationTimestamp", "uid", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink")
 
 
@@ -95,28 +98,30 @@ def without_repeated_owners(call: Call, obj: Object, *, after_admission: bool = 
 # --- validation ---------------------------------------------------------------------------------------------------
 
 
-def validate_metadata(call: Call, metadata: Object) -> Iterator[FieldError]:
-    resource = call.resource
-    yield from _validate_common(metadata, namespaced=resource.namespaced, name_check=resource.strategy.name_check)
-    if resource.custom:
-        return
+def validate_metadata(metadata: Object, resource: Resource) -> Iterator[FieldError]:
+    """What is wrong with metadata by itself, with the name as the kind has it."""
+    yield from _validate_names(metadata, resource.strategy.name_check)
+    yield from _validate_namespace(metadata, resource.namespaced)
+    yield from _validate_lists(metadata)
+    finalizers = metadata.get("finalizers")
+    if finalizers:
+        yield from _validate_finalizers(finalizers)
+
+
+def validate_standard_finalizers(metadata: Object) -> Iterator[FieldError]:
+    """Finalizers of built-in kinds are Kubernetes' own, or say whose they are."""
     for index, finalizer in enumerate(metadata.get("finalizers") or ()):
         if "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
             why = "name is neither a standard finalizer name nor is it fully qualified"
             yield invalid_value(f"metadata.finalizers[{index}]", finalizer, why)
 
 
-def _validate_common(metadata: Object, *, namespaced: bool, name_check: names.NameCheck) -> Iterator[FieldError]:
-    yield from _validate_names(metadata, name_check)
-    yield from _validate_namespace(metadata, namespaced)
+def _validate_lists(metadata: Object) -> Iterator[FieldError]:
     yield from _validate_labels(metadata.get("labels") or {})
     yield from _validate_annotations(metadata.get("annotations") or {})
     owners = metadata.get("ownerReferences")
     if owners:
         yield from _validate_owners(owners)
-    finalizers = metadata.get("finalizers")
-    if finalizers:
-        yield from _validate_finalizers(finalizers)
     managed = metadata.get("managedFields")
     if managed:
         yield from validate_managed_fields(managed)
@@ -231,6 +236,7 @@ def inherit_system_fields(metadata: Object, old: Object) -> None:
 
 
 def validate_metadata_update(metadata: Object, old: Object) -> Iterator[FieldError]:
+    """What is wrong with a change of metadata; lists that are wrong by themselves are told here once more."""
     if old.get("deletionTimestamp"):
         new = sorted(set(metadata.get("finalizers") or ()) - set(old.get("finalizers") or ()))
         if new:
@@ -243,10 +249,12 @@ def validate_metadata_update(metadata: Object, old: Object) -> Iterator[FieldErr
         value, before = metadata.get(name), old.get(name)
         if value != before and (value or before):
             yield invalid_value(f"metadata.{name}", value if value is not None else "", "field is immutable")
+    yield from _validate_lists(metadata)
 
 
-def count_generation(obj: Object, old: Object | None, *, counts: bool) -> None:
-    """`metadata.generation` moves when anything but metadata and status changes."""
+def count_generation(obj: Object, old: Object | None, *, counts: bool, with_status: bool = False) -> None:
+    """`metadata.generation` moves when anything but metadata and status changes; or status too, where that is nothing
+    special."""
     metadata = obj["metadata"]
     if old is None:
         if counts:
@@ -259,9 +267,10 @@ def count_generation(obj: Object, old: Object | None, *, counts: bool) -> None:
         metadata.pop("generation", None)
     else:
         metadata["generation"] = before
-    if counts and _without_bookkeeping(obj) != _without_bookkeeping(old):
+    ignored = _METADATA if with_status else _BOOKKEEPING
+    if counts and _without(obj, ignored) != _without(old, ignored):
         metadata["generation"] = (before or 0) + 1
 
 
-def _without_bookkeeping(obj: Object) -> Object:
-    return {key: value for key, value in obj.items() if key not in ("metadata", "status", "apiVersion", "kind")}
+def _without(obj: Object, names: tuple[str, ...]) -> Object:
+    return {key: value for key, value in obj.items() if key not in names}

@@ -39,8 +39,11 @@ class TypeModel(Protocol):
         """Fill in the schema's defaults, in place."""
         ...
 
-    def validate(self, obj: Object, old: Object | None) -> list[FieldError]:
-        """What the schema (and its rules) find wrong; `old` for ratcheting and transition rules."""
+    def validate(
+        self, obj: Object, old: Object | None, *, subresource: str = "", warnings: list[str] | None = None
+    ) -> list[FieldError]:
+        """What the schema (and its rules) find wrong; `old` for ratcheting and transition rules. What is let pass
+        because it was wrong before is added to `warnings`."""
         ...
 
     def openapi(self) -> Schema:

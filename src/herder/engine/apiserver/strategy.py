@@ -36,6 +36,8 @@ class Strategy:
     create_on_update = False  # PUT to a missing name creates it
     unconditional_update = True  # PUT without resourceVersion is accepted
     counts_generations = True  # metadata.generation moves when anything outside metadata and status changes
+    standard_finalizers = False  # refuses finalizers that are neither Kubernetes' own nor say whose they are
+    tells_metadata_twice = False  # an update's complaints about metadata repeat those of a create
     has_status = True  # create and update drop status; only the subresource writes it
     answers_deleted_object = False  # a delete answers the last state instead of a Status
     default_propagation = "Background"  # Orphan for a few old kinds: what a delete does that names no policy

@@ -5,6 +5,7 @@ Compilation happens part by part on first use, since large schemas take a while 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -73,28 +74,43 @@ class CompiledSchema:
     # --- what is wrong
 
     def validate(
-        self, obj: Object, old: Object | None = None, *, warnings: list[str] | None = None
+        self,
+        obj: Object,
+        old: Object | None = None,
+        *,
+        others: Sequence[FieldError] = (),
+        warnings: list[str] | None = None,
     ) -> list[FieldError]:
         """What the schema and its rules find wrong. With `old`, wrongs that did not change are let pass.
 
-        Rules let pass that way are added to `warnings`, for the client to be told.
+        Rules let pass that way are added to `warnings`, for the client to be told. `others` are errors found outside
+        the schema, told before those of list types and rules.
         """
         correlated = Correlated(self._node, obj, old) if old is not None else None
         errors: list[FieldError] = []
         if not self._is_valid(obj):
             errors = validation.validate(self._node, obj, correlated)
+        errors += others
         if self._has_embedded:
             errors += objectmeta.validate_embedded(self._node, obj)
         errors += self._duplicates(obj, old)
         return self._with_rules(errors, obj, old, correlated, warnings)
 
-    def validate_status(self, obj: Object, old: Object, *, warnings: list[str] | None = None) -> list[FieldError]:
+    def validate_status(
+        self,
+        obj: Object,
+        old: Object,
+        *,
+        others: Sequence[FieldError] = (),
+        warnings: list[str] | None = None,
+    ) -> list[FieldError]:
         """As `validate`, for a write to the status subresource: the rest of the object is not looked at again."""
         correlated = Correlated(self._node, obj, old)
         errors: list[FieldError] = []
         status = self._node.properties.get("status")
         if status is not None and "status" in obj:
             errors = validation.validate(status, obj["status"], correlated.key("status"), base="status")
+        errors += others
         errors += self._duplicates(obj, old)
         return self._with_rules(errors, obj, old, correlated, warnings)
 

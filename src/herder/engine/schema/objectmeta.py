@@ -63,20 +63,26 @@ def _decode_struct(
             del value[name]  # as decoding null into a struct field: it stays at its zero value
         else:
             _decode_field(value[name], kind, struct, f"{inside}.{name}" if inside else name, f"{path}.{name}", unknown)
+            if kind != _ANY and value[name] in ({}, []):
+                del value[name]  # as Go leaves out what is empty
 
 
 def _decode_field(value: Any, kind: Any, struct: str, inside: str, path: str, unknown: list[str]) -> None:
     if kind == "map":
         _expect(value, dict, struct, inside, "map[string]string")
-        for sub in value.values():
+        for key, sub in value.items():
             _expect(sub, str, struct, inside, _STRING)
+            value[key] = sub or ""
     elif kind == "strings":
         _expect(value, list, struct, inside, "[]string")
-        for sub in value:
+        for index, sub in enumerate(value):
             _expect(sub, str, struct, inside, _STRING)
+            value[index] = sub or ""
     elif isinstance(kind, tuple):
         _expect(value, list, struct, inside, f"[]v1.{kind[0]}")
         for index, item in enumerate(value):
+            if item is None:
+                value[index] = item = {}
             _decode_struct(item, kind[1], kind[0], f"v1.{kind[0]}", inside, f"{path}[{index}]", unknown)
     elif kind == _INT:
         _expect(value, int, struct, inside, _INT)

@@ -40,7 +40,9 @@ class BuiltinType:
 
         default(self.kind, obj)
 
-    def validate(self, obj: Object, old: Object | None) -> list[FieldError]:
+    def validate(
+        self, obj: Object, old: Object | None, *, subresource: str = "", warnings: list[str] | None = None
+    ) -> list[FieldError]:
         return []  # built-in kinds are checked by their strategies
 
     def openapi(self) -> Schema:

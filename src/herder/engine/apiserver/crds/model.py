@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from herder.engine.apiserver.crds.scaling import scale_problems
+from herder.engine.apiserver.resources import ScalePaths
 from herder.engine.meta.errors import BadRequest, FieldError
 from herder.engine.meta.kinds import GroupVersionKind, Object
 
@@ -32,9 +34,10 @@ _ANYTHING: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": T
 class CustomModel:
     """What custom kinds answer to the questions of `resources.TypeModel`."""
 
-    def __init__(self, kind: GroupVersionKind, schema: Object | None) -> None:
+    def __init__(self, kind: GroupVersionKind, schema: Object | None, scale: ScalePaths | None = None) -> None:
         self.kind = kind
         self.schema = schema if schema is not None else _ANYTHING
+        self.scale = scale
 
     @cached_property
     def _key(self) -> bytes:
@@ -64,12 +67,15 @@ class CustomModel:
     def default(self, obj: Object) -> None:
         self.compiled.default(obj)
 
-    def validate(self, obj: Object, old: Object | None) -> list[FieldError]:
-        return self.compiled.validate(obj, old)
-
-    def validate_status(self, obj: Object, old: Object) -> list[FieldError]:
-        """For writes to the status subresource, which do not answer for the rest of the object."""
-        return self.compiled.validate_status(obj, old)
+    def validate(
+        self, obj: Object, old: Object | None, *, subresource: str = "", warnings: list[str] | None = None
+    ) -> list[FieldError]:
+        """A write to the status does not answer for the rest of the object."""
+        of_status = subresource == "status" and old is not None
+        others = [*scale_problems(obj, self.scale, status_only=of_status)] if self.scale else []
+        if of_status and old is not None:
+            return self.compiled.validate_status(obj, old, others=others, warnings=warnings)
+        return self.compiled.validate(obj, old, others=others, warnings=warnings)
 
     def reshape(self, obj: Object) -> None:
         """Make a stored object what the schema says today, in place: fields may have gone, and defaults come."""

@@ -42,9 +42,7 @@ def resource_from_crd(crd: Object, *, webhooks: WebhookCaller | None = None, res
         categories=tuple(names.get("categories") or ()),
         verbs=_VERBS,
         strategy=CustomStrategy(
-            GroupResource(group, names["plural"]),
-            {name: version.scale for name, version in versions.items() if version.scale},
-            terminating=condition_is(crd, "Terminating", "True"),
+            GroupResource(group, names["plural"]), terminating=condition_is(crd, "Terminating", "True")
         ),
         custom=True,
         convert=_conversion(spec, models, webhooks),
@@ -56,7 +54,8 @@ def resource_from_crd(crd: Object, *, webhooks: WebhookCaller | None = None, res
 
 def _model(spec: Object, names: Object, entry: Object) -> CustomModel:
     schema = (entry.get("schema") or {}).get("openAPIV3Schema")
-    return CustomModel(GroupVersionKind(spec["group"], entry["name"], names["kind"]), schema)
+    scale = _scale((entry.get("subresources") or {}).get("scale"))
+    return CustomModel(GroupVersionKind(spec["group"], entry["name"], names["kind"]), schema, scale)
 
 
 def _version(spec: Object, names: Object, entry: Object, model: CustomModel) -> Version:
@@ -68,7 +67,7 @@ def _version(spec: Object, names: Object, entry: Object, model: CustomModel) -> 
         columns=_columns(entry.get("additionalPrinterColumns")),
         selectable=tuple(field["jsonPath"] for field in entry.get("selectableFields") or ()),
         status=subresources.get("status") is not None,
-        scale=_scale(subresources.get("scale")),
+        scale=model.scale,
         deprecation=_deprecation(spec, names, entry),
     )
 

@@ -14,6 +14,7 @@ from herder.engine.apiserver.objectmeta import (
     metadata_of,
     settle_namespace,
     validate_metadata,
+    validate_standard_finalizers,
     wipe_system_fields,
     without_repeated_owners,
 )
@@ -120,7 +121,9 @@ async def _settle_and_store(call: Call, obj: Object, attributes: Attributes, opt
     obj["metadata"].setdefault("name", "")  # hooks may rely on it; that it is empty is told with all else
     count_generation(obj, None, counts=strategy.counts_generations)
     strategy.prepare_create(obj, context)
-    problems = list(validate_metadata(call, obj["metadata"]))
+    problems = [*validate_metadata(obj["metadata"], call.resource)]
+    if strategy.standard_finalizers:
+        problems += validate_standard_finalizers(obj["metadata"])
     problems += call.version.model.validate(obj, None)
     problems += strategy.validate(obj, context)
     if problems:

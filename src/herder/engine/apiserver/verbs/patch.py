@@ -19,6 +19,7 @@ from herder.engine.client.wire import Request, Response
 from herder.engine.meta.errors import BadRequest, UnsupportedMediaType, invalid, invalid_value, not_found
 from herder.engine.meta.kinds import GroupKind, Object
 from herder.engine.patch import apply_json_patch, apply_merge_patch, apply_strategic_patch
+from herder.engine.schema.objectmeta import coerce
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -60,7 +61,10 @@ def _apply(call: Call, options: WriteOptions) -> Callable[[Object | None], Await
 
     async def make(live: Object | None) -> Object:
         obj = await applied(call, live, body.value, options, call.info.subresource)
-        obj, _ = call.version.model.decode(obj)
+        if call.resource.custom:  # nulls stand as they were applied, to be judged by the schema
+            coerce(metadata_of(obj), [])
+        else:
+            obj, _ = call.version.model.decode(obj)
         return _settled(call, obj)
 
     return make

@@ -18,6 +18,7 @@ from herder.engine.apiserver.objectmeta import (
     settle_namespace,
     validate_metadata,
     validate_metadata_update,
+    validate_standard_finalizers,
     wipe_system_fields,
     without_repeated_owners,
 )
@@ -31,6 +32,7 @@ from herder.engine.meta.errors import (
     MODIFIED,
     AlreadyExists,
     BadRequest,
+    FieldError,
     conflict,
     invalid,
     invalid_value,
@@ -252,17 +254,29 @@ def _settle_and_validate(call: Call, change: Change, obj: Object, old: Object) -
     metadata, before = obj["metadata"], old["metadata"]
     inherit_system_fields(metadata, before)
     strategy.prepare_update(obj, old, context)
-    count_generation(obj, old, counts=strategy.counts_generations and change.subresource != "status")
-    problems = list(validate_metadata(call, obj["metadata"]))
-    problems += validate_metadata_update(metadata, before)
-    problems *= 2  # the real server checks metadata for all kinds and once more for each, and tells causes of both
-    problems += call.version.model.validate(obj, old)
+    counts = strategy.counts_generations and change.subresource != "status"
+    count_generation(obj, old, counts=counts, with_status=call.resource.custom)
+    let_pass: list[str] = []
+    problems = _metadata_problems(call, change, metadata, before)
+    problems += call.version.model.validate(obj, old, subresource=change.subresource, warnings=let_pass)
     problems += strategy.validate(obj, context)
     problems += strategy.validate_update(obj, old, context)
+    for text in let_pass:
+        call.warn(text)
     if problems:
         raise invalid(call.resource.group_kind, call.info.name, problems)
     for text in strategy.warnings(obj, old):
         call.warn(text)
+
+
+def _metadata_problems(call: Call, change: Change, metadata: Object, before: Object) -> list[FieldError]:
+    """The real server checks metadata for all kinds and once more for each, and tells causes of both."""
+    strategy = call.resource.strategy
+    whole = [*validate_metadata(metadata, call.resource)]
+    changed = [*validate_metadata_update(metadata, before)]
+    own = [*validate_standard_finalizers(metadata)] if strategy.standard_finalizers else []
+    again = whole + own if strategy.tells_metadata_twice and not change.subresource else []
+    return whole + changed + changed + own + again
 
 
 async def _store(call: Call, change: Change, obj: Object, current: Record) -> Record | Object:

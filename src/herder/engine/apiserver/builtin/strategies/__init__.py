@@ -52,6 +52,17 @@ _NEEDS_VERSION = _resources(
     f"mutatingadmissionpolicybindings.{_ADMISSION}", f"mutatingwebhookconfigurations.{_ADMISSION}",
     f"validatingwebhookconfigurations.{_ADMISSION}",
 )  # fmt: skip
+# Finalizers of any name are taken.
+_FREE_FINALIZERS = _resources(
+    "events", "events.events.k8s.io", "leases.coordination.k8s.io", "poddisruptionbudgets.policy",
+    "customresourcedefinitions.apiextensions.k8s.io",
+)  # fmt: skip
+# An update is checked as a create would be, and as a change.
+_CHECKED_AS_NEW = _resources(
+    "configmaps", "secrets", "pods", "serviceaccounts", "endpoints", "limitranges", "persistentvolumeclaims",
+    "jobs.batch", "ingresses.networking.k8s.io", "endpointslices.discovery.k8s.io", f"roles.{_RBAC}",
+    f"rolebindings.{_RBAC}", f"clusterroles.{_RBAC}", f"clusterrolebindings.{_RBAC}",
+)  # fmt: skip
 # DELETE answers the object instead of a Status.
 _ANSWERS_DELETED = _resources(
     "namespaces", "pods", "services", "podtemplates", "resourcequotas", "serviceaccounts", "persistentvolumes",
@@ -68,6 +79,8 @@ def strategy_for(resource: GroupResource, status_struct: str) -> Strategy:
     rules = _by_resource().get(resource) or BuiltinStrategy(generations=resource in _COUNTED, status=status_struct)
     rules.create_on_update = resource in _CREATED_BY_UPDATE
     rules.unconditional_update = resource not in _NEEDS_VERSION
+    rules.standard_finalizers = resource not in _FREE_FINALIZERS
+    rules.tells_metadata_twice = resource in _CHECKED_AS_NEW
     rules.answers_deleted_object = resource in _ANSWERS_DELETED or resource.group == "resource.k8s.io"
     return rules
 
