@@ -145,9 +145,7 @@ async def test_custom_resources_are_discovered(api: Api, widgets: Widgets) -> No
 
 
 async def test_all_groups_are_discovered_at_once(api: Api, widgets: Widgets) -> None:
-    answer = await api.until(
-        "/apis", lambda answer: widgets.group in answer.text
-    )
+    answer = await api.until("/apis", lambda answer: widgets.group in answer.text)
     answer = await api.get("/apis", accept=AGGREGATED)
     found = answer.expect(200)
     assert answer.headers["content-type"] == AGGREGATED
@@ -202,7 +200,9 @@ async def test_health_in_detail(api: Api) -> None:
 
 async def test_the_paths_that_there_are(api: Api) -> None:
     paths = (await api.read("/"))["paths"]
-    assert {"/api", "/api/v1", "/apis", "/apis/apps", "/apis/apps/v1", "/healthz", "/openapi/v2", "/version"} <= set(paths)
+    assert {"/api", "/api/v1", "/apis", "/apis/apps", "/apis/apps/v1", "/healthz", "/openapi/v2", "/version"} <= set(
+        paths
+    )
 
 
 # --- OpenAPI --------------------------------------------------------------------------------------------------------
@@ -240,14 +240,10 @@ async def test_openapi_v3_has_a_document_for_each_group(api: Api, widgets: Widge
 async def test_openapi_v3_describes_custom_resources(api: Api, widgets: Widgets) -> None:
     url = f"/openapi/v3/apis/{widgets.group}/v1"
     document = (await api.until(url, lambda answer: answer.status == 200)).body
-    (schema,) = [
-        found for name, found in document["components"]["schemas"].items() if name.endswith(".v1.Widget")
-    ]
+    (schema,) = [found for name, found in document["components"]["schemas"].items() if name.endswith(".v1.Widget")]
     assert schema["properties"]["spec"]["properties"]["color"] == {"type": "string", "enum": ["red", "green", "blue"]}
     assert schema["properties"]["spec"]["properties"]["parts"]["x-kubernetes-list-map-keys"] == ["name"]
-    assert schema["x-kubernetes-group-version-kind"] == [
-        {"group": widgets.group, "kind": "Widget", "version": "v1"}
-    ]
+    assert schema["x-kubernetes-group-version-kind"] == [{"group": widgets.group, "kind": "Widget", "version": "v1"}]
     assert f"/apis/{widgets.group}/v1/namespaces/{{namespace}}/widgets/{{name}}/scale" in document["paths"]
 
 

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from io import BytesIO
 from typing import Any
 
 import aiohttp
@@ -140,7 +141,7 @@ class Api:
         async with self._session.request(
             method,
             URL(self.connection.server + url, encoded=True),
-            data=content,
+            data=BytesIO(content) if content is not None else None,
             headers=sent,
             allow_redirects=False,
             skip_auto_headers=["Content-Type"],
