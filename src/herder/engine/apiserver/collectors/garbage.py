@@ -128,7 +128,9 @@ class GarbageCollector:
             return
         if not dangling and not waiting:
             return
-        if waiting and self._graph.dependents(node.uid):
+        if waiting and (dependents := self._graph.dependents(node.uid)):
+            if any(dependent.deletes_dependents_first for dependent in dependents):
+                await self._unblock_owners(node)  # a circle would wait for itself for ever
             propagation = "Foreground"
         elif ORPHAN in node.finalizers:
             propagation = "Orphan"
@@ -170,6 +172,11 @@ class GarbageCollector:
         left = without(current.owners, uids)
         metadata: Object = {"ownerReferences": left or None, "resourceVersion": str(record.revision), "uid": node.uid}
         await self._hands.patch_metadata(node.key, metadata)
+
+    async def _unblock_owners(self, node: Node) -> None:
+        owners = without(node.owners, set())
+        references = [owner | {"blockOwnerDeletion": False} for owner in owners]
+        await self._hands.patch_metadata(node.key, {"ownerReferences": references, "uid": node.uid})
 
     async def _drop_finalizer(self, node: Node, finalizer: str) -> None:
         record = self._hands.store.get(node.key)

@@ -12,12 +12,15 @@ FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
 
 
-class Owner(msgspec.Struct, rename="camel", frozen=True):
+class Owner(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
+    """All of a reference: what stays of the others is written back when one is dropped."""
+
     uid: str
     api_version: str
     kind: str
     name: str
-    block_owner_deletion: bool = False
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
 
     @property
     def group(self) -> str:
