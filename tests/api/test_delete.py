@@ -294,6 +294,31 @@ async def test_an_object_with_two_owners_outlives_one_of_them(api: Api) -> None:
     assert left["metadata"]["ownerReferences"][0]["name"] == "second"
 
 
+async def test_dropping_one_owner_changes_nothing_in_the_other_reference(api: Api) -> None:
+    first = await api.create("configmaps", config_map("first"))
+    second = await api.create("configmaps", config_map("second"))
+    child = owned_by(first, "child")
+    (kept,) = owned_by(second, "child", blocks=True)["metadata"]["ownerReferences"]
+    child["metadata"]["ownerReferences"].append(kept | {"controller": True})
+    await api.create("configmaps", child)
+    await api.delete(api.at("configmaps", "first"), {"propagationPolicy": "Background"})
+    left = await api.until_object(
+        api.at("configmaps", "child"), lambda found: len(found["metadata"]["ownerReferences"]) == 1
+    )
+    assert left["metadata"]["ownerReferences"] == [kept | {"controller": True}]
+
+
+async def test_a_circle_of_owners_goes_in_the_foreground(api: Api) -> None:
+    ring = [await api.create("configmaps", config_map(name)) for name in ("a", "b", "c")]
+    for before, obj in zip([ring[-1], *ring[:-1]], ring, strict=True):
+        name = obj["metadata"]["name"]
+        references = owned_by(before, name, blocks=True)["metadata"]["ownerReferences"]
+        (await api.patch(api.at("configmaps", name), {"metadata": {"ownerReferences": references}})).expect(200)
+    await api.delete(api.at("configmaps", "a"), {"propagationPolicy": "Foreground"})
+    for name in ("a", "b", "c"):
+        await api.gone(api.at("configmaps", name))
+
+
 async def test_an_object_whose_owner_never_existed_is_collected(api: Api) -> None:
     owner = {"metadata": {"name": "ghost", "uid": "11111111-1111-1111-1111-111111111111"}}
     await api.create("configmaps", owned_by(owner, "child"))
