@@ -48,6 +48,7 @@ class JobController:
                 name = await self._queue.get()
                 self._queued.discard(name)
                 await self._tend(name)
+                await asyncio.sleep(0)  # calls within the process may never have waited: let others on
 
     # --- what wakes it ----------------------------------------------------------------------------------------------
 
@@ -106,7 +107,7 @@ class JobController:
         await self._carry_out(job, plan, now)
 
     async def _carry_out(self, job: Object, plan: Plan, now: datetime) -> None:
-        name, meta = identity(job), job["metadata"]
+        name, meta, moved = identity(job), job["metadata"], bool(plan.release)
         if plan.remove_job:
             await self._ignoring_absence(
                 self._client.delete(
@@ -121,13 +122,14 @@ class JobController:
         if plan.status is not None:
             written = await self._client.update(JOBS, {**job, "status": plan.status}, subresource="status")
             self._jobs.learn(written)
+            moved = moved or written["metadata"]["resourceVersion"] != meta["resourceVersion"]
             for kind, reason, message in plan.events:
                 record = self._recorder.normal if kind == "Normal" else self._recorder.warning
                 record(job, reason, message)
         self._backoffs[meta["uid"]] = plan.backoff
         for pod in plan.release:
             await self._release(pod)
-        if plan.status is not None or plan.release:
+        if moved:
             self._enqueue(name)  # what was noted can be counted now
         elif plan.wake_at is not None:
             self._wake(name, (plan.wake_at - now).total_seconds())

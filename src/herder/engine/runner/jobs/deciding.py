@@ -257,7 +257,7 @@ class _Decision:
                     self.uncounted["succeeded"].append(uid)
             elif (failed or failing) and failure_policy.judge(self.job, pod)[1]:
                 self.uncounted["failed"].append(uid)
-        if self.indexed:
+        if self.indexed and self.done_indexes:
             self.status["completedIndexes"] = indexes.render(self.done_indexes)
             self.status["succeeded"] = len(self.done_indexes)
 
