@@ -10,6 +10,7 @@ import msgspec
 
 from herder.engine.client.kubeconfig import Connection
 from tests.api.objects import definition
+from tests.engine.apiserver.builtin.driving import resource_of
 from tests.fuzz.comparing import NO_ANSWER, Outcome, outcome_of
 from tests.fuzz.wire import Input, NoAnswer, Wire
 
@@ -211,6 +212,13 @@ async def _until_served(wire: Wire, url: str) -> None:
     async with asyncio.timeout(60):
         while (await wire.send(Input("world", "GET", url))).code != 200:
             await asyncio.sleep(0.02)
+
+
+def collection_of(sample: Obj) -> str:
+    """Where objects of this built-in kind are created."""
+    resource = resource_of(sample)
+    root = f"/apis/{sample['apiVersion']}" if resource.group else "/api/v1"
+    return f"{root}/namespaces/{NAMESPACE}/{resource.plural}" if resource.namespaced else f"{root}/{resource.plural}"
 
 
 def posted(about: str, url: str, obj: Any, method: str = "POST", content_type: str = "application/json") -> Input:

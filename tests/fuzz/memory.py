@@ -1,0 +1,16 @@
+"""How much memory the embedded server holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.embedded import Embedded
+
+
+def resident(server: Embedded) -> int:
+    """Bytes resident, as Linux counts them."""
+    assert server.process is not None
+    for line in Path(f"/proc/{server.process.pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) << 10
+    return 0
