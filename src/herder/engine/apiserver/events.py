@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from herder.engine.apiserver import tables
 from herder.engine.apiserver.conversion import needs_conversion, to_version
@@ -12,16 +13,25 @@ from herder.engine.apiserver.scope import Call
 from herder.engine.apiserver.stored import decode, encode, ordered
 from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import Object
-from herder.engine.store import Record
+from herder.engine.store import Event, Record
 
 _REMEMBERED = 4096
 
 
 class SharedLines:
-    """Lines that were costly to make, for the watchers that come to the same event a moment later."""
+    """Lines that others want too: those that were costly to make, for the watchers that come to the same event a
+    moment later, and those of the batch that is being handed from watcher to watcher right now."""
 
     def __init__(self) -> None:
         self._lines: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
+        self._batch: Sequence[Event] = ()
+        self._of_batch: dict[tuple[object, ...], bytes] = {}
+
+    def of_batch(self, batch: Sequence[Event]) -> dict[tuple[object, ...], bytes]:
+        """The renderings of this very batch so far."""
+        if batch is not self._batch:
+            self._batch, self._of_batch = batch, {}
+        return self._of_batch
 
     def get(self, key: tuple[object, ...]) -> bytes | None:
         return self._lines.get(key)
@@ -30,6 +40,11 @@ class SharedLines:
         self._lines[key] = line
         if len(self._lines) > _REMEMBERED:
             self._lines.popitem(last=False)
+
+
+def kind_of(event: Event) -> str:
+    """What an event is to a watch that wants everything."""
+    return "DELETED" if event.deleted else "MODIFIED" if event.previous is not None else "ADDED"
 
 
 class EventWriter:
@@ -42,13 +57,28 @@ class EventWriter:
             not call.rendering.transform and call.rendering.media_type != YAML and not needs_conversion(call)
         )
         self._columns_sent = False
+        self._key = (call.api_version, id(call.resource))
+
+    def everything(self, batch: Sequence[Event]) -> bytes | None:
+        """The lines of a batch for a watch that wants all of it; None where some of it must be converted first."""
+        known = self._shared.of_batch(batch)
+        lines = known.get(self._key)
+        if lines is None and self._spliced:
+            made = [self.spliced(kind_of(event), event.record) for event in batch]
+            if None not in made:
+                lines = known[self._key] = b"".join(made)  # type: ignore[arg-type]
+        return lines if self._spliced else None
+
+    def spliced(self, kind: str, record: Record) -> bytes | None:
+        """The line made of the stored bytes; None where they cannot be shown as they are."""
+        body = stored_content(self._call, record) if self._spliced else None
+        return None if body is None else b'{"type":"' + kind.encode() + b'","object":' + body.rstrip(b"\n") + b"}\n"
 
     async def line(self, kind: str, record: Record) -> bytes:
         """`{"type":…,"object":…}` and a newline. `record` carries the revision that the event shows."""
-        if self._spliced:
-            body = stored_content(self._call, record)
-            if body is not None:
-                return b'{"type":"' + kind.encode() + b'","object":' + body.rstrip(b"\n") + b"}\n"
+        spliced = self.spliced(kind, record)
+        if spliced is not None:
+            return spliced
         call = self._call
         first = call.rendering.transform == "Table" and not self._columns_sent
         self._columns_sent = True

@@ -39,6 +39,8 @@ class Watch(AsyncIterator[list[Event]]):
         self._error: Exception | None = None
         self._replay: Replay | None = None
         self._replay_to = 0
+        self.listener: Callable[[Sequence[Event]], bool] | None = None
+        """Offered what happens while the reader waits, before it is woken. True: taken, and nobody need wake."""
 
     async def __anext__(self) -> list[Event]:
         while not (batch := await self.catch_up()):
@@ -104,8 +106,16 @@ class Watch(AsyncIterator[list[Event]]):
             return
         if events[0].revision <= self._after:  # asked for from a revision that was still to come
             events = [event for event in events if event.revision > self._after]
+        if self._listens() and self.listener(events):  # type: ignore[misc]
+            self._after = events[-1].revision
+            return
         self._queue.extend(events)
         self._wake()
+
+    def _listens(self) -> bool:
+        """Only while the reader waits with nothing before it: so events stay in order, whoever takes them."""
+        waiter = self._waiter
+        return self.listener is not None and waiter is not None and not waiter.done() and not self._queue
 
     def replay_from_disk(self, replay: Replay, *, since: int, up_to: int) -> None:
         """Hand out what lies before the recent past first; what happens meanwhile queues up behind it."""

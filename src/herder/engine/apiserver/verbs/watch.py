@@ -7,14 +7,14 @@ again: no event is ever left out silently.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
-from herder.engine.apiserver.events import EventWriter, SharedLines
+from herder.engine.apiserver.events import EventWriter, SharedLines, kind_of
 from herder.engine.apiserver.negotiation import JSON, YAML
 from herder.engine.apiserver.options import ListOptions, list_options, revision_of, unreadable_revision
 from herder.engine.apiserver.scope import Call
 from herder.engine.apiserver.selection import Selection
-from herder.engine.client.wire import Response
+from herder.engine.client.wire import Response, Sink
 from herder.engine.meta.errors import Expired, StatusError
 from herder.engine.store import Compacted, Event, Overflow, Record, Watch
 
@@ -31,7 +31,30 @@ async def watch(call: Call, shared: SharedLines, stopping: asyncio.Event) -> Res
         raise unreadable_revision(error) from None
     stream = _Stream(call, options, Selection(call, options), wanted, EventWriter(call, shared), stopping)
     media_type = JSON if call.rendering.media_type != YAML else YAML
-    return Response(200, {"content-type": media_type}, stream=stream.lines())
+    return Response(200, {"content-type": media_type}, stream=Lines(stream))
+
+
+class Lines(AsyncIterator[bytes]):
+    """A watch as its reader sees it: asked for line by line, or pushing by itself."""
+
+    def __init__(self, stream: _Stream) -> None:
+        self._stream = stream
+        self._lines = stream.lines()
+
+    async def __anext__(self) -> bytes:
+        return await anext(self._lines)
+
+    async def aclose(self) -> None:
+        await self._lines.aclose()
+
+    async def push(self, sink: Sink) -> None:
+        """Events go straight into the sink as they happen. Only where they cannot (the client is behind, an object
+        must be converted, the past comes from disk) this task wakes and carries them."""
+        self._stream.push_to(sink)
+        async for chunk in self._lines:
+            sink.write(chunk)
+            if sink.congested:
+                await sink.drained()
 
 
 class _Stream:
@@ -65,12 +88,33 @@ class _Stream:
         except Compacted as error:
             self._error = Expired(f"too old resource version: {wanted} ({error.compacted})")
 
+    def push_to(self, sink: Sink) -> None:
+        if self._watch is not None and self._skip_to <= self._revision:
+            self._watch.listener = lambda events: self._pushed(events, sink)
+
+    def _pushed(self, events: Sequence[Event], sink: Sink) -> bool:
+        if sink.congested:
+            return False
+        if self._selection.everything:
+            lines = self._writer.everything(events)
+        else:
+            seen = [line for event in events if (line := self._spliced(event)) != b""]
+            lines = b"".join(seen) if None not in seen else None  # type: ignore[arg-type]
+        if lines is None:
+            return False
+        sink.write(lines)
+        return True
+
+    def _spliced(self, event: Event) -> bytes | None:
+        seen = self._seen(event)
+        return b"" if seen is None else self._writer.spliced(*seen)
+
     def _matching_now(self) -> list[Record]:
         store, call = self._call.parts.store, self._call
         records = store.list(str(call.resource.storage), call.namespace)
         return [record for record in records if self._selection.matches(record)]
 
-    async def lines(self) -> AsyncIterator[bytes]:
+    async def lines(self) -> AsyncGenerator[bytes, None]:
         try:
             if self._watch is None:
                 assert self._error is not None
@@ -133,22 +177,25 @@ class _Stream:
         return _SHORTEST + spread * (_LONGEST - _SHORTEST)
 
     async def _line(self, event: Event) -> bytes:
-        """The event as this watch sees it: an object that starts or stops matching comes or goes."""
         if event.revision <= self._skip_to and self._skip_to > self._revision:
             return b""
+        seen = self._seen(event)
+        return b"" if seen is None else await self._writer.line(*seen)
+
+    def _seen(self, event: Event) -> tuple[str, Record] | None:
+        """The event as this watch sees it: an object that starts or stops matching comes or goes."""
         selection = self._selection
         if selection.everything:
-            kind = "DELETED" if event.deleted else "MODIFIED" if event.previous is not None else "ADDED"
-            return await self._writer.line(kind, event.record)
+            return kind_of(event), event.record
         matches = not event.deleted and selection.matches(event.record)
         matched = event.previous is not None and selection.matches(event.previous)
         if matches:
-            return await self._writer.line("MODIFIED" if matched else "ADDED", event.record)
+            return "MODIFIED" if matched else "ADDED", event.record
         if not matched:
-            return b""
+            return None
         if event.deleted or event.previous is None:
-            return await self._writer.line("DELETED", event.record)
-        return await self._writer.line("DELETED", _as_of(event.previous, event.revision))
+            return "DELETED", event.record
+        return "DELETED", _as_of(event.previous, event.revision)
 
 
 def _as_of(previous: Record, revision: int) -> Record:
