@@ -77,6 +77,66 @@ async def test_a_nodes_status_is_owned_by_its_endpoint_alone(api: Api) -> None:
     await api.delete(api.cluster("nodes", name))
 
 
+async def test_replicas_belong_to_whoever_scales(api: Api) -> None:
+    where, scale = api.at("apps/v1/deployments", "d"), api.at("apps/v1/deployments", "d", "scale")
+    made = await api.post(f"{api.at('apps/v1/deployments')}?fieldManager=maker", deployment("d", paused=True))
+    assert "f:replicas" in owned(made.expect(201), "maker")["f:spec"]
+    (await api.patch(f"{scale}?fieldManager=scaler", {"spec": {"replicas": 2}})).expect(200)
+    scaled = await api.read(where)
+    assert "f:replicas" not in owned(scaled, "maker")["f:spec"]
+    (entry,) = [entry for entry in scaled["metadata"]["managedFields"] if entry["manager"] == "scaler"]
+    assert entry == {
+        "manager": "scaler",
+        "operation": "Update",
+        "apiVersion": "apps/v1",
+        "fieldsType": "FieldsV1",
+        "fieldsV1": {"f:spec": {"f:replicas": {}}},
+        "subresource": "scale",
+    }
+    (await api.patch(f"{scale}?fieldManager=other", {"spec": {"replicas": 0}})).expect(200)
+    scaled = await api.read(where)
+    assert (owned(scaled, "scaler"), owned(scaled, "other")) == (None, None)
+
+
+async def test_a_scaled_custom_object_has_nobody_who_owns_its_replicas(api: Api, widgets: Widgets) -> None:
+    sent = widgets.named("w", {"replicas": 2})
+    made = (await api.post(f"{api.at(widgets.resource)}?fieldManager=maker", sent)).expect(201)
+    assert owned(made, "maker") == {"f:spec": {".": {}, "f:replicas": {}}}
+    scale = api.at(widgets.resource, "w", "scale")
+    (await api.patch(f"{scale}?fieldManager=scaler", {"spec": {"replicas": 3}})).expect(200)
+    scaled = await api.read(api.at(widgets.resource, "w"))
+    assert (owned(scaled, "maker"), owned(scaled, "scaler")) == ({"f:spec": {".": {}}}, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            {"spec": {"replicas": "x"}},
+            "cannot unmarshal string into Go struct field ScaleSpec.spec.replicas of type int32",
+        ),
+        (
+            {"spec": {"replicas": True}},
+            "cannot unmarshal bool into Go struct field ScaleSpec.spec.replicas of type int32",
+        ),
+        ({"spec": [1]}, "cannot unmarshal array into Go struct field Scale.spec of type v1.ScaleSpec"),
+        ({"spec": {"other": 1}}, 'strict decoding error: unknown field "spec.other"'),
+    ],
+)
+async def test_a_patched_scale_must_be_a_scale(api: Api, change: Obj, told: str) -> None:
+    await api.create("apps/v1/deployments", deployment("d", paused=True))
+    refused = await api.patch(f"{api.at('apps/v1/deployments', 'd', 'scale')}?fieldValidation=Strict", change)
+    assert (refused.status, refused.reason) == (422, "Invalid")
+    assert told in refused.message
+
+
+async def test_a_scale_must_have_its_name(api: Api) -> None:
+    await api.create("apps/v1/deployments", deployment("d", paused=True))
+    refused = await api.put(api.at("apps/v1/deployments", "d", "scale"), {"spec": {"replicas": 1}})
+    told = "the name of the object (d based on URL) was undeterminable: name must be provided"
+    assert refused.failure == (400, "BadRequest", told)
+
+
 async def test_owners_are_found_across_versions_that_differ(api: Api) -> None:
     old, new = (api.at(SCALERS.format(version), "h") for version in ("v1", "v2"))
     spec = {"maxReplicas": 3, "scaleTargetRef": TARGET, "metrics": [{"type": "Resource", "resource": CPU}]}

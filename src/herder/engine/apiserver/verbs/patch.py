@@ -92,7 +92,7 @@ def _patched(call: Call, media_type: str, options: WriteOptions) -> Callable[[Ob
         if old is None:
             raise not_found(call.group_resource, call.info.name)
         obj = apply_patch(media_type, old, body.value, call)
-        return _settled(call, _decoded(call, obj, body, options))
+        return _settled(call, decode_patched(call, obj, body, options))
 
     return make
 
@@ -112,7 +112,7 @@ def apply_patch(media_type: str, old: Object, given: Any, call: Call) -> Any:
     return apply_strategic_patch(old, given, call.version.model.merge_type.patch_schema())
 
 
-def _decoded(call: Call, obj: Any, body: Body, options: WriteOptions) -> Object:
+def decode_patched(call: Call, obj: Any, body: Body, options: WriteOptions) -> Object:
     """The patched document as an object of the type; what does not fit is blamed on the patch."""
     if not isinstance(obj, dict):
         raise _blame(obj, "the patched document is not an object")

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from herder.engine.apiserver import tables
 from herder.engine.apiserver.bodies import Body
 from herder.engine.apiserver.conversion import to_version
-from herder.engine.apiserver.decoding import decode_as
+from herder.engine.apiserver.decoding import decode_object
 from herder.engine.apiserver.options import WriteOptions, write_options
-from herder.engine.apiserver.ownership import applied
+from herder.engine.apiserver.ownership import applied, put_entries, track
 from herder.engine.apiserver.rendering import answer
+from herder.engine.apiserver.resources import Resource, Version
 from herder.engine.apiserver.scope import Call
 from herder.engine.apiserver.stored import copied, decode
 from herder.engine.apiserver.verbs.patch import (
     APPLY_PATCH,
-    STRATEGIC_PATCH,
     apply_patch,
+    decode_patched,
     patch_type,
     read_applied,
     read_patch,
 )
-from herder.engine.apiserver.verbs.update import Change, change_object
+from herder.engine.apiserver.verbs.update import Change, change_object, check_name
 from herder.engine.client.wire import Response
 from herder.engine.meta.errors import BadRequest, invalid, invalid_value, not_found
-from herder.engine.meta.kinds import GroupKind, GroupVersionKind, Object
+from herder.engine.meta.kinds import GroupVersionKind, Object
 from herder.engine.meta.selectors import label_selector_from_object
-from herder.engine.patch import apply_merge_patch
+from herder.engine.patch.scale import ReplicasPaths, entries_for_parent, entries_for_scale
 from herder.engine.store import Record
 
 SCALE = GroupVersionKind("autoscaling", "v1", "Scale")
-_KIND = GroupKind("autoscaling", "Scale")
 
 
 async def get_scale(call: Call) -> Response:
@@ -43,13 +45,18 @@ async def get_scale(call: Call) -> Response:
 
 async def update_scale(call: Call) -> Response:
     options = write_options(call.request.query, "UpdateOptions")
-    sent = decode_as(call, options, SCALE, None)
+    scale_call = _of_scale(call)
+    sent = decode_object(scale_call, options)
+    check_name(scale_call, sent)
+    uid = sent["metadata"].get("uid") or ""
 
     async def make(old: Object | None) -> Object:
         assert old is not None
-        return _scaled(call, old, sent)
+        scale = copied(sent)
+        await _track(scale_call, scale, _present(call, old), options, custom=call.resource.custom)
+        return _scaled(call, old, scale)
 
-    return await _change(call, options, make, uid=(sent.get("metadata") or {}).get("uid") or "")
+    return await _change(call, options, make, uid=uid)
 
 
 async def patch_scale(call: Call) -> Response:
@@ -57,33 +64,80 @@ async def patch_scale(call: Call) -> Response:
     applies = media_type == APPLY_PATCH
     options = write_options(call.request.query, "PatchOptions", applies=applies)
     body: Body = read_applied(call.request, call, options) if applies else read_patch(call.request)
+    scale_call = _of_scale(call)
 
     async def make(old: Object | None) -> Object:
         assert old is not None
+        present = _present(call, old)
         if applies:
-            return await applied(call, old, _as_parent(call, body.value), options, "scale")
-        present = scale_of(call, old)
-        if media_type == STRATEGIC_PATCH:  # a Scale has no lists: both merge alike
-            sent = apply_merge_patch(present, body.value)
+            scale = await applied(scale_call, present, body.value, options, "scale")
         else:
-            sent = apply_patch(media_type, present, body.value, call)
-        return _scaled(call, old, sent)
+            patched = apply_patch(media_type, present, body.value, scale_call)
+            scale = decode_patched(scale_call, patched, body, options)
+            _check_replicas_are_told(call, old, patched)
+            await _track(scale_call, scale, present, options, custom=call.resource.custom)
+        check_name(scale_call, scale)
+        return _scaled(call, old, scale)
 
-    return await _change(call, options, make, tracks=not applies)
-
-
-def _as_parent(call: Call, scale: Any) -> Object:
-    """What to apply to the parent, so that its one number is merged and owned like any other field."""
-    metadata = {"name": call.info.name} | ({"namespace": call.info.namespace} if call.info.namespace else {})
-    return _scaled(call, {"apiVersion": call.api_version, "kind": call.resource.kind, "metadata": metadata}, scale)
+    return await _change(call, options, make)
 
 
-async def _change(call: Call, options: WriteOptions, make: Any, *, uid: str = "", tracks: bool = True) -> Response:
+@cache
+def _scale_resource() -> Resource:
+    """Scales are read, patched, applied and owned as objects of any kind are; only they are stored nowhere."""
+    from herder.engine.apiserver.builtin import BuiltinType
+
+    versions = {SCALE.version: Version(SCALE.version, BuiltinType(SCALE))}
+    return Resource(SCALE.group, "scales", "scale", SCALE.kind, True, versions, SCALE.version)
+
+
+def _of_scale(call: Call) -> Call:
+    resource = _scale_resource()
+    return replace(call, resource=resource, version=resource.versions[SCALE.version])
+
+
+def _present(call: Call, parent: Object) -> Object:
+    """The Scale as it is, with those who own its number."""
+    scale = scale_of(call, parent)
+    entries = parent["metadata"].get("managedFields")
+    put_entries(scale, entries_for_scale(entries, _replicas_paths(call.resource)) if entries else [])
+    return scale
+
+
+async def _track(call: Call, scale: Object, present: Object, options: WriteOptions, *, custom: bool) -> None:
+    """Who owns the Scale's number now. Nobody, as on the real server, where that is none, which a Scale does not tell
+    at all; nor does anybody own a custom object's after it was written by this way."""
+    replicas = _at(scale, ".spec.replicas")
+    if custom or (not replicas and _at(present, ".spec.replicas")):
+        put_entries(scale, [])
+        return
+    if not replicas:
+        scale["spec"] = {}
+    await track(call, scale, present, options, "scale")
+
+
+def _check_replicas_are_told(call: Call, parent: Object, scale: Object) -> None:
+    paths = call.version.scale
+    assert paths is not None
+    if call.resource.custom and _at(parent, paths.spec_replicas) is None and _at(scale, ".spec.replicas") is None:
+        raise BadRequest(f'the spec replicas field "{paths.spec_replicas}" cannot be empty')
+
+
+def _replicas_paths(resource: Resource) -> ReplicasPaths:
+    return {
+        resource.api_version(version.name): tuple(f"f:{step}" for step in _steps(version.scale.spec_replicas))
+        if version.scale
+        else None
+        for version in resource.versions.values()
+    }
+
+
+async def _change(call: Call, options: WriteOptions, make: Any, *, uid: str = "") -> Response:
     change = Change(
         make=make,
         options=options,
         subresource="scale",
-        tracks=tracks,
+        tracks=False,
         precondition_uid=uid,
         kind=SCALE,
         admitted=lambda obj: scale_of(call, obj),
@@ -138,42 +192,37 @@ def _selector(call: Call, parent: Object) -> str:
     )
 
 
-def _scaled(call: Call, parent: Object, sent: Any) -> Object:
-    """The parent with the number that the Scale asks for."""
+def _scaled(call: Call, parent: Object, scale: Object) -> Object:
+    """The parent with the number that the Scale asks for, owned by whoever owns the Scale's."""
     paths = call.version.scale
     assert paths is not None
-    metadata = (sent.get("metadata") or {}) if isinstance(sent, dict) else {}
-    spec = (sent.get("spec") or {}) if isinstance(sent, dict) else None
-    if not isinstance(metadata, dict) or not isinstance(spec, dict):
-        raise BadRequest('Scale in version "v1" cannot be handled as a Scale: json: cannot unmarshal object')
-    name = metadata.get("name") or ""
-    if name and name != call.info.name:
-        raise BadRequest(f"the name of the object ({name}) does not match the name on the URL ({call.info.name})")
-    replicas = spec.get("replicas", 0) or 0
-    if isinstance(replicas, bool) or not isinstance(replicas, int):
-        raise BadRequest(
-            'Scale in version "v1" cannot be handled as a Scale: json: cannot unmarshal string into Go struct field '
-            "ScaleSpec.spec.replicas of type int32"
-        )
-    if replicas < 0:
+    metadata = scale["metadata"]
+    replicas = (scale.get("spec") or {}).get("replicas") or 0
+    if replicas < 0 and not call.resource.custom:
         problem = invalid_value("spec.replicas", replicas, "must be greater than or equal to 0")
-        raise invalid(_KIND, call.info.name, [problem])
+        raise invalid(SCALE.group_kind, call.info.name, [problem])
     parent = copied(parent)
     if metadata.get("resourceVersion"):
         parent["metadata"]["resourceVersion"] = metadata["resourceVersion"]
     _put(parent, paths.spec_replicas, replicas)
+    entries, owners = parent["metadata"].get("managedFields") or [], metadata.get("managedFields") or []
+    put_entries(parent, entries_for_parent(entries, owners, call.api_version, _replicas_paths(call.resource)))
     return parent
+
+
+def _steps(path: str) -> list[str]:
+    return path.strip(".").split(".")
 
 
 def _at(obj: Object, path: str) -> Any:
     value: Any = obj
-    for step in path.strip(".").split("."):
+    for step in _steps(path):
         value = value.get(step) if isinstance(value, dict) else None
     return value
 
 
 def _put(obj: Object, path: str, value: Any) -> None:
-    *parents, last = path.strip(".").split(".")
+    *parents, last = _steps(path)
     for step in parents:
         inner = obj.get(step)
         if not isinstance(inner, dict):

@@ -183,7 +183,8 @@ async def _old_and_base(call: Call, current: Record) -> tuple[Object, Object]:
 def _check_uid(call: Call, change: Change, old: Object) -> None:
     wanted, found = change.precondition_uid, old["metadata"].get("uid", "")
     if wanted and wanted != found:
-        place = f"/registry/{call.resource.plural}/{call.key.path.lstrip('/')}"
+        group = f"{call.resource.group}/" if call.resource.custom else ""
+        place = f"/registry/{group}{call.resource.plural}/{call.key.path.lstrip('/')}"
         why = (
             f"StorageError: invalid object, Code: 4, Key: {place}, ResourceVersion: 0, AdditionalErrorMsg: "
             f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
