@@ -101,7 +101,8 @@ def read_patch(request: Request) -> Body:
     try:
         return read_json(request.body)
     except ValueError as error:
-        raise BadRequest(f"error decoding patch: {error}") from None
+        told = "" if request.headers.get("content-type", "").startswith(STRATEGIC_PATCH) else "error decoding patch: "
+        raise BadRequest(f"{told}{error}") from None
 
 
 def apply_patch(media_type: str, old: Object, given: Any, call: Call) -> Any:

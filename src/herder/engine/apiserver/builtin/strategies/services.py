@@ -46,6 +46,8 @@ class ServiceStrategy(BuiltinStrategy):
             return
         if before.get("type") != "ExternalName":
             _patch_allocated(spec, before)
+        if spec.get("clusterIP") != before.get("clusterIP") and spec.get("clusterIPs") == before.get("clusterIPs"):
+            spec.pop("clusterIPs", None)  # a client that knows the one field only means both
         _align_cluster_ips(spec)
         _settle_families(spec)
         _drop_stale(spec, before)
