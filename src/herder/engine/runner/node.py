@@ -99,10 +99,8 @@ class Node:
             "capacity": resources,
             "allocatable": resources,
             "conditions": self._conditions(),
-            "addresses": [
-                {"type": "InternalIP", "address": self._address},
-                {"type": "Hostname", "address": self._name},
-            ],
+            # No Hostname: API servers would prefer it by default, and nobody can look this node's name up.
+            "addresses": [{"type": "InternalIP", "address": self._address}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": self._port}},
             "nodeInfo": _node_info(),
         }
