@@ -91,11 +91,11 @@ class Container:
                 if await self._crash_pause(crashes):
                     return
                 crashes += 1
-            attempt = self._found or await self._start()
-            self._found = None
+            found, self._found = self._found, None
+            attempt = found or await self._start()
             if attempt is None:
                 return
-            await self._follow(attempt)
+            await self._follow(attempt, found_again=found is not None)
 
     def log_of(self, *, previous: bool) -> Path | None:
         attempts = [attempt for attempt in attempts_in(self.directory) if attempt.ran()]
@@ -199,14 +199,15 @@ class Container:
 
     # --- running --------------------------------------------------------------------------------------------------
 
-    async def _follow(self, attempt: Attempt) -> None:
+    async def _follow(self, attempt: Attempt, *, found_again: bool) -> None:
         self.state.container_id = self._id_of(attempt)
         self.state.restarts = attempt.number
         if self.state.ended is not None:
             self.state.last, self.state.ended = self.state.ended, None
-        if await attempt.started() and attempt.outcome() is None:
-            self.state.waiting, self.state.running_since = None, attempt.started_at()
-            self._host.recorder.normal(self._pod, "Started", f"Container started: {self.name}", field=self._field)
+        if await attempt.started() and (since := attempt.started_at()) is not None:
+            self.state.waiting, self.state.running_since = None, since
+            if not found_again:
+                self._host.recorder.normal(self._pod, "Started", f"Container started: {self.name}", field=self._field)
             self._changed()
         ending = asyncio.ensure_future(attempt.ended())
         stopping = asyncio.ensure_future(self._stopped(attempt))
