@@ -1,6 +1,6 @@
 """The API-machinery conformance specs of the real `e2e.test`, run on an engine that has no real node.
 
-python -m tests.interop.conformance [--focus REGEX] [--report FILE]     run them all on a fresh embedded server
+python -m tests.interop.conformance [--focus REGEX]     on a fresh embedded server; results go to docs/results/
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from bench.__main__ import machine
 
 from tests.support.embedded import Embedded
 from tests.support.engines import Engine
 from tests.support.peers import peer
 
+RESULTS = Path(__file__).parents[2] / "docs" / "results" / "e2e.md"
 SUITE = r"\[sig-api-machinery\].*\[Conformance\]"
 NEEDS_PODS = {
     r"AdmissionWebhook": "its webhook server is a pod",
@@ -27,6 +29,7 @@ NEEDS_PODS = {
     r"Aggregator Should": "its API server is a pod",
     r"ensure that all pods are removed": "waits for a pod to run",
     r"created by (deployment|rc)": "waits for what a workload controller makes",
+    r"OrderedNamespaceDeletion": "waits for a pod to run",
     r"keep the rc around": "waits for what a workload controller makes",
     r"both valid owner and owner": "waits for what a workload controller makes",
 }
@@ -106,21 +109,73 @@ def _read(report: Path) -> list[Spec]:
     return specs
 
 
+def left_out(directory: Path) -> dict[str, str]:
+    """Names of the specs that were not run, each with its reason."""
+    listed = subprocess.run(
+        [peer("e2e"), f"--ginkgo.focus={SUITE}", "--ginkgo.dry-run", f"--ginkgo.json-report={directory / 'all.json'}"],
+        capture_output=True,
+        check=True,
+        timeout=120,
+        cwd=directory,
+    )
+    assert listed.returncode == 0
+    names = [spec.name for spec in _read(directory / "all.json")]
+    return {name: why for name in names for pattern, why in NEEDS_PODS.items() if re.search(pattern, name)}
+
+
+def page(specs: list[Spec], skipped: dict[str, str]) -> str:
+    """The results, for people."""
+    today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+    lines = [
+        "# API-machinery conformance specs of `e2e.test`",
+        "",
+        f"{today}, {machine()}. Written by `make soak`. The real suite of Kubernetes v1.36.3, focus `{SUITE}`,",
+        "on a fresh embedded server with one hand-made Node. Specs that start pods are left out: no node runs them.",
+        "",
+        summary(specs, skipped),
+        "",
+        "| spec | result | seconds |",
+        "|---|---|---|",
+        *(f"| {_plain(spec.name)} | {spec.state} | {spec.seconds:.1f} |" for spec in specs),
+        "",
+    ]
+    if failed := [spec for spec in specs if spec.state != "passed"]:
+        lines += ["## What failed", ""]
+        lines += [f"- {_plain(spec.name)}: {' '.join(spec.failure.split())[:300]}" for spec in failed] + [""]
+    lines += ["## What was left out", "", "| spec | why |", "|---|---|"]
+    lines += [f"| {_plain(name)} | {why} |" for name, why in skipped.items()]
+    return "\n".join(lines) + "\n"
+
+
+def summary(specs: list[Spec], skipped: dict[str, str]) -> str:
+    states = Counter(spec.state for spec in specs)
+    passed = states.pop("passed", 0)
+    return f"{passed} passed, {states.total()} failed, {len(skipped)} left out because they start pods."
+
+
+def _plain(name: str) -> str:
+    return re.sub(r" *\[[^]]*\] ?", " ", name).strip().replace("|", "\\|")
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--focus", default=SUITE)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--focus", default=SUITE, help="run only these; then the published results stay as they are")
     parser.add_argument("--skip", default="")
-    parser.add_argument("--directory", type=Path)
+    parser.add_argument("--directory", type=Path, help="keeps the suite's log and the server's files")
     arguments = parser.parse_args()
-    directory = arguments.directory or Path(tempfile.mkdtemp())
-    with Embedded(directory / "embedded", flags=WITHOUT_RUNNER) as server:
-        engine = Engine("embedded", server.kubeconfig)
-        specs = run(engine, arguments.focus, directory, skip="|".join([*NEEDS_PODS, *filter(None, [arguments.skip])]))
-    for spec in sorted(specs, key=lambda spec: spec.seconds):
-        print(f"{spec.state:<8} {spec.seconds:7.2f}  {re.sub(r' *[[][^]]*[]]', '', spec.name)}")
-        if spec.failure:
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = arguments.directory or Path(temporary)
+        skipped = left_out(directory)
+        with Embedded(directory / "embedded", flags=WITHOUT_RUNNER) as server:
+            patterns = [*NEEDS_PODS, *filter(None, [arguments.skip])]
+            specs = run(Engine("embedded", server.kubeconfig), arguments.focus, directory, skip="|".join(patterns))
+    for spec in specs:
+        print(f"{spec.state:<8} {spec.seconds:7.2f}  {_plain(spec.name)}")
+        if spec.state != "passed":
             print("    " + spec.failure[:600].replace("\n", "\n    "))
-    print(dict(Counter(spec.state for spec in specs)), datetime.datetime.now(datetime.UTC).isoformat())
+    if arguments.focus == SUITE and not arguments.skip:
+        RESULTS.write_text(page(specs, skipped))
+    print(summary(specs, skipped))
 
 
 if __name__ == "__main__":

@@ -19,5 +19,12 @@ def both(embedded_engine: Engine, real_engine: Engine) -> Iterator[SideBySide]:
         engine.kubectl("wait", "--for=condition=Established", "crd/fences.pasture.example.com")
         engine.kubectl("wait", "--for=create", "-n", both.namespace, "serviceaccount/default")
     both.kubectl("apply", "-f", "-", stdin=OBJECTS)
+    both.check()
     yield both
     both.close()
+
+
+@pytest.fixture(autouse=True)
+def agreement(both: SideBySide) -> Iterator[None]:
+    yield
+    both.check()

@@ -49,6 +49,7 @@ class SideBySide:
         self.engines = (embedded, real)
         self.namespace = f"k-{uuid.uuid4().hex[:8]}"
         self._pool = ThreadPoolExecutor(2)
+        self._disagreements: list[str] = []
         self.environment: dict[str, str] = {}
 
     def kubectl(self, *arguments: str, stdin: str = "") -> str:
@@ -58,8 +59,13 @@ class SideBySide:
         ours, theirs = allowed(command, ours), allowed(command, theirs)
         if ours != theirs:
             lines = difflib.unified_diff(theirs.splitlines(), ours.splitlines(), "real", "embedded", lineterm="", n=2)
-            raise AssertionError(f"kubectl {command}\n" + "\n".join(lines))
-        return ours
+            self._disagreements.append(f"kubectl {command}\n" + "\n".join(lines))
+        return theirs
+
+    def check(self) -> None:
+        """All of a test's commands are run and compared before any disagreement fails it."""
+        told, self._disagreements = self._disagreements, []
+        assert not told, "\n\n".join(told)
 
     def close(self) -> None:
         for engine in self.engines:
