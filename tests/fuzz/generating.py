@@ -114,7 +114,7 @@ def selector(dice: random.Random) -> Input:
 
 
 def custom_object(dice: random.Random) -> Input:
-    obj = often_mutated(_fresh(_rich_widget(), "w"), dice)
+    obj = often_mutated(_fresh(rich_widget(), "w"), dice)
     if dice.random() < 0.3:
         return posted("custom object: update", f"{WIDGETS}/standing?{_validation(dice)}", _renamed(obj), "PUT")
     return posted("custom object", f"{WIDGETS}?{_validation(dice)}", obj)
@@ -194,7 +194,7 @@ def strategic_patch(dice: random.Random) -> Input:
 
 def apply_patch(dice: random.Random) -> Input:
     where = dice.choice(list(SAMPLES))
-    obj = often_mutated(_rich_widget() if where == WIDGETS else SAMPLES[where], dice)
+    obj = often_mutated(rich_widget() if where == WIDGETS else SAMPLES[where], dice)
     name = dice.choice(["standing", "standing", "x-applied"])
     force = dice.choice(["", "&force=true"])
     return posted("apply", f"{where}/{name}?dryRun=All&fieldManager=applier{force}", obj, "PATCH", APPLY)
@@ -223,7 +223,7 @@ def _directed(patch: Any, dice: random.Random) -> Any:
 # --- pieces -------------------------------------------------------------------------------------------------------
 
 
-def _rich_widget() -> Any:
+def rich_widget() -> Any:
     spec = {
         "color": "red", "replicas": 2, "ratio": 0.5, "wide": 5, "narrow": 5, "size": "1", "when": "2024-01-01T00:00:00Z", "word": "abc", "maybe": None, "yes": True,
         "parts": [{"name": "a", "size": 1}, {"name": "b"}], "tags": ["a", "b"], "steps": ["s"], "free": {"a": [1, {"b": None}]}, "notes": {"n": "1"}, "low": 1, "high": 2, "fixed": "f",
