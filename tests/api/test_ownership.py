@@ -98,14 +98,20 @@ async def test_replicas_belong_to_whoever_scales(api: Api) -> None:
     assert (owned(scaled, "scaler"), owned(scaled, "other")) == (None, None)
 
 
-async def test_a_scaled_custom_object_has_nobody_who_owns_its_replicas(api: Api, widgets: Widgets) -> None:
+async def test_replicas_that_nobody_owned_stay_so_when_scaled(api: Api, widgets: Widgets) -> None:
     sent = widgets.named("w", {"replicas": 2})
-    made = (await api.post(f"{api.at(widgets.resource)}?fieldManager=maker", sent)).expect(201)
-    assert owned(made, "maker") == {"f:spec": {".": {}, "f:replicas": {}}}
+    (await api.post(f"{api.at(widgets.resource)}?fieldManager=maker", sent)).expect(201)
     scale = api.at(widgets.resource, "w", "scale")
-    (await api.patch(f"{scale}?fieldManager=scaler", {"spec": {"replicas": 3}})).expect(200)
-    scaled = await api.read(api.at(widgets.resource, "w"))
-    assert (owned(scaled, "maker"), owned(scaled, "scaler")) == ({"f:spec": {".": {}}}, None)
+
+    async def owners_after(replicas: int) -> list[str]:
+        (await api.patch(f"{scale}?fieldManager=to-{replicas}", {"spec": {"replicas": replicas}})).expect(200)
+        scaled = await api.read(api.at(widgets.resource, "w"))
+        return [e["manager"] for e in scaled["metadata"]["managedFields"] if "f:replicas" in e["fieldsV1"]["f:spec"]]
+
+    assert await owners_after(3) == ["to-3"]
+    assert await owners_after(4) == ["to-4"]
+    assert await owners_after(0) == []
+    assert await owners_after(5) == []
 
 
 @pytest.mark.parametrize(

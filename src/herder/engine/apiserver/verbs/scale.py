@@ -53,7 +53,7 @@ async def update_scale(call: Call) -> Response:
     async def make(old: Object | None) -> Object:
         assert old is not None
         scale = copied(sent)
-        await _track(scale_call, scale, _present(call, old), options, custom=call.resource.custom)
+        await _track(scale_call, scale, _present(call, old), options)
         return _scaled(call, old, scale)
 
     return await _change(call, options, make, uid=uid)
@@ -75,7 +75,7 @@ async def patch_scale(call: Call) -> Response:
             patched = apply_patch(media_type, present, body.value, scale_call)
             scale = decode_patched(scale_call, patched, body, options)
             _check_replicas_are_told(call, old, patched)
-            await _track(scale_call, scale, present, options, custom=call.resource.custom)
+            await _track(scale_call, scale, present, options)
         check_name(scale_call, scale)
         return _scaled(call, old, scale)
 
@@ -104,11 +104,11 @@ def _present(call: Call, parent: Object) -> Object:
     return scale
 
 
-async def _track(call: Call, scale: Object, present: Object, options: WriteOptions, *, custom: bool) -> None:
-    """Who owns the Scale's number now. Nobody, as on the real server, where that is none, which a Scale does not tell
-    at all; nor does anybody own a custom object's after it was written by this way."""
+async def _track(call: Call, scale: Object, present: Object, options: WriteOptions) -> None:
+    """Who owns the Scale's number now: nobody where that is none, which a Scale does not tell at all; and where nobody
+    owned it before, nobody starts to."""
     replicas = _at(scale, ".spec.replicas")
-    if custom or (not replicas and _at(present, ".spec.replicas")):
+    if not replicas and _at(present, ".spec.replicas"):
         put_entries(scale, [])
         return
     if not replicas:
