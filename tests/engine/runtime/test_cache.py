@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.meta.selectors import parse_label_selector
+from herder.engine.runtime import cache as cache_module
 from herder.engine.runtime.cache import Cache, Key, controller_uid
 
 KIND = Kind("", "v1", "ConfigMap", "configmaps")
@@ -83,3 +86,44 @@ def test_selection_is_in_name_order_by_namespace_and_labels() -> None:
     names = [obj["metadata"]["name"] for obj in cache.select(namespace="a", labels=parse_label_selector("x=1"))]
     assert names == ["b", "y"]
     assert [obj["metadata"]["name"] for obj in cache.select()] == ["b", "c", "y", "z"]
+
+
+def test_the_answer_to_a_write_that_comes_after_the_deletion_does_not_revive_the_object() -> None:
+    cache = Cache(KIND)
+    cache.upsert(thing("a", 5))
+    cache.remove(thing("a", 7))
+    assert cache.upsert(thing("a", 6)) is None, "answered at 6, deleted at 7, and the event was quicker"
+    assert len(cache) == 0
+
+
+def test_an_object_that_matches_a_selector_again_comes_back() -> None:
+    cache = Cache(KIND)
+    cache.upsert(thing("a", 5))
+    cache.remove(thing("a", 7))
+    assert cache.upsert(thing("a", 9)) is not None
+
+
+def test_a_late_event_of_the_predecessor_does_not_replace_the_successor() -> None:
+    cache = Cache(KIND)
+    cache.upsert(thing("a", 9, uid="two"))
+    assert cache.upsert(thing("a", 6, uid="one")) is None
+    found = cache.get(Key("ns", "a"))
+    assert found is not None
+    assert found["metadata"]["uid"] == "two"
+
+
+def test_an_object_that_an_indexer_cannot_read_is_seen_all_the_same() -> None:
+    cache = Cache(KIND, {"by-size": lambda obj: [str(obj["spec"]["size"])]})
+    assert cache.upsert(thing("odd", 1)) is not None
+    cache.upsert(thing("even", 2) | {"spec": {"size": 4}})
+    assert [obj["metadata"]["name"] for obj in cache.select(index=("by-size", "4"))] == ["even"]
+    assert len(cache) == 2
+
+
+def test_decoded_objects_are_bounded_and_encoded_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "DECODED_KEPT", 3)
+    cache = Cache(KIND)
+    for number in range(10):
+        cache.upsert(thing(f"a{number}", number + 1))
+    assert len(cache.select()) == 10
+    assert len(cache.select()) == 10, "and again, decoded afresh where it must be"

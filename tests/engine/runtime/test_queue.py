@@ -86,3 +86,28 @@ async def test_closing_ends_waiting_workers() -> None:
     queue.close()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
+
+async def test_a_closed_queue_hands_out_nothing_more_though_keys_wait() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add("a")
+    queue.close()
+    with pytest.raises(asyncio.CancelledError):
+        await queue.take()
+
+
+async def test_a_wake_up_that_a_cancelled_worker_got_goes_to_another() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    first, second = asyncio.ensure_future(queue.take()), asyncio.ensure_future(queue.take())
+    await asyncio.sleep(0)
+    queue.add("a")
+    first.cancel()
+    assert await asyncio.wait_for(second, 5) == "a"
+
+
+async def test_what_is_forgotten_is_not_delivered_later() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add_after("a", 0.01)
+    queue.forget("a")
+    await asyncio.sleep(0.05)
+    assert len(queue) == 0

@@ -1,0 +1,114 @@
+"""Effects are performed at least once, retried while they are wanted, and their results kept for who asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+import pytest
+
+from herder.engine.runtime.decision import Effect, EffectResult
+from herder.engine.runtime.effects import Effects
+from herder.engine.runtime.tasks import Tasks
+from herder.sim import loop as virtual
+
+EFFECT = Effect("do", ("uid", "1", "step"), {"x": 1}, "because")
+
+
+class Performing:
+    """A performer that fails as often as told, and a controller that asks again for as long as it wants to."""
+
+    def __init__(self, failures: int = 0, *, wanted: int = 1000) -> None:
+        self.failures = failures
+        self.wanted = wanted
+        self.calls: list[float] = []
+        self.woken = 0
+        self.effects = Effects({"do": self._do}, Tasks())
+
+    async def _do(self, arguments: Mapping[str, Any]) -> str:
+        self.calls.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(0.1)
+        if len(self.calls) <= self.failures:
+            raise RuntimeError("not yet")
+        return f"done with {arguments['x']}"
+
+    def ask(self) -> None:
+        self.effects.perform(EFFECT, "asker", self.woke)
+
+    def woke(self) -> None:
+        self.woken += 1
+        if self.woken < self.wanted and not (result := self.effects.results[EFFECT.key]).done:
+            assert result.error == "RuntimeError: not yet"
+            self.ask()
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    return virtual.run(work)
+
+
+def test_one_that_works_is_performed_once_however_often_it_is_asked_for() -> None:
+    async def work() -> Performing:
+        performing = Performing()
+        for _ in range(3):
+            performing.ask()
+        await asyncio.sleep(10)
+        performing.ask()
+        await asyncio.sleep(10)
+        return performing
+
+    performing = run(work())
+    assert len(performing.calls) == 1
+    assert performing.effects.results[EFFECT.key] == EffectResult("done with 1", attempts=1)
+    assert performing.woken == 1
+
+
+def test_one_that_fails_is_tried_again_with_growing_pauses_until_it_works() -> None:
+    async def work() -> Performing:
+        performing = Performing(failures=4)
+        performing.ask()
+        await asyncio.sleep(100)
+        return performing
+
+    performing = run(work())
+    assert performing.calls == pytest.approx([0, 1.1, 3.2, 7.3, 15.4])
+    assert performing.effects.results[EFFECT.key] == EffectResult("done with 1", attempts=5)
+
+
+def test_one_that_is_no_longer_asked_for_is_not_tried_again() -> None:
+    async def work() -> Performing:
+        performing = Performing(failures=100, wanted=3)
+        performing.ask()
+        await asyncio.sleep(1000)
+        return performing
+
+    assert len(run(work()).calls) == 3
+
+
+def test_results_go_with_the_object_that_asked_also_those_that_come_late() -> None:
+    async def work() -> Performing:
+        performing = Performing()
+        performing.ask()
+        await asyncio.sleep(0.05)
+        performing.effects.forget("asker")
+        await asyncio.sleep(10)
+        return performing
+
+    performing = run(work())
+    assert performing.effects.results == {}
+
+
+def test_another_objects_departure_leaves_results_alone() -> None:
+    async def work() -> Performing:
+        performing = Performing()
+        performing.ask()
+        await asyncio.sleep(1)
+        performing.effects.forget("another")
+        return performing
+
+    assert run(work()).effects.results
+
+
+async def test_one_that_nobody_performs_is_an_error() -> None:
+    with pytest.raises(LookupError, match="nobody here performs 'else'"):
+        Performing().effects.perform(Effect("else", ("k",), {}, "because"), "asker", lambda: None)
