@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from herder.engine.apiserver.resources import Registry, Resource
 from herder.engine.apiserver.scope import Call
+from herder.engine.apiserver.stored import decode
 from herder.engine.meta.kinds import Object
+from herder.engine.store import Record
 
 
 def storage_api_version(resource: Resource, registry: Registry) -> str:
@@ -14,6 +16,14 @@ def storage_api_version(resource: Resource, registry: Registry) -> str:
     holder = registry.get(resource.stored_as) if resource.stored_as else None
     owner = holder or resource
     return owner.api_version(owner.storage_version)
+
+
+def decode_reshaped(resource: Resource, record: Record) -> Object:
+    """A stored object, the caller's own copy, as the schema of the version it is stored in says now."""
+    obj = decode(record)
+    if resource.reshape is not None and is_stale(resource, record.revision):
+        resource.reshape(obj)
+    return obj
 
 
 async def to_version(call: Call, objects: Sequence[Object]) -> list[Object]:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from herder.engine.apiserver import stored
 from herder.engine.apiserver.admission.chain import DELETE, Attributes
-from herder.engine.apiserver.conversion import to_version
+from herder.engine.apiserver.conversion import decode_reshaped, to_version
 from herder.engine.apiserver.objectmeta import FOREGROUND, ORPHAN
 from herder.engine.apiserver.options import DeleteOptions, delete_options
 from herder.engine.apiserver.rendering import answer, object_response
@@ -61,7 +61,7 @@ async def delete_object(call: Call, options: DeleteOptions) -> tuple[Record | Ob
 
 
 async def _delete_current(call: Call, options: DeleteOptions, current: Record) -> tuple[Record | Object, bool]:
-    obj = stored.decode(current)
+    obj = decode_reshaped(call.resource, current)
     _check_preconditions(call, options, obj, current)
     await _admit(call, options, current)
     if not obj["metadata"].get("deletionTimestamp"):
@@ -71,7 +71,8 @@ async def _delete_current(call: Call, options: DeleteOptions, current: Record) -
         if options.dry_run:
             return obj, True
         if not obj["metadata"].get("deletionTimestamp"):
-            obj = stored.decode(current)  # a DELETED event carries the object as it was, or as the grace ended it
+            # A DELETED event carries the object as it was, or as the grace ended it.
+            obj = decode_reshaped(call.resource, current)
         (record,) = await call.parts.store.write(Delete(current.key, stored.encoder(obj), current.revision))
         return record, True
     if same_json(obj, stored.decode(current)):

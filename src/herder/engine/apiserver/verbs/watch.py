@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
+from herder.engine.apiserver.conversion import decode_reshaped, is_stale
 from herder.engine.apiserver.events import EventWriter, SharedLines, kind_of
 from herder.engine.apiserver.negotiation import JSON, YAML
 from herder.engine.apiserver.options import ListOptions, list_options, revision_of, unreadable_revision
+from herder.engine.apiserver.resources import Resource
 from herder.engine.apiserver.scope import Call
 from herder.engine.apiserver.selection import Selection
+from herder.engine.apiserver.stored import encoder
 from herder.engine.client.wire import Response, Sink
 from herder.engine.meta.errors import Expired, StatusError
 from herder.engine.store import Compacted, Event, Overflow, Record, Watch
@@ -195,11 +198,14 @@ class _Stream:
             return None
         if event.deleted or event.previous is None:
             return "DELETED", event.record
-        return "DELETED", _as_of(event.previous, event.revision)
+        return "DELETED", _as_of(self._call.resource, event.previous, event.revision)
 
 
-def _as_of(previous: Record, revision: int) -> Record:
+def _as_of(resource: Resource, previous: Record, revision: int) -> Record:
     """The last state that matched, carrying the revision of the change that ended it."""
+    if is_stale(resource, previous.revision):
+        value = encoder(decode_reshaped(resource, previous))(revision)
+        return Record(previous.key, revision, previous.created, value)
     old, new = str(previous.revision).encode(), str(revision).encode()
     value = previous.value.replace(b'"resourceVersion":"' + old + b'"', b'"resourceVersion":"' + new + b'"', 1)
     return Record(previous.key, revision, previous.created, value)
