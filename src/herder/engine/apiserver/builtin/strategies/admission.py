@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from herder.engine.apiserver.builtin.strategies import checks
+from herder.engine.apiserver.builtin.strategies import checks, expressions
 from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
 from herder.engine.apiserver.builtin.strategies.checks import Errors, checked
 from herder.engine.apiserver.strategy import Context
@@ -176,7 +176,7 @@ def _url_path(value: str, path: str) -> Errors:
             )
 
 
-def match_conditions(conditions: list[Object], path: str) -> Errors:
+def match_conditions(conditions: list[Object], path: str, *, params: bool = False) -> Errors:
     seen: set[str] = set()
     if len(conditions) > 64:
         yield too_many(path, len(conditions), 64)
@@ -192,6 +192,8 @@ def match_conditions(conditions: list[Object], path: str) -> Errors:
         seen.add(name)
         if not condition.get("expression", "").strip():
             yield required(f"{at}.expression")
+        else:
+            yield from expressions.condition(condition["expression"], f"{at}.expression", params=params)
 
 
 class AdmissionPolicyStrategy(BuiltinStrategy):
@@ -206,10 +208,9 @@ class AdmissionPolicyStrategy(BuiltinStrategy):
                 yield required("spec.matchConstraints.resourceRules")
             for position, rule in enumerate(rules):
                 yield from rule_with_operations(rule, f"spec.matchConstraints.resourceRules[{position}]")
-        yield from match_conditions(spec.get("matchConditions") or [], "spec.matchConditions")
-        for position, validation in enumerate(spec.get("validations") or ()):
-            if not validation.get("expression", "").strip():
-                yield required(f"spec.validations[{position}].expression", "expression is not specified")
+        has_params = spec.get("paramKind") is not None
+        yield from match_conditions(spec.get("matchConditions") or [], "spec.matchConditions", params=has_params)
+        yield from expressions.policy(spec)
 
 
 class AdmissionPolicyBindingStrategy(BuiltinStrategy):

@@ -1,0 +1,54 @@
+"""CEL in webhook configurations and admission policies: what cannot be compiled is refused with the object."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from herder.engine.apiserver.builtin.strategies.checks import Errors
+from herder.engine.meta.errors import invalid_value, required
+from herder.engine.meta.kinds import Object
+
+if TYPE_CHECKING:
+    from herder.engine.schema.cel import Type
+
+
+def condition(text: str, path: str, *, params: bool = False) -> Errors:
+    """One expression of matchConditions, which sees the request alone, and the parameters of a policy that has any."""
+    from herder.engine.schema.cel import CelError, admission_env, compile
+
+    try:
+        kind = compile(text, admission_env(params=params)).result_type
+    except CelError as error:
+        yield invalid_value(path, text, f"compilation failed: {error}")
+        return
+    if kind.kind != "bool":
+        yield invalid_value(path, text, f"must evaluate to bool but got {kind}")
+
+
+def policy(spec: Object) -> Errors:
+    """Variables in their order, each seeing those before it; then the validations, which see them all."""
+    from herder.engine.schema.cel import CelError, admission_env, compile
+
+    params = spec.get("paramKind") is not None
+    types: dict[str, Type] = {}
+    for position, variable in enumerate(spec.get("variables") or ()):
+        text, at = str(variable.get("expression") or ""), f"spec.variables[{position}].expression"
+        try:
+            types[str(variable.get("name") or "")] = compile(
+                text, admission_env(params=params, variables=types)
+            ).result_type
+        except CelError as error:
+            yield invalid_value(at, text, f"compilation failed: {error}")
+    env = admission_env(params=params, variables=types)
+    for position, validation in enumerate(spec.get("validations") or ()):
+        text, at = str(validation.get("expression") or "").strip(), f"spec.validations[{position}].expression"
+        if not text:
+            yield required(at, "expression is not specified")
+            continue
+        try:
+            kind = compile(text, env).result_type
+        except CelError as error:
+            yield invalid_value(at, validation["expression"], f"compilation failed: {error}")
+            continue
+        if kind.kind != "bool":
+            yield invalid_value(at, validation["expression"], "must evaluate to bool")
