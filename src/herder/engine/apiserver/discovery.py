@@ -79,6 +79,8 @@ class Discovery:
             return _answer(request, lambda: msgspec.json.format(_encode(VERSION), indent=2))
         if path.startswith("/version/"):
             raise _not_found()
+        if not path.startswith("/") and path:
+            return None
         if not path:
             _only_reading(request)
             return _answer(request, lambda: msgspec.json.format(_encode({"paths": self._paths()}), indent=2))

@@ -35,6 +35,7 @@ _VERBS = {
 }
 _STATUS = {"get": get, "update": update, "patch": patch}
 _SCALE = {"get": get_scale, "update": update_scale, "patch": patch_scale}
+_ENDS_OF_PATHS = frozenset({"log", "token", "eviction", "binding"})  # others may take a path of their own
 
 
 class Dispatcher:
@@ -97,6 +98,8 @@ class Dispatcher:
         name, verb = call.info.subresource, call.info.verb
         if name in call.resource.subresources:
             subresource = call.resource.subresources[name]
+            if call.info.parts and name in _ENDS_OF_PATHS:
+                raise _unknown()
             if verb not in subresource.verbs:
                 raise _not_allowed()
             return await call_subresource(call, subresource)

@@ -6,6 +6,7 @@ does. One that accepts nothing but protobuf is refused, as it would be by a serv
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,6 +20,8 @@ PROTOBUF = "application/vnd.kubernetes.protobuf"
 _MEDIA_TYPES = f"{JSON}, {YAML}, {PROTOBUF}"
 _SERVED = (JSON, YAML)
 _TRANSFORMS = frozenset({"Table", "PartialObjectMetadata", "PartialObjectMetadataList"})
+_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_PARAMETER = re.compile(rf'({_TOKEN})=(?:{_TOKEN}|"[^"]*")?')
 _PRETTY_AGENTS = ("curl", "Wget", "Mozilla/")
 
 
@@ -123,5 +126,6 @@ def _are_parameters(text: str) -> bool:
     pieces = [piece.strip() for piece in text.split(";")]
     if not pieces[-1]:
         pieces.pop()
-    names = [name.strip().lower() for name, equals, _ in (piece.partition("=") for piece in pieces) if equals]
-    return len(names) == len(pieces) == len(set(names)) and all(names)
+    found = [_PARAMETER.fullmatch(piece) for piece in pieces]
+    names = [match[1].lower() for match in found if match is not None]
+    return len(names) == len(pieces) == len(set(names))

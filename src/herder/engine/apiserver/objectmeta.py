@@ -102,6 +102,8 @@ def validate_metadata(metadata: Object, resource: Resource) -> Iterator[FieldErr
     """What is wrong with metadata by itself, with the name as the kind has it."""
     yield from _validate_names(metadata, resource.strategy.name_check)
     yield from _validate_namespace(metadata, resource.namespaced)
+    if (metadata.get("generation") or 0) < 0:
+        yield invalid_value("metadata.generation", metadata["generation"], "must be greater than or equal to 0")
     yield from _validate_lists(metadata)
     finalizers = metadata.get("finalizers")
     if finalizers:
@@ -181,7 +183,7 @@ def _validate_owners(owners: list[Object]) -> Iterator[FieldError]:
     controller = ""
     for owner in owners:
         api_version, kind = owner.get("apiVersion") or "", owner.get("kind") or ""
-        if not api_version.rpartition("/")[2]:
+        if not api_version.rpartition("/")[2] or api_version.count("/") > 1:
             yield invalid_value(f"{at}.apiVersion", api_version, "version must not be empty")
         for name, value in (("kind", kind), ("name", owner.get("name") or ""), ("uid", owner.get("uid") or "")):
             if not value:

@@ -86,6 +86,8 @@ def _decode_field(value: Any, kind: Any, struct: str, inside: str, path: str, un
             _decode_struct(item, kind[1], kind[0], f"v1.{kind[0]}", inside, f"{path}[{index}]", unknown)
     elif kind == _INT:
         _expect(value, int, struct, inside, _INT)
+        if not -(2**63) <= value < 2**63:
+            raise _Malformed(_mismatch(value, struct, inside, _INT))
     elif kind == _BOOL:
         _expect(value, bool, struct, inside, _BOOL)
     elif kind == _TIME:

@@ -6,12 +6,12 @@ remembered by the schema's content: a definition whose status changes keeps its 
 
 from __future__ import annotations
 
-import re
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from herder.engine.apiserver.builtin import leaves
 from herder.engine.apiserver.crds.scaling import scale_problems
 from herder.engine.apiserver.resources import ScalePaths
 from herder.engine.meta.errors import BadRequest, FieldError
@@ -27,7 +27,6 @@ _OBJECT_FIELDS: Object = {
     "kind": {"type": "string"},
     "metadata": {"allOf": [{"$ref": _OBJECT_META}]},
 }
-_RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)\Z")
 _ANYTHING: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
@@ -105,10 +104,17 @@ def _merge_type(schema: bytes) -> TypeRef:
 
 
 def _check_times(metadata: Object) -> None:
-    for field in ("creationTimestamp", "deletionTimestamp"):
-        text = metadata.get(field)
-        if text is not None and not _RFC3339.match(text):
-            raise ValueError(f'parsing time "{text}" as "2006-01-02T15:04:05Z07:00": cannot parse "{text}" as "2006"')
+    managers = metadata.get("managedFields") or ()
+    for text in (
+        metadata.get("creationTimestamp"),
+        metadata.get("deletionTimestamp"),
+        *(entry.get("time") for entry in managers),
+    ):
+        if text is not None:
+            try:
+                leaves.time(text)
+            except leaves.Unreadable as problem:
+                raise ValueError(str(problem)) from None
 
 
 def published_schema(schema: Object, kind: GroupVersionKind) -> Object:

@@ -98,7 +98,7 @@ async def create_object(call: Call, obj: Object, options: WriteOptions) -> Recor
     without_repeated_owners(call, obj, after_admission=True)
 
     metadata = metadata_of(obj)
-    if metadata.get("resourceVersion") not in (None, "", "0"):
+    if metadata.get("resourceVersion") not in (None, "", "0") and not options.dry_run:
         raise BadRequest("resourceVersion should not be set on objects to be created")
     metadata.pop("resourceVersion", None)
     base = metadata.get("generateName") if not metadata.get("name") else ""

@@ -110,7 +110,10 @@ def apply_patch(media_type: str, old: Object, given: Any, call: Call) -> Any:
         return apply_json_patch(old, given)
     if media_type == MERGE_PATCH:
         return apply_merge_patch(old, given)
-    return apply_strategic_patch(old, given, call.version.model.merge_type.patch_schema())
+    done = apply_strategic_patch(old, given, call.version.model.merge_type.patch_schema())
+    if isinstance(done, dict):  # what it is cannot be patched this way: other words are ignored
+        done |= {name: old[name] for name in ("kind", "apiVersion") if isinstance(done.get(name), str) and name in old}
+    return done
 
 
 def decode_patched(call: Call, obj: Any, body: Body, options: WriteOptions) -> Object:
