@@ -17,6 +17,7 @@ from herder.engine.runner.environment import command_line, variables_of
 from herder.engine.runner.host import Host
 from herder.engine.runner.isolation import container_config
 from herder.engine.runner.logs import tail_text
+from herder.engine.runner.placing import TOKEN_PATH, Links
 from herder.engine.runner.sources import NotReady, Sources
 from herder.engine.runner.status import ContainerState, terminated
 from herder.engine.runner.volumes import Volumes
@@ -79,6 +80,7 @@ class Container:
         self._is_init = is_init
         self._changed = changed
         self.directory = host.pod_directory(pod["metadata"]["uid"]) / "containers" / self.name
+        self._links = Links(host.work_dir)
         self._next = 0
         self._found: Attempt | None = None
         self._recall()
@@ -143,6 +145,8 @@ class Container:
         while not self._stop.asked.is_set():
             try:
                 config = await self._prepared()
+                self._forget_old_attempts()
+                return await self._launch(config)
             except NotReady as problem:
                 self._wait(problem.reason, problem.message)
                 self._host.recorder.warning(self._pod, "Failed", f"Error: {problem.message}", field=self._field)
@@ -151,9 +155,6 @@ class Container:
                 if problem.reason == "ErrImagePull":
                     self._wait("ImagePullBackOff", problem.message)
                 delay = min(delay * 2, RETRY_LIMIT)
-                continue
-            self._forget_old_attempts()
-            return await self._launch(config)
         return None
 
     async def _prepared(self) -> dict[str, Any]:
@@ -172,7 +173,7 @@ class Container:
             seen_as=(context.get("runAsUser"), context.get("runAsGroup")),
             mounts=self._volumes.mounts(spec),
             hidden=[str(path) for path in host.hidden],
-            working_dir=expand_dir(spec),
+            working_dir=str(spec.get("workingDir") or "/"),
             limits=limits_of(spec),
         )
 
@@ -185,6 +186,8 @@ class Container:
         message.chmod(0o666)
         target = self.spec.get("terminationMessagePath") or "/dev/termination-log"
         config["mounts"].append({"source": str(message), "target": target})
+        if not self._host.isolation.mount:
+            self._links.place(config["mounts"], unasked=lambda path: path in {target, TOKEN_PATH})
         recorder, image = self._host.recorder, self.spec.get("image", "")
         shown = f'Image "{image}" is the local command {config["command"][0]}'
         recorder.normal(self._pod, "Pulled", shown, field=self._field)
@@ -218,7 +221,9 @@ class Container:
             stopping.cancel()
         if outcome is None:  # it was never let go; the next round starts it
             self.state.running_since = None
+            await self._stop.pause(RETRY_FIRST)
             return
+        self._links.remove()
         self._end(attempt, outcome)
         self._changed()
 
@@ -277,10 +282,6 @@ class Container:
         if not message and outcome.code != 0 and policy == "FallbackToLogsOnError":
             message = tail_text(attempt.log, lines=FALLBACK_LINES, limit=FALLBACK_BYTES)
         return terminated(outcome, container_id=self._id_of(attempt), message=message)
-
-
-def expand_dir(spec: Object) -> str:
-    return str(spec.get("workingDir") or "/")
 
 
 def limits_of(spec: Object) -> dict[str, int]:

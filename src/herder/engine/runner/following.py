@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import aclosing
 
 from herder.engine.client.client import Client
 from herder.engine.logs import get_logger
@@ -15,6 +16,7 @@ log = get_logger(__name__)
 
 Name = tuple[str, str]
 RETRY_FIRST, RETRY_LIMIT = 0.2, 15.0
+WATCH_SECONDS = 300
 
 
 class Following:
@@ -86,18 +88,27 @@ class Following:
 
     async def _watch(self) -> None:
         events = self._client.watch(
-            self._resource, labels=self._labels, fields=self._fields, resource_version=self._revision
+            self._resource,
+            labels=self._labels,
+            fields=self._fields,
+            resource_version=self._revision,
+            timeout_seconds=WATCH_SECONDS,
         )
-        async for event in events:
-            self._revision = event.object["metadata"]["resourceVersion"]
-            if event.type == "BOOKMARK":
-                continue
-            name = identity(event.object)
-            if event.type == "DELETED":
-                self._objects.pop(name, None)
-                self._on_change(name, None)
-                continue
-            known = self._objects.get(name)
-            if known is None or int(known["metadata"]["resourceVersion"]) <= int(self._revision):
-                self._objects[name] = event.object
-                self._on_change(name, event.object)
+        # The server ends it in time; a connection that died unnoticed is given up then.
+        async with asyncio.timeout(WATCH_SECONDS + 30), aclosing(events) as stream:
+            async for event in stream:
+                self._take(event.type, event.object)
+
+    def _take(self, kind: str, obj: Object) -> None:
+        self._revision = obj["metadata"]["resourceVersion"]
+        if kind == "BOOKMARK":
+            return
+        name = identity(obj)
+        if kind == "DELETED":
+            self._objects.pop(name, None)
+            self._on_change(name, None)
+            return
+        known = self._objects.get(name)
+        if known is None or int(known["metadata"]["resourceVersion"]) <= int(self._revision):
+            self._objects[name] = obj
+            self._on_change(name, obj)

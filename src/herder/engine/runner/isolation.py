@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import shutil
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -100,8 +99,3 @@ def container_config(
         "log_bytes": LOG_BYTES,
         "log_files": LOG_FILES,
     }
-
-
-def remove_tree(path: Path) -> None:
-    """A pod's directory, whatever its containers left in it."""
-    shutil.rmtree(path, ignore_errors=True)
