@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from msgspec import json
+from msgspec.structs import replace
 
-from herder.engine.apiserver.audit import AuditLog, AuditRecord, event_of
+from herder.engine.apiserver.audit import AuditLog, AuditRecord, event_of, finished
 from herder.engine.apiserver.auth.access import AccessAttributes
 from herder.engine.client.wire import Query, Request, User
 
@@ -15,9 +15,8 @@ WHEN = datetime(2026, 5, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
 
 def record(number: int = 1, *, query: str = "", body: bytes = b"", code: int = 201) -> AuditRecord:
-    return AuditRecord(
-        audit_id=f"id-{number}",
-        request=Request(
+    return finished(
+        Request(
             "POST",
             "/api/v1/namespaces/team/secrets",
             query=Query.parse(query),
@@ -25,8 +24,9 @@ def record(number: int = 1, *, query: str = "", body: bytes = b"", code: int = 2
             body=body,
             remote="192.0.2.1",
         ),
-        attributes=AccessAttributes("create", "", "v1", "secrets", namespace="team"),
-        user=User("alice", groups=("dev",)),
+        AccessAttributes("create", "", "v1", "secrets", namespace="team"),
+        User("alice", groups=("dev",)),
+        audit_id=f"id-{number}",
         received=WHEN,
         completed=WHEN,
         code=code,

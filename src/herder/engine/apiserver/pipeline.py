@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 
-from herder.engine.apiserver.audit import AuditLog, AuditRecord
+from herder.engine.apiserver.audit import AuditLog, finished
 from herder.engine.apiserver.auth.access import AccessAttributes, forbidden
 from herder.engine.apiserver.auth.authenticate import Authenticator
 from herder.engine.apiserver.auth.impersonate import impersonated, wants_impersonation
@@ -24,11 +24,13 @@ from herder.engine.apiserver.openapi import OpenApi
 from herder.engine.apiserver.rendering import answer
 from herder.engine.apiserver.request import RequestInfo, request_info
 from herder.engine.apiserver.scope import Parts
-from herder.engine.client.wire import Request, Response, User
+from herder.engine.client.wire import Query, Request, Response, User
 from herder.engine.meta.errors import InternalError, NotAcceptable, StatusError
 from herder.engine.meta.kinds import Object
 
 log = logging.getLogger(__name__)
+
+_LONGEST_REMEMBERED = 256
 
 Handler = Callable[[Request, User], Awaitable[Response]]
 Background = Callable[[], Awaitable[None]]
@@ -107,10 +109,9 @@ class ApiServer:
     # --- one request ------------------------------------------------------------------------------------------
 
     async def handle(self, request: Request) -> Response:
-        audit_id = str(uuid.UUID(bytes=self.parts.entropy(16), version=4))
+        audit_id = self.parts.uid()
         received = self.parts.clock() if self.audit is not None else None
-        info = request_info(request.method, request.path, request.query)
-        attributes = _attributes(info)
+        info, attributes = _understood(request)
         caller = _Caller()
         failure: Object | None = None
         try:
@@ -181,11 +182,11 @@ class ApiServer:
     ) -> None:
         assert self.audit is not None
         self.audit.record(
-            AuditRecord(
+            finished(
+                request,
+                attributes,
+                caller.user,
                 audit_id=audit_id,
-                request=request,
-                attributes=attributes,
-                user=caller.user,
                 received=received,
                 completed=self.parts.clock(),
                 code=code,
@@ -193,6 +194,20 @@ class ApiServer:
                 status=failure,
             )
         )
+
+
+def _understood(request: Request) -> tuple[RequestInfo, AccessAttributes]:
+    """What a request asks for. The same collections are asked for again and again, so what they mean is remembered."""
+    if request.query.items or len(request.path) > _LONGEST_REMEMBERED:
+        info = request_info(request.method, request.path, request.query)
+        return info, _attributes(info)
+    return _remembered(request.method, request.path)
+
+
+@lru_cache(maxsize=1024)
+def _remembered(method: str, path: str) -> tuple[RequestInfo, AccessAttributes]:
+    info = request_info(method, path, Query())
+    return info, _attributes(info)
 
 
 def _attributes(info: RequestInfo) -> AccessAttributes:

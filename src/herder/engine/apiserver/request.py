@@ -7,7 +7,7 @@ Authorisation, audit and routing all look at the same `RequestInfo`, so they can
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from herder.engine.client.wire import Query
 from herder.engine.meta.kinds import GroupResource
@@ -21,8 +21,7 @@ _NAMESPACE_SUBRESOURCES = frozenset({"status", "finalize"})
 _COLLECTION_VERBS = frozenset({"list", "watch", "deletecollection"})
 
 
-@dataclass(frozen=True, slots=True)
-class RequestInfo:
+class RequestInfo(msgspec.Struct, frozen=True, gc=False):
     verb: str  # get, list, watch, create, update, patch, delete, deletecollection; or the HTTP method in lower case
     path: str
     is_resource_request: bool = False

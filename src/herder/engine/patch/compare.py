@@ -101,6 +101,8 @@ def _compare_as(kind: int, of: TypeRef, old: Any, new: Any) -> _Nodes:
 
 
 def _compare_maps(of: MapType, old: dict[str, Any] | None, new: dict[str, Any] | None) -> _Nodes:
+    if not old and new and not of.implied:
+        return _Nodes(in_order(_arrived(of, new)) or None)
     changed: FieldSet = {}
     removed: FieldSet = {}
     implied_before = of.implied if old is not None else {}
@@ -116,6 +118,16 @@ def _compare_maps(of: MapType, old: dict[str, Any] | None, new: dict[str, Any] |
         if key not in new:
             _compare_field(of, key, before, implied_after.get(key, ABSENT), changed, removed)
     return _Nodes(in_order(changed) or None, in_order(removed) or None)
+
+
+def _arrived(of: MapType, new: dict[str, Any]) -> FieldSet:
+    """Every field of a map that was not there before, as on creation."""
+    fields, element, is_struct = of.fields, of.element, of.is_struct
+    return {
+        "f:" + key: presence(fields.get(key, element), value)
+        for key, value in new.items()
+        if value is not None or not is_struct
+    }
 
 
 def _compare_field(of: MapType, key: str, old: Any, new: Any, changed: FieldSet, removed: FieldSet) -> None:

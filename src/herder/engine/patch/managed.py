@@ -165,4 +165,4 @@ def bare(obj: Mapping[str, Any]) -> Object:
 
 
 def timestamp(now: datetime) -> str:
-    return now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return now.isoformat(timespec="seconds")[:19] + "Z"

@@ -12,20 +12,23 @@ from herder.engine.patch.typed import LIST, MAP, ListType, MapType, TypeRef
 
 def presence(of: TypeRef | None, value: Any) -> FieldSet:
     """The node for a value that came or went as a whole: itself, and every path below it."""
-    if of is None:
+    if of is None or not value:
         return {}
-    atom = of.atom
-    kind = atom.kind_of(value)
-    if kind == MAP:
-        if not isinstance(value, dict) or not value or atom.map is None or atom.map.atomic:
+    kind = value.__class__
+    if kind is dict:
+        declared = of.atom.map
+        if declared is None or declared.atomic:
             return {}
-        fields, element = atom.map.fields, atom.map.element
+        fields, element = declared.fields, declared.element
         node: FieldSet = {SELF: {}}
         for key, item in value.items():
-            node["f:" + key] = presence(fields.get(key, element), item)
+            # Most of an object is scalars, which have nothing below them: not worth a call each.
+            is_inner = item.__class__ is dict or item.__class__ is list
+            node["f:" + key] = presence(fields.get(key, element), item) if is_inner else {}
         return in_order(node)
-    if kind == LIST:
-        if not isinstance(value, list) or not value or atom.list is None or not atom.list.associative:
+    if kind is list:
+        atom = of.atom
+        if atom.list is None or not atom.list.associative:
             return {}
         node = {SELF: {}}
         for path_element, items in by_element(atom.list, value).items():

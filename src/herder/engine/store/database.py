@@ -5,8 +5,9 @@ from __future__ import annotations
 import sqlite3
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from herder.engine.store import schema
 from herder.engine.store.cipher import Cipher, missing
@@ -21,6 +22,7 @@ _CACHE_KIB = 8_192
 _BUSY_SECONDS = 5.0
 _OVERHEAD = 512
 _PAGES_TOUCHED = 5 * 4096
+_ROWS_AT_ONCE = 64
 
 
 class Commit(Protocol):
@@ -114,12 +116,21 @@ class Database:
         """Lives that ended go before those that began, since a key has but one live life at any time."""
         execute = self.connection.execute
         execute("BEGIN IMMEDIATE")
-        self.connection.executemany("INSERT INTO revisions VALUES (?, ?, ?, ?, ?, ?)", rows)
+        self._insert_into("revisions", rows)
         if moved:
             self.connection.executemany("UPDATE lives SET newest = ?, ended = ? WHERE life = ?", moved)
         if born:
-            self.connection.executemany("INSERT INTO lives VALUES (?, ?, ?, ?, ?, ?)", born)
+            self._insert_into("lives", born)
         execute("COMMIT")
+
+    def _insert_into(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Many rows with each statement: after each, the interpreter is handed from thread to thread and back."""
+        start = 0
+        while start < len(rows):
+            count = min(1 << ((len(rows) - start).bit_length() - 1), _ROWS_AT_ONCE)
+            values = [value for row in rows[start : start + count] for value in row]
+            self.connection.execute(_insertion(table, len(rows[0]), count), values)
+            start += count
 
     def sealed(self, key: Key, revision: int, value: bytes) -> tuple[int, bytes]:
         if self.cipher is None or not self._encrypted(key.resource):
@@ -141,6 +152,13 @@ class Database:
 
     def close(self) -> None:
         self.connection.close()
+
+
+@cache
+def _insertion(table: str, columns: int, rows: int) -> str:
+    """Only powers of two are asked for, so that few statements are ever compiled."""
+    row = f"({', '.join('?' * columns)})"
+    return f"INSERT INTO {table} VALUES {', '.join([row] * rows)}"  # noqa: S608 -- the names are our own
 
 
 def connect(path: Path | None) -> sqlite3.Connection:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from herder.engine.client.wire import User
 from herder.engine.meta.errors import Forbidden, resource_details
 from herder.engine.meta.kinds import GroupResource
 
 
-@dataclass(frozen=True, slots=True)
-class AccessAttributes:
+class AccessAttributes(msgspec.Struct, frozen=True, gc=False):
     """One attempt. A resource request has `resource`; any other has only `path`.
 
     For list, watch and deletecollection `name` is the one that a field selector `metadata.name=…` demands, so that

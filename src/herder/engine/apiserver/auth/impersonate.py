@@ -9,8 +9,9 @@ allows all of it, the first refusal is the answer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from urllib.parse import unquote
+
+from msgspec.structs import replace
 
 from herder.engine.apiserver.auth.access import AccessAttributes, Authorizer, forbidden
 from herder.engine.apiserver.auth.policy import quoted
