@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from herder.engine.apiserver.crds.bundles import bundle_of, bundle_problem
 from herder.engine.meta.kinds import Object
 
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
@@ -48,12 +49,18 @@ def settled(crd: Object, taken: Taken, now: str) -> Object:
     else:
         set_condition(crd, "NamesAccepted", "True", "NoConflicts", "no conflicts found", now=now)
         if not condition_is(crd, "Established", "True"):
-            told = "the initial names have been accepted"
-            set_condition(crd, "Established", "True", "InitialNamesAccepted", told, now=now)
+            set_condition(crd, "Established", *_establishment(crd), now=now)
     approval = approval_condition(crd)
     if approval:
         set_condition(crd, "KubernetesAPIApprovalPolicyConformant", *approval, now=now)
     return crd
+
+
+def _establishment(crd: Object) -> tuple[str, str, str]:
+    """Status, reason and message for a definition whose names are accepted."""
+    if bundle_problem(bundle_of(crd)):
+        return "False", "InvalidCABundle", "The conversion webhook CABundle is invalid"
+    return "True", "InitialNamesAccepted", "the initial names have been accepted"
 
 
 def accept_names(crd: Object, taken: Taken) -> tuple[Object, tuple[str, str] | None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from herder.engine.apiserver.crds.bundles import bundle_of, bundle_problem
 from herder.engine.apiserver.crds.hooks import check_conversion
 from herder.engine.apiserver.crds.status import APPROVED, approval_state, condition_is, is_protected_group
 from herder.engine.apiserver.crds.versions import (
@@ -54,9 +55,17 @@ def check_change(crd: Object, old: Object) -> Iterator[FieldError]:
     if condition_is(old, "Established", "True"):
         yield from _immutable("spec.scope", new_spec.get("scope"), old_spec.get("scope"))
         yield from _immutable("spec.names.kind", _name(new_spec, "kind"), _name(old_spec, "kind"))
+        yield from _check_bundle(bundle_of(crd), bundle_of(old))
     yield from _immutable("spec.group", new_spec.get("group"), old_spec.get("group"))
     yield from _immutable("spec.names.plural", _name(new_spec, "plural"), _name(old_spec, "plural"))
     yield from check_approval(crd, old)
+
+
+def _check_bundle(bundle: str, old: str) -> Iterator[FieldError]:
+    """Who can call its webhook may not lose that; who never could may go on trying."""
+    problem = bundle_problem(bundle)
+    if problem and not bundle_problem(old):
+        yield invalid_value("spec.conversion.webhookClientConfig.caBundle", bundle, problem)
 
 
 def check_status(crd: Object) -> Iterator[FieldError]:
