@@ -9,7 +9,7 @@ from herder.engine.apiserver.negotiation import JSON, body_type
 from herder.engine.apiserver.options import WriteOptions
 from herder.engine.apiserver.resources import TypeModel
 from herder.engine.apiserver.scope import Call
-from herder.engine.meta.errors import BadRequest, invalid, invalid_value
+from herder.engine.meta.errors import BadRequest, Invalid, invalid, invalid_value
 from herder.engine.meta.kinds import GroupKind, GroupVersionKind, Object
 
 
@@ -17,12 +17,18 @@ def decode_object(call: Call, options: WriteOptions) -> Object:
     """The request's object, without unknown fields and not yet defaulted."""
     body = read_body(call.request, call.resource.kind, call.kind)
     obj = expect_object(body.value, call.request, call.resource.kind)
-    check_kind(call, obj, call.kind)
+    wrong_kind: Invalid | None = None
+    try:
+        check_kind(call, obj, call.kind)
+    except Invalid as error:  # told of an object that can be read
+        wrong_kind = error
     obj, unknown = call.version.model.decode(obj)
     complaints = [*body.duplicates, *unknown]
     if body.duplicates and unknown and not call.resource.custom and body_type(call.request) == JSON:
         complaints = _in_order_of_document(call.request.body, complaints)
     tell_complaints(call, complaints, options, call.kind)
+    if wrong_kind is not None:
+        raise wrong_kind
     return obj
 
 
@@ -56,7 +62,10 @@ def _in_order_of_document(body: bytes, complaints: list[str]) -> list[str]:
             for index, inner in enumerate(value):
                 walk(inner, f"{path}[{index}]")
 
-    walk(json.loads(body, object_pairs_hook=tuple), "")
+    try:
+        walk(json.loads(body.decode("utf-8", "replace"), object_pairs_hook=tuple), "")
+    except (ValueError, RecursionError):
+        return complaints  # what is read here was read before, in a more forgiving way
     return sorted(complaints, key=lambda complaint: places.get(complaint, len(places)))
 
 

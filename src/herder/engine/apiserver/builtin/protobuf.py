@@ -76,6 +76,8 @@ class _Envelope:
                         kind = as_text(inner_wire, text)
             elif number == 2:
                 raw = as_bytes(wire, value)
+            elif number == 3:
+                as_text(wire, value)  # an encoding that nobody uses, of the right type all the same
             elif number == 4:
                 content_type = as_text(wire, value)
         return cls(api_version, kind, raw, content_type)

@@ -12,6 +12,7 @@ from herder.engine.apiserver.scope import Call, rebound
 from herder.engine.apiserver.selection import Selection
 from herder.engine.apiserver.stored import decode
 from herder.engine.apiserver.verbs.delete import delete_object
+from herder.engine.apiserver.verbs.listing import read_token
 from herder.engine.client.wire import Response
 from herder.engine.meta.errors import BadRequest, NotFound
 from herder.engine.store import Record
@@ -22,6 +23,8 @@ _AT_ONCE = 64  # deletions on their way together share commits
 async def delete_collection(call: Call) -> Response:
     listing = list_options(call.request.query)
     options = delete_options(call.request)
+    if listing.continue_token:
+        read_token(listing.continue_token)
     try:
         revision_of(listing.resource_version)
     except ValueError as error:

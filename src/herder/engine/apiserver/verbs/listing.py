@@ -67,7 +67,7 @@ def _place(call: Call, options: ListOptions) -> tuple[str, int, bool]:
     if options.continue_token:
         if options.resource_version and options.resource_version != "0":
             raise BadRequest("specifying resource version is not allowed when using continue")
-        start, revision = _read_token(options.continue_token)
+        start, revision = read_token(options.continue_token)
         after = start if not call.namespace else f"{call.namespace}/{start}"
         if not call.resource.namespaced:
             after = f"/{start}"
@@ -127,7 +127,7 @@ def _token(start: str, revision: int) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(content)).rstrip(b"=").decode()
 
 
-def _read_token(token: str) -> tuple[str, int]:
+def read_token(token: str) -> tuple[str, int]:
     """The path after which the list goes on, and the revision that it shows."""
     try:
         padded = token.encode("ascii") + b"=" * (-len(token) % 4)

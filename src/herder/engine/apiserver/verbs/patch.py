@@ -112,7 +112,8 @@ def apply_patch(media_type: str, old: Object, given: Any, call: Call) -> Any:
         return apply_merge_patch(old, given)
     done = apply_strategic_patch(old, given, call.version.model.merge_type.patch_schema())
     if isinstance(done, dict):  # what it is cannot be patched this way: other words are ignored
-        done |= {name: old[name] for name in ("kind", "apiVersion") if isinstance(done.get(name), str) and name in old}
+        told = {name: old[name] for name in ("kind", "apiVersion") if name in old}
+        done |= {name: value for name, value in told.items() if isinstance(done.get(name), str | None)}
     return done
 
 
@@ -120,6 +121,9 @@ def decode_patched(call: Call, obj: Any, body: Body, options: WriteOptions) -> O
     """The patched document as an object of the type; what does not fit is blamed on the patch."""
     if not isinstance(obj, dict):
         raise _blame(obj, "the patched document is not an object")
+    if not call.resource.custom and not obj.get("apiVersion"):
+        told = f"the name of the object ({call.info.name} based on URL) was undeterminable: name must be provided"
+        raise BadRequest(told)
     try:
         check_kind(call, obj, call.kind)
         decoded, unknown = call.version.model.decode(obj)
