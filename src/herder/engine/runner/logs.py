@@ -45,10 +45,8 @@ async def read(path: Path, options: LogOptions, *, ended: Callable[[], bool]) ->
 async def _chunks(path: Path, options: LogOptions, ended: Callable[[], bool]) -> AsyncIterator[bytes]:
     current = _Growing(path)
     try:
-        lines = _older_lines(path)
-        chosen = _since([*lines, *current.lines()], options.since)
-        if options.tail_lines is not None:
-            chosen = deque(chosen, options.tail_lines)
+        # Tens of megabytes, perhaps: not on the loop that also serves and renews leases.
+        chosen = await asyncio.to_thread(_said_so_far, path, current, options)
         for chunk in _rendered(chosen, options):
             yield chunk
         while options.follow:
@@ -125,6 +123,11 @@ def tail_text(path: Path, *, lines: int, limit: int) -> str:
     return text[-limit:].decode(errors="replace")
 
 
+def _said_so_far(path: Path, current: _Growing, options: LogOptions) -> list[Line] | deque[Line]:
+    chosen = _since([*_older_lines(path), *current.lines()], options.since)
+    return chosen if options.tail_lines is None else deque(chosen, options.tail_lines)
+
+
 def _older_lines(path: Path) -> Iterator[Line]:
     rotated = sorted(
         (int(entry.suffix[1:]), entry) for entry in path.parent.glob(f"{path.name}.*") if entry.suffix[1:].isdigit()
@@ -134,7 +137,7 @@ def _older_lines(path: Path) -> Iterator[Line]:
             yield parsed(record)
 
 
-def _since(lines: list[Line], since: datetime | None) -> list[Line] | deque[Line]:
+def _since(lines: list[Line], since: datetime | None) -> list[Line]:
     if since is None:
         return lines
     # The times are written alike, so that their order is that of their text; the fraction decides within a second.

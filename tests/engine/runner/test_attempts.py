@@ -1,0 +1,200 @@
+"""Containers as processes: kept apart from the host and from each other, stopped, and remembered."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from herder.engine.runner.attempts import Attempt, Outcome
+from herder.engine.runner.isolation import NONE, HostUser, Isolation, container_config, detect
+from herder.engine.runner.logs import LogOptions, read
+
+ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="attempts-") as name:
+        yield Path(name)
+
+
+class Ran:
+    def __init__(self, outcome: Outcome, said: str) -> None:
+        self.outcome = outcome
+        self.said = said
+
+
+async def run(place: Path, script: str, *, isolation: Isolation | None = None, **config: Any) -> Ran:
+    user = HostUser.named()
+    chosen = isolation or await detect(place, user)
+    name = str(len(list(place.iterdir())))
+    told = container_config(["sh", "-c", script], ENVIRONMENT, isolation=chosen, user=user, **config)
+    attempt = await Attempt.start(place / name, told)
+    outcome = await attempt.ended()
+    assert outcome is not None
+    text = b"".join([chunk async for chunk in read(attempt.log, LogOptions(), ended=lambda: True)])
+    return Ran(outcome, text.decode())
+
+
+def volume(place: Path, name: str, content: str) -> str:
+    path = place / name
+    path.mkdir()
+    (path / "value").write_text(content)
+    return str(path)
+
+
+async def test_volumes_appear_at_paths_that_the_host_does_not_have(place: Path) -> None:
+    paths = ["/run/secrets/machine", "/var/run/secrets/kubernetes.io/serviceaccount", "/etc/rancher/ssl", "/new/place"]
+    mounts = [
+        {"source": volume(place, str(number), path), "target": path, "read_only": True}
+        for number, path in enumerate(paths)
+    ]
+    before = {path: os.path.exists(path) for path in paths}
+    ran = await run(place, "; ".join(f"cat {path}/value; echo" for path in paths), mounts=mounts)
+    assert ran.said.split() == paths
+    assert {path: os.path.exists(path) for path in paths} == before
+
+
+async def test_a_file_may_be_mounted_over_a_file_of_the_host(place: Path) -> None:
+    source = place / "hosts"
+    source.write_text("mine\n")
+    source.chmod(0o644)
+    mounts = [{"source": str(source), "target": "/etc/hosts", "read_only": True}]
+    ran = await run(place, "cat /etc/hosts; ls /etc/passwd", mounts=mounts)
+    assert ran.said == "mine\n/etc/passwd\n"
+
+
+async def test_a_container_is_nobody_in_particular(place: Path) -> None:
+    ran = await run(place, "id -u; id -g; grep -E 'CapEff|NoNewPrivs' /proc/self/status", seen_as=(1000, 2000))
+    assert ran.said.split() == ["1000", "2000", "CapEff:", "0000000000000000", "NoNewPrivs:", "1"]
+
+
+async def test_a_container_sees_its_own_processes_and_tmp_only(place: Path) -> None:
+    with tempfile.NamedTemporaryFile(dir="/tmp") as of_the_host:
+        ran = await run(place, "ls /tmp | wc -l; ls -d /proc/[0-9]* | wc -l")
+        assert os.path.exists(of_the_host.name)
+    files, processes = map(int, ran.said.split())
+    assert files == 0
+    assert processes < 8
+
+
+async def test_hidden_directories_are_empty_to_it(place: Path) -> None:
+    (place / "ca.key").write_text("secret")
+    place.chmod(0o755)
+    ran = await run(place, f"cat {place}/ca.key; ls {place}", hidden=[str(place)])
+    assert ran.outcome.code != 0
+    assert "secret" not in ran.said
+
+
+async def test_a_read_only_volume_cannot_be_written(place: Path) -> None:
+    source = volume(place, "v", "x")
+    os.chmod(source, 0o777)
+    mounts = [{"source": source, "target": "/v", "read_only": True}]
+    ran = await run(place, "touch /v/new", mounts=mounts)
+    assert ran.outcome.code != 0
+    assert "Read-only file system" in ran.said
+
+
+async def test_memory_is_limited(place: Path) -> None:
+    script = f"{sys.executable} -c 'bytearray(400 << 20)' || /usr/bin/python3 -c 'bytearray(400 << 20)'"
+    if not shutil.which("python3", path="/usr/bin"):
+        pytest.skip("needs /usr/bin/python3")
+    assert (await run(place, script)).outcome.code == 0
+    ran = await run(place, script, limits={"memory": 100 << 20})
+    assert ran.outcome.code == 1
+    assert "MemoryError" in ran.said or "Permission denied" in ran.said
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "number"),
+    [("exit 0", 0, 0), ("exit 200", 200, 0), ("kill -9 $$", 137, 9), ("kill -15 $$", 143, 15)],
+)
+async def test_how_it_ended_is_told(place: Path, script: str, code: int, number: int) -> None:
+    outcome = (await run(place, script)).outcome
+    assert (outcome.code, outcome.signal, outcome.reason) == (code, number, "")
+    assert outcome.started <= outcome.finished
+
+
+async def test_what_a_container_leaves_behind_ends_with_it(place: Path) -> None:
+    marker = f"{time.time_ns() % 10**8 + 1000}"
+    ran = await run(place, f"setsid sleep {marker} & exit 3")
+    assert ran.outcome.code == 3
+    assert subprocess.run(["pgrep", "-f", f"sleep {marker}"], stdout=subprocess.DEVNULL).returncode == 1
+
+
+async def test_without_a_pid_namespace_leftovers_end_too(place: Path) -> None:
+    marker = f"{time.time_ns() % 10**8 + 1000}"
+    ran = await run(place, f"setsid sleep {marker} & exit 3", isolation=Isolation(pid=False))
+    assert ran.outcome.code == 3
+    assert subprocess.run(["pgrep", "-f", f"sleep {marker}"], stdout=subprocess.DEVNULL).returncode == 1
+
+
+async def test_one_that_ignores_the_polite_signal_is_killed(place: Path) -> None:
+    isolation = await detect(place, HostUser.named())
+    told = container_config(
+        ["sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"],
+        ENVIRONMENT,
+        isolation=isolation,
+        user=HostUser.named(),
+    )
+    attempt = await Attempt.start(place / "c", told)
+    assert await attempt.started()
+    attempt.terminate()
+    await asyncio.sleep(0.2)
+    assert attempt.alive()
+    attempt.kill()
+    outcome = await attempt.ended()
+    assert outcome is not None
+    assert (outcome.code, outcome.signal) == (137, 9)
+    assert not attempt.alive()
+
+
+async def test_without_any_namespace_it_still_runs(place: Path) -> None:
+    ran = await run(place, "echo plain; exit 4", isolation=NONE)
+    assert (ran.outcome.code, ran.said) == (4, "plain\n")
+
+
+async def test_environment_is_in_no_argument_and_in_no_file(place: Path) -> None:
+    isolation = await detect(place, HostUser.named())
+    told = container_config(
+        ["sleep", "5"], {**ENVIRONMENT, "PASSWORD": "very-secret"}, isolation=isolation, user=HostUser.named()
+    )
+    attempt = await Attempt.start(place / "c", told)
+    assert await attempt.started()
+    try:
+        arguments = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, check=True).stdout
+        assert b"very-secret" not in arguments
+        for file in place.rglob("*"):
+            if file.is_file():
+                assert b"very-secret" not in file.read_bytes()
+    finally:
+        attempt.kill()
+        await attempt.ended()
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root to become somebody else")
+async def test_an_ordinary_user_gets_the_same_isolation() -> None:
+    code = (
+        "import asyncio, tempfile\n"
+        "from pathlib import Path\n"
+        "from herder.engine.runner.isolation import *\n"
+        "async def main():\n"
+        "    with tempfile.TemporaryDirectory(dir='/var/tmp') as name:\n"
+        "        print(await detect(Path(name), HostUser.named()))\n"
+        "asyncio.run(main())\n"
+    )
+    command = ["setpriv", "--reuid=1000", "--regid=1000", "--clear-groups", sys.executable, "-c", code]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, cwd="/", timeout=60)
+    if "Permission denied" in done.stderr:
+        pytest.skip("this Python can only be run by root")
+    assert done.stdout == f"{Isolation()}\n", done.stderr

@@ -1,0 +1,184 @@
+"""The runner within one process: who may read logs, which pods are taken, and hosts that allow little."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from herder.engine.meta.errors import NotFound
+from herder.engine.meta.kinds import GroupVersionResource, Object
+from herder.engine.runner import runner as runner_module
+from herder.engine.runner.binding import asks_for
+from herder.engine.runner.isolation import NONE
+from herder.engine.runner.node import node_labels
+from herder.engine.runner.placing import Links
+from herder.engine.runner.runner import Runner, RunnerError
+from tests.engine.runner.engines import JOBS, NODES, PODS, finished, job
+from tests.engine.runner.inprocess import Served, running, served, wall_clock
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Served]:
+    async with served() as found:
+        yield found
+
+
+async def until(
+    server: Served,
+    resource: GroupVersionResource,
+    name: str,
+    holds: Callable[[Object], Any],
+    namespace: str = "default",
+) -> Object:
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                obj = await server.client.get(resource, name, namespace=namespace)
+                if holds(obj):
+                    return obj
+            except NotFound:
+                pass
+            await asyncio.sleep(0.02)
+
+
+def client_context(server: Served, name: str | None, groups: tuple[str, ...] = ()) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if name is not None:
+        pair = server.pki.client_certificate(name, groups, now=datetime.now(UTC))
+        with tempfile.NamedTemporaryFile(suffix=".pem") as file:
+            file.write(pair.certificate_pem + pair.key_pem)
+            file.flush()
+            context.load_cert_chain(file.name)
+    return context
+
+
+async def test_only_those_who_may_use_the_node_read_its_logs(server: Served, tmp_path: Path) -> None:
+    async with running(server, tmp_path / "work"), aiohttp.ClientSession() as session:
+        await server.client.create(JOBS, job("said", "echo private"), namespace="default")
+        await until(server, JOBS, "said", finished)
+        (pod,) = (await server.client.list(PODS, namespace="default")).items
+        node = await server.client.get(NODES, "herder-runner")
+        port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+        url = f"https://127.0.0.1:{port}/containerLogs/default/{pod['metadata']['name']}/main"
+        with pytest.raises((aiohttp.ClientError, OSError)):
+            await session.get(url, ssl=client_context(server, None))
+        async with session.get(url, ssl=client_context(server, "somebody")) as answer:
+            assert answer.status == 403
+        trusted = client_context(server, "api-server", ("system:masters",))
+        async with session.get(url, ssl=trusted) as answer:
+            assert (answer.status, await answer.text()) == (200, "private\n")
+        for bad, status in ((url + "?tailLines=x", 400), (url + "2", 400), (url + "?previous=true", 400)):
+            async with session.get(bad, ssl=trusted) as answer:
+                assert answer.status == status
+        async with session.get(f"https://127.0.0.1:{port}/exec/default/x/y", ssl=trusted) as answer:
+            assert answer.status == 404
+
+
+async def test_a_work_directory_has_one_runner(server: Served, tmp_path: Path) -> None:
+    async with running(server, tmp_path / "work"):
+        second = Runner(server.client, work_dir=tmp_path / "work", commands=lambda _image: None, clock=wall_clock)
+        with pytest.raises(RunnerError, match="belongs to a runner that is still there"):
+            await second.run()
+
+
+async def test_a_deleted_node_is_registered_again(
+    server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("herder.engine.runner.node.RENEW_EVERY", 0.05)
+    monkeypatch.setattr("herder.engine.runner.node.STATUS_EVERY", 0.1)
+    async with running(server, tmp_path / "work"):
+        first = await server.client.get(NODES, "herder-runner")
+        await server.client.delete(NODES, "herder-runner")
+        again = await until(server, NODES, "herder-runner", lambda node: node["status"].get("addresses"), "")
+        assert again["metadata"]["uid"] != first["metadata"]["uid"]
+
+
+async def test_where_nothing_can_be_mounted_pods_run_one_at_a_time(
+    server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing_allowed(*_: object) -> object:
+        return NONE
+
+    monkeypatch.setattr(runner_module, "detect", nothing_allowed)
+    place = tmp_path / "shared"
+    place.mkdir()
+    place.chmod(0o777)
+    for parent in (tmp_path, *tmp_path.parents):
+        if str(parent).startswith("/tmp/"):
+            parent.chmod(parent.stat().st_mode | 0o011)
+    # Each fails if the other is there at the same time, or if it finds the other's volume.
+    script = f"cd {place}; mkdir busy || exit 9; cat {place}/mine/n; sleep 0.3; rmdir busy"
+    async with running(server, tmp_path / "work"):
+        node = await server.client.get(NODES, "herder-runner")
+        assert node["status"]["capacity"]["pods"] == "1"
+        for name in ("a", "b"):
+            items = [{"path": "n", "fieldRef": {"fieldPath": "metadata.labels['job-name']"}}]
+            wanted = job(
+                name,
+                script,
+                pod={"volumes": [{"name": "v", "downwardAPI": {"items": items}}]},
+                container={"volumeMounts": [{"name": "v", "mountPath": str(place / "mine")}]},
+            )
+            await server.client.create(JOBS, wanted, namespace="default")
+        done = [await until(server, JOBS, name, finished) for name in ("a", "b")]
+    assert [one["status"].get("failed", 0) for one in done] in ([0, 0], [1, 1])
+    assert not (place / "mine").exists()
+
+
+def test_links_replace_and_remove_only_their_own(tmp_path: Path) -> None:
+    work, elsewhere = tmp_path / "work", tmp_path / "elsewhere"
+    (work / "v").mkdir(parents=True)
+    (elsewhere).mkdir()
+    (elsewhere / "file").write_text("theirs")
+    links = Links(work)
+    links.place([{"source": str(work / "v"), "target": str(elsewhere / "deep" / "v")}], unasked=lambda _path: False)
+    assert (elsewhere / "deep" / "v").is_symlink()
+    with pytest.raises(Exception, match="cannot place a volume"):
+        links.place([{"source": str(work / "v"), "target": str(elsewhere / "file")}], unasked=lambda _path: False)
+    links.place([{"source": str(work / "v"), "target": str(elsewhere / "file")}], unasked=lambda _path: True)
+    links.remove()
+    assert not (elsewhere / "deep" / "v").is_symlink()
+    assert (elsewhere / "file").read_text() == "theirs"
+
+
+TOLERATION = {"key": "herder.io/runner", "operator": "Exists"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "taken"),
+    [
+        ({"nodeSelector": {"herder.io/runner": "true"}, "tolerations": [TOLERATION]}, True),
+        ({"nodeSelector": {"herder.io/runner": "true"}, "tolerations": [{"operator": "Exists"}]}, True),
+        (
+            {
+                "nodeSelector": {"herder.io/runner": "true", "kubernetes.io/os": "linux"},
+                "tolerations": [{"key": "herder.io/runner", "value": "true", "effect": "NoSchedule"}],
+            },
+            True,
+        ),
+        ({"nodeSelector": {"herder.io/runner": "true"}}, False),
+        ({"nodeSelector": {"herder.io/runner": "true"}, "tolerations": [{**TOLERATION, "effect": "NoExecute"}]}, False),
+        ({"nodeSelector": {"herder.io/runner": "true", "zone": "b"}, "tolerations": [TOLERATION]}, False),
+        ({"tolerations": [TOLERATION]}, False),
+        (
+            {
+                "nodeSelector": {"herder.io/runner": "true"},
+                "tolerations": [TOLERATION],
+                "schedulingGates": [{"name": "g"}],
+            },
+            False,
+        ),
+    ],
+)
+def test_pods_are_taken_that_ask_for_this_node_and_bear_its_taint(spec: Object, taken: bool) -> None:
+    assert asks_for({"metadata": {"name": "p"}, "spec": spec}, node_labels("herder-runner")) is taken
