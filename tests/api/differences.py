@@ -32,6 +32,11 @@ DIFFERENCES: dict[str, Difference] = {
         embedded="The same message, with code 400 and reason BadRequest.",
         why="Bad input is the caller's fault, and no caller may be told to blame the server for it.",
     ),
+    "service-addresses": Difference(
+        real="An address or node port of a Service that another has is refused.",
+        embedded="Services get random addresses and ports from the same ranges, and may ask for any.",
+        why="Nothing on a single machine routes to them: they are data for clients that look, not a network.",
+    ),
     "history-is-kept": Difference(
         real="A watch from a version older than the watch cache's few minutes is gone (410).",
         embedded="It is served for as long as the history is kept, by age: a day unless set otherwise.",

@@ -1,0 +1,539 @@
+"""Built-in kinds: what the server fills in, what it refuses, and what may not be changed later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.api.differences import by_engine
+from tests.api.objects import Obj, config_map, deployment, pod, secret
+from tests.support.api import Api
+from tests.support.engines import Engine, unique
+
+JOBS, CRONJOBS = "batch/v1/jobs", "batch/v1/cronjobs"
+LEASES = "coordination.k8s.io/v1/leases"
+DRY = "?dryRun=All"
+
+
+def job(name: str, **spec: Any) -> Obj:
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "nothing"}]}}
+    return {"metadata": {"name": name}, "spec": {"suspend": True, "template": template} | spec}
+
+
+def service(name: str, **spec: Any) -> Obj:
+    return {"metadata": {"name": name}, "spec": {"ports": [{"port": 80}]} | spec}
+
+
+# --- defaults -------------------------------------------------------------------------------------------------------
+
+
+async def test_defaults_of_a_pod(api: Api) -> None:
+    await api.until(api.at("serviceaccounts", "default"), lambda answer: answer.status == 200)
+    made = await api.create("pods", pod("a"))
+    spec, (container,) = made["spec"], made["spec"]["containers"]
+    assert spec["restartPolicy"] == "Always"
+    assert spec["dnsPolicy"] == "ClusterFirst"
+    assert spec["schedulerName"] == "default-scheduler"
+    assert spec["terminationGracePeriodSeconds"] == 30
+    assert spec["serviceAccountName"] == spec["serviceAccount"] == "default"
+    assert spec["enableServiceLinks"] is True
+    assert spec["securityContext"] == {}
+    assert spec["preemptionPolicy"] == "PreemptLowerPriority"
+    assert spec["priority"] == 0
+    assert {t["key"] for t in spec["tolerations"]} == {
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+    }
+    assert container["imagePullPolicy"] == "Always"
+    assert container["terminationMessagePath"] == "/dev/termination-log"
+    assert container["terminationMessagePolicy"] == "File"
+    assert made["status"]["phase"] == "Pending"
+    assert made["status"]["qosClass"] == "BestEffort"
+
+
+async def test_a_pod_gets_the_token_of_its_account(api: Api) -> None:
+    await api.until(api.at("serviceaccounts", "default"), lambda answer: answer.status == 200)
+    made = await api.create("pods", pod("a", automountServiceAccountToken=True))
+    (volume,) = made["spec"]["volumes"]
+    assert volume["name"].startswith("kube-api-access-")
+    kinds = [next(iter(source)) for source in volume["projected"]["sources"]]
+    assert kinds == ["serviceAccountToken", "configMap", "downwardAPI"]
+    (mount,) = made["spec"]["containers"][0]["volumeMounts"]
+    assert mount["mountPath"] == "/var/run/secrets/kubernetes.io/serviceaccount"
+    assert mount["readOnly"] is True
+
+
+async def test_a_pod_needs_an_account_that_exists(api: Api) -> None:
+    answer = await api.post(api.at("pods"), pod("a", serviceAccountName="nobody"))
+    assert (answer.status, answer.reason) == (403, "Forbidden")
+    words = f'error looking up service account {api.namespace}/nobody: serviceaccount "nobody" not found'
+    assert words in answer.message
+
+
+@pytest.mark.parametrize(
+    ("image", "policy"),
+    [("a", "Always"), ("a:latest", "Always"), ("a:1", "IfNotPresent"), ("a@sha256:" + "0" * 64, "IfNotPresent")],
+)
+async def test_the_pull_policy_follows_the_tag(api: Api, image: str, policy: str) -> None:
+    body = {"metadata": {"name": "a"}, "template": {"spec": {"containers": [{"name": "a", "image": image}]}}}
+    made = await api.create("podtemplates", body)
+    assert made["template"]["spec"]["containers"][0]["imagePullPolicy"] == policy
+
+
+@pytest.mark.parametrize(
+    ("resources", "quality"),
+    [
+        ({}, "BestEffort"),
+        ({"requests": {"cpu": "1"}}, "Burstable"),
+        ({"limits": {"cpu": "1", "memory": "1Gi"}}, "Guaranteed"),
+    ],
+)
+async def test_quality_of_service_follows_resources(api: Api, resources: Any, quality: str) -> None:
+    await api.until(api.at("serviceaccounts", "default"), lambda answer: answer.status == 200)
+    container = {"name": "a", "image": "b", "resources": resources}
+    made = (await api.post(api.at("pods") + DRY, pod("a", containers=[container]))).expect(201)
+    assert made["status"]["qosClass"] == quality
+    if "limits" in resources:
+        assert made["spec"]["containers"][0]["resources"]["requests"] == resources["limits"]
+
+
+async def test_quantities_are_written_in_one_form(api: Api) -> None:
+    await api.until(api.at("serviceaccounts", "default"), lambda answer: answer.status == 200)
+    container = {"name": "a", "image": "b", "resources": {"limits": {"cpu": 0.5, "memory": "1024Mi"}}}
+    made = (await api.post(api.at("pods") + DRY, pod("a", containers=[container]))).expect(201)
+    assert made["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "500m", "memory": "1Gi"}
+
+
+async def test_defaults_of_a_deployment(api: Api) -> None:
+    spec = (await api.create("apps/v1/deployments", deployment("a")))["spec"]
+    assert spec["strategy"] == {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxUnavailable": "25%", "maxSurge": "25%"},
+    }
+    assert spec["revisionHistoryLimit"] == 10
+    assert spec["progressDeadlineSeconds"] == 600
+
+
+async def test_defaults_of_a_job(api: Api) -> None:
+    made = await api.create(JOBS, job("a"))
+    spec = made["spec"]
+    assert (spec["parallelism"], spec["completions"], spec["backoffLimit"]) == (1, 1, 6)
+    assert (spec["completionMode"], spec["manualSelector"]) == ("NonIndexed", False)
+    assert spec["podReplacementPolicy"] == "TerminatingOrFailed"
+    uid = made["metadata"]["uid"]
+    assert spec["selector"] == {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}
+    assert spec["template"]["metadata"]["labels"] == {
+        "batch.kubernetes.io/controller-uid": uid,
+        "batch.kubernetes.io/job-name": "a",
+        "controller-uid": uid,
+        "job-name": "a",
+    }
+
+
+async def test_defaults_of_a_cron_job(api: Api) -> None:
+    body = {
+        "metadata": {"name": "a"},
+        "spec": {"schedule": "* * * * *", "suspend": True, "jobTemplate": {"spec": job("a")["spec"]}},
+    }
+    spec = (await api.create(CRONJOBS, body))["spec"]
+    assert spec["concurrencyPolicy"] == "Allow"
+    assert (spec["successfulJobsHistoryLimit"], spec["failedJobsHistoryLimit"]) == (3, 1)
+
+
+async def test_defaults_of_a_service(api: Api) -> None:
+    spec = (await api.create("services", service("a")))["spec"]
+    assert spec["type"] == "ClusterIP"
+    assert spec["sessionAffinity"] == "None"
+    assert spec["internalTrafficPolicy"] == "Cluster"
+    assert spec["ipFamilyPolicy"] == "SingleStack"
+    assert spec["ports"] == [{"protocol": "TCP", "port": 80, "targetPort": 80}]
+    assert spec["clusterIPs"] == [spec["clusterIP"]]
+    assert spec["clusterIP"].startswith("10.")
+
+
+async def test_services_get_addresses_of_their_own(engine: Engine, api: Api) -> None:
+    first = await api.create("services", service("a"))
+    second = await api.create("services", service("b"))
+    assert first["spec"]["clusterIP"] != second["spec"]["clusterIP"]
+    wish = service("c", clusterIP=first["spec"]["clusterIP"])
+    answer = await api.post(api.at("services"), wish)
+    assert answer.status == by_engine(engine, "service-addresses", real=422, embedded=201)
+
+
+async def test_a_service_without_an_address(api: Api) -> None:
+    made = await api.create("services", service("a", clusterIP="None"))
+    assert made["spec"]["clusterIP"] == "None"
+
+
+async def test_a_service_on_node_ports_gets_some(api: Api) -> None:
+    made = await api.create("services", service("a", type="NodePort"))
+    assert 30000 <= made["spec"]["ports"][0]["nodePort"] <= 32767
+    assert made["spec"]["externalTrafficPolicy"] == "Cluster"
+
+
+async def test_the_service_of_the_api_itself_is_there(api: Api) -> None:
+    found = await api.read("/api/v1/namespaces/default/services/kubernetes")
+    assert found["spec"]["ports"][0]["name"] == "https"
+    assert found["metadata"]["labels"] == {"component": "apiserver", "provider": "kubernetes"}
+
+
+async def test_defaults_of_network_policies(api: Api) -> None:
+    body = {"metadata": {"name": "a"}, "spec": {"podSelector": {}, "ingress": [{"ports": [{"port": 80}]}]}}
+    spec = (await api.create("networking.k8s.io/v1/networkpolicies", body))["spec"]
+    assert spec["policyTypes"] == ["Ingress"]
+    assert spec["ingress"][0]["ports"][0]["protocol"] == "TCP"
+
+
+async def test_text_of_a_secret_is_stored_as_data(api: Api) -> None:
+    body = {"metadata": {"name": "a"}, "data": {"x": "b2xk"}, "stringData": {"x": "new", "y": "too"}}
+    made = await api.create("secrets", body)
+    assert made["data"] == {"x": "bmV3", "y": "dG9v"}
+    assert "stringData" not in made
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------
+
+
+async def refused(api: Api, resource: str, obj: Any, cause: str) -> None:
+    answer = await api.post(api.at(resource) + DRY, obj)
+    assert (answer.status, answer.reason) == (422, "Invalid"), answer.text
+    assert cause in answer.message
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        ({"containers": []}, "spec.containers: Required value"),
+        ({"containers": [{"name": "A", "image": "x"}]}, 'spec.containers[0].name: Invalid value: "A": '),
+        ({"containers": [{"name": "a"}]}, "spec.containers[0].image: Required value"),
+        (
+            {"containers": [{"name": "a", "image": "x"}, {"name": "a", "image": "x"}]},
+            'spec.containers[1].name: Duplicate value: "a"',
+        ),
+        (
+            {"containers": [{"name": "a", "image": "x", "ports": [{"containerPort": 0}]}]},
+            "spec.containers[0].ports[0].containerPort: ",
+        ),
+        (
+            {"containers": [{"name": "a", "image": "x", "ports": [{"containerPort": 70000}]}]},
+            "must be between 1 and 65535, inclusive",
+        ),
+        (
+            {"containers": [{"name": "a", "image": "x", "env": [{"name": ""}]}]},
+            "spec.containers[0].env[0].name: Required value",
+        ),
+        (
+            {"containers": [{"name": "a", "image": "x", "imagePullPolicy": "Maybe"}]},
+            'spec.containers[0].imagePullPolicy: Unsupported value: "Maybe"',
+        ),
+        (
+            {"containers": [{"name": "a", "image": "x", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]},
+            'spec.containers[0].volumeMounts[0].name: Not found: "v"',
+        ),
+        (
+            {
+                "containers": [
+                    {"name": "a", "image": "x", "resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}
+                ]
+            },
+            "must be less than or equal to cpu limit of 1",
+        ),
+        ({"restartPolicy": "Sometimes"}, 'spec.restartPolicy: Unsupported value: "Sometimes"'),
+        ({"dnsPolicy": "Guess"}, 'spec.dnsPolicy: Unsupported value: "Guess"'),
+        ({"volumes": [{"name": "V", "emptyDir": {}}]}, 'spec.volumes[0].name: Invalid value: "V": '),
+        (
+            {"volumes": [{"name": "v", "emptyDir": {}, "hostPath": {"path": "/"}}]},
+            "may not specify more than 1 volume type",
+        ),
+        ({"nodeSelector": {"a b": "c"}}, 'spec.nodeSelector: Invalid value: "a b"'),
+        (
+            {"activeDeadlineSeconds": 0},
+            "spec.activeDeadlineSeconds: Invalid value: 0: must be between 1 and 2147483647, inclusive",
+        ),
+        ({"hostname": "A_B"}, 'spec.hostname: Invalid value: "A_B"'),
+        ({"tolerations": [{"operator": "Maybe"}]}, 'spec.tolerations[0].operator: Unsupported value: "Maybe"'),
+    ],
+)
+async def test_pods_are_checked(api: Api, change: Any, cause: str) -> None:
+    await api.until(api.at("serviceaccounts", "default"), lambda answer: answer.status == 200)
+    await refused(api, "pods", pod("a", **change), cause)
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        ({"selector": {"matchLabels": {"app": "other"}}}, "spec.template.metadata.labels: Invalid value: "),
+        ({"selector": {}}, "spec.selector: Invalid value: {}: empty selector is invalid for deployment"),
+        ({"replicas": -1}, "spec.replicas: Invalid value: -1: must be greater than or equal to 0"),
+        ({"strategy": {"type": "Jump"}}, 'spec.strategy: Unsupported value: {"Type":"Jump","RollingUpdate":null}'),
+        (
+            {"strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 0}}},
+            "spec.strategy.rollingUpdate.maxUnavailable: Invalid value: 0: may not be 0 when `maxSurge` is 0",
+        ),
+        ({"minReadySeconds": -1}, "spec.minReadySeconds: Invalid value: -1"),
+        (
+            {"progressDeadlineSeconds": 0},
+            "spec.progressDeadlineSeconds: Invalid value: 0: must be greater than minReadySeconds",
+        ),
+    ],
+)
+async def test_deployments_are_checked(api: Api, change: Any, cause: str) -> None:
+    await refused(api, "apps/v1/deployments", deployment("a", **change), cause)
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        ({"parallelism": -1}, "spec.parallelism: Invalid value: -1: must be greater than or equal to 0"),
+        ({"backoffLimit": -1}, "spec.backoffLimit: Invalid value: -1: must be greater than or equal to 0"),
+        ({"ttlSecondsAfterFinished": -1}, "spec.ttlSecondsAfterFinished: Invalid value: -1"),
+        ({"completionMode": "Half"}, 'spec.completionMode: Unsupported value: "Half"'),
+        (
+            {"template": {"spec": {"containers": [{"name": "a", "image": "b"}]}}},
+            'spec.template.spec.restartPolicy: Required value: valid values: "OnFailure", "Never"',
+        ),
+        (
+            {"template": {"spec": {"restartPolicy": "Always", "containers": [{"name": "a", "image": "b"}]}}},
+            'spec.template.spec.restartPolicy: Required value: valid values: "OnFailure", "Never"',
+        ),
+        ({"selector": {"matchLabels": {"a": "b"}}}, "spec.selector: Invalid value: "),
+    ],
+)
+async def test_jobs_are_checked(api: Api, change: Any, cause: str) -> None:
+    await refused(api, JOBS, job("a", **change), cause)
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        ({"schedule": "often"}, 'spec.schedule: Invalid value: "often": expected exactly 5 fields, found 1: [often]'),
+        ({"schedule": ""}, "spec.schedule: Required value"),
+        ({"concurrencyPolicy": "Maybe"}, 'spec.concurrencyPolicy: Unsupported value: "Maybe"'),
+        ({"timeZone": "Mars/Base"}, 'spec.timeZone: Invalid value: "Mars/Base": unknown time zone Mars/Base'),
+        ({"startingDeadlineSeconds": -1}, "spec.startingDeadlineSeconds: Invalid value: -1"),
+    ],
+)
+async def test_cron_jobs_are_checked(api: Api, change: Any, cause: str) -> None:
+    spec = {"schedule": "* * * * *", "jobTemplate": {"spec": job("a")["spec"]}} | change
+    await refused(api, CRONJOBS, {"metadata": {"name": "a"}, "spec": spec}, cause)
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        ({"ports": []}, "spec.ports: Required value"),
+        ({"ports": [{"port": 0}]}, "spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive"),
+        ({"ports": [{"port": 1}, {"port": 2}]}, "spec.ports[0].name: Required value"),
+        ({"ports": [{"port": 1, "protocol": "ICMP"}]}, 'spec.ports[0].protocol: Unsupported value: "ICMP"'),
+        ({"type": "Magic"}, 'spec.type: Unsupported value: "Magic"'),
+        ({"type": "ExternalName"}, "spec.externalName: Required value"),
+        ({"clusterIP": "nonsense"}, 'spec.clusterIPs[0]: Invalid value: "nonsense"'),
+        ({"sessionAffinity": "Sticky"}, 'spec.sessionAffinity: Unsupported value: "Sticky"'),
+        ({"externalIPs": ["x"]}, 'spec.externalIPs[0]: Invalid value: "x"'),
+    ],
+)
+async def test_services_are_checked(api: Api, change: Any, cause: str) -> None:
+    await refused(api, "services", service("a", **change), cause)
+
+
+async def test_names_of_services_are_labels(api: Api) -> None:
+    await refused(api, "services", service("a.b"), 'metadata.name: Invalid value: "a.b": ')
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "cause"),
+    [
+        ("kubernetes.io/tls", {}, "data[tls.crt]: Required value"),
+        ("kubernetes.io/dockerconfigjson", {}, "data[.dockerconfigjson]: Required value"),
+        ("kubernetes.io/dockerconfigjson", {".dockerconfigjson": "nonsense"}, "data[.dockerconfigjson]: Invalid value"),
+        ("kubernetes.io/ssh-auth", {}, "data[ssh-privatekey]: Required value"),
+        ("kubernetes.io/basic-auth", {}, "data[username]: Required value"),
+        ("Opaque", {"a b": "c"}, 'data[a b]: Invalid value: "a b": a valid config key must consist of'),
+    ],
+)
+async def test_secrets_are_checked(api: Api, kind: str, data: Any, cause: str) -> None:
+    body = {"metadata": {"name": "a"}, "type": kind, "stringData": data}
+    await refused(api, "secrets", body, cause)
+
+
+@pytest.mark.parametrize(
+    ("data", "cause"),
+    [
+        ({"data": {"a b": "c"}}, 'data[a b]: Invalid value: "a b": a valid config key must consist of'),
+        ({"data": {"..": "c"}}, 'data[..]: Invalid value: ".."'),
+        ({"data": {"x": "1"}, "binaryData": {"x": "MQ=="}}, 'data[x]: Invalid value: "x": duplicate of key present in'),
+    ],
+)
+async def test_config_maps_are_checked(api: Api, data: Any, cause: str) -> None:
+    await refused(api, "configmaps", {"metadata": {"name": "a"}} | data, cause)
+
+
+@pytest.mark.parametrize(
+    ("spec", "cause"),
+    [
+        ({"leaseDurationSeconds": 0}, "spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0"),
+        ({"leaseTransitions": -1}, "spec.leaseTransitions: Invalid value: -1: must be greater than or equal to 0"),
+    ],
+)
+async def test_leases_are_checked(api: Api, spec: Any, cause: str) -> None:
+    await refused(api, LEASES, {"metadata": {"name": "a"}, "spec": spec}, cause)
+
+
+async def test_ingresses_are_checked(api: Api) -> None:
+    rule = {"host": "a..b", "http": {"paths": [{"path": "x", "pathType": "Prefix", "backend": {}}]}}
+    body = {"metadata": {"name": "a"}, "spec": {"rules": [rule]}}
+    await refused(api, "networking.k8s.io/v1/ingresses", body, 'spec.rules[0].host: Invalid value: "a..b"')
+
+
+# --- what may not be changed --------------------------------------------------------------------------------------
+
+
+async def unchanged(api: Api, url: str, patch: Any, cause: str) -> None:
+    answer = await api.patch(url, patch)
+    assert (answer.status, answer.reason) == (422, "Invalid"), answer.text
+    assert cause in answer.message
+
+
+async def test_the_type_of_a_secret_stays(api: Api) -> None:
+    await api.create("secrets", secret("a"))
+    await unchanged(api, api.at("secrets", "a"), {"type": "other"}, 'type: Invalid value: "other": field is immutable')
+
+
+@pytest.mark.parametrize("kind", ["secrets", "configmaps"])
+async def test_immutable_data_stays(api: Api, kind: str) -> None:
+    await api.create(kind, {"metadata": {"name": "a"}, "immutable": True})
+    value = "MQ==" if kind == "secrets" else "1"
+    cause = "data: Forbidden: field is immutable when `immutable` is set"
+    await unchanged(api, api.at(kind, "a"), {"data": {"x": value}}, cause)
+    cause = "immutable: Forbidden: field is immutable when `immutable` is set"
+    await unchanged(api, api.at(kind, "a"), {"immutable": False}, cause)
+
+
+async def test_the_selector_of_a_deployment_stays(api: Api) -> None:
+    await api.create("apps/v1/deployments", deployment("a"))
+    patch = {"spec": {"selector": {"matchLabels": {"app": "b"}}, "template": {"metadata": {"labels": {"app": "b"}}}}}
+    await unchanged(api, api.at("apps/v1/deployments", "a"), patch, "spec.selector: Invalid value: ")
+
+
+async def test_the_template_of_a_job_stays(api: Api) -> None:
+    await api.create(JOBS, job("a"))
+    await unchanged(
+        api, api.at(JOBS, "a"), {"spec": {"completionMode": "Indexed"}}, 'spec.completionMode: Invalid value: "Indexed"'
+    )
+    image = {"spec": {"template": {"spec": {"containers": [{"name": "main", "image": "other"}]}}}}
+    await unchanged(api, api.at(JOBS, "a"), image, "spec.template.spec: Invalid value: ")
+
+
+async def test_the_address_of_a_service_stays(api: Api) -> None:
+    await api.create("services", service("a"))
+    patch = {"spec": {"clusterIP": "10.96.77.77", "clusterIPs": ["10.96.77.77"]}}
+    await unchanged(api, api.at("services", "a"), patch, 'spec.clusterIPs[0]: Invalid value: ["10.96.77.77"]: ')
+
+
+async def test_a_class_of_storage_stays(api: Api) -> None:
+    name = unique("class")
+    where = "storage.k8s.io/v1/storageclasses"
+    made = await api.create_cluster(where, {"metadata": {"name": name}, "provisioner": "example.com/x"})
+    assert (made["reclaimPolicy"], made["volumeBindingMode"]) == ("Delete", "Immediate")
+    url = api.cluster(where, name)
+    answer = await api.patch(url, {"provisioner": "example.com/y"})
+    assert (answer.status, answer.reason) == (422, "Invalid")
+    assert 'provisioner: Invalid value: "example.com/y": field is immutable' in answer.message
+    await api.delete(url)
+
+
+async def test_a_priority_class_keeps_its_value(api: Api) -> None:
+    name = unique("prio")
+    where = "scheduling.k8s.io/v1/priorityclasses"
+    await api.create_cluster(where, {"metadata": {"name": name}, "value": 5})
+    answer = await api.patch(api.cluster(where, name), {"value": 6})
+    assert (answer.status, answer.reason) == (422, "Invalid")
+    assert "value: Forbidden: may not be changed in an update." in answer.message
+    await api.delete(api.cluster(where, name))
+
+
+# --- events, quotas, limits ---------------------------------------------------------------------------------------
+
+
+async def test_events_are_one_thing_in_two_groups(api: Api) -> None:
+    involved = {"kind": "Pod", "namespace": api.namespace, "name": "x"}
+    body = {
+        "metadata": {"name": "a"},
+        "involvedObject": involved,
+        "reason": "Because",
+        "message": "hello",
+        "type": "Normal",
+    }
+    await api.create("events", body)
+    found = await api.read(api.at("events.k8s.io/v1/events", "a"))
+    assert (found["regarding"]["name"], found["note"], found["reason"]) == ("x", "hello", "Because")
+    assert await api.names(api.at("events") + "?fieldSelector=involvedObject.name%3Dx") == ["a"]
+    assert await api.names(api.at("events") + "?fieldSelector=reason%3DOther") == []
+
+
+async def test_an_event_must_be_about_something_here(api: Api) -> None:
+    body = {"metadata": {"name": "a"}, "involvedObject": {"kind": "Pod", "namespace": "elsewhere", "name": "x"}}
+    await refused(api, "events", body, "involvedObject.namespace: Invalid value: ")
+
+
+async def test_a_quota_is_kept(api: Api) -> None:
+    body = {"metadata": {"name": "q"}, "spec": {"hard": {"count/secrets": "1"}}}
+    await api.create("resourcequotas", body)
+    await api.until_object(api.at("resourcequotas", "q"), lambda quota: "used" in (quota.get("status") or {}))
+    await api.create("secrets", secret("one"))
+    answer = await api.post(api.at("secrets"), secret("two"))
+    assert answer.failure == (
+        403,
+        "Forbidden",
+        'secrets "two" is forbidden: exceeded quota: q, requested: count/secrets=1, used: count/secrets=1, '
+        "limited: count/secrets=1",
+    )
+
+
+async def test_limits_fill_in_and_refuse(api: Api) -> None:
+    await api.until(api.at("serviceaccounts", "default"), lambda answer: answer.status == 200)
+    limit = {"type": "Container", "default": {"cpu": "200m"}, "defaultRequest": {"cpu": "100m"}, "max": {"cpu": "1"}}
+    await api.create("limitranges", {"metadata": {"name": "l"}, "spec": {"limits": [limit]}})
+
+    def limited(answer: Any) -> bool:
+        return answer.status == 200
+
+    await api.until(api.at("limitranges", "l"), limited)
+    while True:
+        made = (await api.post(api.at("pods") + DRY, pod("a"))).expect(201)
+        if made["spec"]["containers"][0]["resources"]:
+            break
+    assert made["spec"]["containers"][0]["resources"] == {"limits": {"cpu": "200m"}, "requests": {"cpu": "100m"}}
+    big = pod("b", containers=[{"name": "a", "image": "b", "resources": {"limits": {"cpu": "2"}}}])
+    answer = await api.post(api.at("pods"), big)
+    assert (answer.status, answer.reason) == (403, "Forbidden")
+    assert "maximum cpu usage per Container is 1, but limit is 2" in answer.message
+
+
+async def test_a_budget_of_disruption_holds_evictions(api: Api) -> None:
+    await api.until(api.at("serviceaccounts", "default"), lambda answer: answer.status == 200)
+    obj = pod("a")
+    obj["metadata"]["labels"] = {"app": "x"}
+    await api.create("pods", obj)
+    await api.patch(api.at("pods", "a", "status"), {"status": {"phase": "Running"}})
+    budget = {"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "x"}}}}
+    await api.create("policy/v1/poddisruptionbudgets", budget)
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a"}}
+    answer = await api.post(api.at("pods", "a", "eviction"), eviction)
+    assert (answer.status, answer.reason) == (429, "TooManyRequests")
+
+
+async def test_config_maps_take_binary_data(api: Api) -> None:
+    obj = config_map("a", x="1") | {"binaryData": {"y": "AAEC"}}
+    assert (await api.create("configmaps", obj))["binaryData"] == {"y": "AAEC"}
+
+
+async def test_unknown_kinds_of_nodes_are_registered(api: Api) -> None:
+    name = unique("node")
+    made = await api.create_cluster("nodes", {"metadata": {"name": name}, "spec": {"unschedulable": True}})
+    assert made["spec"]["unschedulable"] is True
+    status = {"status": {"capacity": {"cpu": "2", "memory": "4Gi"}}}
+    changed = (await api.patch(api.cluster("nodes", name, "status"), status)).expect(200)
+    assert changed["status"]["allocatable"] == {"cpu": "2", "memory": "4Gi"} or changed["status"]["capacity"]
+    await api.delete(api.cluster("nodes", name))
