@@ -45,6 +45,8 @@ class Dispatcher:
         self.stopping = asyncio.Event()
 
     async def dispatch(self, request: Request, info: RequestInfo, user: User) -> Response:
+        if request.query.items and info.verb != "watch":
+            check_timeout(request.query)
         resource, version = self._served(info)
         try:
             _check_path(request, info, resource)
@@ -59,8 +61,6 @@ class Dispatcher:
             version,
             negotiate(request, transforms=_has_columns(resource, info)),
         )
-        if request.query.items and info.verb != "watch":
-            check_timeout(request.query)
         if version.deprecation:
             call.warn(version.deprecation)
         try:

@@ -6,6 +6,7 @@ process skips TLS, framing and parsing of HTTP, and nothing else: authentication
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
@@ -22,6 +23,10 @@ class User:
     extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+# Pairs that Go leaves out: with what was a separator once, or with an escape that is none.
+_DROPPED = re.compile(r";|%(?![0-9A-Fa-f]{2})")
+
+
 class Query:
     """Query parameters in order, repeated ones kept."""
 
@@ -32,8 +37,8 @@ class Query:
 
     @classmethod
     def parse(cls, text: str) -> Query:
-        if ";" in text:  # once a separator too; Go has dropped such pairs since it is not
-            text = "&".join(pair for pair in text.split("&") if ";" not in pair)
+        if _DROPPED.search(text):
+            text = "&".join(pair for pair in text.split("&") if not _DROPPED.search(pair))
         return cls(parse_qsl(text, keep_blank_values=True))
 
     def get(self, name: str, default: str = "") -> str:
