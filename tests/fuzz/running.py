@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from herder.engine.client.kubeconfig import Connection
@@ -15,6 +15,8 @@ from tests.fuzz.wire import Input
 from tests.fuzz.world import Pair
 
 _EXAMPLES = 3
+
+Note = Callable[[int, Input, Outcome, Outcome], None]
 
 
 @dataclass
@@ -85,7 +87,8 @@ def _shown(number: int, request: Input, real: Outcome, embedded: Outcome) -> str
     body = (request.body or b"")[:1500].decode("utf-8", "backslashreplace")
     return (
         f"           input {number}: {request.method} {request.url[:200]} {dict(request.headers)}\n"
-        f"             {body}\n             real:     {real.message[:300]!r}\n             embedded: {embedded.message[:300]!r}"
+        f"             {body}\n             real:     {real.message[:300]!r}\n"
+        f"             embedded: {embedded.message[:300]!r}"
     )
 
 
@@ -93,23 +96,27 @@ def _shown_fields(number: int, request: Input, real: Outcome, embedded: Outcome)
     return f"    fields, input {number} {request.about}: real {real.fields}, embedded {embedded.fields}"
 
 
-async def run(
-    real: Connection, embedded: Connection, inputs: Iterable[tuple[int, Input]], *, seed: int = 0, workers: int = 4
-) -> Summary:
+async def each(
+    real: Connection, embedded: Connection, inputs: Iterable[tuple[int, Input]], note: Note, *, workers: int = 4
+) -> None:
     """Each input to both servers at once, a few inputs at a time."""
-    summary, started = Summary(seed), time.monotonic()
     waiting = iter(inputs)
 
     async def work() -> None:
         pair = Pair.of(real, embedded)
         try:
             for number, request in waiting:
-                summary.note(number, request, *await pair.ask(request))
+                note(number, request, *await pair.ask(request))
         finally:
             await pair.close()
 
     async with asyncio.TaskGroup() as group:
         for _ in range(workers):
             group.create_task(work())
+
+
+async def run(real: Connection, embedded: Connection, inputs: Iterable[tuple[int, Input]], *, seed: int = 0) -> Summary:
+    summary, started = Summary(seed), time.monotonic()
+    await each(real, embedded, inputs, summary.note)
     summary.seconds = time.monotonic() - started
     return summary

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 — one exchange a line
 """Bytes that are hardly HTTP, and clients that do not behave: the server answers or hangs up, and goes on serving."""
 
 from __future__ import annotations
@@ -86,7 +87,33 @@ EXCHANGES: dict[str, bytes] = {
     "zeros": b"\x00" * 1000,
 }  # fmt: skip
 
-DIFFERENT: dict[str, str] = {}
+_FRAMING = "the parser refuses what is not framed by the letter of RFC 9112, with 400"
+_LIMITS = "limits are told with a code of their own"
+_UNUSED = "the parser does not tell versions of HTTP that nobody speaks from HTTP/1.1, or refuses them"
+DIFFERENT: dict[str, str] = {
+    "an empty line before it": "allowed by RFC 9112",
+    "bare line feeds": _FRAMING,
+    "two hosts": "nothing here depends on the host",
+    "HTTP/1.2": _UNUSED,
+    "HTTP/2.0": _UNUSED,
+    "HTTP/9.9": _UNUSED,
+    "the preface of HTTP/2": "HTTP/2 is not offered",
+    "two spaces": _FRAMING,
+    "an asterisk": "not found; the real server's library answers by itself",
+    "a fragment": "what follows `#` is no part of a request",
+    "bytes above ASCII in the path": "a path is UTF-8",
+    "a folded header": _FRAMING,
+    "a path of 100 kB": _LIMITS,
+    "a method of 10 kB": _FRAMING,
+    "a chunk of no size": "the real server fails with 500",
+    "a chunk of negative size": "the real server fails with 500",
+    "a chunk of too large a size": "the real server fails with 500",
+    "a chunk that goes on": "the real server fails with 500",
+    "chunks and a length": _FRAMING,
+    "the same length twice": _FRAMING,
+    "a length of 1 GB": "refused at once; the real server waits for it",
+    "zeros": "answered with 400; the real server hangs up",
+}
 """Exchanges whose codes differ from the real server's, and why."""
 
 
