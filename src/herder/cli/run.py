@@ -130,10 +130,13 @@ async def _be_a_node(
     """Every replica may be one, leader or not; on a real cluster the Jobs' pods come from its controller-manager."""
     from herder.cli.node import make_runner
     from herder.engine.client.http import HttpTransport
+    from herder.engine.runner.runner import RunnerError
 
     client = Client(HttpTransport(connection))
     try:
         await watched.ready()
         await make_runner(client, settings, work_dir=place, api_server=connection.server, name=name).run()
+    except RunnerError as error:
+        raise click.ClickException(str(error)) from error
     finally:
         await client.close()

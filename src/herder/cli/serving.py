@@ -18,10 +18,13 @@ from herder.engine.apiserver.pki import Pki
 from herder.engine.apiserver.server import ApiServer, assemble
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response, User
+from herder.engine.logs import get_logger
 from herder.engine.meta.errors import invalid
 
 if TYPE_CHECKING:
     from herder.api.settings import Settings
+
+log = get_logger(__name__)
 
 CONTROLLERS = User("system:serviceaccount:herder-system:herder", groups=("system:masters", "system:authenticated"))
 
@@ -102,6 +105,7 @@ class Serving:
         """A Job controller and the one node that its pods can run on."""
         node = await asyncio.to_thread(importlib.import_module, "herder.cli.node")
         from herder.engine.runner.jobs import JobController
+        from herder.engine.runner.runner import RunnerError
 
         runner = node.make_runner(
             self.client,
@@ -113,7 +117,10 @@ class Serving:
         )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(JobController(self.client, clock=wall_clock).run())
-            tasks.create_task(runner.run())
+            try:
+                await runner.run()
+            except RunnerError as error:  # everything else works without a node
+                log.error("Jobs cannot run on this machine", error=str(error))
 
     async def until(self, stop: asyncio.Event) -> None:
         await until_stopped(stop, *self._tasks)

@@ -68,7 +68,7 @@ def test_command_replaces_the_images_own_and_args_follow(container: Object, word
 
 
 def test_an_unknown_image_names_the_setting() -> None:
-    with pytest.raises(NotReady, match='image "unknown".*"runner-commands"') as caught:
+    with pytest.raises(NotReady, match=r'image "unknown".*"runner-commands"') as caught:
         command_line({"image": "unknown", "args": ["x"]}, lambda _image: None, {})
     assert caught.value.reason == "ErrImagePull"
 

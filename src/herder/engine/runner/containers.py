@@ -159,6 +159,8 @@ class Container:
 
     async def _prepared(self) -> dict[str, Any]:
         host, spec = self._host, self.spec
+        if self._is_init and spec.get("restartPolicy") == "Always":
+            raise NotReady("CreateContainerConfigError", "the runner has no init containers that go on running")
         sources = Sources(host.client, self._pod["metadata"]["namespace"])
         variables = await variables_of(
             self._pod, spec, sources, node=host.name, address=host.address, service=host.service

@@ -79,12 +79,13 @@ class Node:
         try:
             await self._client.create(NODES, node)
         except AlreadyExists:
-            await self._client.patch(NODES, self._name, {"metadata": {"labels": self.labels}})
-        except StatusError as error:
+            pass
+        except (StatusError, OSError) as error:
             log.warning("node not registered", node=self._name, error=str(error))
 
     async def _write_status(self) -> None:
-        answer = await self._client.patch(NODES, self._name, {"status": self._status()}, subresource="status")
+        await self._client.patch(NODES, self._name, {"status": self._status()}, subresource="status")
+        answer = await self._client.patch(NODES, self._name, {"metadata": {"labels": self.labels}})
         taints = answer["spec"].get("taints") or []
         if not any(taint.get("key") == TAINT["key"] for taint in taints):
             await self._client.patch(NODES, self._name, {"spec": {"taints": [*taints, TAINT]}})

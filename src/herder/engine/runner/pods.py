@@ -202,8 +202,12 @@ class Pod:
                 self.update(self._pod)
                 self._published = status
                 return
-            except (NotFound, Conflict):
-                return  # deleted, or another pod of the same name by now: the watch will tell
+            except NotFound:
+                return
+            except Conflict:
+                if not await self._still_there():
+                    return
+                await asyncio.sleep(delay)
             except Invalid as error:
                 log.error("status refused", pod=meta["name"], error=str(error))
                 return
@@ -211,6 +215,17 @@ class Pod:
                 log.warning("status not written", pod=meta["name"], error=str(error))
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, RETRY_LIMIT)
+
+    async def _still_there(self) -> bool:
+        """Whether the name still stands for this pod, and not for another that came after it."""
+        meta = self._pod["metadata"]
+        try:
+            found = await self._host.client.get(PODS, meta["name"], namespace=meta["namespace"])
+        except NotFound:
+            return False
+        except (StatusError, OSError):
+            return True
+        return bool(found["metadata"]["uid"] == self.uid)
 
     async def _release(self) -> None:
         """All has ended here: the object may go."""
@@ -222,8 +237,10 @@ class Pod:
                     PODS, meta["name"], namespace=meta["namespace"], uid=self.uid, grace_seconds=0
                 )
                 return
-            except (NotFound, Conflict):
+            except NotFound:
                 return
             except (StatusError, OSError):
+                if not await self._still_there():
+                    return
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, RETRY_LIMIT)

@@ -197,7 +197,11 @@ class Runner:
             known.update(pod)
             return
         assert self._host is not None
-        fresh = self._pods[name] = Pod(self._host, pod)
+        try:
+            fresh = self._pods[name] = Pod(self._host, pod)
+        except Exception:  # a pod that defies sense must not take the others down with it
+            log.exception("pod cannot be run", pod="/".join(name))
+            return
         self._spawn(self._tend(fresh))
 
     async def _tend(self, pod: Pod) -> None:

@@ -19,7 +19,7 @@ from herder.engine.runner.recorder import Recorder
 
 log = get_logger(__name__)
 
-JOB_LABEL = "batch.kubernetes.io/job-name"
+_NOT_HEEDED = ("backoffLimitPerIndex", "maxFailedIndexes", "successPolicy")
 _AGAIN_FIRST, _AGAIN_LIMIT = 0.1, 30.0
 
 
@@ -89,6 +89,9 @@ class JobController:
             if not isinstance(error, Conflict):
                 log.warning("job waits", job="/".join(name), error=str(error))
             self._wake(name, min(_AGAIN_FIRST * 2.0 ** min(failures - 1, 10), _AGAIN_LIMIT))
+        except Exception:  # an object that defies sense must not take the other Jobs down with it
+            log.exception("job failed", job="/".join(name))
+            self._wake(name, _AGAIN_LIMIT)
 
     async def _sync(self, name: Name) -> None:
         job = self._jobs.get(name)
@@ -101,10 +104,16 @@ class JobController:
             return
         if job["spec"].get("managedBy") not in (None, "kubernetes.io/job-controller"):
             return
+        self._say_what_is_missing(job)
         now = self._clock()
         pods = [pod for pod in known if pod not in strangers]
         plan = decide(job, pods, now, self._backoffs.get(uid, Backoff()))
         await self._carry_out(job, plan, now)
+
+    def _say_what_is_missing(self, job: Object) -> None:
+        unknown = [field for field in _NOT_HEEDED if field in job["spec"]]
+        if unknown and "startTime" not in (job.get("status") or {}):
+            self._recorder.warning(job, "NotSupported", f"not heeded by this Job controller: {', '.join(unknown)}")
 
     async def _carry_out(self, job: Object, plan: Plan, now: datetime) -> None:
         name, meta, moved = identity(job), job["metadata"], bool(plan.release)
