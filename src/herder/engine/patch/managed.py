@@ -21,7 +21,7 @@ from herder.engine.patch.managers import (
     decode,
     encode,
 )
-from herder.engine.patch.ownership import STRIPPED, move, reconciled
+from herder.engine.patch.ownership import STRIPPED, change_between, move, reconciled
 from herder.engine.patch.versions import Convert, TypeOf, Versions
 
 __all__ = ["InvalidManagedFields", "apply", "keep_times_of_noop", "track_update", "validate_managed_fields"]
@@ -52,10 +52,19 @@ def track_update(
         return []  # someone cleared them, or they were never kept: only an apply starts tracking again
     who = ManagerId.of(manager, operation, api_version, subresource)
     try:
+        if old is None and not managers:
+            return _first_manager(bare(new), versions, who, timestamp(now))
         after = _after_update(managers, bare(old or {}), bare(new), versions, who, timestamp(now))
     except (TypedError, RecursionError):
         return []  # what the type cannot make sense of has no owners
     return entries if after is None else encode(cap_updaters(after))
+
+
+def _first_manager(new: Object, versions: Versions, who: ManagerId, now: str) -> list[Object]:
+    """All of a new object is its creator's: the common case, and nobody is there to lose anything."""
+    change = change_between({}, new, versions, versions.request)
+    mine = difference(change.changed, STRIPPED) if change is not None else {}
+    return encode({who: Owned(mine, versions.request, now)}) if mine else []
 
 
 def _managers_to_start_from(
