@@ -11,6 +11,7 @@ from pathlib import Path
 from herder.engine.apiserver import builtin
 from herder.engine.apiserver.admission.default import Admission
 from herder.engine.apiserver.admission.pods import write_system_priority_classes
+from herder.engine.apiserver.apiservices import ApiServices
 from herder.engine.apiserver.audit import AuditLog
 from herder.engine.apiserver.auth import bootstrap_policy
 from herder.engine.apiserver.auth.aggregation import RoleAggregator
@@ -80,7 +81,13 @@ async def assemble(
         await admission.close()
         await store.close()
 
-    background: list[Background] = [RoleAggregator(store).run, definitions.run, admission.quota_status.run]
+    services = ApiServices(store, registry, clock=clock, entropy=entropy)
+    background: list[Background] = [
+        RoleAggregator(store).run,
+        definitions.run,
+        admission.quota_status.run,
+        services.run,
+    ]
     if data_dir is not None and retain is not None:
         background.append(lambda: store.compact_by_age(retain))
     server = ApiServer(

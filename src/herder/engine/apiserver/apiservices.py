@@ -1,0 +1,116 @@
+"""APIService objects: one for each version of each group that is served, so that `kubectl get apiservices` tells them.
+
+All are local: nothing is asked of another server. Those of built-in groups are there from the first start on, those
+of custom groups come and go with their definitions; an object that somebody else wrote is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+
+from herder.engine.apiserver.auth.stored import born
+from herder.engine.apiserver.resources import Registry
+from herder.engine.apiserver.stored import decode, encoder
+from herder.engine.logs import get_logger
+from herder.engine.meta.kinds import GroupResource, Object
+from herder.engine.store import Delete, Key, Overflow, Put, RevisionConflict, Store
+
+log = get_logger(__name__)
+
+_SERVICES = str(GroupResource("apiregistration.k8s.io", "apiservices"))
+_DEFINITIONS = str(GroupResource("apiextensions.k8s.io", "customresourcedefinitions"))
+_MANAGED = "kube-aggregator.kubernetes.io/automanaged"
+_UNLISTED = "apiregistration.k8s.io"  # the aggregator's own group is not registered with it
+
+# In which order a real server prefers groups, and versions that are not the usual v1 of theirs.
+_GROUPS = {
+    "": 18000, "apps": 17800, "events.k8s.io": 17750, "authentication.k8s.io": 17700, "authorization.k8s.io": 17600,
+    "autoscaling": 17500, "batch": 17400, "certificates.k8s.io": 17300, "networking.k8s.io": 17200, "policy": 17100,
+    "rbac.authorization.k8s.io": 17000, "storage.k8s.io": 16800, "apiextensions.k8s.io": 16700,
+    "admissionregistration.k8s.io": 16700, "scheduling.k8s.io": 16600, "coordination.k8s.io": 16500,
+    "node.k8s.io": 16300, "discovery.k8s.io": 16200, "resource.k8s.io": 16200, "flowcontrol.apiserver.k8s.io": 16100,
+}  # fmt: skip
+_VERSIONS = {
+    ("", "v1"): 1,
+    ("autoscaling", "v2"): 30,
+    ("flowcontrol.apiserver.k8s.io", "v1"): 21,
+    ("resource.k8s.io", "v1"): 21,
+}
+_CUSTOM_GROUP, _CUSTOM_VERSION, _VERSION = 1000, 100, 15
+
+
+class ApiServices:
+    def __init__(
+        self, store: Store, registry: Registry, *, clock: Callable[[], datetime], entropy: Callable[[int], bytes]
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._clock = clock
+        self._entropy = entropy
+
+    async def run(self) -> None:
+        """Until cancelled. A definition is served, or no longer, before its last change can be seen."""
+        while True:
+            watch = self._store.watch(_DEFINITIONS, since=self._store.revision)
+            try:
+                await self._settle()
+                async for _ in watch:
+                    await self._settle()
+                return
+            except Overflow:
+                log.warning("definitions changed faster than their groups could be told")
+            finally:
+                watch.close()
+
+    async def _settle(self) -> None:
+        wanted = dict(self._wanted())
+        present = {record.key.name: record for record in self._store.list(_SERVICES)}
+        changes: list[Put | Delete] = [self._put(name, obj) for name, obj in wanted.items() if name not in present]
+        for name, record in present.items():
+            obj = decode(record)
+            if name not in wanted and (obj["metadata"].get("labels") or {}).get(_MANAGED) == "true":
+                changes.append(Delete(record.key, encoder(obj), record.revision))
+        if changes:
+            try:
+                await self._store.write(*changes)
+            except RevisionConflict:
+                log.warning("API services were changed by others; they are settled with the next definition")
+
+    def _put(self, name: str, obj: Object) -> Put:
+        metadata = {"name": name, "labels": obj["metadata"]["labels"]}
+        obj["metadata"] = born(metadata, now=self._clock(), entropy=self._entropy)
+        obj["status"]["conditions"][0]["lastTransitionTime"] = obj["metadata"]["creationTimestamp"]
+        return Put(Key(_SERVICES, "", name), encoder(obj), 0)
+
+    def _wanted(self) -> Iterator[tuple[str, Object]]:
+        for resource in self._registry:
+            if resource.group == _UNLISTED or (not resource.custom and resource.group not in _GROUPS):
+                continue
+            for version in resource.versions.values():
+                if version.served:
+                    name = f"{version.name}.{resource.group}"
+                    yield name, _service(resource.group, version.name, custom=resource.custom)
+
+
+def _service(group: str, version: str, *, custom: bool) -> Object:
+    priority = _CUSTOM_VERSION if custom else _VERSIONS.get((group, version), _VERSION)
+    spec: Object = {"group": group} if group else {}
+    spec |= {
+        "version": version,
+        "groupPriorityMinimum": _CUSTOM_GROUP if custom else _GROUPS[group],
+        "versionPriority": priority,
+    }
+    available = {
+        "type": "Available",
+        "status": "True",
+        "reason": "Local",
+        "message": "Local APIServices are always available",
+    }
+    return {
+        "kind": "APIService",
+        "apiVersion": "apiregistration.k8s.io/v1",
+        "metadata": {"labels": {_MANAGED: "true" if custom else "onstart"}},
+        "spec": spec,
+        "status": {"conditions": [available]},
+    }
