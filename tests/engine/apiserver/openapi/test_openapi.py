@@ -92,7 +92,9 @@ async def test_a_custom_kind_is_published_with_what_every_object_has(openapi: Op
     schemas = (await document(openapi, "/openapi/v3/apis/example.com/v1"))["components"]["schemas"]
     widget = schemas["com.example.v1.Widget"]
     assert widget["description"] == "A widget."
-    assert widget["properties"]["metadata"] == {"allOf": [{"$ref": f"#/components/schemas/{META}.ObjectMeta"}]}
+    metadata = widget["properties"]["metadata"]
+    assert metadata["allOf"] == [{"$ref": f"#/components/schemas/{META}.ObjectMeta"}]
+    assert metadata["description"].startswith("Standard object's metadata")
     assert widget["x-kubernetes-group-version-kind"] == [{"group": "example.com", "kind": "Widget", "version": "v1"}]
     assert widget["x-kubernetes-selectable-fields"] == [{"fieldPath": "spec.color"}]
     spec = widget["properties"]["spec"]["properties"]
@@ -175,7 +177,8 @@ async def test_v2_leaves_out_what_it_cannot_say(openapi: OpenApi) -> None:
     assert free["type"] == "object"
     assert "properties" not in free
     metadata = definitions["io.k8s.api.apps.v1.Deployment"]["properties"]["metadata"]
-    assert metadata == {"$ref": f"#/definitions/{META}.ObjectMeta"}
+    assert metadata["$ref"] == f"#/definitions/{META}.ObjectMeta"
+    assert "description" in definitions[f"{META}.ObjectMeta"]["properties"]["creationTimestamp"]
     int_or_string = definitions["io.k8s.apimachinery.pkg.util.intstr.IntOrString"]
     assert int_or_string == {"type": "string", "format": "int-or-string"}
 

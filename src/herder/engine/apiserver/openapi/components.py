@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from herder.engine.apiserver.builtin import DEFINITIONS, BuiltinType
+from herder.engine.apiserver.openapi.words import described
 from herder.engine.apiserver.resources import Resource, Version
 from herder.engine.meta.kinds import Object
 
@@ -35,7 +36,7 @@ def own_schemas(resource: Resource, version: Version) -> dict[str, Object]:
     if isinstance(version.model, BuiltinType):
         return {}
     name, listed = component_name(resource, version), list_name(resource, version)
-    published = dict(version.model.openapi())
+    published = described(name, dict(version.model.openapi()))
     items = _list_schema(resource, version, name)
     if version.selectable:
         fields = [{"fieldPath": path.removeprefix(".")} for path in version.selectable]
@@ -68,7 +69,7 @@ def with_referenced(schemas: dict[str, Object], roots: Iterator[str]) -> dict[st
         name = pending.pop()
         if name not in found:
             try:
-                found[name] = DEFINITIONS[name]
+                found[name] = described(name, DEFINITIONS[name])
             except KeyError:
                 continue
             pending += references(found[name])
