@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from bench.__main__ import machine
 
+from bench.__main__ import machine
 from tests.support.embedded import Embedded
 from tests.support.engines import Engine
 from tests.support.peers import peer
@@ -78,6 +78,7 @@ def run(engine: Engine, focus: str, directory: Path, *, skip: str = "", minutes:
                 peer("e2e"),
                 "--provider=local",
                 f"--kubeconfig={engine.kubeconfig}",
+                f"--kubectl-path={peer('kubectl')}",
                 f"--ginkgo.focus={focus}",
                 *([f"--ginkgo.skip={skip}"] if skip else []),
                 f"--ginkgo.json-report={report}",
