@@ -10,6 +10,9 @@ from typing import Any
 
 from herder.engine.runtime.election import LeaderElection
 
+FAREWELL_SECONDS = 0.05
+"""Until connections that were given up in the middle of a handshake have closed: they need this loop for it."""
+
 
 async def lead_beside(
     make: Callable[[], LeaderElection],
@@ -87,6 +90,7 @@ class _ElectionThread(threading.Thread):
             await election.run(self._hold)
         finally:
             await election.close()
+            await asyncio.sleep(FAREWELL_SECONDS)
 
     async def _hold(self) -> None:
         self._here.call_soon_threadsafe(self._held.set)
