@@ -1,6 +1,6 @@
 """A picture of a terminal session, as SVG, from what a command really printed.
 
-    python tools/terminal_picture.py 'make demo' docs/demo.svg < OUTPUT
+python tools/terminal_picture.py 'make demo' docs/demo.svg < OUTPUT
 """
 
 from __future__ import annotations

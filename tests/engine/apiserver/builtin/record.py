@@ -15,12 +15,11 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from herder.engine.meta.kinds import Object
 from tests.engine.apiserver.builtin.driving import resource_of
 from tests.engine.apiserver.builtin.refusals import CREATES, UPDATES
 from tests.engine.apiserver.builtin.samples import SAMPLES
 from tests.support.kube import RealKube
-
-from herder.engine.meta.kinds import Object
 
 ANSWERS = Path(__file__).with_name("real_answers.json")
 PROTOBUF = "application/vnd.kubernetes.protobuf"

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from herder.engine.meta.errors import StatusError
 from tests.engine.apiserver.builtin.driving import create, update
 from tests.engine.apiserver.builtin.record import key
 from tests.engine.apiserver.builtin.samples import SAMPLES
-
-from herder.engine.meta.errors import StatusError
 
 _VALUES: tuple[Any, ...] = (
     None, "", "x", "A_b", "a" * 300, "None", "*", "10%", "-1", 0, -1, 1, 1 << 31, 1 << 70, 1.5, True, False, {}, [],

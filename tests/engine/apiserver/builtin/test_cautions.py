@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.engine.apiserver.builtin.driving import read, resource_of
-from tests.engine.apiserver.builtin.refusals import DEPLOYMENT, INGRESS, POD, _service, _with
 
 from herder.engine.apiserver.builtin import resources
+from tests.engine.apiserver.builtin.driving import read, resource_of
+from tests.engine.apiserver.builtin.refusals import DEPLOYMENT, INGRESS, POD, _service, _with
 
 C0 = "spec/containers/0"
 _NAME = (

@@ -6,12 +6,12 @@ import copy
 from typing import Any
 
 import pytest
+
+from herder.engine.apiserver.builtin.defaults.pods import image_tag
 from tests.engine.apiserver.builtin.answers import REAL
 from tests.engine.apiserver.builtin.driving import create, read, resource_of
 from tests.engine.apiserver.builtin.record import key, without_uids
 from tests.engine.apiserver.builtin.samples import SAMPLES
-
-from herder.engine.apiserver.builtin.defaults.pods import image_tag
 
 # What the real server's admission adds, which is not the kind's own doing.
 _ADMISSION = {

@@ -8,14 +8,14 @@ import ipaddress
 from typing import Any
 
 import pytest
-from tests.engine.apiserver.builtin.driving import context, create, resource_of, update
-from tests.engine.apiserver.builtin.refusals import _job, _secret, _service, _with
-from tests.engine.apiserver.builtin.samples import SAMPLES
 
 from herder.engine.apiserver.builtin.conversions import convert_autoscalers, convert_events
 from herder.engine.apiserver.builtin.strategies.pods import qos_class
 from herder.engine.apiserver.builtin.strategies.services import CLUSTER_RANGE, NODE_PORTS
 from herder.engine.meta.errors import Invalid
+from tests.engine.apiserver.builtin.driving import context, create, resource_of, update
+from tests.engine.apiserver.builtin.refusals import _job, _secret, _service, _with
+from tests.engine.apiserver.builtin.samples import SAMPLES
 
 SAMPLE = {(sample["kind"], sample["metadata"]["name"]): sample for sample in SAMPLES}
 POD = SAMPLE["Pod", "pod"]

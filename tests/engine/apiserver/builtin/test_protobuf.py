@@ -7,15 +7,15 @@ import random
 from typing import Any
 
 import pytest
-from tests.engine.apiserver.builtin.answers import REAL
-from tests.engine.apiserver.builtin.driving import resource_of
-from tests.engine.apiserver.builtin.record import key, without_uids
-from tests.engine.apiserver.builtin.samples import SAMPLES
 
 from herder.engine.apiserver.builtin import protobuf
 from herder.engine.apiserver.builtin.protowire import BYTES
 from herder.engine.meta.errors import BadRequest
 from herder.engine.meta.kinds import GroupVersionKind
+from tests.engine.apiserver.builtin.answers import REAL
+from tests.engine.apiserver.builtin.driving import resource_of
+from tests.engine.apiserver.builtin.record import key, without_uids
+from tests.engine.apiserver.builtin.samples import SAMPLES
 
 
 def _body(sample: dict[str, Any]) -> bytes:

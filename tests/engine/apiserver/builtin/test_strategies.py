@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+
+from herder.engine.meta.errors import Invalid
 from tests.engine.apiserver.builtin.answers import REAL
 from tests.engine.apiserver.builtin.driving import create, update
 from tests.engine.apiserver.builtin.record import refusal
 from tests.engine.apiserver.builtin.refusals import CREATES, UPDATES
-
-from herder.engine.meta.errors import Invalid
 
 
 @pytest.mark.parametrize("name", CREATES)

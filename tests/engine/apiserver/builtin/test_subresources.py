@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from tests.engine.apiserver.builtin.driving import NOW, create, resource_of
-from tests.engine.apiserver.builtin.samples import LABELS, SAMPLES
-from tests.support.kube import Authority
 
 from herder.engine.apiserver.calls import SubresourceRequest
 from herder.engine.client.wire import Query, Request, Response, User
 from herder.engine.meta.errors import BadRequest, Conflict, Invalid, NotFound, StatusError, TooManyRequests
 from herder.engine.meta.kinds import GroupResource, Object
+from tests.engine.apiserver.builtin.driving import NOW, create, resource_of
+from tests.engine.apiserver.builtin.samples import LABELS, SAMPLES
+from tests.support.kube import Authority
 
 SAMPLE = {(sample["kind"], sample["metadata"]["name"]): sample for sample in SAMPLES}
 
