@@ -103,7 +103,6 @@ async def raw(served: Served, content: bytes, tmp_path: Path) -> bytes:
         (b"GET /api/v1/namespaces/default/configmaps/%ZZ HTTP/1.1", (b"400", b"404")),
         (b"GET /api/v1/namespaces/default/configmaps/%00 HTTP/1.1", (b"400",)),
         (b"GET /api/v1/namespaces/default/configmaps/%FF%FE HTTP/1.1", (b"400", b"404")),
-        (b"GET /api/v1/namespaces/default/configmaps?labelSelector=%ZZ HTTP/1.1", (b"400",)),
         (b"GET http:// HTTP/1.1", (b"400", b"404")),
         (b"UNHEARD /api HTTP/1.1", (b"400", b"405")),
         (b"GET /api HTTP/9.9", (b"400", b"505")),

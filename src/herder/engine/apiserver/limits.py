@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from herder.engine.apiserver.stored import encode
+from herder.engine.apiserver.stored import encoder
 from herder.engine.meta.errors import RequestEntityTooLarge
 from herder.engine.meta.kinds import Object
+from herder.engine.store import Encode
 
 BODY_BYTES = 3 << 20
 STORED_BYTES = 3 << 19  # etcd's default of 1.5 MiB for one request
@@ -15,11 +16,17 @@ def check_body_size(size: int) -> None:
         raise RequestEntityTooLarge(f"Request entity too large: limit is {BODY_BYTES}")
 
 
-def check_stored_size(obj: Object) -> None:
-    """Managers are bookkeeping and may be large: an object that is too large only with them is kept without."""
-    size = len(encode(obj))
-    if size <= STORED_BYTES:
-        return
-    if obj["metadata"].pop("managedFields", None) is not None and len(encode(obj)) <= STORED_BYTES:
-        return
-    raise RequestEntityTooLarge(f"etcdserver: request is too large (limit is {STORED_BYTES} bytes)")
+def bounded_encoder(obj: Object) -> Encode:
+    """What the store needs to write `obj`; refuses one that is too large. Managers are bookkeeping and may be large:
+    an object that is too large only with them is kept without."""
+    encode = encoder(obj)
+
+    def within_limit(revision: int) -> bytes:
+        value = encode(revision)
+        if len(value) > STORED_BYTES and obj["metadata"].pop("managedFields", None) is not None:
+            value = encode(revision)
+        if len(value) > STORED_BYTES:
+            raise RequestEntityTooLarge(f"etcdserver: request is too large (limit is {STORED_BYTES} bytes)")
+        return value
+
+    return within_limit

@@ -25,6 +25,7 @@ from herder.engine.apiserver.bootstrap import bootstrap_objects
 from herder.engine.apiserver.builtin.subresources.kubelet import NodeLogs
 from herder.engine.apiserver.collectors import Collectors
 from herder.engine.apiserver.crds import CrdController, DefinitionStrategy
+from herder.engine.apiserver.entropy import Pool
 from herder.engine.apiserver.inprocess import InProcess
 from herder.engine.apiserver.pipeline import ApiServer, Background
 from herder.engine.apiserver.pki import Pki
@@ -59,6 +60,7 @@ async def assemble(
     thread and the same each time. `pki` is given by who also serves TLS with it. History older than `retain` seconds
     is forgotten; None leaves that to the caller.
     """
+    entropy = Pool(entropy)
     store = _open_store(data_dir, clock, inline)
     await bootstrap_policy.reconcile(store, now=clock(), entropy=entropy)
     await bootstrap_objects(store, now=clock(), entropy=entropy)

@@ -7,7 +7,7 @@ from herder.engine.apiserver.admission.chain import CREATE, Attributes
 from herder.engine.apiserver.calls import VirtualCall
 from herder.engine.apiserver.conversion import to_storage
 from herder.engine.apiserver.decoding import decode_object
-from herder.engine.apiserver.limits import check_stored_size
+from herder.engine.apiserver.limits import bounded_encoder
 from herder.engine.apiserver.objectmeta import (
     count_generation,
     generated_name,
@@ -141,8 +141,7 @@ async def _settle_and_store(call: Call, obj: Object, attributes: Attributes, opt
         if current is not None:
             raise RevisionConflict(key, current)
         return obj
-    check_stored_size(kept)
-    (record,) = await call.parts.store.write(Put(key, stored.encoder(kept), 0))
+    (record,) = await call.parts.store.write(Put(key, bounded_encoder(kept), 0))
     return record
 
 

@@ -10,7 +10,7 @@ from herder.engine.apiserver.admission.chain import UPDATE, Attributes
 from herder.engine.apiserver.auth.access import forbidden
 from herder.engine.apiserver.conversion import to_storage, to_version
 from herder.engine.apiserver.decoding import decode_object
-from herder.engine.apiserver.limits import check_stored_size
+from herder.engine.apiserver.limits import bounded_encoder
 from herder.engine.apiserver.objectmeta import (
     count_generation,
     inherit_system_fields,
@@ -293,8 +293,7 @@ async def _store(call: Call, change: Change, obj: Object, current: Record) -> Re
         return current
     if dry:
         return obj
-    check_stored_size(kept)
-    (record,) = await call.parts.store.write(Put(current.key, stored.encoder(kept), current.revision))
+    (record,) = await call.parts.store.write(Put(current.key, bounded_encoder(kept), current.revision))
     return record
 
 
