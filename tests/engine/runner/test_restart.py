@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -81,9 +82,9 @@ async def test_a_container_whose_watcher_was_killed_is_reported_and_its_processe
     assert not (outside / "alive").exists()
 
 
+# On the embedded server the API goes away with the runner, so nothing can be deleted meanwhile.
+@pytest.mark.parametrize("engine", ["real"], indirect=True)
 async def test_a_pod_deleted_while_no_runner_was_there_is_ended_by_the_next(engine: Engine, outside: Path) -> None:
-    if engine.name == "embedded":
-        pytest.skip("the embedded server is in the same process, so nothing can be deleted meanwhile")
     script = f"while :; do touch {outside}/alive; sleep 0.05; done"
     await engine.client.create(JOBS, job("swept", script), namespace="default")
     await engine.until(JOBS, "swept", lambda one: one["status"].get("ready") == 1)
@@ -100,3 +101,25 @@ async def test_a_pod_deleted_while_no_runner_was_there_is_ended_by_the_next(engi
     (outside / "alive").unlink()
     await asyncio.sleep(0.3)
     assert not (outside / "alive").exists()
+
+
+@pytest.mark.parametrize("engine", ["embedded"], indirect=True)
+@pytest.mark.parametrize("seed", range(int(os.environ.get("HERDER_RUNNER_KILL_SEEDS", "6"))))
+async def test_whenever_the_runner_is_killed_no_job_runs_twice(engine: Engine, outside: Path, seed: int) -> None:
+    """Three Jobs are on their way through all the steps of a start when the process is killed, twice."""
+    chance = random.Random(seed)
+    names = [f"killed-{seed}-{number}" for number in range(3)]
+    for name in names:
+        script = f"echo ran >> {outside}/{name}; sleep 0.2; exit 0"
+        await engine.client.create(JOBS, job(name, script), namespace="default")
+        await asyncio.sleep(chance.uniform(0, 0.1))
+    for _ in range(2):
+        await asyncio.sleep(chance.uniform(0, 0.2))
+        engine.crash()
+        engine.restart()
+        await engine.reconnect()
+    for name in names:
+        done = await engine.until(JOBS, name, finished)
+        ran = (outside / name).read_text() if (outside / name).exists() else ""
+        assert (finished(done), done["status"].get("succeeded"), ran) == ("Complete", 1, "ran\n")
+        assert len(await engine.pods_of(name)) == 1
