@@ -94,14 +94,21 @@ async def _run(
         own = Client(HttpTransport(connection))
         return LeaderElection(own, name="herder-controllers", namespace=namespace, identity=identity, clock=wall_clock)
 
+    installed = asyncio.Event()
+
+    async def follow_settings() -> None:
+        await installed.wait()
+        await watched.run()
+
     async def work() -> None:
         await _make_namespace(client, namespace)
         await install(client, settings, example=example)
+        installed.set()
         await lead_beside(election, lead, abort=manager.abort)
 
     serving = await serve(metrics.render, *listen) if listen else None
     leading = asyncio.ensure_future(work())
-    beside = [asyncio.ensure_future(watched.run())]
+    beside = [asyncio.ensure_future(follow_settings())]
     if runner_place is not None:
         beside.append(asyncio.ensure_future(_be_a_node(connection, watched, settings, runner_place, runner_name)))
     try:

@@ -122,7 +122,7 @@ def test_nothing_is_nothing() -> None:
     assert reconcile(view()) == DONE
 
 
-# --- the whole, as users run it ---------------------------------------------------------------------------------------
+# --- the whole, as users run it ------------------------------------------------------------------------------------
 
 
 @contextmanager
