@@ -75,12 +75,20 @@ DROPPED_KEYS = {"description", "externalDocs", "example"}
 def main() -> None:
     cache = Path(subprocess.check_output(["go", "env", "GOMODCACHE"], text=True).strip())
     schemas = published_schemas(cache / f"k8s.io/kubernetes@{KUBERNETES}/api/openapi-spec/v3")
+    constants: dict[str, str] = {}
+    enums = {
+        f"{short}.{name}": values
+        for short, (directory, _) in PACKAGES.items()
+        for name, values in go_enums(cache / directory, constants).items()
+    }
     OUT.mkdir(parents=True, exist_ok=True)
     for old in OUT.glob("*.json"):
         old.unlink()
     for short, (directory, prefix) in PACKAGES.items():
         own = {name: schema for name, schema in schemas.items() if name.rpartition(".")[0] == prefix}
         structs, types = go_types(cache / directory, short)
+        for name, schema in own.items():
+            add_enums(schema, flat_fields(name.rpartition(".")[2], structs), enums)
         write(short, {"definitions": own, "structs": structs, "types": types})
     discovery = cache / f"k8s.io/kubernetes@{KUBERNETES}/api/discovery"
     write("resources", {
@@ -121,6 +129,23 @@ def without_prose(schema: Any, *, names: bool = False) -> Any:
     }
 
 
+def flat_fields(name: str, structs: dict[str, Any]) -> list[list[Any]]:
+    """A struct's fields with those of the structs embedded in it."""
+    fields = []
+    for field in structs.get(name, []):
+        fields += [field] if field[0] else flat_fields(field[1].rpartition(".")[2], structs)
+    return fields
+
+
+def add_enums(schema: dict[str, Any], fields: list[list[Any]], enums: dict[str, list[str]]) -> None:
+    """The real server publishes the values of a field's type; the documents in its sources do not have them."""
+    for name, kind, *_ in fields:
+        found = schema.get("properties", {}).get(name, {})
+        values = enums.get(kind.lstrip("*[]"))
+        if values and found.get("type") in ("string", "array"):
+            (found["items"] if found["type"] == "array" else found)["enum"] = values
+
+
 # --- Go types ---------------------------------------------------------------------------------------------------
 
 _IMPORT = re.compile(r'^\s*(?:import\s+)?(\w+\s+)?"(k8s\.io/[^"]+)"', re.MULTILINE)
@@ -129,6 +154,10 @@ _EMPTY = re.compile(r"^type (\w+) struct ?\{\s*\}", re.MULTILINE)
 _NAMED = re.compile(r"^type (\w+) (?!struct\b|interface\b|func\b)([^\n/={]+?)\s*(?://.*)?$", re.MULTILINE)
 _GROUPED = re.compile(r"^type \((.*?)^\)", re.MULTILINE | re.DOTALL)
 _FIELD = re.compile(r"^\s*(?:(\w+)\s+)?([*\[\]\w.]+)\s+`([^`]*)`", re.MULTILINE)
+_ENUM = re.compile(r"^// \+enum\n(?://.*\n)*type (\w+) string", re.MULTILINE)
+_CONSTANT = re.compile(
+    r'^\s*(?:const\s+)?(\w+)(?:\s+(\w+)\s*=\s*|\s*=\s*(\w+)\()(?:"([^"]*)"|\w+\.(\w+)\))', re.MULTILINE
+)
 _BASIC = {"string", "bool", "int", "int32", "int64", "uint8", "uint32", "float64", "byte"}
 
 
@@ -158,6 +187,19 @@ def go_types(directory: Path, short: str) -> tuple[dict[str, Any], dict[str, str
             if name[0].isupper() and f"{package}.{name}" not in LEAVES:
                 types[name] = resolve(underlying)
     return structs, types
+
+
+def go_enums(directory: Path, known: dict[str, str]) -> dict[str, list[str]]:
+    """The types that are marked as enumerations, with their constants; `known` remembers those of other packages."""
+    texts = [path.read_text() for path in sorted(directory.glob("*.go")) if not path.name.endswith("_test.go")]
+    marked = {name for text in texts for name in _ENUM.findall(text)}
+    values: dict[str, set[str]] = {name: set() for name in marked}
+    for text in texts:
+        for name, declared, converted, value, elsewhere in _CONSTANT.findall(text):
+            known[name] = value or known.get(elsewhere, "")
+            if (kind := declared or converted) in marked:
+                values[kind].add(known[name])
+    return {name: sorted(found) for name, found in values.items() if found}
 
 
 def resolver(text: str, package: str) -> Any:
