@@ -61,7 +61,7 @@ DIFFERENCES = (
     ),
     Difference(
         r"explain ",
-        r"^ {2,}(?!.*<).*\n|^.*<(empty|no description)>\n|^DESCRIPTION:\n(.|\n)*?(?=^FIELDS|\Z)|^\n",
+        r"^ {2,}(?!.*<|enum:).*\n|^.*<(empty|no description)>\n|^DESCRIPTION:\n(.|\n)*?(?=^FIELDS|\Z)|^\n",
         "built-in kinds are described without the real server's prose",
     ),
 )
