@@ -13,5 +13,5 @@ STALL_SECONDS = 60.0  # a client that reads nothing of what waits for it
 LINGER_SECONDS = 1.0  # reading on after a refusal, so that the client gets to see it
 SWEEP_SECONDS = 5.0
 
-WRITE_HIGH_WATER = 256 << 10
+WRITE_HIGH_WATER = 64 << 10
 PIPELINED = 64  # requests waiting behind one that runs, before we stop reading
