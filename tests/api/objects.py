@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.api import Api
+from tests.support.api import JSON_PATCH, Api
 
 Obj = dict[str, Any]
 
@@ -83,6 +83,7 @@ async def define(api: Api, crd: Obj) -> Obj:
     await api.create_cluster(CRDS, crd)
     name = crd["metadata"]["name"]
     made: Obj = await api.until_object(api.cluster(CRDS, name), lambda found: condition(found, "Established") == "True")
+    made = await _aged(api, made)
     spec = crd["spec"]
     for version in spec["versions"]:
         if version["served"]:
@@ -90,6 +91,18 @@ async def define(api: Api, crd: Obj) -> Obj:
                 f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}", lambda a: a.status == 200
             )
     return made
+
+
+async def _aged(api: Api, crd: Obj) -> Obj:
+    """Let the definition look old: for two seconds the real server holds creations of a new kind back, for the sake
+    of replicas that may not have heard of it, and there are none here."""
+    for position, found in enumerate(crd["status"]["conditions"]):
+        if found["type"] == "Established":
+            path = f"/status/conditions/{position}/lastTransitionTime"
+            patch = [{"op": "replace", "path": path, "value": "2020-01-01T00:00:00Z"}]
+            url = api.cluster(CRDS, crd["metadata"]["name"], "status")
+            crd = (await api.patch(url, patch, JSON_PATCH)).expect(200)
+    return crd
 
 
 def condition(obj: Obj, kind: str) -> str:

@@ -343,41 +343,43 @@ async def test_a_namespace_is_active_with_a_label_of_its_name(api: Api) -> None:
     assert found["spec"] == {"finalizers": ["kubernetes"]}
 
 
-async def test_a_namespace_goes_with_all_that_is_in_it(api: Api) -> None:
-    await api.create("secrets", secret("a"))
-    await api.create("configmaps", config_map("b"))
-    body = (await api.delete(api.cluster("namespaces", api.namespace))).expect(200)
-    assert body["status"]["phase"] == "Terminating"
-    assert body["metadata"]["deletionTimestamp"]
-    await api.gone(api.cluster("namespaces", api.namespace))
-    assert await api.names(api.at("secrets")) == []
-    assert await api.names(api.at("configmaps")) == []
+@pytest.fixture(scope="module")
+async def ending(admin: Api) -> tuple[Api, Api]:
+    """A namespace that goes, and one that is held: told to end together, since it takes some seconds."""
+    free, held = await admin.in_new_namespace(), await admin.in_new_namespace()
+    await free.create("secrets", secret("a"))
+    await free.create("configmaps", config_map("b"))
+    obj = secret("held")
+    obj["metadata"]["finalizers"] = ["example.com/hold"]
+    await held.create("secrets", obj)
+    for api in (free, held):
+        body = (await api.delete(api.cluster("namespaces", api.namespace))).expect(200)
+        assert body["status"]["phase"] == "Terminating"
+        assert body["metadata"]["deletionTimestamp"]
+    return free, held
 
 
-async def test_nothing_is_created_in_a_namespace_that_terminates(api: Api) -> None:
-    held = secret("held")
-    held["metadata"]["finalizers"] = ["example.com/hold"]
-    await api.create("secrets", held)
-    await api.delete(api.cluster("namespaces", api.namespace))
+async def test_nothing_is_created_in_a_namespace_that_terminates(ending: tuple[Api, Api]) -> None:
+    _, api = ending
     answer = await api.post(api.at("secrets"), secret("late"))
     assert (answer.status, answer.reason) == (403, "Forbidden")
     assert answer.message == (
         f'secrets "late" is forbidden: unable to create new content in namespace {api.namespace} '
         "because it is being terminated"
     )
-    assert answer.causes[0] == (
-        "NamespaceTerminating",
-        "metadata.namespace",
-        f"namespace {api.namespace} is being terminated",
-    )
-    await api.patch(api.at("secrets", "held"), {"metadata": {"finalizers": None}})
+    cause = ("NamespaceTerminating", "metadata.namespace", f"namespace {api.namespace} is being terminated")
+    assert answer.causes[0] == cause
 
 
-async def test_a_namespace_says_what_it_waits_for(api: Api) -> None:
-    held = secret("held")
-    held["metadata"]["finalizers"] = ["example.com/hold"]
-    await api.create("secrets", held)
-    await api.delete(api.cluster("namespaces", api.namespace))
+async def test_a_namespace_goes_with_all_that_is_in_it(ending: tuple[Api, Api]) -> None:
+    api, _ = ending
+    await api.gone(api.cluster("namespaces", api.namespace))
+    assert await api.names(api.at("secrets")) == []
+    assert await api.names(api.at("configmaps")) == []
+
+
+async def test_a_namespace_says_what_it_waits_for(ending: tuple[Api, Api]) -> None:
+    _, api = ending
 
     def waits(namespace: Any) -> bool:
         conditions = namespace["status"].get("conditions") or []

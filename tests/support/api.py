@@ -211,14 +211,23 @@ class Api:
     async def watch(self, url: str, **headers: str) -> AsyncIterator[Watching]:
         url += f"{'&' if '?' in url else '?'}watch=true"
         sent = self.headers | {name.replace("_", "-"): value for name, value in headers.items()}
-        async with self._session.get(
-            URL(self.connection.server + url, encoded=True),
-            headers=sent,
-            timeout=aiohttp.ClientTimeout(total=None),
-        ) as answer:
+        async with await self._open(url, sent) as answer:
             if answer.status != 200:
                 raise AssertionError(f"watch: {answer.status}: {(await answer.text())[:2000]}")
             yield Watching(answer.content)
+
+    async def _open(self, url: str, headers: dict[str, str]) -> aiohttp.ClientResponse:
+        """A stream. A real server asks watchers of a kind that has just changed to come back, and all clients do."""
+        while True:
+            answer = await self._session.get(
+                URL(self.connection.server + url, encoded=True),
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(total=None),
+            )
+            if answer.status != 429:
+                return answer
+            answer.release()
+            await asyncio.sleep(0.05)
 
 
 class Watching:

@@ -204,6 +204,9 @@ class RealKube:
             f"--controllers={','.join(self.controllers)}",
             "--use-service-account-credentials=false",
             "--leader-elect=false",
+            # Its default of 20 requests a second makes the end of a namespace take minutes.
+            "--kube-api-qps=1000",
+            "--kube-api-burst=1000",
             "--bind-address=127.0.0.1",
             f"--secure-port={free_port()}",
             f"--cert-dir={self.directory / 'certs-cm'}",
