@@ -54,8 +54,9 @@ NODE = {
 }
 """The suite refuses to begin without a ready node, whatever its specs need."""
 
-WITHOUT_RUNNER = ("--no-runner",)
-"""The runner's node is tainted, and the suite waits for every node to take pods."""
+FLAGS = ("--no-runner", "--set", "history-retention=2m")
+"""The runner's node is tainted, and the suite waits for every node to take pods. One spec waits for old revisions to be
+forgotten, for as long as the real server keeps them."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ def main() -> None:
         directory = arguments.directory or Path(temporary)
         names = suite(directory)
         skipped = explained(names, NEEDS_PODS)
-        with Embedded(directory / "embedded", flags=WITHOUT_RUNNER) as server:
+        with Embedded(directory / "embedded", flags=FLAGS) as server:
             patterns = [*NEEDS_PODS, *WAITS_FOR_EVER, *filter(None, [arguments.skip])]
             specs = run(Engine("embedded", server.kubeconfig), arguments.focus, directory, skip="|".join(patterns))
     specs += [Spec(name, "failed", 0, why) for name, why in explained(names, WAITS_FOR_EVER).items()]

@@ -30,7 +30,7 @@ SAMPLE = (
 
 
 def test_conformance_specs_pass(tmp_path: Path) -> None:
-    with Embedded(tmp_path / "embedded", flags=conformance.WITHOUT_RUNNER) as server:
+    with Embedded(tmp_path / "embedded", flags=conformance.FLAGS) as server:
         focus = rf"\[sig-api-machinery\].*({'|'.join(SAMPLE)}).*\[Conformance\]"
         specs = conformance.run(Engine("embedded", server.kubeconfig), focus, tmp_path, minutes=3)
     assert [f"{spec.name}: {spec.failure}" for spec in specs if spec.state != "passed"] == []
