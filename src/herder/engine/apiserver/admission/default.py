@@ -7,6 +7,7 @@ from datetime import datetime
 
 from herder.engine.apiserver.admission.chain import Chain
 from herder.engine.apiserver.admission.limit_ranges import LimitRanges
+from herder.engine.apiserver.admission.mutating_policies import MutatingPolicies
 from herder.engine.apiserver.admission.namespaces import NamespaceLifecycle
 from herder.engine.apiserver.admission.objects import Objects
 from herder.engine.apiserver.admission.pods import DefaultTolerationSeconds, Priority
@@ -43,6 +44,7 @@ class Admission:
         self.chain.add(Priority(objects))
         self.chain.add(DefaultTolerationSeconds())
         self.chain.add(EscalationCheck(authorizer))
+        self.chain.add(MutatingPolicies(objects, registry, authorizer), last=True)
         self.chain.add(MutatingWebhooks(objects, self.client, authorizer=authorizer, entropy=entropy), last=True)
         self.chain.add(ValidatingPolicies(objects, registry, authorizer), last=True)
         self.chain.add(ValidatingWebhooks(objects, self.client, authorizer=authorizer, entropy=entropy), last=True)

@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
-from msgspec import json
-
-from herder.engine.apiserver.admission.chain import CONNECT, CREATE, DELETE, UPDATE, Attributes, metadata, refused
+from herder.engine.apiserver.admission.chain import CONNECT, CREATE, DELETE, UPDATE, Attributes, refused
 from herder.engine.apiserver.admission.conditions import Context
 from herder.engine.apiserver.admission.matching import is_exempt
 from herder.engine.apiserver.admission.objects import Objects
-from herder.engine.apiserver.admission.policy_rules import Denial, Policy, criteria_of
+from herder.engine.apiserver.admission.policy_bindings import Binding, InForce, Misconfigured, parameters
+from herder.engine.apiserver.admission.policy_rules import Denial, Policy
 from herder.engine.apiserver.auth.access import Authorizer
 from herder.engine.apiserver.resources import Registry
 from herder.engine.meta.errors import StatusError
-from herder.engine.meta.kinds import GroupKind, GroupResource, GroupVersion, Object
-from herder.engine.meta.selectors import label_selector_from_object
-from herder.engine.store import Record
+from herder.engine.meta.kinds import GroupResource
 
 _GROUP = "admissionregistration.k8s.io"
 POLICIES = GroupResource(_GROUP, "validatingadmissionpolicies")
 BINDINGS = GroupResource(_GROUP, "validatingadmissionpolicybindings")
 
 _CODES = {"Unauthorized": 401, "Forbidden": 403, "RequestEntityTooLarge": 413}
-
-
-class _Misconfigured(Exception):
-    """A binding that cannot be used as it is."""
-
-
-class _Binding:
-    def __init__(self, binding: Object) -> None:
-        spec = binding.get("spec") or {}
-        self.name = str(binding["metadata"]["name"])
-        self.policy = str(spec.get("policyName") or "")
-        self.criteria = criteria_of(spec.get("matchResources"), everything_without_rules=True)
-        self.param_ref: Object | None = spec.get("paramRef")
-        self.actions = tuple(spec.get("validationActions") or ())
 
 
 class ValidatingPolicies:
@@ -49,8 +32,7 @@ class ValidatingPolicies:
         self._objects = objects
         self._registry = registry
         self._authorizer = authorizer
-        self._compiled_from: tuple[tuple[Record, ...], tuple[Record, ...]] = ((), ())
-        self._compiled: list[tuple[Policy, list[_Binding]]] = []
+        self._in_force = InForce(objects, POLICIES, BINDINGS, Policy)
 
     async def validate(self, attributes: Attributes) -> None:
         """Refuse with the first denial; the others, and warnings, are for those who look further."""
@@ -65,21 +47,8 @@ class ValidatingPolicies:
             told, denial = denied[0]
             raise _refusal(attributes, f"{told}: {denial.message}", denial.reason)
 
-    def _in_force(self) -> list[tuple[Policy, list[_Binding]]]:
-        records = (self._objects.records(POLICIES), self._objects.records(BINDINGS))
-        if records != self._compiled_from:  # records compare by identity: the same ones mean nothing changed
-            bindings = [_Binding(json.decode(record.value)) for record in records[1]]
-            policies = [Policy(json.decode(record.value)) for record in records[0]]
-            self._compiled = [
-                (policy, used)
-                for policy in policies
-                if (used := [binding for binding in bindings if binding.policy == policy.name])
-            ]
-            self._compiled_from = records
-        return self._compiled
-
     async def _denials(
-        self, policy: Policy, bindings: list[_Binding], attributes: Attributes
+        self, policy: Policy, bindings: list[Binding], attributes: Attributes
     ) -> AsyncIterator[tuple[str, Denial]]:
         try:
             invocation = policy.criteria.invocation(attributes, self._objects)
@@ -95,50 +64,18 @@ class ValidatingPolicies:
             try:
                 if binding.criteria.invocation(attributes, self._objects) is None:
                     continue
-                parameters = list(self._params(policy, binding, attributes))
-            except (StatusError, _Misconfigured) as error:
+                given = list(parameters(policy.param_kind, binding, attributes, self._objects, self._registry))
+            except (StatusError, Misconfigured) as error:
                 if not policy.ignores_failures:
                     yield blamed, Denial(f"failed to configure binding: {error}")
                 continue
-            for params in parameters:
+            for params in given:
                 for denial in policy.denials(context.bindings(), params):
                     if _acted_on(policy, binding, attributes, denial):
                         yield blamed, denial
 
-    def _params(self, policy: Policy, binding: _Binding, attributes: Attributes) -> Iterator[Object | None]:
-        """The parameter objects that a binding names; one that is None where it needs none."""
-        kind, reference = policy.param_kind, binding.param_ref
-        if kind is None or reference is None:
-            yield None
-            return
-        group = GroupVersion.parse(str(kind.get("apiVersion") or "")).group
-        resource = self._registry.by_kind(GroupKind(group, str(kind.get("kind") or "")))
-        if resource is None:
-            raise _Misconfigured(f"paramKind kind `{kind.get('apiVersion')}, Kind={kind.get('kind')}` not known")
-        namespace = str(reference.get("namespace") or "")
-        if namespace and not resource.namespaced:
-            raise _Misconfigured("paramRef.namespace must not be provided for a cluster-scoped `paramKind`")
-        if resource.namespaced and not (namespace := namespace or attributes.namespace):
-            told = "cannot use namespaced paramRef in policy binding that matches cluster-scoped resources"
-            raise _Misconfigured(told)
-        found = list(self._found_params(resource.storage, namespace, reference))
-        if not found and reference.get("parameterNotFoundAction") == "Deny":
-            raise _Misconfigured("no params found for policy binding with `Deny` parameterNotFoundAction")
-        yield from found
 
-    def _found_params(self, resource: GroupResource, namespace: str, reference: Object) -> Iterator[Object]:
-        if reference.get("name"):
-            found = self._objects.get(resource, namespace, str(reference["name"]))
-            if found is not None:
-                yield found
-            return
-        selector = label_selector_from_object(reference.get("selector"))
-        for obj in self._objects.list(resource, namespace):
-            if selector is not None and selector.matches(metadata(obj).get("labels")):
-                yield obj
-
-
-def _acted_on(policy: Policy, binding: _Binding, attributes: Attributes, denial: Denial) -> bool:
+def _acted_on(policy: Policy, binding: Binding, attributes: Attributes, denial: Denial) -> bool:
     """Do what the binding says about a denial; answers whether it is to be refused."""
     if "Warn" in binding.actions:
         attributes.warnings.append(

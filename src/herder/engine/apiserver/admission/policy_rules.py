@@ -11,7 +11,7 @@ from herder.engine.apiserver.admission.matching import Criteria
 from herder.engine.meta.kinds import Object
 
 if TYPE_CHECKING:
-    from herder.engine.schema.cel import Program
+    from herder.engine.schema.cel import Env, Program
 
 _LONGEST_MESSAGE = 5 << 10
 
@@ -71,7 +71,7 @@ class Policy:
         seen = dict(bindings)
         if self.param_kind is not None:
             seen["params"] = params
-        broken = _bind_variables(compiled.variables, seen)
+        broken = bind_variables(compiled.variables, seen)
         try:
             if not compiled.conditions.hold(seen):
                 return []
@@ -88,7 +88,7 @@ class Policy:
                 if validation.program.evaluate(seen) is not True:
                     denials.append(Denial(_message(validation, seen), validation.reason))
             except CelError as error:
-                why = _blamed(validation.text, broken) or str(error)
+                why = blamed_variable(validation.text, broken) or str(error)
                 denials += self._failures([f"expression '{validation.text}' resulted in error: {why}"])
         return denials
 
@@ -96,17 +96,11 @@ class Policy:
         return [] if self.ignores_failures else [Denial(message) for message in messages]
 
     def _compile(self) -> _Compiled | str:
-        from herder.engine.schema.cel import CelError, Type, admission_env, compile
+        from herder.engine.schema.cel import CelError, compile
 
-        spec, has_params = self._spec, self.param_kind is not None
-        types: dict[str, Type] = {}
-        variables: list[tuple[str, Program]] = []
+        spec = self._spec
         try:
-            for variable in spec.get("variables") or ():
-                program = compile(str(variable["expression"]), admission_env(params=has_params, variables=types))
-                variables.append((str(variable["name"]), program))
-                types[str(variable["name"])] = program.result_type
-            env = admission_env(params=has_params, variables=types)
+            variables, env = compile_variables(spec)
             validations = tuple(
                 _Validation(
                     text=str(item["expression"]).strip(),
@@ -119,10 +113,24 @@ class Policy:
             )
         except CelError as error:
             return f"compilation error: {error}"
-        return _Compiled(tuple(variables), Conditions(spec.get("matchConditions") or (), env), validations)
+        return _Compiled(variables, Conditions(spec.get("matchConditions") or (), env), validations)
 
 
-def _bind_variables(variables: tuple[tuple[str, Program], ...], seen: dict[str, Any]) -> dict[str, str]:
+def compile_variables(spec: Object, *, mutating: bool = False) -> tuple[tuple[tuple[str, Program], ...], Env]:
+    """A policy's variables, each of which sees those before it, and what its other expressions see."""
+    from herder.engine.schema.cel import Type, admission_env, compile
+
+    has_params = spec.get("paramKind") is not None
+    types: dict[str, Type] = {}
+    variables: list[tuple[str, Program]] = []
+    for variable in spec.get("variables") or ():
+        program = compile(str(variable["expression"]), admission_env(params=has_params, variables=types))
+        variables.append((str(variable["name"]), program))
+        types[str(variable["name"])] = program.result_type
+    return tuple(variables), admission_env(params=has_params, variables=types, json_patch=mutating)
+
+
+def bind_variables(variables: tuple[tuple[str, Program], ...], seen: dict[str, Any]) -> dict[str, str]:
     """Bind `variables`; one that fails matters only to expressions that use it, so its error is kept for them."""
     from herder.engine.schema.cel import CelError
 
@@ -133,11 +141,13 @@ def _bind_variables(variables: tuple[tuple[str, Program], ...], seen: dict[str, 
         try:
             values[name] = program.evaluate(seen)
         except CelError as error:
-            broken[name] = f'composited variable "{name}" fails to evaluate: {_blamed(program.text, broken) or error}'
+            broken[name] = (
+                f'composited variable "{name}" fails to evaluate: {blamed_variable(program.text, broken) or error}'
+            )
     return broken
 
 
-def _blamed(text: str, broken: Mapping[str, str]) -> str:
+def blamed_variable(text: str, broken: Mapping[str, str]) -> str:
     return next((why for name, why in broken.items() if f"variables.{name}" in text), "")
 
 

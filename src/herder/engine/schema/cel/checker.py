@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from herder.engine.schema.cel.declarations import Functions, Overload
 from herder.engine.schema.cel.env import Env
 from herder.engine.schema.cel.errors import CheckError, Issue
+from herder.engine.schema.cel.messages import message_type
 from herder.engine.schema.cel.syntax import (
     Call,
     Conditional,
@@ -311,12 +312,29 @@ class Checker:
     def message(self, node: MessageLiteral) -> Type:
         for field in node.fields:
             self.visit(field.value)
+        made = message_type(node.name.lstrip(".")) if self.env.json_patch else None
+        if made is not None:
+            return self.construction(node, made)
         type = self.lookup(node.name)
         if type is None:
             return self.undeclared(node.at, node.name)
         if type.kind != "type":
             return self.fail(node.at, f"'{type}' is not a type")
         return self.fail(node.at, f"'{type.params[0] if type.params else type}' is not a message type")
+
+    def construction(self, node: MessageLiteral, made: ObjectType) -> Type:
+        for entry in node.fields:
+            field, type = made.find(entry.key), entry.value.type
+            if entry.optional:
+                type = self.optional_entry(entry.value, type)
+            if field is None:
+                self.fail(entry.at, f"undefined field '{entry.key}'")
+            elif not self.unify(type, field.type):
+                found = substitute(self.bindings, type, free_to_dyn=True)
+                self.fail(
+                    entry.at, f"expected type of field '{entry.key}' is '{field.type}' but provided type is '{found}'"
+                )
+        return made
 
     # ---- macros
 

@@ -27,8 +27,8 @@ from herder.engine.schema.cel.types import (
 class Env:
     """Declared variables by name; names may be qualified (`authorizer.requestResource`).
 
-    The function libraries are always those Kubernetes 1.36 offers, except for the JSON patch helpers that only
-    mutating policies see.
+    The function libraries are always those Kubernetes 1.36 offers, except for what only mutating policies see: the
+    JSON patch helpers, and `Object{…}` and `JSONPatch{…}` to make their results of.
     """
 
     variables: Mapping[str, Type]

@@ -22,6 +22,7 @@ from herder.engine.schema.cel.access import (
 from herder.engine.schema.cel.calls import plan_call
 from herder.engine.schema.cel.checker import TYPE_NAMES
 from herder.engine.schema.cel.errors import EvaluationError, no_such_overload
+from herder.engine.schema.cel.messages import Message
 from herder.engine.schema.cel.syntax import (
     Call,
     Conditional,
@@ -31,6 +32,7 @@ from herder.engine.schema.cel.syntax import (
     Logic,
     Loop,
     MapLiteral,
+    MessageLiteral,
     Node,
     Select,
 )
@@ -78,6 +80,8 @@ class Planner:
                 return self.list_literal(node)
             case MapLiteral():
                 return self.map_literal(node)
+            case MessageLiteral():
+                return self.message(node)
             case Loop():
                 return self.loop(node)
         raise TypeError(f"no plan for {type(node).__name__}")
@@ -209,6 +213,24 @@ class Planner:
                     raise EvaluationError(f"Failed with repeated key: {key}")
                 result[key] = value.value if optional else value
             return result
+
+        return run
+
+    def message(self, node: MessageLiteral) -> Evaluate:
+        fields = [(entry.key, self.plan(entry.value), entry.optional) for entry in node.fields]
+        name = node.name.lstrip(".")
+
+        def run(frame: list[Any]) -> Message:
+            made: dict[str, Any] = {}
+            for key, value_plan, optional in fields:
+                value = value_plan(frame)
+                if optional and not isinstance(value, Optional):
+                    raise EvaluationError(f"cannot initialize optional entry '{key}' from non-optional value {value}")
+                if not optional:
+                    made[key] = value
+                elif value.present:
+                    made[key] = value.value
+            return Message(name, made)
 
         return run
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from herder.engine.apiserver.builtin.strategies.checks import Errors
-from herder.engine.meta.errors import invalid_value, required
+from herder.engine.meta.errors import invalid_value, not_supported, required
 from herder.engine.meta.kinds import Object
 
 if TYPE_CHECKING:
-    from herder.engine.schema.cel import Type
+    from herder.engine.schema.cel import Env, Type
+
+# By patch type: where the expression is, and what it must make.
+_RESULTS = {"ApplyConfiguration": ("applyConfiguration", "Object"), "JSONPatch": ("jsonPatch", "list(JSONPatch)")}
 
 
 def condition(text: str, path: str, *, params: bool = False) -> Errors:
@@ -26,7 +30,7 @@ def condition(text: str, path: str, *, params: bool = False) -> Errors:
 
 
 def policy(spec: Object) -> Errors:
-    """Variables in their order, each seeing those before it; then the validations, which see them all."""
+    """Variables in their order, each seeing those before it; then validations or mutations, which see them all."""
     from herder.engine.schema.cel import CelError, admission_env, compile
 
     params = spec.get("paramKind") is not None
@@ -52,3 +56,29 @@ def policy(spec: Object) -> Errors:
             continue
         if kind.kind != "bool":
             yield invalid_value(at, validation["expression"], "must evaluate to bool")
+    for position, mutation in enumerate(spec.get("mutations") or ()):
+        yield from _mutation(mutation, f"spec.mutations[{position}]", replace(env, json_patch=True))
+
+
+def _mutation(mutation: Object, path: str, env: Env) -> Errors:
+    from herder.engine.schema.cel import CelError, compile
+
+    kind = mutation.get("patchType") or ""
+    if kind not in _RESULTS:
+        yield not_supported(f"{path}.patchType", kind, sorted(_RESULTS)) if kind else required(f"{path}.patchType")
+        return
+    field, wanted = _RESULTS[kind]
+    if not mutation.get(field):
+        yield required(f"{path}.{field}", f"must be specified when patchType is {kind}")
+        return
+    text, at = str(mutation[field].get("expression") or "").strip(), f"{path}.{field}.expression"
+    if not text:
+        yield required(at, "expression is not specified")
+        return
+    try:
+        found = compile(text, env).result_type
+    except CelError as error:
+        yield invalid_value(at, text, f"compilation failed: {error}")
+        return
+    if str(found) != wanted:
+        yield invalid_value(at, text, f"must evaluate to {wanted} but got {found}")
