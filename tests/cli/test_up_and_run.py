@@ -88,6 +88,17 @@ async def test_settings_are_objects_whose_values_are_checked(server: Embedded) -
     await api.close()
 
 
+async def test_a_flag_wins_over_the_object_and_the_object_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text('runner-commands: "{}"\n')
+    flags = ("--no-runner", "--set", "history-retention=1h", "--settings", str(file))
+    with Embedded(tmp_path / "data", flags=flags) as server:
+        api = Api(kubeconfig.load(server.kubeconfig))
+        answer = await api.until(api.cluster(SETTINGS, "history-retention"), lambda answer: answer.status == 200)
+        assert answer.body["source"] == "flag"
+        await api.close()
+
+
 async def test_metrics_are_served_to_those_who_may_read_them(server: Embedded) -> None:
     api = Api(kubeconfig.load(server.kubeconfig))
     answer = await api.until("/metrics", lambda answer: answer.status == 200)

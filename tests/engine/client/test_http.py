@@ -14,7 +14,7 @@ from herder.engine.client import http
 from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
 from herder.engine.client.kubeconfig import Connection
-from herder.engine.meta.errors import ServiceUnavailable, Unauthorized
+from herder.engine.meta.errors import BadRequest, ServiceUnavailable, Unauthorized
 from herder.engine.meta.kinds import GroupVersionResource
 from tests.support.engines import Engine
 
@@ -139,5 +139,5 @@ async def test_a_closed_transport_is_unavailable_not_broken(engine: Engine) -> N
 
 async def test_a_name_with_odd_letters_stays_one_name(engine: Engine) -> None:
     async with client_of(engine.connection) as client:
-        with pytest.raises(Exception, match=r"not found"):
+        with pytest.raises(BadRequest, match='Name parameter invalid: "a b%2Fc": may not contain'):
             await client.get(NAMESPACES, "a b%2Fc")

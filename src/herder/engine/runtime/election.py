@@ -149,13 +149,22 @@ class LeaderElection:
     async def _release(self) -> None:
         """Leave the lease to whoever comes next, at once. Failing that, it expires by itself."""
         try:
-            async with asyncio.timeout(self._times.retry_seconds):
-                lease = await self._client.get(LEASES, self._name, namespace=self._namespace)
-                if (lease.get("spec") or {}).get("holderIdentity") == self._identity:
-                    spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
-                    await self._client.update(LEASES, {**lease, "spec": spec})
+            async with asyncio.timeout(self._times.renew_seconds / 2):
+                while not await self._try_release():
+                    log.debug("releases again", lease=f"{self._namespace}/{self._name}")
         except (StatusError, TimeoutError) as error:
             log.warning("lease not released", error=str(error))
+
+    async def _try_release(self) -> bool:
+        """False where a renewal of our own, given up but on its way already, came in between."""
+        lease = await self._client.get(LEASES, self._name, namespace=self._namespace)
+        if (lease.get("spec") or {}).get("holderIdentity") == self._identity:
+            spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+            try:
+                await self._client.update(LEASES, {**lease, "spec": spec})
+            except Conflict:
+                return False
+        return True
 
 
 def _micro(moment: datetime) -> str:
