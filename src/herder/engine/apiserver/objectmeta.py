@@ -102,8 +102,6 @@ def validate_metadata(metadata: Object, resource: Resource) -> Iterator[FieldErr
     """What is wrong with metadata by itself, with the name as the kind has it."""
     yield from _validate_names(metadata, resource.strategy.name_check)
     yield from _validate_namespace(metadata, resource.namespaced)
-    if (metadata.get("generation") or 0) < 0:
-        yield invalid_value("metadata.generation", metadata["generation"], "must be greater than or equal to 0")
     yield from _validate_lists(metadata)
     finalizers = metadata.get("finalizers")
     if finalizers:

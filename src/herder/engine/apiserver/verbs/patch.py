@@ -121,7 +121,7 @@ def decode_patched(call: Call, obj: Any, body: Body, options: WriteOptions) -> O
     """The patched document as an object of the type; what does not fit is blamed on the patch."""
     if not isinstance(obj, dict):
         raise _blame(obj, "the patched document is not an object")
-    if not call.resource.custom and not obj.get("apiVersion"):
+    if not call.resource.custom and obj.get("apiVersion") in (None, ""):
         told = f"the name of the object ({call.info.name} based on URL) was undeterminable: name must be provided"
         raise BadRequest(told)
     try:
