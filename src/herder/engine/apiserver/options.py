@@ -125,6 +125,8 @@ def write_options(query: Query, kind: str, *, applies: bool = False) -> WriteOpt
 
 
 def manager_problems(manager: str, path: str) -> list[FieldError]:
+    if manager.isprintable() and len(manager) * 4 <= _MAX_MANAGER:
+        return []
     problems = []
     if len(manager.encode()) > _MAX_MANAGER:
         problems.append(too_long(path, _MAX_MANAGER))

@@ -33,7 +33,7 @@ def manager_name(call: Call, options: WriteOptions) -> str:
     if options.field_manager:
         return options.field_manager
     agent = call.request.headers.get("user-agent", "").partition("/")[0]
-    printable = "".join(character for character in agent if character.isprintable())
+    printable = agent if agent.isprintable() else "".join(filter(str.isprintable, agent))
     while len(printable.encode()) > _MAX_MANAGER:
         printable = printable[:-1]
     return printable

@@ -129,17 +129,16 @@ class Resource:
     reshaped_before: int = 0
     reshape: Callable[[Object], None] | None = None
 
-    @property
-    def group_resource(self) -> GroupResource:
-        return GroupResource(self.group, self.plural)
+    # Derived, and asked for several times with each request.
+    group_resource: GroupResource = field(init=False, repr=False)
+    group_kind: GroupKind = field(init=False, repr=False)
+    storage: GroupResource = field(init=False, repr=False)
 
-    @property
-    def group_kind(self) -> GroupKind:
-        return GroupKind(self.group, self.kind)
-
-    @property
-    def storage(self) -> GroupResource:
-        return self.stored_as or GroupResource(self.group, self.plural)
+    def __post_init__(self) -> None:
+        own = GroupResource(self.group, self.plural)
+        object.__setattr__(self, "group_resource", own)
+        object.__setattr__(self, "group_kind", GroupKind(self.group, self.kind))
+        object.__setattr__(self, "storage", self.stored_as or own)
 
     def api_version(self, version: str) -> str:
         return f"{self.group}/{version}" if self.group else version

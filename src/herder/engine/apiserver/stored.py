@@ -8,6 +8,7 @@ of a kind without conversion gets another head.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -55,6 +56,7 @@ def ordered(obj: Object) -> Object:
     return head
 
 
+@lru_cache(maxsize=1024)
 def head(kind: str, api_version: str) -> bytes:
     """How a stored value of this kind and version begins."""
     return b'{"kind":' + _encode(kind) + b',"apiVersion":' + _encode(api_version) + b","

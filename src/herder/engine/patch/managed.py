@@ -9,7 +9,7 @@ from typing import Any
 from herder.engine.meta.kinds import Object
 from herder.engine.patch.applying import Application
 from herder.engine.patch.depth import refuse_too_deep
-from herder.engine.patch.fieldset import FieldSet, difference, union
+from herder.engine.patch.fieldset import FieldSet, difference, in_order, union
 from herder.engine.patch.listitems import TypedError
 from herder.engine.patch.managers import (
     UPDATE,
@@ -22,9 +22,14 @@ from herder.engine.patch.managers import (
     encode,
 )
 from herder.engine.patch.ownership import STRIPPED, change_between, move, reconciled
+from herder.engine.patch.pathelement import SELF
 from herder.engine.patch.versions import Convert, TypeOf, Versions
 
 __all__ = ["InvalidManagedFields", "apply", "keep_times_of_noop", "track_update", "validate_managed_fields"]
+
+
+_NAMING = frozenset(element.removeprefix("f:") for element, node in STRIPPED.items() if not node)
+_SYSTEM_METADATA = frozenset(element.removeprefix("f:") for element in STRIPPED["f:metadata"])
 
 
 def track_update(
@@ -53,7 +58,7 @@ def track_update(
     who = ManagerId.of(manager, operation, api_version, subresource)
     try:
         if old is None and not managers:
-            return _first_manager(bare(new), versions, who, timestamp(now))
+            return _first_manager(new, versions, who, timestamp(now))
         after = _after_update(managers, bare(old or {}), bare(new), versions, who, timestamp(now))
     except (TypedError, RecursionError):
         return []  # what the type cannot make sense of has no owners
@@ -62,9 +67,22 @@ def track_update(
 
 def _first_manager(new: Object, versions: Versions, who: ManagerId, now: str) -> list[Object]:
     """All of a new object is its creator's: the common case, and nobody is there to lose anything."""
-    change = change_between({}, new, versions, versions.request)
-    mine = difference(change.changed, STRIPPED) if change is not None else {}
-    return encode({who: Owned(mine, versions.request, now)}) if mine else []
+    change = change_between({}, _ownable(new), versions, versions.request)
+    mine = dict(change.changed) if change is not None else {}
+    # Metadata itself is nobody's, what is in it may be.
+    metadata = {element: node for element, node in mine.pop("f:metadata", {}).items() if element != SELF}
+    if metadata:
+        mine["f:metadata"] = metadata
+    return encode({who: Owned(in_order(mine), versions.request, now)}) if mine else []
+
+
+def _ownable(new: Object) -> Object:
+    """The object without what nobody owns: the same as taking `STRIPPED` from the set of all its fields."""
+    ownable = {key: value for key, value in new.items() if key not in _NAMING}
+    metadata = new.get("metadata")
+    if isinstance(metadata, dict):
+        ownable["metadata"] = {key: value for key, value in metadata.items() if key not in _SYSTEM_METADATA}
+    return ownable
 
 
 def _managers_to_start_from(

@@ -29,10 +29,13 @@ class NamespaceLifecycle:
             return
         if not attributes.namespace or attributes.operation == DELETE or resource in _ACCESS_REVIEWS:
             return
-        namespace = self._objects.get(NAMESPACES, "", attributes.namespace)
-        if namespace is None:
+        record = self._objects.record(NAMESPACES, "", attributes.namespace)
+        if record is None:
             raise not_found(NAMESPACES, attributes.namespace)
-        if attributes.operation == CREATE and (namespace.get("status") or {}).get("phase") == "Terminating":
+        if attributes.operation != CREATE or b"Terminating" not in record.value:
+            return
+        namespace = self._objects.get(NAMESPACES, "", attributes.namespace) or {}
+        if (namespace.get("status") or {}).get("phase") == "Terminating":
             error = refused(
                 attributes,
                 f"unable to create new content in namespace {attributes.namespace} because it is being terminated",

@@ -26,6 +26,10 @@ class Objects:
         record = self._store.get(Key(str(resource), namespace, name))
         return cast(Object, json.decode(record.value)) if record else None
 
+    def record(self, resource: GroupResource, namespace: str, name: str) -> Record | None:
+        """As it is stored, for who can tell from its bytes what they need to know."""
+        return self._store.get(Key(str(resource), namespace, name))
+
     def list(self, resource: GroupResource, namespace: str = "") -> Iterator[Object]:
         for record in self._store.list(str(resource), namespace):
             yield cast(Object, json.decode(record.value))
