@@ -65,3 +65,9 @@ def test_yaml_that_unfolds_without_end_is_refused() -> None:
     lines += [b"a%d: &a%d [%s]" % (n, n, b", ".join([b"*a%d" % (n - 1)] * 10)) for n in range(1, 9)]
     with pytest.raises(ValueError, match="aliasing"):
         read_yaml(b"\n".join(lines))
+
+
+def test_deep_yaml_is_refused_before_it_takes_time() -> None:
+    for body in (b"{a: " * 500_000, b"a: " + b"[" * 2_000_000):
+        with pytest.raises(ValueError, match="exceeded max depth"):
+            read_yaml(body)

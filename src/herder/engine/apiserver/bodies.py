@@ -183,6 +183,7 @@ def read_yaml(body: bytes) -> Body:
     import yaml
 
     try:
+        _refuse_deep_yaml(body)
         loader = _yaml_loader()(body)
         try:
             # What follows the first document is ignored.
@@ -198,6 +199,27 @@ def read_yaml(body: bytes) -> Body:
         raise ValueError(f"yaml: {_yaml_line(error)}{error.problem}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"error converting YAML to JSON: yaml: {error}") from None
+
+
+_MAX_YAML_DEPTH = 1_000
+
+
+def _refuse_deep_yaml(body: bytes) -> None:
+    """The scanner takes time by the square of how deep brackets are nested: what could be deep is counted first."""
+    if body.count(b"[") + body.count(b"{") <= _MAX_YAML_DEPTH:
+        return
+    import yaml
+
+    loader, depth = _yaml_loader()(body), 0
+    try:
+        while loader.check_event() and depth <= _MAX_YAML_DEPTH:
+            event = loader.get_event()
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+    finally:
+        loader.dispose()
+    if depth > _MAX_YAML_DEPTH:
+        raise ValueError("exceeded max depth of 10000")
 
 
 def _yaml_line(error: Any) -> str:
