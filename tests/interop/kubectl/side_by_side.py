@@ -26,9 +26,9 @@ MASKS = [
     (r"https://127\.0\.0\.1:\d+", "https://SERVER"),
     (r"127\.0\.0\.1:\d+", "SERVER"),
     (r"\b10\.\d+\.\d+\.\d+\b", "10.IP"),
-    (r"(?<![\w.\"-])(\d+d)?(\d+h)?(\d+m)?\d+s(?![\w.\"-])", "AGE"),
+    (r"(?<![\w.\"-])((\d+d)?(\d+h)?(\d+m)?\d+s|(\d+d)?\d+h|(\d+h)?\d\d?m|\d+d)(?![\w.\"-])", "AGE"),
     (r"<invalid>", "AGE"),
-    (r"kube-api-access-[a-z0-9]{5}", "kube-api-access-XXXXX"),
+    (r"(kube-api-access|debugger)-[a-z0-9]{5}", r"\1-XXXXX"),
     (r"^(diff -\S+ -\S+|---|\+\+\+) .*$", r"\1 FILES"),
     (r"/tmp/[\w./-]+", "FILE"),
     (r"[ \t]{2,}", "  "),  # columns are as wide as what was masked

@@ -12,7 +12,8 @@ EVERY_KIND = (
     "limitranges", "serviceaccounts", "roles", "rolebindings", "leases", "horizontalpodautoscalers", "fences",
 )  # fmt: skip
 CLUSTER_WIDE = (
-    "clusterroles", "clusterrolebindings", "priorityclasses", "storageclasses", "runtimeclasses",
+    "clusterroles", "clusterrolebindings", "priorityclasses", "storageclasses", "runtimeclasses", "apiservices",
+    "flowschemas", "prioritylevelconfigurations", "componentstatuses", "csidrivers", "servicecidrs", "ipaddresses",
     "validatingwebhookconfigurations",
 )  # fmt: skip
 
@@ -71,6 +72,13 @@ def test_get_cluster_wide(both: SideBySide, kind: str) -> None:
         "get --raw /readyz",
         "get --raw /api/v1/namespaces/none/pods?limit=x",
         "get --raw /nothing",
+        "get --raw /api/v1/pods/nobody",
+        "get all -A -l nobody=has",
+        "get pods sheep nothing",
+        "get pod/sheep configmap/words -o name",
+        "get pod sheep -o jsonpath-as-json={.spec.containers[*].name}",
+        "get events --for pod/sheep",
+        "events --types=Warning",
         "describe namespace default",
         "describe clusterrole view",
         "describe clusterrolebinding cluster-admin",

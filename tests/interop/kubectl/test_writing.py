@@ -49,6 +49,14 @@ def test_client_side_apply(both: SideBySide) -> None:
     said("apply", "-f", "-", stdin="apiVersion: nobody/v1\nkind: Nothing\nmetadata: {name: x}\n")
 
 
+def test_apply_prunes_what_is_no_longer_said(both: SideBySide) -> None:
+    said = both.kubectl
+    labelled = MAP.replace("{name: %s}", "{name: %s, labels: {set: pruned}}")
+    prune = ("apply", "--prune", "-l", "set=pruned", "--prune-allowlist=core/v1/ConfigMap", "-f", "-")
+    said(*prune, stdin=labelled % ("first", 1) + "---" + labelled % ("second", 1))
+    assert "configmap/first pruned" in said(*prune, stdin=labelled % ("second", 1))
+
+
 def test_server_side_apply(both: SideBySide) -> None:
     said = both.kubectl
     one = ("apply", "--server-side", "-f", "-")
@@ -241,6 +249,40 @@ rules: [{apiGroups: [""], resources: [pods], verbs: [%s]}]
     said("create", "rolebinding", "roles", "--clusterrole=admin", "--user=al")
     said("create", "role", "beyond", "--verb=*", "--resource=nodes", "--as=al")
     said("patch", "rolebinding", "roles", "-p", '{"roleRef":{"name":"edit"}}')
+
+
+def test_more_words(both: SideBySide) -> None:
+    said = both.kubectl
+    said("label", "configmap", "words", "--list")
+    said("rollout", "restart", "deployment/flock")
+    said("rollout", "undo", "deployment/flock")
+    said("patch", "configmap", "words", "--dry-run=server", "-p", '{"data":{"new":"x"}}', "-o", "yaml")
+    said("create", "clusterrolebinding", f"c-{both.namespace}", "--clusterrole=view", "--user=vi")
+    said("auth", "can-i", "list", "pods", "--as=vi", "-A")
+    said("auth", "can-i", "get", "secrets", "--as=vi")
+    said("delete", "clusterrolebinding", f"c-{both.namespace}")
+    said("create", "priorityclass", f"p-{both.namespace}", "--value=5", "--description=x")
+    said("describe", "priorityclass", f"p-{both.namespace}")
+    said("delete", "priorityclass", f"p-{both.namespace}")
+    said("get", "configmap", "words", "--output-watch-events")
+    said("get", "configmaps,secrets", "words", "password")
+    said("get", "-f", "-", stdin=MAP % ("words", 1))
+    said("describe", "-f", "-", stdin=MAP % ("words", 1))
+    said("delete", "-f", "-", stdin=MAP % ("not-there", 1))
+    said("expose", "pod", "sheep", "--port=80", "--name=of-sheep")
+    said("set", "selector", "service", "of-sheep", "app=other")
+    said("describe", "service", "of-sheep")
+    said("create", "-f", "-", stdin=MAP % ("words", 1))
+    said("create", "--validate=strict", "-f", "-", stdin="{apiVersion: v1, kind: ConfigMap, metadata: {name: y}, x: 1}")
+    said("apply", "-f", "-", stdin="{apiVersion: apps/v1, kind: Deployment, metadata: {name: y}, spec: {replicas: 1}}")
+    said(
+        "apply", "-f", "-", stdin="{apiVersion: v1, kind: Service, metadata: {name: y}, spec: {ports: [{port: 99999}]}}"
+    )
+    said("apply", "-f", "-", stdin="{apiVersion: v1, kind: Secret, metadata: {name: y}, type: kubernetes.io/tls}")
+    said("port-forward", "pod/sheep", "8080:80")
+    said("attach", "sheep")
+    said("debug", "sheep", "--image=busybox")
+    said("cp", "sheep:/etc/passwd", "/dev/null")
 
 
 def test_nodes(both: SideBySide) -> None:
