@@ -187,6 +187,7 @@ CASES: dict[str, str] = {
     "url: GET /api/v1/bindings": "404 there, 405 here: no route, or a route that only takes POST",
     "option: log ": "options of logs are read by the node that has them",
     "body: eviction of nobody": "whether there is such a pod is looked up before the names are compared",
+    "object: configmap metadata/generation = -1": "the generation that a client sends is ignored",
     "object: update deployment metadata/generateName": "checked on updates too, where it has no effect",
     "object: pods spec/terminationGracePeriodSeconds": "refused; there it becomes 1",
     "object: leases spec/strategy": "coordinated leader election is checked, off there by default",
