@@ -22,7 +22,7 @@ lint: dev
 	@.venv/bin/lint-imports --no-cache
 
 test: dev peers lint ## everything that must stay true
-	@$(PY) -m pytest
+	@$(PY) -m pytest -n 2 --dist loadfile
 
 soak: dev peers ## the long runs; results go to docs/results/
 	@$(PY) -m tests.soak
