@@ -156,7 +156,7 @@ def list_options(query: Query, *, watch: bool = False) -> ListOptions:
         raise BadRequest(str(error)) from None
     limit = _integer(query.get("limit")) if "limit" in query else 0
     timeout = _integer(query.get("timeoutSeconds")) if "timeoutSeconds" in query else None
-    initial = _boolean(query.get("sendInitialEvents")) if query.get("sendInitialEvents") else None
+    initial = _boolean(query.get("sendInitialEvents")) if "sendInitialEvents" in query else None
     options = ListOptions(
         labels=labels,
         fields=fields,

@@ -76,7 +76,7 @@ class LabelSelector:
 EVERYTHING = LabelSelector()
 
 _NOT_A_KEY = frozenset({"", ",", "(", ")", "=", "==", "!=", "<", ">"})
-_TOKEN = re.compile(r"\s*(?:(==|!=|[=!,()<>])|([^\s=!,()<>]+))")
+_TOKEN = re.compile(r"[ \t\r\n]*(?:(==|!=|[=!,()<>])|([^ \t\r\n=!,()<>]+))")
 
 
 def parse_label_selector(text: str) -> LabelSelector:
@@ -90,7 +90,7 @@ class _LabelParser:
     def __init__(self, text: str) -> None:
         self.tokens: list[str] = []
         position = 0
-        stripped = text.rstrip()
+        stripped = text.rstrip(" \t\r\n")
         while position < len(stripped):
             match = _TOKEN.match(stripped, position)
             if match is None:  # pragma: no cover - the pattern accepts every character
