@@ -11,11 +11,7 @@ EVERY_KIND = (
     "services", "ingresses", "networkpolicies", "poddisruptionbudgets", "persistentvolumeclaims", "resourcequotas",
     "limitranges", "serviceaccounts", "roles", "rolebindings", "leases", "horizontalpodautoscalers", "fences",
 )  # fmt: skip
-CLUSTER_WIDE = (
-    "clusterroles", "clusterrolebindings", "priorityclasses", "storageclasses", "runtimeclasses", "apiservices",
-    "flowschemas", "prioritylevelconfigurations", "componentstatuses", "csidrivers", "servicecidrs", "ipaddresses",
-    "validatingwebhookconfigurations",
-)  # fmt: skip
+BORN_WITH = "kubernetes.io/bootstrapping=rbac-defaults"
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
@@ -26,11 +22,6 @@ def test_get_wide(both: SideBySide, kind: str) -> None:
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_describe(both: SideBySide, kind: str) -> None:
     assert "Name:" in both.kubectl("describe", kind)
-
-
-@pytest.mark.parametrize("kind", CLUSTER_WIDE)
-def test_get_cluster_wide(both: SideBySide, kind: str) -> None:
-    both.kubectl("get", kind, "-o", "wide")
 
 
 @pytest.mark.parametrize(
@@ -79,6 +70,15 @@ def test_get_cluster_wide(both: SideBySide, kind: str) -> None:
         "get pod sheep -o jsonpath-as-json={.spec.containers[*].name}",
         "get events --for pod/sheep",
         "events --types=Warning",
+        f"get clusterroles -l {BORN_WITH} -o wide",
+        f"get clusterrolebindings -l {BORN_WITH} -o wide",
+        f"get roles,rolebindings -A -l {BORN_WITH}",
+        "get priorityclasses system-cluster-critical system-node-critical -o wide",
+        "get apiservices",
+        "get flowschemas",
+        "get prioritylevelconfigurations",
+        "get componentstatuses",
+        "get servicecidrs",
         "describe namespace default",
         "describe clusterrole view",
         "describe clusterrolebinding cluster-admin",
