@@ -1,0 +1,66 @@
+"""Write the tables of `docs/compatibility.md` from the tables that the tests themselves use.
+
+python -m tools.compatibility_page [--check]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.api.differences import DIFFERENCES as API
+from tests.fuzz.differences import DIFFERENCES as BAD_INPUT
+from tests.interop.kubectl.differences import DIFFERENCES as KUBECTL
+
+PAGE = Path(__file__).parents[1] / "docs" / "compatibility.md"
+
+
+def api_suite() -> str:
+    rows = "".join(f"| {row.real} | {row.embedded} | {row.why} |\n" for row in API.values())
+    return f"| kube-apiserver | embedded server | why |\n|---|---|---|\n{rows}"
+
+
+def kubectl_output() -> str:
+    rows = "".join(f"| `kubectl {_code(row.command)}` | {row.reason} |\n" for row in KUBECTL)
+    return f"| commands (as a pattern) | why they may print something else |\n|---|---|\n{rows}"
+
+
+def bad_input() -> str:
+    rows = "".join(f"| {row.name} | {row.why} |\n" for row in BAD_INPUT)
+    return f"| what | why |\n|---|---|\n{rows}"
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "api-suite": api_suite,
+    "kubectl-output": kubectl_output,
+    "bad-input": bad_input,
+}
+
+
+def _code(pattern: str) -> str:
+    return pattern.replace("|", "\\|")
+
+
+def rendered(page: str) -> str:
+    for name, table in TABLES.items():
+        opening, closing = f"<!-- {name} -->\n", "<!-- end -->"
+        before, found, rest = page.partition(opening)
+        if not found:
+            raise SystemExit(f"{PAGE.name} has no place for {name}")
+        page = before + opening + table() + closing + rest.partition(closing)[2]
+    return page
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="fail if the page is not up to date")
+    current = PAGE.read_text()
+    wanted = rendered(current)
+    if parser.parse_args().check:
+        raise SystemExit(0 if current == wanted else f"{PAGE.name} is out of date: python -m tools.compatibility_page")
+    PAGE.write_text(wanted)
+
+
+if __name__ == "__main__":
+    main()
