@@ -37,6 +37,11 @@ DIFFERENCES: dict[str, Difference] = {
         embedded="Services get random addresses and ports from the same ranges, and may ask for any.",
         why="Nothing on a single machine routes to them: they are data for clients that look, not a network.",
     ),
+    "new-nodes": Difference(
+        real="A new node is tainted as not ready, until the node controller finds it ready.",
+        embedded="It is stored as it was sent.",
+        why="There is no node controller that would take the taint away: nodes here are what their owner says.",
+    ),
     "history-is-kept": Difference(
         real="A watch from a version older than the watch cache's few minutes is gone (410).",
         embedded="It is served for as long as the history is kept, by age: a day unless set otherwise.",

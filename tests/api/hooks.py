@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,10 +12,10 @@ from aiohttp import web
 
 from tests.api.objects import Obj
 from tests.engine.apiserver.admission.hook_server import HookServer, allow, deny, patch
-from tests.support.api import Api
+from tests.support.api import PATIENCE, Api
 from tests.support.engines import unique
 
-__all__ = ["HookServer", "allow", "converted", "deny", "hooked", "patch"]
+__all__ = ["HookServer", "allow", "converted", "deny", "hooked", "patch", "told"]
 
 ADMISSION = "admissionregistration.k8s.io/v1"
 
@@ -58,9 +59,13 @@ async def hooked(api: Api, server: HookServer, kind: str, respond: Any, **webhoo
         await api.delete(api.cluster(f"{ADMISSION}/{kind}", name))
 
 
+def told(server: HookServer) -> list[Obj]:
+    """What the webhooks were told of the test's own objects; the server puts one of its own into every namespace."""
+    return [request for request in server.requests if request["name"] not in ("probe", "kube-root-ca.crt")]
+
+
 async def in_force(api: Api, server: HookServer, path: str) -> None:
-    while not any(request["path"] == path for request in server.requests):
-        await api.post(
-            api.at("configmaps") + "?dryRun=All", {"metadata": {"name": "probe", "labels": {"probe": "yes"}}}
-        )
+    async with asyncio.timeout(PATIENCE):
+        while not any(request["path"] == path for request in server.requests):
+            await api.post(api.at("configmaps") + "?dryRun=All", {"metadata": {"name": "probe"}})
     server.requests.clear()

@@ -150,8 +150,9 @@ async def test_an_applied_version_must_be_that_of_the_url(api: Api) -> None:
 
 async def test_unknown_fields_are_refused_by_apply(api: Api) -> None:
     answer = await api.apply(api.at("configmaps", "a"), config_map("a") | {"nonsense": 1})
-    assert answer.status in (400, 500)
-    assert ".nonsense: field not declared in schema" in answer.message
+    assert answer.status == 500  # as the real server has it
+    words = "failed to create typed patch object (/a; /v1, Kind=ConfigMap): .nonsense: field not declared in schema"
+    assert answer.message == words
 
 
 async def test_yaml_may_be_applied(api: Api) -> None:
@@ -225,8 +226,8 @@ async def test_atomic_lists_are_owned_whole(api: Api, widgets: Widgets) -> None:
 async def test_repeated_keys_of_a_list_map_are_refused(api: Api, widgets: Widgets) -> None:
     url = api.at(widgets.resource, "a")
     answer = await api.apply(url, widgets.named("a", {"parts": [{"name": "x"}, {"name": "x"}]}))
-    assert answer.status in (400, 422, 500)
-    assert 'duplicate entries for key [name="x"]' in answer.message or "Duplicate value" in answer.message
+    assert answer.status == 500  # as the real server has it
+    assert answer.message.endswith('.spec.parts: duplicate entries for key [name="x"]')
 
 
 async def test_containers_merge_by_name_and_ports_by_number_and_protocol(api: Api) -> None:

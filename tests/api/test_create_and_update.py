@@ -255,7 +255,8 @@ async def test_the_name_of_the_body_must_be_that_of_the_url(api: Api) -> None:
 async def test_a_name_is_needed_in_the_body_of_an_update(api: Api) -> None:
     await api.create("configmaps", config_map("a"))
     answer = await api.put(api.at("configmaps", "a"), {"metadata": {}})
-    assert answer.status == 200 or "name" in answer.message
+    words = "the name of the object (a based on URL) was undeterminable: name must be provided"
+    assert answer.failure == (400, "BadRequest", words)
 
 
 async def test_an_update_of_another_uid_conflicts(api: Api) -> None:

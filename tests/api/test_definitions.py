@@ -164,20 +164,16 @@ async def test_definitions_that_mean_nothing_are_refused(api: Api, change: Any, 
 
 
 async def test_a_definition_whose_names_are_taken_is_not_accepted(api: Api) -> None:
-    group, short = new_group(), unique("rg")
-    first = definition(group, "rings", "Ring", ANY)
-    first["spec"]["names"]["shortNames"] = [short]
-    await define(api, first)
+    group = new_group()
+    await define(api, definition(group, "rings", "Ring", ANY))
     second = definition(group, "bands", "Ring", ANY)
-    second["spec"]["names"] |= {"shortNames": [short], "singular": "band", "listKind": "BandList"}
+    second["spec"]["names"] |= {"singular": "band", "listKind": "BandList"}
     await api.create_cluster(CRDS, second)
     url = api.cluster(CRDS, f"bands.{group}")
     found = await api.until_object(url, lambda crd: condition(crd, "NamesAccepted") == "False")
     reasons = {c["type"]: (c["status"], c["reason"], c["message"]) for c in found["status"]["conditions"]}
-    assert reasons["NamesAccepted"] == ("False", "MultipleNamesNotAllowed", reasons["NamesAccepted"][2]) or (
-        reasons["NamesAccepted"][1] in ("KindConflict", "ShortNamesConflict", "ListKindConflict")
-    )
-    assert reasons["Established"][:2] == ("False", "NotAccepted")
+    assert reasons["NamesAccepted"] == ("False", "KindConflict", '"Ring" is already in use')
+    assert reasons["Established"] == ("False", "NotAccepted", "not all names are accepted")
     assert (await api.get(api.at(f"{group}/v1/bands"))).status == 404
     await api.delete(api.cluster(CRDS, f"rings.{group}"))
     await api.until_object(url, lambda crd: condition(crd, "Established") == "True")
@@ -384,7 +380,7 @@ async def test_a_conversion_that_fails_is_told(api: Api, server: HookServer) -> 
 
     server.answers["/convert"] = fail
     answer = await api.get(api.at(f"{group}/v2/rings", "a"))
-    assert (answer.status, answer.reason) == (500, "InternalError") or answer.status == 500
+    assert answer.status == 500
     assert f"conversion webhook for {group}/v1, Kind=Ring failed" in answer.message
 
 
@@ -398,7 +394,7 @@ async def test_a_conversion_may_not_change_metadata(api: Api, server: HookServer
     server.answers["/convert"] = converted(rename)
     answer = await api.get(api.at(f"{group}/v2/rings", "a"))
     assert answer.status == 500
-    assert "must have the same name: a != other" in answer.message or "same name" in answer.message
+    assert "must have the same name: a != other" in answer.message
 
 
 async def test_without_conversion_only_the_version_changes(api: Api) -> None:

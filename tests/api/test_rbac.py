@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from tests.api.objects import config_map, secret
-from tests.support.api import Api
+from tests.support.api import PATIENCE, Api
 from tests.support.engines import unique
 
 RBAC = "rbac.authorization.k8s.io/v1"
@@ -43,8 +44,9 @@ async def settled(api: Api, user: str, *rules: Any) -> None:
             "namespace": api.namespace,
             "name": (each.get("resourceNames") or [""])[0],
         }
-        while not (await review(api, user, **attributes))["allowed"]:
-            pass
+        async with asyncio.timeout(PATIENCE):
+            while not (await review(api, user, **attributes))["allowed"]:
+                pass
 
 
 async def review(api: Api, user: str, **attributes: str) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from tests.api.objects import CRDS, custom, define, definition, spec_schema
-from tests.support.api import Api
+from tests.support.api import PATIENCE, Api
 from tests.support.engines import unique
 
 
@@ -152,10 +153,10 @@ async def test_rules_that_fail_on_an_old_value_let_it_stay(api: Api) -> None:
     schema = spec_schema(field=text | rules({"rule": "self != 'bad'"}), other=text)
     patch = [{"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema", "value": schema}]
     (await api.patch(api.cluster(CRDS, f"ruled.{group}"), patch, "application/json-patch+json")).expect(200)
-    while (
-        await api.post(api.at(resource) + "?dryRun=All", custom(group, "Ruled", "b", {"field": "bad"}))
-    ).status == 201:
-        pass
+    bad = custom(group, "Ruled", "b", {"field": "bad"})
+    async with asyncio.timeout(PATIENCE):
+        while (await api.post(api.at(resource) + "?dryRun=All", bad)).status == 201:
+            pass
     (await api.patch(api.at(resource, "a"), {"spec": {"other": "new"}})).expect(200)
 
 

@@ -182,9 +182,9 @@ async def test_a_watch_from_a_version_that_is_none_is_refused(engine: Engine, ap
     assert answer.message == words
 
 
-async def test_a_watch_from_before_all_history_is_gone(engine: Engine, api: Api) -> None:
-    await api.create(SECRETS, secret("a"))
-    async with api.watch(api.at(SECRETS) + "?resourceVersion=1") as events:
+async def test_a_watch_from_before_all_history_is_gone(engine: Engine, api: Api, widgets: Widgets) -> None:
+    await api.create(widgets.resource, widgets.named("a"))
+    async with api.watch(api.at(widgets.resource) + "?resourceVersion=1") as events:
         event = await events.next()
     assert event["type"] == by_engine(engine, "history-is-kept", real="ERROR", embedded="ADDED")
     if event["type"] == "ADDED":
