@@ -33,6 +33,7 @@ from herder.engine.meta.errors import BadRequest
 from herder.engine.meta.kinds import GroupVersion, GroupVersionKind, Object
 
 MAGIC = b"k8s\x00"
+_SHOWN = 30  # bytes of a body in an error
 
 
 def decode(body: bytes, default: GroupVersionKind | None = None) -> Object:
@@ -52,7 +53,9 @@ def decode(body: bytes, default: GroupVersionKind | None = None) -> Object:
 
 
 def _shown(body: bytes) -> str:
-    return body[:512].hex() if body.startswith(MAGIC) else ascii(body[:512].decode("latin-1"))[1:-1]
+    """As the real server shows what is no JSON."""
+    told = body[:_SHOWN].hex()
+    return f"{told} ..." if len(body) > _SHOWN else told or "<empty>"
 
 
 @dataclass(frozen=True, slots=True)
