@@ -132,8 +132,7 @@ async def _create_instead(call: Call, change: Change) -> Changed:
     if uid:
         why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
         raise conflict(call.group_resource, call.info.name, why)
-    if metadata_of(obj).get("resourceVersion") not in (None, "", "0"):
-        raise conflict(call.group_resource, call.info.name, MODIFIED)
+    obj["metadata"].pop("resourceVersion", None)  # of an object that has gone: no conflict where one is made anew
     wipe_system_fields(obj["metadata"])
     drop_status(call, obj)
     if change.tracks:
