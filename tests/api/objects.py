@@ -53,6 +53,15 @@ def deployment(name: str, **spec: Any) -> Obj:
     }
 
 
+def job(name: str, **spec: Any) -> Obj:
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "nothing"}]}}
+    return {"metadata": {"name": name}, "spec": {"suspend": True, "template": template} | spec}
+
+
+def service(name: str, **spec: Any) -> Obj:
+    return {"metadata": {"name": name}, "spec": {"ports": [{"port": 80}]} | spec}
+
+
 def definition(group: str, plural: str, kind: str, schema: Obj, *, scope: str = "Namespaced", **version: Any) -> Obj:
     """A definition with one version, v1; `version` adds to it."""
     return {
