@@ -50,8 +50,6 @@ func main() {
 	flag.Parse()
 	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
 	must(err)
-	config.QPS, config.Burst = -1, -1
-	config.DisableCompression = !*gzip
 	shared := newClient(config)
 	switch *mode {
 	case "create", "update":
@@ -63,10 +61,14 @@ func main() {
 	}
 }
 
+// Keeps as many connections as it has requests under way, and speaks HTTP/2 where that is offered.
 func newClient(config *rest.Config) *client {
-	c, err := rest.HTTPClientFor(config)
+	tls, err := rest.TLSConfigFor(config)
 	must(err)
-	return &client{c, config.Host}
+	transport := &http.Transport{
+		TLSClientConfig: tls, DisableCompression: !*gzip, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: *parallel,
+	}
+	return &client{&http.Client{Transport: transport}, config.Host}
 }
 
 func (c *client) do(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
