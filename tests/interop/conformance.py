@@ -173,7 +173,12 @@ def page(specs: list[Spec], skipped: dict[str, str]) -> str:
         "",
     ]
     if failed := [spec for spec in specs if spec.state != "passed"]:
-        lines += ["## What failed", ""]
+        lines += [
+            "## What failed",
+            "",
+            "Shown with 0.0 seconds: would wait for ever, so counted as failed without a run.",
+            "",
+        ]
         lines += [f"- {_plain(spec.name)}: {' '.join(spec.failure.split())[:300]}" for spec in failed] + [""]
     lines += ["## What was left out", "", "| spec | why |", "|---|---|"]
     lines += [f"| {_plain(name)} | {why} |" for name, why in skipped.items()]
