@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herder.api.settings import SETTING, seconds, validate_value
-from herder.cli.process import spare_the_collector, until_stopped, wall_clock
+from herder.cli.process import tune_interpreter, until_stopped, wall_clock
 from herder.cli.settings import Layers
 from herder.engine.apiserver.admission.chain import Attributes
-from herder.engine.apiserver.http import HttpFront
 from herder.engine.apiserver.inprocess import InProcess
+from herder.engine.apiserver.limits import BODY_BYTES
 from herder.engine.apiserver.pki import Pki
 from herder.engine.apiserver.server import ApiServer, assemble
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response, User
+from herder.engine.front.http import HttpFront
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import invalid
 
@@ -62,7 +63,7 @@ class Serving:
         )
         self.kubeconfig.unlink(missing_ok=True)  # of one that was killed; the data are ours from here on
         self.server.parts.admission.add_validating("Settings", [SETTING.resource.group_resource], _check_setting)
-        self._front = HttpFront(self.server)
+        self._front = HttpFront(self.server, clock=wall_clock, body_bytes=BODY_BYTES)
         try:
             host, port = await self._front.listen(self._host, self._port, pki.server_context())
         except BaseException:
@@ -72,7 +73,7 @@ class Serving:
         self.url = f"https://[{shown}]:{port}" if ":" in shown else f"https://{shown}:{port}"
         self.client = Client(InProcess(self.server, CONTROLLERS))
         self._write_kubeconfig(pki)
-        spare_the_collector()
+        tune_interpreter()
         self._tasks.append(asyncio.ensure_future(self._control(pki)))
 
     async def _control(self, pki: Pki) -> None:
