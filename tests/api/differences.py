@@ -32,6 +32,11 @@ DIFFERENCES: dict[str, Difference] = {
         embedded="The same message, with code 400 and reason BadRequest.",
         why="Bad input is the caller's fault, and no caller may be told to blame the server for it.",
     ),
+    "patches-that-do-not-fit": Difference(
+        real="An apply or a strategic patch that does not fit its type is answered with code 500 and no reason.",
+        embedded="The same message, with code 400 and reason BadRequest.",
+        why="Bad input is the caller's fault, and no caller may be told to blame the server for it.",
+    ),
     "service-addresses": Difference(
         real="An address or node port of a Service that another has is refused.",
         embedded="Services get random addresses and ports from the same ranges, and may ask for any.",

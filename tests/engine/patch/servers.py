@@ -44,6 +44,13 @@ PATCHES = {
 }
 
 
+def blamed_on_caller(code: int, status: dict[str, Any]) -> Answer:
+    """A patch that does not fit is a 500 without a reason on the real server, and a bad request here, in its words."""
+    if code == 500 and not status.get("reason"):
+        return 400, {**status, "code": 400, "reason": "BadRequest"}
+    return code, status
+
+
 class RealServer:
     def __init__(self, kubeconfig: Path) -> None:
         config = yaml.safe_load(kubeconfig.read_text())
@@ -62,7 +69,7 @@ class RealServer:
         except urllib.error.HTTPError as error:
             with error:
                 text = error.read()
-                return error.code, json.loads(text) if text.startswith(b"{") else {}
+                return blamed_on_caller(error.code, json.loads(text) if text.startswith(b"{") else {})
 
     def write(self, request: Request, path: str, name: str) -> Answer:
         query = f"?fieldManager={request.manager}" + ("&force=true" if request.force else "")

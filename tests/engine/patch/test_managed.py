@@ -246,7 +246,7 @@ def test_a_configuration_that_does_not_fit_names_object_and_field() -> None:
         "failed to create typed patch object (ns/w; patch.test/v1, Kind=Widget): "
         ".spec.foo: field not declared in schema"
     )
-    assert (raised.value.code, raised.value.reason) == (500, "")
+    assert (raised.value.code, raised.value.reason) == (400, "BadRequest")
 
 
 def test_what_is_nested_too_deep_is_refused_and_owned_by_nobody() -> None:

@@ -98,10 +98,10 @@ def test_nulls_delete_what_is_there_and_vanish_where_nothing_is() -> None:
 @pytest.mark.parametrize(
     ("patch", "code", "message"),
     [
-        ({"items": [{"value": "x"}]}, 500, "map: map[value:x] does not contain declared merge key: name"),
-        ({"items": ["x"]}, 500, "list element types are not identical: [[map[name:a]] [x]]"),
-        ({"labels": {"$patch": "x"}}, 500, "unknown patch type: x in map: map[$patch:x]"),
-        ({"$setElementOrder/": [1]}, 500, 'unable to find api field ""'),
+        ({"items": [{"value": "x"}]}, 400, "map: map[value:x] does not contain declared merge key: name"),
+        ({"items": ["x"]}, 400, "list element types are not identical: [[map[name:a]] [x]]"),
+        ({"labels": {"$patch": "x"}}, 400, "unknown patch type: x in map: map[$patch:x]"),
+        ({"$setElementOrder/": [1]}, 400, 'unable to find api field ""'),
         ({"$setElementOrder": [1]}, 400, "invalid patch format of setElementOrder list"),
         ({"$deleteFromPrimitiveList": [1]}, 400, "invalid patch format of primitive list"),
         ({"one": {"$retainKeys": [], "name": "x"}}, 400, "invalid patch format of retainKeys"),

@@ -146,11 +146,11 @@ class Application:
         return [conflict for conflict in conflicts if not contains(allowed, conflict.path)]
 
     def _misfit(self, which: str, obj: Object, error: TypedError) -> StatusError:
-        """An error of no known kind in the real server, which answers 500 without a reason."""
+        """The real server's words; it answers 500 without a reason, but bad input is the caller's fault."""
         metadata = obj.get("metadata")
         metadata = metadata if isinstance(metadata, dict) else {}
         named = f"{metadata.get('namespace') or ''}/{metadata.get('name') or ''}; {describe_kind(obj)}"
-        return StatusError(f"failed to create typed {which} object ({named}): {error}", code=500, reason="")
+        return BadRequest(f"failed to create typed {which} object ({named}): {error}")
 
 
 def without_managed_fields(obj: Object) -> Object:

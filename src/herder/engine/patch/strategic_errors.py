@@ -26,8 +26,9 @@ class StrategicPatchError(StatusError):
 
 
 def failed(why: str) -> StrategicPatchError:
-    """What the real server lets through as an error of no known kind: 500 without a reason, but the words are kept."""
-    return StrategicPatchError(why, code=500, reason="")
+    """What the real server lets through as an error of no known kind, with code 500. The words are kept, the blame not:
+    bad input is the caller's fault."""
+    return StrategicPatchError(why)
 
 
 def go_kind(value: Any) -> str:
