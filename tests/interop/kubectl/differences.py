@@ -45,6 +45,11 @@ DIFFERENCES = (
         "nothing watches over nodes here, so none starts as not ready: its taint would stay for ever",
     ),
     Difference(
+        r"apply .*--server-side|patch ",
+        r"(?<=Error from server)( \(BadRequest\))?(?=: (failed to create typed|map: map|unknown patch type))",
+        "a patch that does not fit its type is a bad request here; the real server takes the blame with a 500",
+    ),
+    Difference(
         r"patch .*--type=json",
         r"(?<=The request is invalid: ).*",
         "a JSON patch that cannot be applied is refused with the same code and reason, but told which operation failed",
