@@ -67,6 +67,20 @@ def test_logs_are_json_where_nobody_watches(server: Embedded) -> None:
     assert all({"time", "level", "event"} <= set(json.loads(line)) for line in lines)
 
 
+async def test_a_server_with_a_node_loads_no_http_client_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be a seventh of the memory of an idle server, for what only webhooks and readers of logs need."""
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+    with Embedded(tmp_path) as server:
+        api = Api(kubeconfig.load(server.kubeconfig))
+        await api.until(api.cluster("nodes", "herder-runner"), lambda answer: answer.status == 200)
+        await api.close()
+        loaded = {line.rpartition("|")[2].strip() for line in server.log().splitlines() if "import time:" in line}
+    assert "herder.engine.runner.kubelet" in loaded
+    assert "aiohttp" not in loaded
+
+
 # --- settings and metrics ------------------------------------------------------------------------------------------
 
 

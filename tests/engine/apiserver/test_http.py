@@ -15,9 +15,10 @@ import aiohttp
 import pytest
 import yaml
 
-from herder.engine.apiserver.http import HttpFront
+from herder.engine.apiserver.limits import BODY_BYTES
 from herder.engine.apiserver.pki import Pki
 from herder.engine.apiserver.server import ApiServer, assemble
+from herder.engine.front.http import HttpFront
 from tests.support.peers import peer
 
 
@@ -55,7 +56,7 @@ async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
     directory = tmp_path_factory.mktemp("served")
     pki = Pki.load_or_create(None, now=datetime.now(UTC))
     server = await assemble(directory / "data", clock=lambda: datetime.now(UTC), entropy=os.urandom, pki=pki)
-    front = HttpFront(server)
+    front = HttpFront(server, clock=lambda: datetime.now(UTC), body_bytes=BODY_BYTES)
     _, port = await front.listen("127.0.0.1", 0, pki.server_context())
     url = f"https://127.0.0.1:{port}"
     kubeconfig = directory / "kubeconfig"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Callable
@@ -13,11 +14,13 @@ from typing import Any
 import aiohttp
 import pytest
 
+from herder.engine.client.wire import Query
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import GroupVersionResource, Object
 from herder.engine.runner import runner as runner_module
 from herder.engine.runner.binding import asks_for
 from herder.engine.runner.isolation import NONE, HostUser
+from herder.engine.runner.kubelet import options_from
 from herder.engine.runner.node import node_labels
 from herder.engine.runner.placing import Links
 from herder.engine.runner.runner import Runner, RunnerError
@@ -82,6 +85,43 @@ async def test_only_those_who_may_use_the_node_read_its_logs(server: Served, tmp
                 assert answer.status == status
         async with session.get(f"https://127.0.0.1:{port}/exec/default/x/y", ssl=trusted) as answer:
             assert answer.status == 404
+
+
+async def test_a_log_is_let_go_of_when_its_reader_goes(server: Served, tmp_path: Path) -> None:
+    def held() -> bool:
+        links = Path("/proc/self/fd").iterdir()
+        return any(os.path.realpath(link).startswith(str(tmp_path / "work" / "pods")) for link in links)
+
+    async with running(server, tmp_path / "work"), aiohttp.ClientSession() as session:
+        await server.client.create(JOBS, job("talks", "echo first; sleep 60"), namespace="default")
+        await until(server, JOBS, "talks", lambda obj: obj["status"].get("ready"))
+        (pod,) = (await server.client.list(PODS, namespace="default")).items
+        node = await server.client.get(NODES, "herder-runner")
+        port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+        url = f"https://127.0.0.1:{port}/containerLogs/default/{pod['metadata']['name']}/main?follow=true"
+        answer = await session.get(url, ssl=client_context(server, "api-server", ("system:masters",)))
+        assert await answer.content.readline() == b"first\n"
+        assert held()
+        answer.close()
+        async with asyncio.timeout(10):
+            while held():
+                await asyncio.sleep(0.01)
+        await server.client.delete(JOBS, "talks", namespace="default")
+        await server.client.delete(PODS, pod["metadata"]["name"], namespace="default", grace_seconds=1)
+        async with asyncio.timeout(30):
+            while (await server.client.list(PODS, namespace="default")).items:
+                await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("text", ["sinceSeconds=99999999999", "sinceSeconds=99999999999999999999"])
+def test_logs_since_before_all_calendars_are_whole(text: str) -> None:
+    assert options_from(Query.parse(text), wall_clock()).since is None
+
+
+@pytest.mark.parametrize("text", ["tailLines=", "tailLines=-1", "limitBytes=%C2%B2", "sinceTime=yesterday"])
+def test_log_options_that_mean_nothing_are_refused_by_name(text: str) -> None:
+    with pytest.raises(ValueError, match=text.partition("=")[0]):
+        options_from(Query.parse(text), wall_clock())
 
 
 async def test_a_work_directory_has_one_runner(server: Served, tmp_path: Path) -> None:

@@ -11,21 +11,24 @@ import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-from aiohttp import web
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from herder.engine.client.client import Client
+from herder.engine.client.wire import Query, Request, Response
+from herder.engine.front.http import HttpFront
 from herder.engine.meta.errors import StatusError
 from herder.engine.runner import logs
 from herder.engine.runner.kinds import ACCESS_REVIEWS, Clock, parse_time
 from herder.engine.runner.pods import Pod
 
 _PERMITTED_FOR = 10.0  # seconds that an answer about a caller is remembered
+_GRACE_SECONDS = 0.5  # who follows a log has no end to wait for
+_TEXT = {"content-type": "text/plain"}
+_TRUE = frozenset({"true", "1"})
 
 
 class Kubelet:
@@ -38,60 +41,46 @@ class Kubelet:
         self._clock = clock
         self._find = find
         self._permitted: dict[tuple[str, ...], datetime] = {}
-        self._runner = web.ServerRunner(web.Server(self._answer, access_log=None), shutdown_timeout=0.5)
+        self._front = HttpFront(self, clock=clock, body_bytes=0)
 
     async def listen(self, host: str, port: int) -> int:
         """The port that was taken."""
-        await self._runner.setup()
-        context = serving_context(self._node, host, self._client_ca, self._clock())
-        await web.TCPSite(self._runner, host, port, ssl_context=context).start()
-        return int(self._runner.addresses[0][1])
+        context = serving_context(self._node, self._client_ca, self._clock())
+        _, taken = await self._front.listen(host, port, context)
+        return taken
 
     async def stop(self) -> None:
-        await self._runner.cleanup()
+        await self._front.stop(_GRACE_SECONDS)
 
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def handle(self, request: Request) -> Response:
         if request.path == "/healthz":
-            return web.Response(text="ok")
+            return _said(200, "ok")
         if not await self._allowed(request):
-            return web.Response(status=403, text="Forbidden\n")
+            return _said(403, "Forbidden\n")
         match request.path.split("/"):
             case ["", "containerLogs", namespace, pod, container] if request.method == "GET":
-                return await self._logs(request, namespace, pod, container)
-        return web.Response(status=404, text="404 page not found\n")
+                return self._logs(request.query, namespace, pod, container)
+        return _said(404, "404 page not found\n")
 
-    async def _logs(self, request: web.BaseRequest, namespace: str, name: str, container: str) -> web.StreamResponse:
+    def _logs(self, query: Query, namespace: str, name: str, container: str) -> Response:
         pod = self._find(namespace, name)
         if pod is None:
-            return web.Response(status=404, text=f'pod "{name}" does not exist\n')
+            return _said(404, f'pod "{name}" does not exist\n')
         try:
-            options = options_from(request.query, self._clock())
+            options = options_from(query, self._clock())
         except ValueError as error:
-            return web.Response(status=400, text=f"{error}\n")
-        previous = request.query.get("previous") in {"true", "1"}
+            return _said(400, f"{error}\n")
+        previous = query.get("previous") in _TRUE
         path = pod.log_of(container, previous=previous)
         if path is None:
-            return web.Response(status=400, text=_why_none(pod, name, container, previous))
-        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
-        response.enable_chunked_encoding()
-        await response.prepare(request)
-        try:
-            async for chunk in logs.read(path, options, ended=lambda: previous or pod.ended(container)):
-                await response.write(chunk)
-            await response.write_eof()
-        except ConnectionError:
-            pass  # the reader had enough
-        return response
+            return _said(400, _why_none(pod, name, container, previous))
+        stream = logs.read(path, options, ended=lambda: previous or pod.ended(container))
+        return Response(headers=dict(_TEXT), stream=stream)
 
-    async def _allowed(self, request: web.BaseRequest) -> bool:
-        transport = request.transport
-        tls: Any = transport.get_extra_info("ssl_object") if transport is not None else None
-        certificate = tls.getpeercert() if tls is not None else None
-        if not certificate:
+    async def _allowed(self, request: Request) -> bool:
+        user, groups = _caller(request.client_certificate)
+        if not user:
             return False
-        subject = [pair for part in certificate.get("subject", ()) for pair in part]
-        user = next((value for key, value in subject if key == "commonName"), "")
-        groups = [value for key, value in subject if key == "organizationName"]
         caller = (user, *sorted(groups))
         now = self._clock()
         if (until := self._permitted.get(caller)) is not None and until > now:
@@ -116,6 +105,23 @@ class Kubelet:
         return True
 
 
+def _caller(certificate: bytes | None) -> tuple[str, list[str]]:
+    """Name and groups, as API servers read them from a certificate; no name for one that says none."""
+    if certificate is None:
+        return "", []
+    try:
+        subject = x509.load_der_x509_certificate(certificate).subject
+    except ValueError:
+        return "", []
+    names = [str(item.value) for item in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    groups = [str(item.value) for item in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
+    return names[-1] if names else "", groups
+
+
+def _said(status: int, text: str) -> Response:
+    return Response(status, dict(_TEXT), text.encode())
+
+
 def _why_none(pod: Pod, name: str, container: str, previous: bool) -> str:
     if previous:
         return f'previous terminated container "{container}" in pod "{name}" not found\n'
@@ -125,33 +131,36 @@ def _why_none(pod: Pod, name: str, container: str, previous: bool) -> str:
     return f'container "{container}" in pod "{name}" is not available\n'
 
 
-def options_from(query: Any, now: datetime) -> logs.LogOptions:
+def options_from(query: Query, now: datetime) -> logs.LogOptions:
     def number(name: str) -> int | None:
-        text = query.get(name)
-        if text is None:
+        if name not in query:
             return None
-        if not text.isdigit():
+        text = query.get(name)
+        if not (text.isascii() and text.isdigit()):
             raise ValueError(f"{name}: must be a number, not {text!r}")
         return int(text)
 
     since = None
     if (seconds := number("sinceSeconds")) is not None:
-        since = (now - timedelta(seconds=seconds)).astimezone(UTC)
-    elif query.get("sinceTime"):
         try:
-            since = parse_time(query["sinceTime"]).astimezone(UTC)
-        except ValueError as error:
+            since = (now - timedelta(seconds=seconds)).astimezone(UTC)
+        except OverflowError:
+            since = None  # before all calendars, hence everything
+    elif text := query.get("sinceTime"):
+        try:
+            since = parse_time(text).astimezone(UTC)
+        except (ValueError, OverflowError) as error:
             raise ValueError(f"sinceTime: {error}") from error
     return logs.LogOptions(
-        follow=query.get("follow") in {"true", "1"},
-        timestamps=query.get("timestamps") in {"true", "1"},
+        follow=query.get("follow") in _TRUE,
+        timestamps=query.get("timestamps") in _TRUE,
         tail_lines=number("tailLines"),
         since=since,
         limit_bytes=number("limitBytes"),
     )
 
 
-def serving_context(node: str, host: str, client_ca: bytes, now: datetime) -> ssl.SSLContext:
+def serving_context(node: str, client_ca: bytes, now: datetime) -> ssl.SSLContext:
     """TLS with a certificate of our own making, as kubelets serve: API servers do not check it unless told a CA."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

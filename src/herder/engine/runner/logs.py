@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -32,17 +33,18 @@ class Line:
 async def read(path: Path, options: LogOptions, *, ended: Callable[[], bool]) -> AsyncIterator[bytes]:
     """Chunks of text; when following, until the container has ended and all it said is sent."""
     left = options.limit_bytes
-    async for chunk in _chunks(path, options, ended):
-        if left is not None:
-            chunk = chunk[:left]
-            left -= len(chunk)
-        if chunk:
-            yield chunk
-        if left == 0:
-            return
+    async with aclosing(_chunks(path, options, ended)) as chunks:
+        async for chunk in chunks:
+            if left is not None:
+                chunk = chunk[:left]
+                left -= len(chunk)
+            if chunk:
+                yield chunk
+            if left == 0:
+                return
 
 
-async def _chunks(path: Path, options: LogOptions, ended: Callable[[], bool]) -> AsyncIterator[bytes]:
+async def _chunks(path: Path, options: LogOptions, ended: Callable[[], bool]) -> AsyncGenerator[bytes, None]:
     current = _Growing(path)
     try:
         # Tens of megabytes, perhaps: not on the loop that also serves and renews leases.

@@ -9,7 +9,7 @@ import zlib
 
 import pytest
 
-from tests.engine.apiserver.front.sockets import Fronted
+from tests.engine.front.sockets import Fronted
 
 HOST = b"Host: x\r\n"
 

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from herder.engine.apiserver.http import HttpFront
 from herder.engine.client.wire import Request, Response
+from herder.engine.front.http import HttpFront
 from tests.engine.apiserver.api import ADMIN, Api, config_map, start
-from tests.engine.apiserver.front.sockets import PATIENCE, Fronted, Raw, Told
+from tests.engine.front.sockets import PATIENCE, Fronted, Raw, Told
 
 PATH = "/api/v1/namespaces/default/configmaps"
 
@@ -35,7 +35,7 @@ class Served:
 @pytest.fixture
 async def served() -> AsyncIterator[Served]:
     server, clock = await start()
-    told = Told(server)
+    told = Told()
 
     async def as_admin(request: Request) -> Response:
         request.user = ADMIN

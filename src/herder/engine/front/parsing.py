@@ -1,7 +1,7 @@
 """Bytes into requests. Limits are kept while reading, so that nothing too large is ever held.
 
-The parser knows the common methods only. Any other word is a method too, which the API server refuses in its own
-words; so it is taken out of the request line before parsing and put back after.
+The parser knows the common methods only. Any other word is a method too, which the handler refuses in its own words;
+so it is taken out of the request line before parsing and put back after.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from typing import Any
 import msgspec
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
-from herder.engine.apiserver.front.limits import HEAD_BYTES, HEADERS, TARGET_BYTES
-from herder.engine.apiserver.front.targets import read_target
-from herder.engine.apiserver.limits import BODY_BYTES
 from herder.engine.client.wire import Query
+from herder.engine.front.limits import HEAD_BYTES, HEADERS, TARGET_BYTES
+from herder.engine.front.targets import read_target
 from herder.engine.meta.errors import BadRequest, RequestEntityTooLarge, StatusError
 
 _METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS"})
@@ -60,10 +59,16 @@ class RequestParser:
     """Fed with bytes; hands out requests in order, and says when a client waits for leave to send its body."""
 
     def __init__(
-        self, completed: Callable[[Parsed], None], expects: Callable[[], None], *, holds_upgrades: bool
+        self,
+        completed: Callable[[Parsed], None],
+        expects: Callable[[], None],
+        *,
+        body_bytes: int,
+        holds_upgrades: bool,
     ) -> None:
         self._completed = completed
         self._expects = expects
+        self._body_limit = body_bytes
         self._holds_upgrades = holds_upgrades
         self._undecided = False
         self._parser: Any = HttpRequestParser(self)
@@ -186,8 +191,8 @@ class RequestParser:
             self._refuse(BadRequest("missing required Host header"))
         elif headers.get("transfer-encoding", "chunked").lower() != "chunked":
             self._refuse(StatusError("unsupported transfer encoding", code=501, reason="NotImplemented"))
-        elif int(headers.get("content-length", 0)) > BODY_BYTES:
-            self._refuse(_too_large())
+        elif int(headers.get("content-length", 0)) > self._body_limit:
+            self._refuse(_too_large(self._body_limit))
         elif "expect" in headers:
             if headers["expect"].lower() == "100-continue":
                 self._expects()
@@ -196,9 +201,9 @@ class RequestParser:
 
     def on_body(self, piece: bytes) -> None:
         self._body_size += len(piece)
-        if self._body_size > BODY_BYTES:
+        if self._body_size > self._body_limit:
             self._body.clear()
-            self._refuse(_too_large())
+            self._refuse(_too_large(self._body_limit))
         elif not self._over:
             self._body.append(piece)
 
@@ -211,7 +216,7 @@ class RequestParser:
             body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
             encoding = self._headers.get("content-encoding")
             if encoding is not None and body:
-                body = _inflated(body, encoding.lower())
+                body = _inflated(body, encoding.lower(), self._body_limit)
         except StatusError as error:
             self._refuse(error)
             return
@@ -240,21 +245,21 @@ def _head_too_large() -> StatusError:
     return StatusError("Request Header Fields Too Large", code=431, reason="RequestHeaderFieldsTooLarge")
 
 
-def _too_large() -> RequestEntityTooLarge:
-    return RequestEntityTooLarge(f"Request entity too large: limit is {BODY_BYTES}")
+def _too_large(limit: int) -> RequestEntityTooLarge:
+    return RequestEntityTooLarge(f"Request entity too large: limit is {limit}")
 
 
-def _inflated(body: bytes, encoding: str) -> bytes:
+def _inflated(body: bytes, encoding: str, limit: int) -> bytes:
     """The body as it was before compression, never more than the limit of it."""
     if encoding not in ("gzip", "deflate"):
         return body
     inflate = zlib.decompressobj(_GZIP_OR_ZLIB)
     try:
-        plain = inflate.decompress(body, BODY_BYTES + 1)
+        plain = inflate.decompress(body, limit + 1)
     except zlib.error as error:
         raise BadRequest(f"the body of the request could not be read: {error}") from None
-    if len(plain) > BODY_BYTES:
-        raise _too_large()
+    if len(plain) > limit:
+        raise _too_large(limit)
     if not inflate.eof:
         raise BadRequest("the body of the request could not be read: it ends too early")
     return plain

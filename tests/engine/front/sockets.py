@@ -6,22 +6,23 @@ import asyncio
 import socket
 import struct
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Any
 
-from herder.engine.apiserver.http import HttpFront
-from herder.engine.apiserver.pipeline import ApiServer
 from herder.engine.client.wire import Request, Response
+from herder.engine.front.http import HttpFront
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 PATIENCE = 10
+BODY_BYTES = 3 << 20
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 class Told:
-    """Stands where the API server does; answers with what was asked, unless told otherwise."""
+    """Stands where an API server may; answers with what was asked, unless told otherwise."""
 
-    def __init__(self, server: ApiServer) -> None:
-        self.parts = server.parts
+    def __init__(self) -> None:
         self.requests: list[Request] = []
         self.handler: Handler = self.echo
 
@@ -43,7 +44,7 @@ class Fronted:
 
     @classmethod
     async def listen(cls, told: Told, upgrade: Any = None) -> Fronted:
-        front = HttpFront(told, upgrade=upgrade)  # type: ignore[arg-type]
+        front = HttpFront(told, clock=lambda: NOW, body_bytes=BODY_BYTES, upgrade=upgrade)
         _, port = await front.listen("127.0.0.1", 0, None)
         return cls(told, front, port)
 

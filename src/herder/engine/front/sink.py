@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from herder.engine.apiserver.front import writing
+from herder.engine.front import writing
 
 if TYPE_CHECKING:
-    from herder.engine.apiserver.front.connection import Connection
+    from herder.engine.front.connection import Connection
 
 
 class ConnectionSink:

@@ -12,15 +12,16 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from herder.engine.apiserver.front import limits, writing
-from herder.engine.apiserver.front.parsing import Parsed, RequestParser
-from herder.engine.apiserver.front.sink import ConnectionSink
-from herder.engine.apiserver.stored import encode
+import msgspec
+
 from herder.engine.client.wire import Pushed, Request, Response
+from herder.engine.front import limits, writing
+from herder.engine.front.parsing import Parsed, RequestParser
+from herder.engine.front.sink import ConnectionSink
 from herder.engine.meta.errors import StatusError
 
 if TYPE_CHECKING:
-    from herder.engine.apiserver.front.takeover import Takeover
+    from herder.engine.front.takeover import Takeover
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ Upgrade = Callable[["Takeover", Request], Awaitable[bool]]
 class Front(Protocol):
     """What connections share."""
 
+    body_bytes: int
     upgrade: Upgrade | None
     dates: writing.Dates
     buffer: memoryview
@@ -49,7 +51,12 @@ class Connection(asyncio.BufferedProtocol):
         self._front = front
         self._loop = loop
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
-        self._parser = RequestParser(self._received, self._asked_to_continue, holds_upgrades=front.upgrade is not None)
+        self._parser = RequestParser(
+            self._received,
+            self._asked_to_continue,
+            body_bytes=front.body_bytes,
+            holds_upgrades=front.upgrade is not None,
+        )
         self._waiting: deque[Parsed] = deque()
         self._task: asyncio.Task[None] | None = None
         self._remote = ""
@@ -205,7 +212,7 @@ class Connection(asyncio.BufferedProtocol):
         self._next()
 
     async def _taken_over(self, request: Request) -> bool:
-        from herder.engine.apiserver.front.takeover import Takeover
+        from herder.engine.front.takeover import Takeover
 
         assert self._front.upgrade is not None
         takeover = Takeover(self._transport, self._parser.end, self._leave)
@@ -222,7 +229,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refuse(self, error: StatusError) -> None:
         """What cannot be understood ends the connection, but not before the client had time to read why."""
-        body = encode(error.to_status()) + b"\n"
+        body = msgspec.json.encode(error.to_status()) + b"\n"
         response = Response(error.code, {"content-type": "application/json"})
         self._transport.write(self._head(response, keep_alive=False, length=len(body)) + body)
         self._closing = True

@@ -1,19 +1,20 @@
-"""The HTTPS front: listens, and serves one ApiServer over HTTP/1.1 with optional client certificates.
+"""The HTTPS front: listens, and lets one handler answer over HTTP/1.1. Who may connect is up to the TLS context.
 
-Bodies are bounded before they are read, streams are written as they come, and a stop ends watches first, so that
-connections close by themselves.
+Bodies are bounded before they are read, and streams are written as they come.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
+from datetime import datetime
+from typing import Protocol
 
-from herder.engine.apiserver.front import limits
-from herder.engine.apiserver.front.connection import Connection, Upgrade
-from herder.engine.apiserver.front.writing import Dates
-from herder.engine.apiserver.pipeline import ApiServer
 from herder.engine.client.wire import Request, Response
+from herder.engine.front import limits
+from herder.engine.front.connection import Connection, Upgrade
+from herder.engine.front.writing import Dates
 
 _GRACE_SECONDS = 5.0
 _BUFFER_BYTES = 256 << 10
@@ -21,11 +22,21 @@ _HANDSHAKE_SECONDS = 30.0
 _SHUTDOWN_SECONDS = 5.0
 
 
-class HttpFront:
-    """Serves one ApiServer on one address."""
+class Handler(Protocol):
+    """What answers requests. It turns its own errors into responses; a client that goes cancels it."""
 
-    def __init__(self, server: ApiServer, *, upgrade: Upgrade | None = None) -> None:
-        self._server = server
+    async def handle(self, request: Request) -> Response: ...
+
+
+class HttpFront:
+    """Serves one handler on one address."""
+
+    def __init__(
+        self, handler: Handler, *, clock: Callable[[], datetime], body_bytes: int, upgrade: Upgrade | None = None
+    ) -> None:
+        self._handler = handler
+        self._clock = clock
+        self.body_bytes = body_bytes
         self.upgrade = upgrade
         self.buffer = memoryview(bytearray(_BUFFER_BYTES))
         self.connections: set[Connection] = set()
@@ -37,7 +48,7 @@ class HttpFront:
 
     async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> tuple[str, int]:
         loop = asyncio.get_running_loop()
-        self.dates = Dates(self._server.parts.clock, loop.time)
+        self.dates = Dates(self._clock, loop.time)
         self._listening = await loop.create_server(
             lambda: Connection(self, loop),
             host,
@@ -52,8 +63,8 @@ class HttpFront:
         address = self._listening.sockets[0].getsockname()
         return str(address[0]), int(address[1])
 
-    async def stop(self) -> None:
-        """Stop accepting; let requests finish for a while. The API server's own stop ends the watches."""
+    async def stop(self, grace: float = _GRACE_SECONDS) -> None:
+        """Stop accepting; let requests finish for so many seconds. Endless streams are the handler's to end."""
         self.stopping = True
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -63,12 +74,12 @@ class HttpFront:
             connection.wind_down()
         if self.connections:
             self._empty = asyncio.get_running_loop().create_future()
-            await asyncio.wait([self._empty], timeout=_GRACE_SECONDS)
+            await asyncio.wait([self._empty], timeout=grace)
         for connection in list(self.connections):
             connection.abort()
 
     async def handle(self, request: Request) -> Response:
-        return await self._server.handle(request)
+        return await self._handler.handle(request)
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)

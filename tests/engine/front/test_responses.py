@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from herder.engine.apiserver.front import limits
-from herder.engine.apiserver.front.takeover import Takeover
 from herder.engine.client.wire import Request, Response
-from tests.engine.apiserver.front.sockets import PATIENCE, Fronted
+from herder.engine.front import limits
+from herder.engine.front.takeover import Takeover
+from tests.engine.front.sockets import PATIENCE, Fronted
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
