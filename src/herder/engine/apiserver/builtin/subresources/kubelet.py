@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from herder.engine.apiserver.calls import SubresourceRequest
 from herder.engine.client.wire import Query, Response
-from herder.engine.meta.errors import BadRequest, InternalError, invalid, invalid_value
+from herder.engine.meta.errors import BadRequest, InternalError, StatusError, invalid, invalid_value
 from herder.engine.meta.kinds import GroupKind, GroupResource, Object
 
 if TYPE_CHECKING:
@@ -100,7 +100,8 @@ def _kubelet_url(name: str, call: SubresourceRequest) -> str:
     addresses = {item.get("type"): item.get("address", "") for item in reversed(status.get("addresses") or [])}
     host = next((addresses[kind] for kind in _ADDRESS_TYPES if addresses.get(kind)), "")
     if not host:
-        raise InternalError(f"no preferred addresses found; known addresses: {list(addresses.values())}")
+        known = list(addresses.values())
+        raise StatusError(f"no preferred addresses found; known addresses: {known}", code=500, reason="")
     port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port") or 10250
     return f"https://{_bracketed(host)}:{port}"
 
