@@ -97,7 +97,7 @@ _CONFIG = GroupVersionKind("", "v1", "ConfigMap")
         (
             b"{}",
             "the object provided is unrecognized (must be of type ConfigMap): provided data does not appear to be a "
-            "protobuf message, expected prefix [107 56 115 0] ({})",
+            "protobuf message, expected prefix [107 56 115 0] (7b7d)",
         ),
         (
             protobuf.MAGIC + b"\x12\xff\xff\xff\xff\x0f",
