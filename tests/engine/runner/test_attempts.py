@@ -143,13 +143,16 @@ async def test_without_a_pid_namespace_leftovers_end_too(place: Path) -> None:
 async def test_one_that_ignores_the_polite_signal_is_killed(place: Path) -> None:
     isolation = await detect(place, HostUser.named())
     told = container_config(
-        ["sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"],
+        ["sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 0.05; done"],
         ENVIRONMENT,
         isolation=isolation,
         user=HostUser.named(),
     )
     attempt = await Attempt.start(place / "c", told)
     assert await attempt.started()
+    async with asyncio.timeout(20):
+        while "deaf" not in attempt.log.read_text():
+            await asyncio.sleep(0.02)
     attempt.terminate()
     await asyncio.sleep(0.2)
     assert attempt.alive()
