@@ -186,6 +186,7 @@ async def test_a_backup_of_a_running_server_is_restored_and_revisions_never_go_b
         assert {"before"} == {item["metadata"]["name"] for item in listed["items"]} - {"kube-root-ca.crt"}
         last = int(after["metadata"]["resourceVersion"])
         assert int(listed["metadata"]["resourceVersion"]) > last
+        assert all(int(item["metadata"]["resourceVersion"]) > last for item in listed["items"])
         assert (await api.read(api.at("secrets", "s")))["data"] == {"x": "aGlkZGVu"}
         async with api.watch(f"{api.at('configmaps')}?resourceVersion={last}") as events:
             event = await events.next()

@@ -12,7 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from herder.engine.store import Cipher, Compacted, RevisionConflict, Store, StoreError, StoreLocked, restore
+from herder.engine.store import (
+    Cipher,
+    Compacted,
+    Encode,
+    Record,
+    RevisionConflict,
+    Store,
+    StoreError,
+    StoreLocked,
+    restore,
+)
 from herder.engine.store.directory import BEFORE_RESTORE, FASTEST_PER_SECOND, LEAST_JUMP, RESTORED
 
 from .conftest import Opener, delete, fill, key, put, values
@@ -137,6 +147,28 @@ async def test_a_backup_copied_into_place_by_hand_is_as_safe(opener: Opener, tmp
     shutil.copy(tmp_path / "backup", opener.path / "store.db")
     again = opener()
     assert again.revision == again.compacted > LEAST_JUMP
+
+
+async def test_restored_objects_are_written_again_once_with_revisions_that_nobody_has_seen(
+    opener: Opener, tmp_path: Path
+) -> None:
+    store = opener()
+    await fill(store, "ab")
+    await store.backup(tmp_path / "backup")
+    await store.write(put("a"))
+    last = store.revision
+    await store.close()
+    restore(tmp_path / "backup", opener.path)
+    again = opener()
+
+    def same_value(record: Record) -> Encode:
+        return lambda revision: record.value
+
+    assert await again.renew(same_value) == 2
+    assert all(record.revision > last for record in again.all())
+    assert await again.renew(same_value) == 0
+    await again.close()
+    assert await opener().renew(same_value) == 0
 
 
 async def test_backup_and_restore_of_a_restored_store(opener: Opener, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from herder.engine.apiserver.pipeline import ApiServer, Background
 from herder.engine.apiserver.pki import Pki
 from herder.engine.apiserver.resources import Registry, Resource
 from herder.engine.apiserver.scope import Parts
-from herder.engine.apiserver.stored import encode
+from herder.engine.apiserver.stored import decode, encode, encoder
 from herder.engine.client.wire import Request, Response, User
 from herder.engine.meta.kinds import GroupResource
 from herder.engine.store import Cipher, Store
@@ -62,6 +62,7 @@ async def assemble(
     """
     entropy = Pool(entropy)
     store = _open_store(data_dir, clock, inline)
+    await store.renew(lambda record: encoder(decode(record)))
     await bootstrap_policy.reconcile(store, now=clock(), entropy=entropy)
     await bootstrap_objects(store, now=clock(), entropy=entropy)
     await write_system_priority_classes(store, now=clock(), entropy=entropy)

@@ -15,12 +15,14 @@ from herder.engine.store.directory import RESERVE, Directory, where_to_start
 from herder.engine.store.errors import Compacted, FutureRevision, RevisionConflict, StoreFailed
 from herder.engine.store.history import History
 from herder.engine.store.hub import BACKLOG, Hub, Watch, matches
-from herder.engine.store.records import Change, Delete, Event, Key, Record
+from herder.engine.store.records import Change, Delete, Encode, Event, Key, Put, Record
 from herder.engine.store.reseal import Reseal
 from herder.engine.store.table import Table, page, path_of
 from herder.engine.store.writer import Chore, InlineWriter, ThreadWriter, Write, Writer
 
 Records = list[Record]
+
+RENEWED_AT_ONCE = 500
 
 SNAPSHOTS = 16
 """Past lists kept in memory, so that paging through one does not read the disk for each page."""
@@ -41,6 +43,7 @@ class Store:
         self._load()
 
         self._compacted = int(database.state("compacted") or 0)
+        self._restored = int(database.state("restored") or 0)
         self._hub = Hub(database.last()[0])
         self._assigned = self._hub.revision
         self._latest: dict[Key, Event] = {}
@@ -294,6 +297,18 @@ class Store:
             await self.compact(await self._history.revision_at(self._clock() - kept))
             await asyncio.sleep(every)
 
+    async def renew(self, encode: Callable[[Record], Encode]) -> int:
+        """After a restore, write every object again, so that its revision too is one that nobody has seen before.
+
+        A client that compares an object's revision with the last it saw (agents do) would else call it too old for
+        ever. Done once; interrupted, it goes on at the next call. Answers how many were written.
+        """
+        stale = [record for record in self._records.values() if record.revision <= self._restored]
+        for start in range(0, len(stale), RENEWED_AT_ONCE):
+            batch = stale[start : start + RENEWED_AT_ONCE]
+            await self.write(*(Put(record.key, encode(record), record.revision) for record in batch))
+        return len(stale)
+
     async def backup(self, path: Path) -> int:
         """Copy everything as of one moment to a new file while the store goes on; returns the copy's revision.
 
@@ -323,7 +338,8 @@ def _go_on(database: Database, directory: Directory, now: float) -> None:
     idle = now - max(written, backup_at or 0)
     start = where_to_start(directory, database=revision, backup=backup_at is not None, idle=idle)
     if start.replaced:
-        database.set_state(revision=start.revision, compacted=start.revision, backup_at=None)
+        went_on_at = {"revision": start.revision, "compacted": start.revision, "restored": start.revision}
+        database.set_state(backup_at=None, **went_on_at)
     elif start.revision != revision:
         database.set_state(revision=start.revision)
     directory.reserve(start.revision + RESERVE)
