@@ -270,7 +270,8 @@ _BASIC: dict[str, Read] = {
 
 
 def _numbers(body: bytes) -> dict[int, int]:
-    return {number: as_integer(wire, value) for number, wire, value in fields_of(body) if wire == VARINT}
+    """Fields 1 and 2 of a message that has no others; what it does not know is passed over."""
+    return {number: as_integer(wire, value) for number, wire, value in fields_of(body) if number in (1, 2)}
 
 
 def _time(body: bytes) -> str | None:
