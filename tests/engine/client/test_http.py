@@ -120,7 +120,13 @@ async def test_a_server_that_is_not_there_is_unavailable() -> None:
 
 async def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "REQUEST_SECONDS", 0.2)
-    silent = await asyncio.start_server(lambda _reader, _writer: asyncio.sleep(3600), "127.0.0.1", 0)
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()  # until the client gives up
+        writer.close()
+        await writer.wait_closed()
+
+    silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     port = silent.sockets[0].getsockname()[1]
     async with client_of(Connection(f"http://127.0.0.1:{port}")) as client:
         with pytest.raises(ServiceUnavailable, match="no answer in time"):
@@ -128,6 +134,7 @@ async def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.Monke
         with pytest.raises(ServiceUnavailable, match="no answer in time"):
             await anext(client.watch(NAMESPACES))
     silent.close()
+    await silent.wait_closed()
 
 
 async def test_a_closed_transport_is_unavailable_not_broken(engine: Engine) -> None:
