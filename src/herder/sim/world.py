@@ -56,7 +56,6 @@ class World:
         self._invariant = invariant
         self._manager_task: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._settled = False
 
     async def __aenter__(self) -> World:
         self.server: ApiServer = await assemble(None, clock=self.now, entropy=self.random.randbytes, inline=True)
@@ -90,7 +89,7 @@ class World:
     def start_manager(self) -> None:
         self._transport = FaultyTransport(
             InProcess(self.server, MANAGER),
-            faults=NONE if self._settled else self._faults,
+            faults=self._faults,
             random=self.random,
             note=self.note,
             crash=self._crash,
@@ -117,11 +116,6 @@ class World:
             dead.cancel()
             self._tasks.append(dead)
         asyncio.get_running_loop().call_later(RESTART_SECONDS, self.start_manager)
-
-    async def calm(self) -> None:
-        """From here on nothing goes wrong any more: what must become true eventually gets its chance."""
-        self._settled = True
-        self._crash()
 
     async def until(self, reached: Callable[[], Awaitable[bool]], *, within: float = 3600.0) -> None:
         """Let virtual time pass until it is so."""

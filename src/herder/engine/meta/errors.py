@@ -193,10 +193,6 @@ def invalid_value(field: str, value: Any, detail: str) -> FieldError:
     return FieldError("FieldValueInvalid", field, _with(f"Invalid value: {show(value)}", detail))
 
 
-def type_invalid(field: str, value: Any, detail: str) -> FieldError:
-    return FieldError("FieldValueTypeInvalid", field, _with(f"Invalid value: {show(value)}", detail))
-
-
 def not_supported(field: str, value: Any, supported: Sequence[Any]) -> FieldError:
     choices = ", ".join(f'"{item}"' if isinstance(item, str) else str(item) for item in supported)
     detail = f"supported values: {choices}" if supported else ""

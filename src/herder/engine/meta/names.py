@@ -11,7 +11,7 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 _QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]\Z")
 _LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?\Z")
 _CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]+\Z")
-_C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
 
 NameCheck = Callable[[str], list[str]]
 
@@ -90,21 +90,15 @@ def config_key(value: str) -> list[str]:
     return problems
 
 
-def c_identifier(value: str) -> list[str]:
-    return _checked(value, None, _C_IDENTIFIER, (
-        "a valid C identifier must start with alphabetic character or '_', followed by a string of alphanumeric "
-        "characters or '_'", ("my_name", "MY_NAME", "MyName"), "[A-Za-z_][A-Za-z0-9_]*"))  # fmt: skip
-
-
 def _checked(
     value: str,
-    limit: int | None,
+    limit: int,
     pattern: re.Pattern[str],
     words: tuple[str, tuple[str, ...], str],
     unit: str = "characters",
 ) -> list[str]:
     problems = []
-    if limit is not None and len(value) > limit:
+    if len(value) > limit:
         problems.append(_max(limit, unit))
     if not pattern.match(value):
         problems.append(_explained(*words))

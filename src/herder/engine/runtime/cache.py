@@ -229,12 +229,6 @@ def _discard(groups: dict[str, dict[Key, None]], group: str, key: Key) -> None:
             del groups[group]
 
 
-def owner_uids(obj: Object) -> list[str]:
-    """Indexer: by the uid of every owner."""
-    references: list[Any] = obj["metadata"].get("ownerReferences") or []
-    return [reference["uid"] for reference in references]
-
-
 def controller_uid(obj: Object) -> list[str]:
     """Indexer: by the uid of the controlling owner."""
     references: list[Any] = obj["metadata"].get("ownerReferences") or []

@@ -139,10 +139,6 @@ class Manager:
     def trigger(self, controller: str, key: Key) -> None:
         self.running[controller].queue.add(key)
 
-    def idle(self) -> bool:
-        """Nothing waits to be decided now (delayed keys may still come)."""
-        return all(len(running.queue) == 0 for running in self.running.values())
-
     def _view(self, key: Key, caches: Mapping[Kind, Cache]) -> View:
         return View(
             key=key,

@@ -77,12 +77,6 @@ def definition(name: str) -> Schema:
     return package(index().packages[name.rpartition(".")[0]]).definitions[name]
 
 
-def struct_id(definition_name: str) -> str:
-    """`io.k8s.api.core.v1.Pod` -> `core.v1.Pod`."""
-    prefix, _, name = definition_name.rpartition(".")
-    return f"{index().packages[prefix]}.{name}"
-
-
 def definition_name(struct: str) -> str:
     """`core.v1.Pod` -> `io.k8s.api.core.v1.Pod`."""
     short, _, name = struct.rpartition(".")
