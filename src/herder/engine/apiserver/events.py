@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from herder.engine.apiserver import tables
 from herder.engine.apiserver.conversion import needs_conversion, to_version
 from herder.engine.apiserver.negotiation import YAML
-from herder.engine.apiserver.rendering import content, partial, stored_content
+from herder.engine.apiserver.rendering import content, one_row_table, partial, stored_content
 from herder.engine.apiserver.scope import Call
 from herder.engine.apiserver.stored import decode, encode, ordered
 from herder.engine.meta.errors import StatusError
@@ -91,17 +90,9 @@ class EventWriter:
         return known
 
     def _transformed(self, obj: Object, *, with_columns: bool) -> Object:
-        call, rendering = self._call, self._call.rendering
+        rendering = self._call.rendering
         if rendering.transform == "Table":
-            return tables.render(
-                call.resource,
-                call.version.name,
-                [obj],
-                now=call.parts.clock(),
-                include_object=rendering.include_object or "Metadata",
-                list_metadata={"resourceVersion": obj["metadata"].get("resourceVersion", "")},
-                with_columns=with_columns,
-            )
+            return one_row_table(self._call, obj, with_columns=with_columns)
         return partial(obj, rendering) if rendering.transform else ordered(obj)
 
     def _encoded(self, kind: str, obj: Object) -> bytes:

@@ -67,20 +67,25 @@ def transformed(call: Call, obj: Object) -> Object:
         case "":
             return ordered(obj)
         case "Table":
-            return tables.render(
-                call.resource,
-                call.version.name,
-                [obj],
-                now=call.parts.clock(),
-                include_object=rendering.include_object or "Metadata",
-                list_metadata={"resourceVersion": obj["metadata"].get("resourceVersion", "")},
-            )
+            return one_row_table(call, obj)
         case "PartialObjectMetadata":
             return partial(obj, rendering)
         case _:
             raise NotAcceptable(
                 f"you requested PartialObjectMetadataList, but the requested object is not a list ({_go_type(call)})"
             )
+
+
+def one_row_table(call: Call, obj: Object, *, with_columns: bool = True) -> Object:
+    return tables.render(
+        call.resource,
+        call.version.name,
+        [obj],
+        now=call.parts.clock(),
+        include_object=call.rendering.include_object or "Metadata",
+        list_metadata={"resourceVersion": obj["metadata"].get("resourceVersion", "")},
+        with_columns=with_columns,
+    )
 
 
 def _go_type(call: Call) -> str:
