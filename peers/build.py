@@ -62,6 +62,28 @@ PEERS = (
         "sigs.k8s.io/cluster-api",
         data=("config/crd/bases", "config/webhook"),
     ),
+    Peer("clusterctl", "capi", "sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/cmd/clusterctl"),
+    Peer(
+        "capi-kubeadm-bootstrap",
+        "capi",
+        "sigs.k8s.io/cluster-api",
+        "sigs.k8s.io/cluster-api/bootstrap/kubeadm",
+        data=("bootstrap/kubeadm/config/crd/bases", "bootstrap/kubeadm/config/webhook"),
+    ),
+    Peer(
+        "capi-kubeadm-control-plane",
+        "capi",
+        "sigs.k8s.io/cluster-api",
+        "sigs.k8s.io/cluster-api/controlplane/kubeadm",
+        data=("controlplane/kubeadm/config/crd/bases", "controlplane/kubeadm/config/webhook"),
+    ),
+    Peer(
+        "capi-dev",
+        "capi",
+        "sigs.k8s.io/cluster-api/test",
+        "sigs.k8s.io/cluster-api/test/infrastructure/docker",
+        data=("infrastructure/docker/config/crd/bases", "infrastructure/docker/config/webhook"),
+    ),
 )
 BY_NAME = {peer.name: peer for peer in PEERS}
 

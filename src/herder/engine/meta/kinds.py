@@ -96,6 +96,11 @@ class Kind(NamedTuple):
     kind: str
     plural: str
     namespaced: bool = True
+    partial: bool = False  # read as metadata alone, whatever else the objects carry
+
+    def metadata_only(self) -> Kind:
+        """The same kind for who needs no more than names, labels, owners and revisions of its objects."""
+        return self._replace(partial=True)
 
     @property
     def resource(self) -> GroupVersionResource:

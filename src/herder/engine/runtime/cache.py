@@ -111,6 +111,9 @@ class Cache:
     def keys(self) -> Iterator[Key]:
         return iter(list(self._entries))
 
+    def count(self, index: tuple[str, str]) -> int:
+        return len(self._indexes[index[0]].get(index[1], ()))
+
     def select(
         self, *, namespace: str = "", labels: LabelSelector | None = None, index: tuple[str, str] | None = None
     ) -> list[Object]:

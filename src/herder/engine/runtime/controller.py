@@ -14,7 +14,7 @@ from herder.engine.runtime.carrying import Carrier
 from herder.engine.runtime.decision import Decision, Outcome
 from herder.engine.runtime.metrics import Metrics
 from herder.engine.runtime.queue import WorkQueue
-from herder.engine.runtime.triggers import Watches, any_change, itself
+from herder.engine.runtime.triggers import Follows, Watches, any_change, itself
 from herder.engine.runtime.view import View
 
 log = get_logger(__name__)
@@ -37,6 +37,8 @@ class Controller:
     indexes: Mapping[Kind, Mapping[str, Indexer]] = field(default_factory=dict)
     workers: int = 8
     cluster_of: Callable[[Object], str] | None = None  # turns are shared between clusters
+    follows: Follows | None = None  # kinds met at run time may be read, and their changes set this off
+    pace: float = 0.0  # seconds between two passes over the same object, so that what comes in a burst is seen once
 
     def kinds(self) -> tuple[Watches, ...]:
         return (Watches(self.kind, itself, self.when), *self.watches)

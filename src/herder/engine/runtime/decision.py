@@ -8,12 +8,13 @@ became true and decides again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from herder.engine.meta.kinds import Kind, Object
+from herder.engine.runtime.cache import Indexer
 
 MANAGEMENT = ""
 """The target of a write to the cluster that the manager itself runs on; any other name is a downstream cluster."""
@@ -69,7 +70,8 @@ class Update:
 class Patch:
     """A merge patch, for finalizers, annotations and other fields that have several writers.
 
-    With `resource_version` the patch is refused if the object has changed since it was read.
+    With `resource_version` the patch is refused if the object has changed since it was read. With `patience` it may
+    wait that many seconds for more news, so that what changes quickly is written once: for reports of progress.
     """
 
     ref: Ref
@@ -78,6 +80,7 @@ class Patch:
     subresource: str = ""
     resource_version: str = ""
     target: str = MANAGEMENT
+    patience: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,16 @@ class Delete:
 
 
 Write = Apply | Create | Update | Patch | Delete
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Writes that do not depend on one another: carried out at the same time, all of them even if one fails."""
+
+    writes: tuple[Write, ...]
+
+
+Writes = tuple[Write | Together, ...]
 
 EffectKey = tuple[str, ...]
 """Identity of an effect, such as (uid, generation, step): asked for twice, it is performed once if it can be."""
@@ -122,8 +135,21 @@ class EffectResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Projection:
+    """What is kept of each observed object, and by what it is found again: a module's constant, told by its name."""
+
+    name: str
+    project: Callable[[Object], Object] = field(compare=False)
+    indexes: Mapping[str, Indexer] = field(compare=False, default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Observe:
-    """Something needed from a downstream cluster. Watched when `freshness` is None, else listed when older."""
+    """Something needed from a downstream cluster. Watched when `freshness` is None, else listed when older.
+
+    All who wish for the same but for `focus` share one watch. With a focus, an index of the projection and a value,
+    only the objects found there are handed over, and only their changes wake who asked.
+    """
 
     cluster: str
     kind: Kind
@@ -131,6 +157,20 @@ class Observe:
     labels: str = ""
     fields: str = ""
     freshness: float | None = None  # seconds
+    projection: Projection | None = None
+    focus: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Keep a connection to a downstream cluster, and look again when its health changes.
+
+    `credential` is whatever tells one state of the credentials from another, such as the revision of their Secret:
+    when it changes, the connection is made anew.
+    """
+
+    cluster: str
+    credential: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +183,9 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    writes: tuple[Write, ...] = ()
+    writes: Writes = ()
     effects: tuple[Effect, ...] = ()
-    observe: tuple[Observe, ...] = ()
+    observe: tuple[Observe | Connect, ...] = ()
     wait: Wait | None = None
     wake_at: datetime | None = None
 

@@ -75,9 +75,22 @@ class Watches:
     keys: KeysOf | None = None  # None: read only, its changes set nothing off
     when: Matters = any_change
     priority: int = NORMAL
+    labels: str = ""  # only these objects of the kind are read
+    fields: str = ""
 
     def affected(self, change: Change) -> list[Key]:
         if self.keys is None or not self.when(change):
             return []
         sides = [obj for obj in (change.old, change.new) if obj is not None]
         return list(dict.fromkeys(key for obj in sides for key in self.keys(obj)))
+
+
+@dataclass(frozen=True, slots=True)
+class Follows:
+    """What the changes of objects set off whose kinds are met only at run time, by references to them."""
+
+    keys: KeysOf
+    when: Matters = any_change
+
+    def affected(self, kind: Kind, change: Change) -> list[Key]:
+        return Watches(kind, self.keys, self.when).affected(change)

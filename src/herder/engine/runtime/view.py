@@ -22,6 +22,15 @@ class UndeclaredKind(LookupError):
     """A reconciler reads a kind that its controller did not declare, so nobody watches it."""
 
 
+class NotFollowed(LookupError):
+    """A reconciler reads a kind that it met only now. The runtime starts to follow it, and asks again when it can
+    be read: a pass that ends this way has decided nothing."""
+
+    def __init__(self, kind: Kind) -> None:
+        super().__init__(f"{kind} is not followed yet")
+        self.kind = kind
+
+
 class ViewChanged(AssertionError):
     """A reconciler changed an object of its view: decisions must be pure."""
 
@@ -40,6 +49,20 @@ class Observed:
     as_of: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How a downstream cluster is reached. `heard` is when it last answered, None if it never did since we began
+    to try at `since`; `reason` says why it does not answer now, and is empty while it does."""
+
+    since: datetime
+    heard: datetime | None = None
+    reason: str = ""
+
+    @property
+    def healthy(self) -> bool:
+        return self.heard is not None and not self.reason
+
+
 class View:
     def __init__(
         self,
@@ -53,6 +76,8 @@ class View:
         seed: bytes,
         strict: bool = False,
         all_caches: Mapping[Kind, Cache] | None = None,
+        connection: Callable[[str], Connection | None] = lambda _cluster: None,
+        followed: Callable[[Kind], Cache | None] | None = None,
     ) -> None:
         self.key = key
         self.now = now
@@ -64,6 +89,8 @@ class View:
         self._observe = observe
         self._setting = setting
         self._seed = seed
+        self._connection = connection
+        self._followed = followed
         self._handed: list[tuple[Object, bytes]] | None = [] if strict else None
 
     def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object | None:
@@ -90,6 +117,10 @@ class View:
         """What the object with this uid controls."""
         return self.select(kind, index=("controller", uid))
 
+    def count(self, kind: Kind, index: tuple[str, str]) -> int:
+        """How many objects an index has under a value, at no cost however many they are."""
+        return self._cache(kind).count(index)
+
     def result(self, key: EffectKey) -> EffectResult | None:
         """What an effect brought; None while it has not been performed."""
         return self._results.get(key)
@@ -97,6 +128,10 @@ class View:
     def observed(self, wish: Observe) -> Observed | Unreachable | None:
         """What a downstream cluster shows; None until the first look, which the wish in a decision asks for."""
         return self._observe(wish)
+
+    def connection(self, cluster: str) -> Connection | None:
+        """How a downstream cluster is reached; None while nobody asks for it."""
+        return self._connection(cluster)
 
     def setting(self, name: str) -> str:
         return self._setting(name)
@@ -117,6 +152,7 @@ class View:
             observe=self._observe,
             setting=self._setting,
             seed=self._seed,
+            connection=self._connection,
         )
 
     def check_unchanged(self) -> None:
@@ -126,6 +162,10 @@ class View:
 
     def _cache(self, kind: Kind) -> Cache:
         cache = self._caches.get(kind)
+        if cache is None and self._followed is not None:
+            cache = self._followed(kind)
+            if cache is None:
+                raise NotFollowed(kind)
         if cache is None:
             raise UndeclaredKind(f"{kind} is not among the kinds that are declared here, so nobody watches it")
         return cache

@@ -1,0 +1,51 @@
+"""A view for one pass of a pure reconciler, over objects as the API server would show them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+
+from herder.engine.meta.kinds import Kind, Object
+from herder.engine.runtime.cache import Cache, Key, controller_uid
+from herder.engine.runtime.controller import Controller
+from herder.engine.runtime.decision import EffectKey, EffectResult, Observe
+from herder.engine.runtime.view import Connection, Observed, Unreachable, View
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def view_of(
+    controller: Controller,
+    key: str,
+    objects: Iterable[Object] = (),
+    *,
+    now: datetime = NOW,
+    followed: Iterable[Kind] = (),
+    results: Mapping[EffectKey, EffectResult] | None = None,
+    observed: Callable[[Observe], Observed | Unreachable | None] = lambda _wish: None,
+    connections: Mapping[str, Connection] | None = None,
+    settings: Callable[[str], str] = str,
+) -> View:
+    """`key` is "namespace/name". Objects without a resourceVersion get one; each must be of a kind that the
+    controller watches, or of one in `followed`."""
+    declared = [watch.kind for watch in controller.kinds()]
+    caches = {kind: Cache(kind, controller.indexers(kind)) for kind in declared}
+    met = {kind: Cache(kind, {"controller": controller_uid}) for kind in followed}
+    for number, obj in enumerate(objects, start=1):
+        meta = {"resourceVersion": str(number), "uid": f"{obj['kind']}-{obj['metadata']['name']}"} | obj["metadata"]
+        for kind, cache in (caches | met).items():
+            if (kind.api_version, kind.kind) == (obj["apiVersion"], obj["kind"]):
+                cache.upsert({**obj, "metadata": meta})
+    namespace, _, name = key.rpartition("/")
+    return View(
+        key=Key(namespace, name),
+        now=now,
+        caches=caches,
+        results=results or {},
+        observe=observed,
+        setting=settings,
+        seed=b"seed",
+        strict=True,
+        connection=(connections or {}).get,
+        followed=met.get if controller.follows is not None else None,
+    )
