@@ -14,6 +14,22 @@ KeysOf = Callable[[Object], Iterable[Key]]
 Matters = Callable[[Change], bool]
 
 
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """Those objects of the controller's own kind that have one of these values in one of its indexes."""
+
+    index: str
+    values: Callable[[Object], Iterable[str]]
+
+
+Lookup = Callable[[tuple[str, str]], Iterable[Key]]
+"""The keys of the controller's own kind that an index has under a value."""
+
+
+def _no_index(index: tuple[str, str]) -> Iterable[Key]:
+    raise LookupError(f"index {index[0]} is not declared")
+
+
 def itself(obj: Object) -> Iterable[Key]:
     meta = obj["metadata"]
     return (Key(meta.get("namespace", ""), meta["name"]),)
@@ -72,16 +88,19 @@ class Watches:
     """A kind that a controller reads, and what its changes set off."""
 
     kind: Kind
-    keys: KeysOf | None = None  # None: read only, its changes set nothing off
+    keys: KeysOf | Indexed | None = None  # None: read only, its changes set nothing off
     when: Matters = any_change
     priority: int = NORMAL
     labels: str = ""  # only these objects of the kind are read
     fields: str = ""
 
-    def affected(self, change: Change) -> list[Key]:
+    def affected(self, change: Change, lookup: Lookup = _no_index) -> list[Key]:
         if self.keys is None or not self.when(change):
             return []
         sides = [obj for obj in (change.old, change.new) if obj is not None]
+        if isinstance(self.keys, Indexed):
+            values = dict.fromkeys(value for obj in sides for value in self.keys.values(obj))
+            return list(dict.fromkeys(key for value in values for key in lookup((self.keys.index, value))))
         return list(dict.fromkeys(key for obj in sides for key in self.keys(obj)))
 
 
