@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from herder.engine.client.wire import Request, Response
 from herder.engine.meta.errors import AlreadyExists, Conflict, ServiceUnavailable
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.cache import Cache, Change, Key
@@ -22,10 +25,13 @@ from herder.engine.runtime.decision import (
     Patch,
     Ref,
     Refusal,
+    Together,
     Update,
     Write,
 )
 from herder.engine.runtime.view import UndeclaredKind, View
+from herder.engine.runtime.writer import Writer
+from herder.sim import loop as virtual
 from tests.engine.runtime.world import CONFIG_MAP, SECRET, World, now, thing, world
 
 DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")
@@ -36,11 +42,10 @@ class Carrying:
         self.here = here
         self.caches = {kind: Cache(kind) for kind in (CONFIG_MAP, SECRET, DEPLOYMENT)}
         self.changes: list[tuple[Kind, Change]] = []
-        self.carrier = Carrier(
-            here.client, caches=self.caches, on_change=lambda *change: self.changes.append(change), guards=guards
-        )
+        self.writer = Writer(here.client, caches=self.caches, on_change=lambda *change: self.changes.append(change))
+        self.carrier = Carrier(self.writer, guards=guards)
 
-    async def __call__(self, *writes: Write, effects: tuple[Effect, ...] = ()) -> Outcome:
+    async def __call__(self, *writes: Write | Together, effects: tuple[Effect, ...] = ()) -> Outcome:
         return await self.carrier.carry_out(Decision(writes, effects), self.view(), manager="tester", now=now())
 
     def view(self) -> View:
@@ -259,3 +264,84 @@ async def test_what_cannot_be_reached_or_performed_is_an_error() -> None:
         with pytest.raises(ServiceUnavailable):
             await carry(apply("a"), apply("b"))
         assert len(carry.here.wire.writes()) == 1, "nothing after the first failure"
+
+
+# --- at the same time ---------------------------------------------------------------------------------------------
+
+
+async def test_writes_that_belong_together_are_all_made_even_if_one_fails() -> None:
+    async with carrying() as carry:
+        await carry(Create(CONFIG_MAP, thing("b"), "wanted"))
+        names = [chr(ord("a") + number) for number in range(20)]
+        with pytest.raises(AlreadyExists):
+            await carry(Together(tuple(Create(CONFIG_MAP, thing(name), "wanted") for name in names)))
+        assert all(carry.cached(name) for name in names)
+
+
+async def test_nothing_of_a_batch_is_made_if_a_guard_refuses_one_of_it() -> None:
+    def guard(act: Write | Effect, _view: View) -> Refusal | None:
+        return Refusal("test", "not b") if isinstance(act, Create) and act.obj["metadata"]["name"] == "b" else None
+
+    async with carrying([guard]) as carry:
+        outcome = await carry(Together((Create(CONFIG_MAP, thing("a"), "x"), Create(CONFIG_MAP, thing("b"), "x"))))
+        assert outcome.refusal is not None
+        assert carry.here.wire.writes() == []
+
+
+# --- patient writes -----------------------------------------------------------------------------------------------
+
+
+def patient(number: int) -> Patch:
+    return Patch(Ref(CONFIG_MAP, "a", "default"), {"data": {"x": str(number)}}, "progress", patience=2.0)
+
+
+def test_a_patient_write_waits_for_more_news_and_is_made_once() -> None:
+    async def story() -> None:
+        async with carrying() as carry:
+            await carry(Create(CONFIG_MAP, thing("a"), "wanted"))
+            began = now()
+            for number in range(4):
+                outcome = await carry(patient(number))
+                assert outcome.put_off_until == began + timedelta(seconds=2)
+                await asyncio.sleep(0.4)
+            await asyncio.sleep(0.4)
+            assert carry.here.wire.count("PATCH") == 0
+            outcome = await carry(patient(5))
+            assert (outcome.put_off_until, carry.cached("a")["data"]) == (None, {"x": "5"})
+            assert (await carry(patient(6))).put_off_until == now() + timedelta(seconds=2), "patience begins anew"
+
+    virtual.run(story())
+
+
+def test_a_patient_write_that_changes_nothing_makes_nobody_wait() -> None:
+    async def story() -> None:
+        async with carrying() as carry:
+            await carry(Create(CONFIG_MAP, thing("a", data={"x": "1"}), "wanted"))
+            outcome = await carry(patient(1))
+            assert (outcome.put_off_until, outcome.skipped) == (None, 1)
+
+    virtual.run(story())
+
+
+# --- answers that were lost ---------------------------------------------------------------------------------------
+
+
+async def test_a_write_whose_answer_was_lost_is_looked_up_before_anyone_decides_again() -> None:
+    async with carrying() as carry:
+        answered = carry.here.wire.send
+
+        async def lose(request: Request) -> Response:
+            response = await answered(request)
+            if request.method == "POST":
+                raise ServiceUnavailable("the line is dead")
+            return response
+
+        carry.here.wire.send = lose  # type: ignore[method-assign]
+        with pytest.raises(ServiceUnavailable):
+            await carry(Create(CONFIG_MAP, thing("a"), "wanted"))
+        assert carry.cached("a") is None
+        await carry.carrier.settle()
+        assert carry.cached("a")["metadata"]["uid"]
+        asked = carry.sent()
+        await carry.carrier.settle()
+        assert carry.sent() == asked, "what is settled is not asked again"

@@ -31,7 +31,7 @@ from herder.engine.runtime.decision import (
     waiting,
 )
 from herder.engine.runtime.manager import Manager
-from herder.engine.runtime.triggers import Watches, changed, labelled
+from herder.engine.runtime.triggers import Follows, Watches, changed, labelled
 from herder.engine.runtime.view import View
 from herder.sim import loop as virtual
 from tests.engine.runtime.world import CONFIG_MAP, SECRET, World, now, thing, until, world
@@ -97,7 +97,7 @@ async def test_a_controller_whose_kind_is_not_served_holds_up_nobody_else() -> N
     async with world() as here, managed(here, missing, controller(reconcile)) as manager:
         await here.create("a")
         await until(lambda: "a" in seen)
-        assert [informer.failure for informer in manager.informers] == ["404 page not found", ""]
+        assert [informer.failure for informer in manager.informers.values()] == ["404 page not found", ""]
 
 
 async def test_a_stale_view_is_decided_on_again_until_it_works() -> None:
@@ -358,3 +358,71 @@ def test_kinds_are_shared_between_controllers() -> None:
             return here.wire.reads("configmaps").count("stream")
 
     assert virtual.run(work()) == 1
+
+
+# --- kinds met at run time, metadata alone ------------------------------------------------------------------------
+
+
+async def test_a_kind_met_at_run_time_is_followed_from_then_on() -> None:
+    """What a ConfigMap refers to is of a kind that only its data tell."""
+    seen: list[tuple[str, bool]] = []
+
+    def reconcile(view: View) -> Decision:
+        found = view.get(CONFIG_MAP, view.name)
+        if found is None or view.name == "kube-root-ca.crt":
+            return DONE
+        referred = view.get(SECRET, found["data"]["refers"])
+        seen.append((view.name, referred is not None))
+        return DONE
+
+    follows = Follows(labelled("for"))
+    async with world() as here, managed(here, controller(reconcile, follows=follows)) as manager:
+        assert SECRET not in manager.caches
+        await here.create("a", data={"refers": "s"})
+        await here.create("b", data={"refers": "s"})
+        await until(lambda: ("a", False) in seen and ("b", False) in seen)
+        await here.create("s", SECRET, metadata={"labels": {"for": "a"}})
+        await until(lambda: ("a", True) in seen)
+        assert ("b", True) not in seen
+        assert here.wire.reads("secrets") == ["stream"], "whoever meets the kind shares one watch"
+
+
+async def test_a_kind_read_as_metadata_alone_is_known_by_name_and_owner_only() -> None:
+    names = SECRET.metadata_only()
+    seen: list[Object] = []
+
+    def reconcile(view: View) -> Decision:
+        seen.extend(view.select(names))
+        return DONE
+
+    watches = (Watches(names, labelled("for"), fields="type=example.com/kept"),)
+    async with world() as here, managed(here, controller(reconcile, watches=watches)) as manager:
+        await here.create("other", SECRET, metadata={"labels": {"for": "a"}}, stringData={"x": "hidden"})
+        mine = {"metadata": {"labels": {"for": "a"}}, "type": "example.com/kept", "stringData": {"x": "hidden"}}
+        await here.create("mine", SECRET, **mine)
+        await until(lambda: seen)
+        assert [obj["metadata"]["name"] for obj in manager.caches[names].select()] == ["mine"]
+        assert seen[0]["kind"] == "Secret"
+        assert set(seen[0]) == {"apiVersion", "kind", "metadata"}
+
+
+def test_a_paced_controller_sees_a_burst_of_changes_once() -> None:
+    passes: list[float] = []
+
+    async def story() -> None:
+        def reconcile(view: View) -> Decision:
+            if view.name == "a":
+                passes.append(asyncio.get_running_loop().time())
+            return DONE
+
+        async with world() as here, managed(here, controller(reconcile, pace=1.0)):
+            await here.create("a")
+            await until(lambda: passes)
+            for number in range(50):
+                await here.change("a", data={"x": str(number)})
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(5)
+
+    virtual.run(story())
+    assert len(passes) == 2
+    assert passes[1] - passes[0] >= 1.0

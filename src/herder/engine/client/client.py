@@ -64,6 +64,7 @@ class Client:
         limit: int = 0,
         continue_token: str = "",
         resource_version: str = "",
+        metadata_only: bool = False,
     ) -> Page:
         """One page; items carry apiVersion and kind even where the server leaves them to the list."""
         query = _query(
@@ -74,7 +75,8 @@ class Client:
         )
         if continue_token:
             query.items.append(("continue", continue_token))
-        found = await self._object("GET", resource.path(namespace), query)
+        accept = _ACCEPT_METADATA_LIST if metadata_only else _ACCEPT
+        found = await self._object("GET", resource.path(namespace), query, accept=accept)
         meta = found.get("metadata") or {}
         kind = str(found.get("kind", "")).removesuffix("List")
         items = found.get("items") or []
@@ -91,6 +93,7 @@ class Client:
         labels: str = "",
         fields: str = "",
         page_size: int = 500,
+        metadata_only: bool = False,
     ) -> Page:
         """Every page of one consistent list; in one piece where the server forgets it between two pages."""
         items: list[Object] = []
@@ -98,12 +101,20 @@ class Client:
         while True:
             try:
                 page = await self.list(
-                    resource, namespace=namespace, labels=labels, fields=fields, limit=page_size, continue_token=token
+                    resource,
+                    namespace=namespace,
+                    labels=labels,
+                    fields=fields,
+                    limit=page_size,
+                    continue_token=token,
+                    metadata_only=metadata_only,
                 )
             except Expired:
                 if not token:
                     raise
-                return await self.list(resource, namespace=namespace, labels=labels, fields=fields)
+                return await self.list(
+                    resource, namespace=namespace, labels=labels, fields=fields, metadata_only=metadata_only
+                )
             items += page.items
             token = page.continue_token
             if not token:
@@ -120,6 +131,7 @@ class Client:
         initial_events: bool = False,
         timeout_seconds: int = 0,
         opened: Callable[[], None] | None = None,
+        metadata_only: bool = False,
     ) -> AsyncGenerator[WatchEvent, None]:
         """Events until the server ends the stream. Raises `Expired` when `resource_version` is too old.
 
@@ -136,7 +148,8 @@ class Client:
         )
         if initial_events:
             query.items += [("sendInitialEvents", "true"), ("resourceVersionMatch", "NotOlderThan")]
-        response = await self.transport.send(Request("GET", resource.path(namespace), query, _ACCEPT))
+        accept = _ACCEPT_METADATA if metadata_only else _ACCEPT
+        response = await self.transport.send(Request("GET", resource.path(namespace), query, accept))
         if response.status >= 400:
             raise await _failure(response)
         if opened is not None:
@@ -254,8 +267,9 @@ class Client:
         query: Query | None = None,
         body: bytes = b"",
         content_type: str = "application/json",
+        accept: dict[str, str] | None = None,
     ) -> Object:
-        headers = {**_ACCEPT, "content-type": content_type} if body else _ACCEPT
+        headers = {**_ACCEPT, "content-type": content_type} if body else accept or _ACCEPT
         response = await self.transport.send(Request(method, path, query or Query(), headers, body))
         if response.status >= 400:
             raise await _failure(response)
@@ -270,6 +284,9 @@ class Client:
 
 
 _ACCEPT = {"accept": "application/json"}
+_METADATA = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
+_ACCEPT_METADATA = {"accept": _METADATA.format("")}
+_ACCEPT_METADATA_LIST = {"accept": _METADATA.format("List")}
 
 
 def _query(**parameters: str) -> Query:

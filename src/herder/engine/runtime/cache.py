@@ -40,6 +40,14 @@ def key_of(obj: Object) -> Key:
     return Key(meta.get("namespace", ""), meta["name"])
 
 
+def kept(kind: Kind, obj: Object) -> Object:
+    """What a cache keeps of an object that was decoded for it: not who manages which field, which is a third of it."""
+    obj["metadata"].pop("managedFields", None)
+    if kind.partial:
+        return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": obj["metadata"]}
+    return obj
+
+
 class Entry:
     __slots__ = ("encoded", "indexed", "labels", "revision", "uid")
 
@@ -110,6 +118,9 @@ class Cache:
 
     def keys(self) -> Iterator[Key]:
         return iter(list(self._entries))
+
+    def indexed(self, index: tuple[str, str]) -> list[Key]:
+        return list(self._indexes[index[0]].get(index[1], ()))
 
     def count(self, index: tuple[str, str]) -> int:
         return len(self._indexes[index[0]].get(index[1], ()))

@@ -1,4 +1,4 @@
-"""Carries a decision out: asks the guards, skips what would change nothing, writes the rest in order.
+"""Carries a decision out: asks the guards, then makes the writes in order, then has the effects performed.
 
 It stops at the first act that fails or is refused. What was done stays done and is in the cache, so the next pass
 decides from what is true; that is why the order of writes in a decision is the order in which they are safe.
@@ -6,78 +6,51 @@ decides from what is true; that is why the order of writes in a decision is the 
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, NamedTuple
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 
-from herder.engine.client.client import Client
-from herder.engine.meta.errors import NotFound
-from herder.engine.meta.kinds import Kind, Object
-from herder.engine.patch import apply_merge_patch
-from herder.engine.runtime.cache import Cache, Change, Key, encode, key_of
-from herder.engine.runtime.decision import (
-    MANAGEMENT,
-    Apply,
-    Create,
-    Decision,
-    Delete,
-    Effect,
-    Outcome,
-    Patch,
-    Refusal,
-    Update,
-    Write,
-)
+from herder.engine.runtime.cache import Key
+from herder.engine.runtime.decision import Decision, Effect, Outcome, Patch, Refusal, Together, Write
 from herder.engine.runtime.view import View
+from herder.engine.runtime.writer import Writer
 
 Guard = Callable[[Write | Effect, View], Refusal | None]
 """Pure: may this act be carried out, given the same view that it was decided on?"""
 
-APPLIED_KEPT = 50_000
-
-
-class _Applied(NamedTuple):
-    """What a manager last applied to an object, and what came of it."""
-
-    digest: bytes
-    uid: str
-    revision: int
+AT_ONCE = 16
+"""Writes of one decision on their way at the same time."""
 
 
 class Carrier:
     def __init__(
         self,
-        client: Client,
+        writer: Writer,
         *,
-        caches: Mapping[Kind, Cache],
-        on_change: Callable[[Kind, Change], None],
         guards: Sequence[Guard] = (),
-        remote: Callable[[str], Client] | None = None,
         perform: Callable[[Effect, Key], None] | None = None,
     ) -> None:
-        self._client = client
-        self._caches = caches
-        self._on_change = on_change
+        self._writer = writer
         self._guards = tuple(guards)
-        self._remote = remote
         self._perform = perform
-        self._applied: dict[tuple[str, str, str, Key], _Applied] = {}
+        self._put_off: dict[Key, datetime] = {}  # since when a key has patient writes that wait for more news
+
+    async def settle(self) -> None:
+        await self._writer.settle()
 
     async def carry_out(self, decision: Decision, view: View, *, manager: str, now: datetime) -> Outcome:
         outcome = Outcome(decision, now)
         whole = view.whole()
-        for write in decision.writes:
-            outcome.refusal = self._refused(write, whole)
+        for step in decision.writes:
+            writes = step.writes if isinstance(step, Together) else (step,)
+            outcome.refusal = self._refused(writes, whole)
             if outcome.refusal is not None:
                 return outcome
-            if await self._write(write, manager):
-                outcome.details.append(write.reason)
-            else:
-                outcome.skipped += 1
-            outcome.done += 1
+            await self._make([write for write in writes if not self._waits(write, view.key, outcome)], manager, outcome)
+        if outcome.put_off_until is None:
+            self._put_off.pop(view.key, None)
         for effect in decision.effects:
-            outcome.refusal = self._refused(effect, whole)
+            outcome.refusal = self._refused((effect,), whole)
             if outcome.refusal is not None:
                 return outcome
             if self._perform is None:
@@ -86,121 +59,48 @@ class Carrier:
             outcome.done += 1
         return outcome
 
-    def _refused(self, act: Write | Effect, view: View) -> Refusal | None:
-        for guard in self._guards:
-            refusal = guard(act, view)
-            if refusal is not None:
-                return refusal
+    def forget(self, key: Key) -> None:
+        self._put_off.pop(key, None)
+
+    def _refused(self, acts: Sequence[Write | Effect], view: View) -> Refusal | None:
+        for act in acts:
+            for guard in self._guards:
+                refusal = guard(act, view)
+                if refusal is not None:
+                    return refusal
         return None
 
-    async def _write(self, write: Write, manager: str) -> bool:
-        """Whether a request was made; False where the cache shows that it would have changed nothing."""
-        client = self._client
-        if write.target != MANAGEMENT:
-            if self._remote is None:
-                raise LookupError(f"no way to reach cluster '{write.target}'")
-            client = self._remote(write.target)
-        match write:
-            case Apply():
-                return await self._apply(client, write, write.manager or manager)
-            case Create():
-                namespace = write.obj["metadata"].get("namespace", "")
-                self._learn(write, await client.create(write.kind.resource, write.obj, namespace=namespace))
-                return True
-            case Update():
-                if self._live(write) == write.obj:
-                    return False
-                self._learn(write, await client.update(write.kind.resource, write.obj, subresource=write.subresource))
-                return True
-            case Patch():
-                return await self._patch(client, write)
-            case Delete():
-                return await self._delete(client, write)
-
-    async def _apply(self, client: Client, write: Apply, manager: str) -> bool:
-        mark = (write.target, f"{write.kind}/{write.subresource}", manager, key_of(write.obj))
-        digest = hashlib.blake2b(encode(write.obj), digest_size=16).digest()
-        if self._stands(write, self._applied.get(mark), digest):
+    def _waits(self, write: Write, key: Key, outcome: Outcome) -> bool:
+        """Whether a patient write is left for later; its patience counts from when it was first put off."""
+        if not isinstance(write, Patch) or not write.patience or self._writer.stands(write):
             return False
-        answer = await client.apply(
-            write.kind.resource, write.obj, field_manager=manager, force=write.force, subresource=write.subresource
-        )
-        if len(self._applied) >= APPLIED_KEPT:
-            self._applied.clear()  # costs one server-side no-op for each, and keeps memory bounded
-        meta = answer["metadata"]
-        self._applied[mark] = _Applied(digest, meta.get("uid", ""), int(meta.get("resourceVersion") or 0))
-        self._learn(write, answer)
+        until = self._put_off.setdefault(key, outcome.at) + timedelta(seconds=write.patience)
+        if until <= outcome.at:
+            return False
+        outcome.put_off_until = min(until, outcome.put_off_until or until)
         return True
 
-    def _stands(self, write: Apply, before: _Applied | None, digest: bytes) -> bool:
-        """Whether the same was applied before to the same object, and nobody has changed those fields since."""
-        live = self._live(write)
-        if live is None or before is None or before.digest != digest or before.uid != live["metadata"].get("uid"):
-            return False
-        untouched = before.revision == int(live["metadata"].get("resourceVersion") or 0)
-        return untouched or _contains(live, write.obj)
+    async def _make(self, writes: Sequence[Write], manager: str, outcome: Outcome) -> None:
+        if len(writes) == 1:
+            await self._one(writes[0], manager, outcome)
+            return
+        failures: list[Exception] = []
+        waiting = iter(writes)
 
-    async def _patch(self, client: Client, write: Patch) -> bool:
-        ref = write.ref
-        patch: Object = write.patch
-        cache = self._caches.get(ref.kind) if write.target == MANAGEMENT else None
-        live = cache.get(Key(ref.namespace, ref.name)) if cache else None
-        if live is not None and apply_merge_patch(live, patch) == live:
-            return False
-        if write.resource_version:
-            meta = {**(patch.get("metadata") or {}), "resourceVersion": write.resource_version}
-            patch = {**patch, "metadata": meta}
-        answer = await client.patch(
-            ref.kind.resource, ref.name, patch, namespace=ref.namespace, subresource=write.subresource
-        )
-        self._learn(write, answer)
-        return True
+        async def some() -> None:
+            for write in waiting:
+                try:
+                    await self._one(write, manager, outcome)
+                except Exception as error:  # the others are made all the same; the first failure is told
+                    failures.append(error)
 
-    async def _delete(self, client: Client, write: Delete) -> bool:
-        ref = write.ref
-        key = Key(ref.namespace, ref.name)
-        cache = self._caches.get(ref.kind) if write.target == MANAGEMENT else None
-        live = cache.get(key) if cache else None
-        if live is not None and live["metadata"].get("deletionTimestamp") and live["metadata"].get("uid") == write.uid:
-            return False
-        try:
-            answer = await client.delete(
-                ref.kind.resource, ref.name, namespace=ref.namespace, uid=write.uid, propagation=write.propagation
-            )
-        except NotFound:
-            answer = {"kind": "Status"}  # somebody was quicker: gone is gone
-        if cache is not None:
-            still_there = answer.get("kind") != "Status" and (
-                answer["metadata"].get("finalizers") or answer["metadata"].get("deletionGracePeriodSeconds")
-            )
-            change = cache.upsert(answer) if still_there else cache.forget(key, write.uid)
-            if change is not None:
-                self._on_change(ref.kind, change)
-        return True
+        await asyncio.gather(*(some() for _ in range(min(AT_ONCE, len(writes)))))
+        if failures:
+            raise failures[0]
 
-    def _live(self, write: Apply | Update) -> Object | None:
-        cache = self._caches.get(write.kind) if write.target == MANAGEMENT else None
-        return cache.get(key_of(write.obj)) if cache else None
-
-    def _learn(self, write: Write, answer: Object) -> None:
-        """Our own writes go into the cache at once; the watch will find them there."""
-        kind = write.ref.kind if isinstance(write, (Patch, Delete)) else write.kind
-        cache = self._caches.get(kind) if write.target == MANAGEMENT else None
-        if cache is None or (answer.get("apiVersion"), answer.get("kind")) != (kind.api_version, kind.kind):
-            return  # some subresources answer with a kind of their own
-        change = cache.upsert(answer)
-        if change is not None:
-            self._on_change(kind, change)
-
-
-def _contains(live: Any, wanted: Any) -> bool:
-    """Whether every field of `wanted` has its value in `live` (lists item by item: a reorder is applied again)."""
-    if isinstance(wanted, dict):
-        return isinstance(live, dict) and all(key in live and _contains(live[key], wanted[key]) for key in wanted)
-    if isinstance(wanted, list):
-        return (
-            isinstance(live, list)
-            and len(live) == len(wanted)
-            and all(_contains(left, right) for left, right in zip(live, wanted, strict=True))
-        )
-    return bool(live == wanted)
+    async def _one(self, write: Write, manager: str, outcome: Outcome) -> None:
+        if await self._writer.write(write, manager):
+            outcome.details.append(write.reason)
+        else:
+            outcome.skipped += 1
+        outcome.done += 1

@@ -11,11 +11,11 @@ from herder.engine.meta.errors import AlreadyExists, Conflict, StatusError
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.cache import Change, Indexer, Key, controller_uid
 from herder.engine.runtime.carrying import Carrier
-from herder.engine.runtime.decision import Decision, Outcome
+from herder.engine.runtime.decision import Decision, Outcome, waiting
 from herder.engine.runtime.metrics import Metrics
 from herder.engine.runtime.queue import WorkQueue
-from herder.engine.runtime.triggers import Follows, Watches, any_change, itself
-from herder.engine.runtime.view import View
+from herder.engine.runtime.triggers import Follows, Lookup, Watches, any_change, itself
+from herder.engine.runtime.view import NotFollowed, View
 
 log = get_logger(__name__)
 
@@ -57,7 +57,9 @@ class Running:
         view_of: Callable[[Key], View],
         carrier: Carrier,
         object_of: Callable[[Key], Object | None],
+        indexed: Lookup,
         observe: Callable[[Decision, Key], None],
+        follow: Callable[[Kind, Key], None],
         metrics: Metrics,
         strict: bool = False,
     ) -> None:
@@ -67,7 +69,10 @@ class Running:
         self._view_of = view_of
         self._carrier = carrier
         self._object_of = object_of
+        self._indexed = indexed
         self._observe = observe
+        self._follow = follow
+        self._watches = _by_kind(controller)
         self._metrics = metrics.of(controller.name)
         self._metrics.follow(self.queue)
         self._strict = strict
@@ -79,10 +84,15 @@ class Running:
         return self.controller.cluster_of(obj) if obj is not None else ""
 
     def changed(self, kind: Kind, change: Change) -> None:
-        for watch in self.controller.kinds():
-            if watch.kind == kind:
-                for key in watch.affected(change):
-                    self.queue.add(key, watch.priority)
+        for watch in self._watches.get(kind, ()):
+            for key in watch.affected(change, self._indexed):
+                self.queue.add(key, watch.priority)
+
+    def changed_followed(self, kind: Kind, change: Change) -> None:
+        """A change of an object whose kind was met at run time."""
+        if self.controller.follows is not None and kind not in self._watches:
+            for key in self.controller.follows.affected(kind, change):
+                self.queue.add(key)
 
     async def work(self) -> None:
         """One worker, until cancelled."""
@@ -91,17 +101,22 @@ class Running:
             try:
                 await self._pass(key)
             finally:
-                self.queue.finished(key)
+                self.queue.finished(key, self.controller.pace)
 
     async def _pass(self, key: Key) -> None:
         started = time.perf_counter()
         view = self._view_of(key)
         try:
+            await self._carrier.settle()
+            view = self._view_of(key)
             decision = self.controller.reconcile(view)
             if self._strict:
                 view.check_unchanged()
             self._observe(decision, key)
             outcome = await self._carrier.carry_out(decision, view, manager=self.controller.name, now=view.now)
+        except NotFollowed as met:
+            self.outcomes[key] = Outcome(waiting(f"{met.kind} is being read for the first time"), view.now)
+            self._follow(met.kind, key)
         except (Conflict, AlreadyExists) as error:
             # The view was behind. That is ordinary: look again soon, with what is true by then.
             self._metrics.reconciled("requeue", time.perf_counter() - started)
@@ -134,6 +149,7 @@ class Running:
         self.queue.succeeded(key)
         if self._object_of(key) is None:
             self.outcomes.pop(key, None)
+            self._carrier.forget(key)
             self.queue.forget(key)
         else:
             self.outcomes[key] = outcome
@@ -146,6 +162,13 @@ class Running:
                 reason=outcome.refusal.reason,
             )
             self.queue.add_after(key, REFUSED_RETRY_SECONDS)
-        wake = outcome.decision.wake_at
-        if wake is not None:
-            self.queue.add_after(key, max((wake - view.now).total_seconds(), SOONEST_SECONDS))
+        for wake in (outcome.decision.wake_at, outcome.put_off_until):
+            if wake is not None:
+                self.queue.add_after(key, max((wake - view.now).total_seconds(), SOONEST_SECONDS))
+
+
+def _by_kind(controller: Controller) -> dict[Kind, list[Watches]]:
+    watches: dict[Kind, list[Watches]] = {}
+    for watch in controller.kinds():
+        watches.setdefault(watch.kind, []).append(watch)
+    return watches

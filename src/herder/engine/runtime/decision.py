@@ -226,4 +226,5 @@ class Outcome:
     skipped: int = 0  # writes that would have changed nothing
     refusal: Refusal | None = None
     error: str = ""
+    put_off_until: datetime | None = None  # patient writes wait for more news until then
     details: list[str] = field(default_factory=list)

@@ -14,7 +14,7 @@ from herder.engine.client.client import Client, WatchEvent
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import BadRequest, Expired, Invalid, NotFound, StatusError
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Cache, Change, Key, encode, key_of
+from herder.engine.runtime.cache import Cache, Change, Key, encode, kept, key_of
 
 log = get_logger(__name__)
 
@@ -116,8 +116,13 @@ class Informer:
                 if self._heard:
                     raise
                 self._streams = False
+        kind = self.cache.kind
         page = await self.client.list_all(
-            self.cache.kind.resource, namespace=self.namespace, labels=self.labels, fields=self.fields
+            kind.resource,
+            namespace=self.namespace,
+            labels=self.labels,
+            fields=self.fields,
+            metadata_only=kind.partial,
         )
         self._replace(page.items, page.resource_version)
 
@@ -142,7 +147,8 @@ class Informer:
             raise TimeoutError("the list stream ended early")
 
     def _replace(self, objects: list[Object], revision: str) -> None:
-        changes = self.cache.replace(((obj, encode(obj)) for obj in objects), int(revision or 0))
+        ours = (kept(self.cache.kind, obj) for obj in objects)
+        changes = self.cache.replace(((obj, encode(obj)) for obj in ours), int(revision or 0))
         self._revision = revision
         self._heard = True
         self.cache.synced = True
@@ -165,7 +171,8 @@ class Informer:
         revision = event.object["metadata"]["resourceVersion"]
         self._heard = True
         if event.type != "BOOKMARK":
-            change = self.cache.remove(event.object) if event.type == "DELETED" else self.cache.upsert(event.object)
+            obj = kept(self.cache.kind, event.object)
+            change = self.cache.remove(obj) if event.type == "DELETED" else self.cache.upsert(obj)
             if change is not None:
                 self._on_change(change)
         self._revision = revision
@@ -182,4 +189,5 @@ class Informer:
             initial_events=initial_events,
             timeout_seconds=int(WATCH_SECONDS * (1 + self._jitter())),
             opened=opened,
+            metadata_only=self.cache.kind.partial,
         )

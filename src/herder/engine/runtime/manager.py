@@ -9,7 +9,7 @@ from datetime import datetime
 from herder.engine.client.client import Client
 from herder.engine.logs import get_logger
 from herder.engine.meta.kinds import Kind
-from herder.engine.runtime.cache import Cache, Change, Key
+from herder.engine.runtime.cache import Cache, Change, Key, controller_uid
 from herder.engine.runtime.carrying import Carrier, Guard
 from herder.engine.runtime.controller import Controller, Running
 from herder.engine.runtime.decision import Decision, Effect
@@ -19,6 +19,7 @@ from herder.engine.runtime.metrics import Metrics
 from herder.engine.runtime.remote import Connect, Remotes
 from herder.engine.runtime.tasks import Tasks
 from herder.engine.runtime.view import View
+from herder.engine.runtime.writer import Writer
 
 log = get_logger(__name__)
 
@@ -53,16 +54,9 @@ class Manager:
         self._effects = Effects(performers or {}, self._tasks)
         self._remotes = Remotes(connect, clock=clock, tasks=self._tasks) if connect else None
         self.caches = self._shared_caches(controllers)
-        self.informers = [
-            Informer(
-                client,
-                cache,
-                self._hearing(kind),
-                jitter=self._jitter,
-                on_list=self.metrics.lists.labels(kind=str(kind)).inc,
-            )
-            for kind, cache in self.caches.items()
-        ]
+        selected = _selected(controllers)
+        self.informers = {kind: self._informer(kind, *selected[kind]) for kind in self.caches}
+        self._followers: dict[Kind, dict[tuple[str, Key], None]] = {}  # who waits for the first look at a kind
         self.running = {controller.name: self._make(controller, guards) for controller in controllers}
 
     def _shared_caches(self, controllers: Sequence[Controller]) -> dict[Kind, Cache]:
@@ -80,28 +74,30 @@ class Manager:
         declared = {watch.kind for watch in controller.kinds()}
         caches = {kind: cache for kind, cache in self.caches.items() if kind in declared}
         own = self.caches[controller.kind]
-        carrier = Carrier(
+        writer = Writer(
             self._client,
             caches=self.caches,
             on_change=self._changed,
-            guards=guards,
             remote=self._remotes.client if self._remotes else None,
-            perform=lambda effect, key: self._perform(name, effect, key),
         )
+        carrier = Carrier(writer, guards=guards, perform=lambda effect, key: self._perform(name, effect, key))
+        followed = self._followed if controller.follows is not None else None
         return Running(
             controller,
-            view_of=lambda key: self._view(key, caches),
+            view_of=lambda key: self._view(key, caches, followed),
             carrier=carrier,
             object_of=own.get,
+            indexed=own.indexed,
             observe=lambda decision, key: self._observe(name, decision, key),
+            follow=lambda kind, key: self._follow(kind, name, key),
             metrics=self.metrics,
             strict=self._strict,
         )
 
     async def run(self) -> None:
         """Until cancelled: fill the caches, then work."""
-        for informer in self.informers:
-            self._tasks.spawn(informer.run(), name=f"informer {informer.cache.kind}")
+        for kind, informer in self.informers.items():
+            self._tasks.spawn(informer.run(), name=f"informer {kind}")
         for running in self.running.values():
             self._tasks.spawn(self._start(running), name=f"start {running.controller.name}")
         try:
@@ -112,10 +108,8 @@ class Manager:
     async def _start(self, running: Running) -> None:
         """A controller starts when everything it reads is there; a kind that is missing holds up nobody else."""
         controller = running.controller
-        read = {watch.kind for watch in controller.kinds()}
-        for informer in self.informers:
-            if informer.cache.kind in read:
-                await informer.synced.wait()
+        for watch in controller.kinds():
+            await self.informers[watch.kind].synced.wait()
         log.info("controller starts", controller=controller.name, objects=len(self.caches[controller.kind]))
         for number in range(controller.workers):
             self._workers.append(self._tasks.spawn(running.work(), name=f"{controller.name} {number}"))
@@ -139,7 +133,42 @@ class Manager:
     def trigger(self, controller: str, key: Key) -> None:
         self.running[controller].queue.add(key)
 
-    def _view(self, key: Key, caches: Mapping[Kind, Cache]) -> View:
+    # --- kinds met at run time ----------------------------------------------------------------------------------
+
+    def _followed(self, kind: Kind) -> Cache | None:
+        informer = self.informers.get(kind)
+        return informer.cache if informer is not None and informer.synced.is_set() else None
+
+    def _follow(self, kind: Kind, controller: str, key: Key) -> None:
+        """Read the kind from now on; whoever met it looks again once it is there."""
+        waiting = self._followers.setdefault(kind, {})
+        waiting[controller, key] = None
+        if kind not in self.informers:
+            self.caches[kind] = Cache(kind, {"controller": controller_uid})
+            self.informers[kind] = self._informer(kind)
+            self._tasks.spawn(self.informers[kind].run(), name=f"informer {kind}")
+        if len(waiting) == 1:
+            self._tasks.spawn(self._tell_followers(kind), name=f"first look at {kind}")
+
+    async def _tell_followers(self, kind: Kind) -> None:
+        await self.informers[kind].synced.wait()
+        for controller, key in self._followers.pop(kind):
+            self.trigger(controller, key)
+
+    # --- what controllers are given -----------------------------------------------------------------------------
+
+    def _informer(self, kind: Kind, labels: str = "", fields: str = "") -> Informer:
+        return Informer(
+            self._client,
+            self.caches[kind],
+            self._hearing(kind),
+            labels=labels,
+            fields=fields,
+            jitter=self._jitter,
+            on_list=self.metrics.lists.labels(kind=str(kind)).inc,
+        )
+
+    def _view(self, key: Key, caches: Mapping[Kind, Cache], followed: Callable[[Kind], Cache | None] | None) -> View:
         return View(
             key=key,
             now=self._clock(),
@@ -150,6 +179,7 @@ class Manager:
             seed=self._seed,
             strict=self._strict,
             all_caches=self.caches,
+            followed=followed,
         )
 
     def _hearing(self, kind: Kind) -> Callable[[Change], None]:
@@ -159,6 +189,7 @@ class Manager:
         for name, running in self.running.items():
             try:
                 running.changed(kind, change)
+                running.changed_followed(kind, change)
             except Exception as error:
                 # One controller's faulty trigger must not hide the change from the others.
                 log.error("trigger failed", controller=name, kind=str(kind), key=str(change.key), exc_info=error)
@@ -180,3 +211,12 @@ class Manager:
 
 def _no_settings(name: str) -> str:
     raise KeyError(name)
+
+
+def _selected(controllers: Sequence[Controller]) -> dict[Kind, tuple[str, str]]:
+    """Which objects of a kind are read: as the controllers say if they agree, else all."""
+    wished: dict[Kind, set[tuple[str, str]]] = {}
+    for controller in controllers:
+        for watch in controller.kinds():
+            wished.setdefault(watch.kind, set()).add((watch.labels, watch.fields))
+    return {kind: wishes.pop() if len(wishes) == 1 else ("", "") for kind, wishes in wished.items()}

@@ -63,6 +63,7 @@ class WorkQueue(Generic[K]):
         self._again: dict[K, int] = {}  # came back while being worked on, with the priority it asked for
         self._failures: dict[K, int] = {}
         self._later: list[tuple[float, int, K, int]] = []
+        self._held: dict[K, float] = {}  # worked on just now: not to be handed out again before then
         self._due: dict[K, float] = {}  # the earliest delayed time of a key; later entries in the heap are stale
         self._order = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
@@ -80,6 +81,9 @@ class WorkQueue(Generic[K]):
         self.added += 1
         if key in self._working:
             self._again[key] = min(priority, self._again.get(key, BACKGROUND))
+            return
+        if self._held and (hold := self._still_held(key)) > 0:
+            self.add_after(key, hold, priority)
             return
         standing = self._queued.get(key)
         if standing is not None:
@@ -122,6 +126,7 @@ class WorkQueue(Generic[K]):
     def forget(self, key: K) -> None:
         """The object is gone: nothing about it is remembered."""
         self._failures.pop(key, None)
+        self._held.pop(key, None)
         self._due.pop(key, None)
 
     async def take(self) -> K:
@@ -143,9 +148,11 @@ class WorkQueue(Generic[K]):
         self._working.add(key)
         return key
 
-    def finished(self, key: K) -> None:
-        """The worker is done with the key, whatever came of it."""
+    def finished(self, key: K, pace: float = 0.0) -> None:
+        """The worker is done with the key, whatever came of it; it is not handed out again within `pace` seconds."""
         self._working.discard(key)
+        if pace:
+            self._held[key] = asyncio.get_running_loop().time() + pace
         again = self._again.pop(key, None)
         if again is not None:
             self.add(key, again)
@@ -157,6 +164,13 @@ class WorkQueue(Generic[K]):
         for future in self._takers:
             if not future.done():
                 future.cancel()
+
+    def _still_held(self, key: K) -> float:
+        """For how many seconds yet; an entry that has run out is dropped."""
+        left = self._held.get(key, 0.0) - asyncio.get_running_loop().time()
+        if left <= 0:
+            self._held.pop(key, None)
+        return left
 
     def _wake(self) -> None:
         while self._takers:

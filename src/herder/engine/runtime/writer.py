@@ -1,0 +1,212 @@
+"""Makes one write: not at all where the cache shows that it would change nothing; its answer goes into the cache.
+
+A write whose answer was lost may have been carried out or not. It is remembered as uncertain, and `settle` looks at
+the objects concerned before anybody decides again on a view that may be behind: so nothing is created twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import NotFound, StatusError
+from herder.engine.meta.kinds import Kind, Object
+from herder.engine.patch import apply_merge_patch
+from herder.engine.runtime.cache import Cache, Change, Key, encode, kept, key_of
+from herder.engine.runtime.decision import MANAGEMENT, Apply, Create, Delete, Patch, Update, Write
+
+APPLIED_KEPT = 50_000
+SERVER_FAILURE = 500
+
+
+class _Applied(NamedTuple):
+    """What a manager last applied to an object, and what came of it."""
+
+    digest: bytes
+    uid: str
+    revision: int
+
+
+class Writer:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        caches: Mapping[Kind, Cache],
+        on_change: Callable[[Kind, Change], None],
+        remote: Callable[[str], Client] | None = None,
+    ) -> None:
+        self._client = client
+        self._caches = caches
+        self._on_change = on_change
+        self._remote = remote
+        self._applied: dict[tuple[str, str, str, Key], _Applied] = {}
+        self._uncertain: set[tuple[Kind, Key]] = set()
+
+    async def write(self, write: Write, manager: str) -> bool:
+        """Whether a request was made; False where the cache shows that it would have changed nothing."""
+        if self.stands(write):
+            return False
+        try:
+            return await self._send(write, self._reach(write.target), manager)
+        except Exception as error:
+            if write.target == MANAGEMENT and _may_have_arrived(error):
+                self._uncertain.add((_kind(write), _key(write)))
+            raise
+
+    async def settle(self) -> None:
+        """Look up what became of writes whose answers were lost."""
+        for kind, key in list(self._uncertain):
+            cache = self._caches.get(kind)
+            if cache is not None:
+                await self._look_up(kind, key, cache)
+            self._uncertain.discard((kind, key))
+
+    async def _look_up(self, kind: Kind, key: Key, cache: Cache) -> None:
+        try:
+            self._learn(kind, await self._client.get(kind.resource, key.name, namespace=key.namespace))
+        except NotFound:
+            known = cache.get(key)
+            if known is not None:
+                self._tell(kind, cache.forget(key, known["metadata"].get("uid", "")))
+
+    def stands(self, write: Write) -> bool:
+        """Whether the cache shows already what the write is to bring about."""
+        live = self._live(write)
+        match write:
+            case Update():
+                return live == write.obj
+            case Patch():
+                return live is not None and apply_merge_patch(live, write.patch) == live
+            case Delete():
+                return bool(
+                    live is not None
+                    and live["metadata"].get("deletionTimestamp")
+                    and live["metadata"].get("uid") == write.uid
+                )
+        return False
+
+    async def _send(self, write: Write, client: Client, manager: str) -> bool:
+        match write:
+            case Apply():
+                return await self._apply(client, write, write.manager or manager)
+            case Create():
+                namespace = write.obj["metadata"].get("namespace", "")
+                answer = await client.create(write.kind.resource, write.obj, namespace=namespace)
+            case Update():
+                answer = await client.update(write.kind.resource, write.obj, subresource=write.subresource)
+            case Patch():
+                answer = await self._patch(client, write)
+            case Delete():
+                await self._delete(client, write)
+                return True
+        if write.target == MANAGEMENT:
+            self._learn(_kind(write), answer)
+        return True
+
+    async def _apply(self, client: Client, write: Apply, manager: str) -> bool:
+        mark = (write.target, f"{write.kind}/{write.subresource}", manager, key_of(write.obj))
+        digest = hashlib.blake2b(encode(write.obj), digest_size=16).digest()
+        if self._applied_before(write, self._applied.get(mark), digest):
+            return False
+        answer = await client.apply(
+            write.kind.resource, write.obj, field_manager=manager, force=write.force, subresource=write.subresource
+        )
+        if len(self._applied) >= APPLIED_KEPT:
+            self._applied.clear()  # costs one server-side no-op for each, and keeps memory bounded
+        meta = answer["metadata"]
+        self._applied[mark] = _Applied(digest, meta.get("uid", ""), int(meta.get("resourceVersion") or 0))
+        if write.target == MANAGEMENT:
+            self._learn(write.kind, answer)
+        return True
+
+    def _applied_before(self, write: Apply, before: _Applied | None, digest: bytes) -> bool:
+        """Whether the same was applied before to the same object, and nobody has changed those fields since."""
+        live = self._live(write)
+        if live is None or before is None or before.digest != digest or before.uid != live["metadata"].get("uid"):
+            return False
+        untouched = before.revision == int(live["metadata"].get("resourceVersion") or 0)
+        return untouched or _contains(live, write.obj)
+
+    async def _patch(self, client: Client, write: Patch) -> Object:
+        patch: Object = write.patch
+        if write.resource_version:
+            meta = {**(patch.get("metadata") or {}), "resourceVersion": write.resource_version}
+            patch = {**patch, "metadata": meta}
+        ref = write.ref
+        return await client.patch(
+            ref.kind.resource, ref.name, patch, namespace=ref.namespace, subresource=write.subresource
+        )
+
+    async def _delete(self, client: Client, write: Delete) -> None:
+        ref = write.ref
+        try:
+            answer = await client.delete(
+                ref.kind.resource, ref.name, namespace=ref.namespace, uid=write.uid, propagation=write.propagation
+            )
+        except NotFound:
+            answer = {"kind": "Status"}  # somebody was quicker: gone is gone
+        if write.target != MANAGEMENT:
+            return
+        still_there = answer.get("kind") != "Status" and (
+            answer["metadata"].get("finalizers") or answer["metadata"].get("deletionGracePeriodSeconds")
+        )
+        if still_there:
+            self._learn(ref.kind, answer)
+            return
+        for kind in (ref.kind, ref.kind.metadata_only()):
+            cache = self._caches.get(kind)
+            if cache is not None:
+                self._tell(kind, cache.forget(Key(ref.namespace, ref.name), write.uid))
+
+    def _reach(self, target: str) -> Client:
+        if target == MANAGEMENT:
+            return self._client
+        if self._remote is None:
+            raise LookupError(f"no way to reach cluster '{target}'")
+        return self._remote(target)
+
+    def _live(self, write: Write) -> Object | None:
+        cache = self._caches.get(_kind(write)) if write.target == MANAGEMENT else None
+        return cache.get(_key(write)) if cache else None
+
+    def _learn(self, kind: Kind, answer: Object) -> None:
+        """Our own writes go into the caches at once; the watch will find them there."""
+        if (answer.get("apiVersion"), answer.get("kind")) != (kind.api_version, kind.kind):
+            return  # some subresources answer with a kind of their own
+        for view in (kind, kind.metadata_only()):
+            cache = self._caches.get(view)
+            if cache is not None:
+                self._tell(view, cache.upsert(kept(view, answer)))
+
+    def _tell(self, kind: Kind, change: Change | None) -> None:
+        if change is not None:
+            self._on_change(kind, change)
+
+
+def _kind(write: Write) -> Kind:
+    return write.ref.kind if isinstance(write, (Patch, Delete)) else write.kind
+
+
+def _key(write: Write) -> Key:
+    return Key(write.ref.namespace, write.ref.name) if isinstance(write, (Patch, Delete)) else key_of(write.obj)
+
+
+def _may_have_arrived(error: Exception) -> bool:
+    """Anything but the server's own plain answer leaves open whether the write was carried out."""
+    return not isinstance(error, StatusError) or error.code >= SERVER_FAILURE
+
+
+def _contains(live: Any, wanted: Any) -> bool:
+    """Whether every field of `wanted` has its value in `live` (lists item by item: a reorder is applied again)."""
+    if isinstance(wanted, dict):
+        return isinstance(live, dict) and all(key in live and _contains(live[key], wanted[key]) for key in wanted)
+    if isinstance(wanted, list):
+        return (
+            isinstance(live, list)
+            and len(live) == len(wanted)
+            and all(_contains(left, right) for left, right in zip(live, wanted, strict=True))
+        )
+    return bool(live == wanted)
