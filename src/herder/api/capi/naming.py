@@ -1,4 +1,4 @@
-"""Names that the core makes up: of Machines (by a template), of labels whose value may be too long, and short hashes."""
+"""Names that the core makes up: of Machines (by a template), of labels that may be too long, and short hashes."""
 
 from __future__ import annotations
 

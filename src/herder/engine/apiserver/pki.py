@@ -9,22 +9,20 @@ a millisecond, so a first start is no slower than any other.
 from __future__ import annotations
 
 import base64
-import ipaddress
 import os
 import ssl
-import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from herder.engine import certificates
 from herder.engine.apiserver.auth.users import SUPERUSERS
+from herder.engine.certificates import KeyPair, private_pem
 
 UID_OID = x509.ObjectIdentifier("1.3.6.1.4.1.57683.2")  # where a client certificate's subject carries a user's UID
 ADMIN = "kubernetes-admin"
@@ -32,7 +30,6 @@ NODE_CLIENT = "kube-apiserver-kubelet-client"
 
 _CA_LIFE = timedelta(days=3650)
 _LEAF_LIFE = timedelta(days=365)
-_BACKDATE = timedelta(minutes=5)  # callers whose clocks are a little behind still accept it
 _ALWAYS_SERVED = (
     "localhost",
     "127.0.0.1",
@@ -47,20 +44,6 @@ _ALWAYS_SERVED = (
 
 class PkiError(Exception):
     """Certificates on disk that cannot be used; the text says which file and what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyPair:
-    certificate: x509.Certificate
-    key: ec.EllipticCurvePrivateKey
-
-    @property
-    def certificate_pem(self) -> bytes:
-        return self.certificate.public_bytes(serialization.Encoding.PEM)
-
-    @property
-    def key_pem(self) -> bytes:
-        return private_pem(self.key)
 
 
 class Pki:
@@ -81,12 +64,16 @@ class Pki:
         files = _Files(directory)
         authority = files.pair("ca")
         if authority is None:
-            authority = files.keep("ca", _authority(now))
+            authority = files.keep(
+                "ca", certificates.authority(f"herder-ca@{int(now.timestamp())}", now=now, life=_CA_LIFE)
+            )
         elif authority.certificate.not_valid_after_utc <= now:
             raise PkiError(f"{files.describe('ca')}: the certificate authority expired; remove ca.crt and ca.key")
         serving = files.pair("serving")
-        if serving is None or _stale(serving, authority, now) or not _serves(serving.certificate, names):
-            serving = files.keep("serving", _serving(authority, names, now))
+        if serving is None or _stale(serving, authority, now) or not certificates.serves(serving.certificate, names):
+            serving = files.keep(
+                "serving", certificates.serving(authority, "herder-apiserver", names, now=now, life=_LEAF_LIFE)
+            )
         admin = files.pair("admin")
         if admin is None or _stale(admin, authority, now):
             admin = files.keep("admin", client_certificate(authority, ADMIN, (SUPERUSERS,), now=now))
@@ -106,11 +93,7 @@ class Pki:
         context.verify_mode = ssl.CERT_OPTIONAL
         context.num_tickets = 0  # no client of ours resumes sessions, and making two costs a third of a handshake
         context.load_verify_locations(cadata=self.authority.certificate_pem.decode())
-        # The ssl module takes a certificate chain from a file only; this one lives for as long as the call.
-        with tempfile.NamedTemporaryFile(suffix=".pem") as bundle:
-            bundle.write(self.serving.certificate_pem + self.serving.key_pem)
-            bundle.flush()
-            context.load_cert_chain(bundle.name)
+        certificates.load_chain(context, self.serving.certificate_pem, self.serving.key_pem)
         return context
 
     def node_client_context(self, *, now: datetime) -> ssl.SSLContext:
@@ -119,10 +102,7 @@ class Pki:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-        with tempfile.NamedTemporaryFile(suffix=".pem") as bundle:
-            bundle.write(pair.certificate_pem + pair.key_pem)
-            bundle.flush()
-            context.load_cert_chain(bundle.name)
+        certificates.load_chain(context, pair.certificate_pem, pair.key_pem)
         return context
 
     def admin_kubeconfig(self, server: str, *, name: str = "herder") -> dict[str, Any]:
@@ -166,103 +146,16 @@ def client_certificate(
     attributes.append(x509.NameAttribute(NameOID.COMMON_NAME, name))
     if uid:
         attributes.append(x509.NameAttribute(UID_OID, uid))
-    return _leaf(authority, x509.Name(attributes), ExtendedKeyUsageOID.CLIENT_AUTH, now=now)
-
-
-def _authority(now: datetime) -> KeyPair:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"herder-ca@{int(now.timestamp())}")])
-    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    certificate = (
-        _builder(name, name, key, now, _CA_LIFE)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
-        .add_extension(identifier, critical=False)
-        .sign(key, hashes.SHA256())
+    return certificates.leaf(
+        authority, x509.Name(attributes), ExtendedKeyUsageOID.CLIENT_AUTH, now=now, life=_LEAF_LIFE
     )
-    return KeyPair(certificate, key)
-
-
-def _serving(authority: KeyPair, names: Sequence[str], now: datetime) -> KeyPair:
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "herder-apiserver")])
-    alternatives = x509.SubjectAlternativeName([_general_name(name) for name in names])
-    return _leaf(authority, subject, ExtendedKeyUsageOID.SERVER_AUTH, now=now, alternatives=alternatives)
-
-
-def _leaf(
-    authority: KeyPair,
-    subject: x509.Name,
-    purpose: x509.ObjectIdentifier,
-    *,
-    now: datetime,
-    alternatives: x509.SubjectAlternativeName | None = None,
-) -> KeyPair:
-    key = ec.generate_private_key(ec.SECP256R1())
-    life = min(_LEAF_LIFE, authority.certificate.not_valid_after_utc - now)
-    issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
-    builder = (
-        _builder(subject, authority.certificate.subject, key, now, life)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-        .add_extension(issuer_key, critical=False)
-    )
-    if alternatives is not None:
-        builder = builder.add_extension(alternatives, critical=False)
-    return KeyPair(builder.sign(authority.key, hashes.SHA256()), key)
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, life: timedelta
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now.astimezone(UTC) - _BACKDATE)
-        .not_valid_after(now.astimezone(UTC) + life)
-    )
-
-
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _general_name(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)
 
 
 def _stale(pair: KeyPair, authority: KeyPair, now: datetime) -> bool:
     """Signed by another authority, or with less than a third of its life left."""
-    certificate = pair.certificate
-    life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
-    if certificate.not_valid_after_utc - now < life / 3:
-        return True
-    try:
-        certificate.verify_directly_issued_by(authority.certificate)
-    except Exception:  # ValueError, TypeError or InvalidSignature: whichever way, it is not ours
-        return True
-    return False
-
-
-def _serves(certificate: x509.Certificate, names: Sequence[str]) -> bool:
-    alternatives = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    return {_general_name(name) for name in names} <= set(alternatives)
+    return now > certificates.renewal(pair.certificate) or not certificates.is_issued_by(
+        pair.certificate, authority.certificate
+    )
 
 
 # --- files ------------------------------------------------------------------------------------------------------
@@ -299,12 +192,9 @@ class _Files:
         if path is None or not path.exists():
             return None
         try:
-            key = serialization.load_pem_private_key(path.read_bytes(), password=None)
-        except (ValueError, TypeError) as error:
-            raise PkiError(f"{path}: not a PEM private key") from error
-        if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
-            raise PkiError(f"{path}: not a P-256 private key")
-        return key
+            return certificates.private_key(path.read_bytes())
+        except ValueError as error:
+            raise PkiError(f"{path}: {error}") from error
 
     def keep(self, name: str, pair: KeyPair) -> KeyPair:
         # The certificate goes first: a key without its certificate is made anew, never half trusted.
@@ -329,12 +219,6 @@ def _write(path: Path, content: bytes, mode: int) -> None:
         out.flush()
         os.fsync(out.fileno())
     os.replace(scratch, path)
-
-
-def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
 
 
 def _base64(content: bytes) -> str:
