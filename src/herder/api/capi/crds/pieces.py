@@ -1,0 +1,188 @@
+"""What several kinds of Cluster API have in common, each said once: names, references, conditions, machines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from herder.api.capi.crds.schema import (
+    BOOLEAN,
+    INT_OR_STRING,
+    TIME,
+    Schema,
+    atomic_list,
+    int32,
+    int64,
+    map_list,
+    plain_list,
+    record,
+    string,
+    string_map,
+)
+
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
+_WORD = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+SUBDOMAIN = f"^{_SUBDOMAIN}$"
+LABEL = f"^{_LABEL}$"
+API_VERSION = rf"^{_SUBDOMAIN}\/[a-z]([-a-z0-9]*[a-z0-9])?$"
+CONDITION_TYPE = f"^({_SUBDOMAIN}/)?({_WORD})$"
+TAINT_KEY = rf"^({_SUBDOMAIN}\/)?{_WORD}$"
+TAINT_VALUE = f"^({_WORD})?$"
+
+PLAIN = string()
+COUNT = int32()
+SECONDS = int32(min=0)
+CLUSTER_NAME = string("The Cluster that this belongs to.", min=1, max=63)
+VERSION = string("The Kubernetes version.", min=1, max=256)
+FAILURE_DOMAIN = string("Where to place the machine, one of the Cluster's failure domains.", min=1, max=256)
+CONDITION_TYPE_NAME = string(min=1, max=316, pattern=CONDITION_TYPE)
+KIND = string(min=1, max=63, pattern="^[a-zA-Z]([-a-zA-Z0-9]*[a-zA-Z0-9])?$")
+OBJECT_NAME = string(min=1, max=253, pattern=SUBDOMAIN)
+
+REFERENCE = record(
+    {"apiGroup!": string(min=1, max=253, pattern=SUBDOMAIN), "kind!": KIND, "name!": OBJECT_NAME},
+    "An object of a provider, in the same namespace.",
+)
+
+SELECTOR = record(
+    {
+        "matchLabels": string_map(),
+        "matchExpressions": atomic_list(record({"key!": PLAIN, "operator!": PLAIN, "values": atomic_list(PLAIN)})),
+    },
+    atomic=True,
+)
+
+METADATA = record({"labels": string_map(), "annotations": string_map()}, filled=True)
+
+GATES = map_list(
+    ["conditionType"],
+    record({"conditionType!": CONDITION_TYPE_NAME, "polarity": string(enum=["Positive", "Negative"])}),
+    "Conditions that count besides those of the core.",
+    min=1,
+    max=32,
+)
+
+TAINTS = map_list(
+    ["key", "effect"],
+    record(
+        {
+            "key!": string(min=1, max=317, pattern=TAINT_KEY),
+            "value": string(min=1, max=63, pattern=TAINT_VALUE),
+            "effect!": string(enum=["NoSchedule", "PreferNoSchedule", "NoExecute"]),
+            "propagation!": string(
+                "Kept on the Node for ever, or set once when it joins.", enum=["Always", "OnInitialization"]
+            ),
+        }
+    ),
+    "Taints that the Node gets.",
+    min=1,
+    max=64,
+)
+
+_DELETION_TIMEOUTS = {
+    "nodeDrainTimeoutSeconds": int32("How long draining may take; 0 is for ever.", min=0),
+    "nodeVolumeDetachTimeoutSeconds": int32("How long volumes may take to detach; 0 is for ever.", min=0),
+    "nodeDeletionTimeoutSeconds": int32("How long deleting the Node is tried; 0 is for ever.", min=0),
+}
+_DELETION_ORDER = {
+    "order": string("Which Machines go first when there are too many.", enum=["Random", "Newest", "Oldest"])
+}
+MACHINE_DELETION = record(_DELETION_TIMEOUTS, filled=True)
+SET_DELETION = record(_DELETION_ORDER, filled=True)
+CLASS_DELETION = record(_DELETION_TIMEOUTS | _DELETION_ORDER, filled=True)
+
+NAMING = record(
+    {"template": string("A Go template with .cluster.name, .machineSet.name and .random.", min=1, max=256)}, filled=True
+)
+
+AFTER = {"after": TIME}
+ROLLOUT = record(
+    AFTER
+    | {
+        "strategy": record(
+            {
+                "type!": string(enum=["RollingUpdate", "OnDelete"]),
+                "rollingUpdate": record({"maxSurge": INT_OR_STRING, "maxUnavailable": INT_OR_STRING}, filled=True),
+            },
+            filled=True,
+        )
+    },
+    "How Machines are replaced after a change; all of them, if older than `after`.",
+    filled=True,
+)
+
+MACHINE_SPEC = record(
+    {
+        "clusterName!": CLUSTER_NAME,
+        "bootstrap!": record(
+            {"configRef": REFERENCE, "dataSecretName": string(min=0, max=253)},
+            "What the machine runs first: a provider's object that makes it, or a Secret that is there already.",
+        ),
+        "infrastructureRef!": REFERENCE,
+        "version": VERSION,
+        "providerID": string("The machine's name at its provider; its Node carries the same.", min=1, max=512),
+        "failureDomain": FAILURE_DOMAIN,
+        "minReadySeconds": int32("How long a Machine is Ready before it is Available.", min=0),
+        "readinessGates": GATES,
+        "deletion": MACHINE_DELETION,
+        "taints": TAINTS,
+    }
+)
+MACHINE_TEMPLATE = record({"metadata": METADATA, "spec!": MACHINE_SPEC})
+
+CONDITIONS = map_list(
+    ["type"],
+    record(
+        {
+            "type!": string(max=316, pattern=CONDITION_TYPE),
+            "status!": string(enum=["True", "False", "Unknown"]),
+            "reason!": string(min=1, max=1024, pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"),
+            "message!": string(max=32768),
+            "lastTransitionTime!": TIME,
+            "observedGeneration": int64(min=0),
+        }
+    ),
+    max=32,
+)
+OBSERVED_GENERATION = int64(min=1)
+REPLICA_COUNTS = {
+    "replicas": COUNT,
+    "readyReplicas": int32("Machines whose Ready condition is True."),
+    "availableReplicas": int32("Machines whose Available condition is True."),
+    "upToDateReplicas": int32("Machines whose UpToDate condition is True."),
+}
+_VERSION_COUNT = record({"version!": VERSION, "replicas": int32(min=1)})
+VERSIONS_IN_USE = map_list(
+    ["version"], _VERSION_COUNT, "Kubernetes versions of the Machines, oldest first.", min=1, max=100
+)
+CLUSTER_VERSIONS_IN_USE = atomic_list(_VERSION_COUNT, min=1, max=32)
+SELECTOR_TEXT = string("The selector as text, for whoever scales.", min=1, max=4096)
+INITIALIZED_MACHINE = record(
+    {"infrastructureProvisioned": BOOLEAN, "bootstrapDataSecretCreated": BOOLEAN},
+    "Steps that are done once.",
+    filled=True,
+)
+
+FAILURE = {"failureReason": PLAIN, "failureMessage": string(min=1, max=10240)}
+_LEGACY_CONDITIONS = plain_list(
+    record(
+        {
+            "type!": string(min=1, max=256),
+            "status!": PLAIN,
+            "severity": string(max=32),
+            "reason": string(min=1, max=256),
+            "message": string(min=1, max=10240),
+            "lastTransitionTime!": TIME,
+        }
+    )
+)
+
+
+def deprecated(fields: Mapping[str, Schema] | None = None) -> Schema:
+    """The status as the contract v1beta1 knew it, for tools that still read that."""
+    return record({"v1beta1": record({"conditions": _LEGACY_CONDITIONS, **(fields or {})})})
+
+
+def status(fields: Mapping[str, Schema]) -> Schema:
+    """A status: what every kind has, and these fields."""
+    return record({"observedGeneration": OBSERVED_GENERATION, "conditions": CONDITIONS, **fields}, filled=True)
