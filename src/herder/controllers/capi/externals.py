@@ -1,0 +1,37 @@
+"""Objects of providers, found by the references of ours."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from herder.api.capi.contract import Contract, definition_name, external_kind, reference_group
+from herder.api.capi.kinds import DEFINITION
+from herder.engine.meta.kinds import Kind, Object
+from herder.engine.runtime.view import View
+
+
+class External(NamedTuple):
+    """What a reference leads to. Neither object nor problem: it does not exist. No kind either: nor does its kind."""
+
+    obj: Object | None = None
+    kind: Kind | None = None
+    contract: Contract = Contract.V1BETA2
+    problem: str = ""
+
+    @property
+    def missing(self) -> bool:
+        return self.obj is None and not self.problem
+
+
+def look_up(view: View, reference: Object | None, namespace: str) -> External:
+    """May raise NotFollowed, for the runtime: it begins to watch the kind and asks again."""
+    if not reference or not reference.get("kind") or not reference.get("name"):
+        return External(problem="the reference names no object")
+    definition = view.get(DEFINITION, definition_name(reference_group(reference), reference["kind"]))
+    if definition is None:
+        return External()
+    found = external_kind(reference, definition)
+    if isinstance(found, str):
+        return External(problem=found)
+    kind, contract = found
+    return External(view.get(kind, reference["name"], namespace), kind, contract)
