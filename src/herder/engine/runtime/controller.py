@@ -91,7 +91,7 @@ class Running:
     def changed_followed(self, kind: Kind, change: Change) -> None:
         """A change of an object whose kind was met at run time."""
         if self.controller.follows is not None and kind not in self._watches:
-            for key in self.controller.follows.affected(kind, change):
+            for key in self.controller.follows.affected(kind, change, self._indexed):
                 self.queue.add(key)
 
     async def work(self) -> None:

@@ -108,8 +108,8 @@ class Watches:
 class Follows:
     """What the changes of objects set off whose kinds are met only at run time, by references to them."""
 
-    keys: KeysOf
+    keys: KeysOf | Indexed
     when: Matters = any_change
 
-    def affected(self, kind: Kind, change: Change) -> list[Key]:
-        return Watches(kind, self.keys, self.when).affected(change)
+    def affected(self, kind: Kind, change: Change, lookup: Lookup = _no_index) -> list[Key]:
+        return Watches(kind, self.keys, self.when).affected(change, lookup)
