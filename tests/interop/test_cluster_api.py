@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.interop.cluster_api import CONTRACT, CoreManager, install_definition
 from tests.support.api import Api
 from tests.support.embedded import Embedded
 from tests.support.engines import Engine
+from tests.support.upstream import CONTRACT, CORE, UpstreamManager, install_definition
 
 GROUP = "cluster.x-k8s.io/v1beta2"
 OURS = "pasture.example.com"
@@ -22,12 +22,12 @@ PROVIDED = ("Paddock", "Ewe", "EweTemplate", "Whistle", "WhistleTemplate")
 
 
 @pytest.fixture(scope="module")
-async def started(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Api, CoreManager]]:
+async def started(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Api, UpstreamManager]]:
     """A server of its own: the webhooks would stay behind on a shared one, with nobody to answer them."""
     with Embedded(tmp_path_factory.mktemp("embedded")) as server:
         engine = Engine("embedded", server.kubeconfig)
         api = Api(engine.connection)
-        manager = CoreManager(engine, tmp_path_factory.mktemp("manager"))
+        manager = UpstreamManager(CORE, engine, tmp_path_factory.mktemp("manager"))
         try:
             await manager.install(api)
             for kind in PROVIDED:
@@ -41,7 +41,7 @@ async def started(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tup
 
 
 @pytest.fixture
-async def api(started: tuple[Api, CoreManager]) -> Api:
+async def api(started: tuple[Api, UpstreamManager]) -> Api:
     return await started[0].in_new_namespace()
 
 
@@ -205,6 +205,6 @@ async def test_deletion_runs_through_finalizers_to_the_end(api: Api) -> None:
     assert (await api.get(api.at(f"{OURS}/v1/paddocks", "flock"))).status == 404
 
 
-async def test_its_caches_have_no_trouble_with_the_server(started: tuple[Api, CoreManager]) -> None:
+async def test_its_caches_have_no_trouble_with_the_server(started: tuple[Api, UpstreamManager]) -> None:
     _, manager = started
     assert [line for line in manager.log().splitlines() if "reflector" in line and line.startswith(("E", "W"))] == []
