@@ -25,7 +25,7 @@ DELETE = Delete(Ref(CONFIG_MAP, "f-1", "ns"), "member-1", "for no good reason")
     ],
 )
 def test_a_flock_keeps_its_minimum(objects: list[Object], refused: bool) -> None:
-    refusal = flock_keeps_its_minimum(DELETE, view(*objects))
+    refusal = flock_keeps_its_minimum(DELETE, view(*objects), ())
     assert (refusal is not None) == refused
     if refusal is not None:
         assert refusal.reason == "ConfigMap ns/f-1 stays: 1 would be left, minAvailable is 2"

@@ -14,7 +14,7 @@ from herder.engine.client.wire import Request, Response
 from herder.engine.meta.errors import AlreadyExists, Conflict, ServiceUnavailable
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.cache import Cache, Change, Key
-from herder.engine.runtime.carrying import Carrier, Guard
+from herder.engine.runtime.carrying import Act, Carrier, Guard
 from herder.engine.runtime.decision import (
     Apply,
     Create,
@@ -215,7 +215,7 @@ async def test_the_answer_of_a_subresource_with_a_kind_of_its_own_is_not_taken_f
 # --- guards ---------------------------------------------------------------------------------------------------------
 
 
-def keeps_secrets(act: Write | Effect, view: View) -> Refusal | None:
+def keeps_secrets(act: Act, view: View, _before: Sequence[Act]) -> Refusal | None:
     """Looks at a kind that the controller under test has not declared."""
     if isinstance(act, Delete) and view.get(SECRET, "keep") is not None:
         return Refusal("keeps-secrets", "there is a secret to keep")
@@ -234,7 +234,7 @@ async def test_a_guard_stops_the_decision_where_it_refuses() -> None:
 
 
 async def test_a_guard_judges_each_act_on_what_the_acts_before_have_made_true() -> None:
-    def at_most_one(act: Write | Effect, view: View) -> Refusal | None:
+    def at_most_one(act: Act, view: View, _before: Sequence[Act]) -> Refusal | None:
         return Refusal("at-most-one", "one is enough") if view.select(CONFIG_MAP) else None
 
     async with carrying([at_most_one]) as carry:
@@ -244,7 +244,7 @@ async def test_a_guard_judges_each_act_on_what_the_acts_before_have_made_true() 
 
 
 async def test_a_guard_that_cannot_see_fails_closed() -> None:
-    def blind(act: Write | Effect, view: View) -> Refusal | None:
+    def blind(act: Act, view: View, _before: Sequence[Act]) -> Refusal | None:
         view.get(Kind("example.com", "v1", "Unknown", "unknowns"), "x")
         return None
 
@@ -279,7 +279,7 @@ async def test_writes_that_belong_together_are_all_made_even_if_one_fails() -> N
 
 
 async def test_nothing_of_a_batch_is_made_if_a_guard_refuses_one_of_it() -> None:
-    def guard(act: Write | Effect, _view: View) -> Refusal | None:
+    def guard(act: Act, _view: View, _before: Sequence[Act]) -> Refusal | None:
         return Refusal("test", "not b") if isinstance(act, Create) and act.obj["metadata"]["name"] == "b" else None
 
     async with carrying([guard]) as carry:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -18,6 +18,7 @@ from herder.engine.meta.errors import Conflict, NotFound
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime import manager as manager_module
 from herder.engine.runtime.cache import Change, Key
+from herder.engine.runtime.carrying import Act
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import (
     DONE,
@@ -27,7 +28,6 @@ from herder.engine.runtime.decision import (
     Effect,
     Refusal,
     Update,
-    Write,
     waiting,
 )
 from herder.engine.runtime.manager import Manager
@@ -228,7 +228,7 @@ async def test_effects_come_back_through_the_view() -> None:
 
 
 async def test_a_refusal_is_kept_with_its_reason() -> None:
-    def no(act: Write | Effect, view: View) -> Refusal | None:
+    def no(act: Act, view: View, _before: Sequence[Act]) -> Refusal | None:
         return Refusal("no", f"{view.name} may not")
 
     def reconcile(view: View) -> Decision:

@@ -15,8 +15,9 @@ from herder.engine.runtime.decision import Decision, Effect, Outcome, Patch, Ref
 from herder.engine.runtime.view import View
 from herder.engine.runtime.writer import Writer
 
-Guard = Callable[[Write | Effect, View], Refusal | None]
-"""Pure: may this act be carried out, given the same view that it was decided on?"""
+Act = Write | Effect
+Guard = Callable[[Act, View, Sequence[Act]], Refusal | None]
+"""Pure: may this act be carried out, given the view that it was decided on, and what the same decision does before?"""
 
 AT_ONCE = 16
 """Writes of one decision on their way at the same time."""
@@ -41,16 +42,17 @@ class Carrier:
     async def carry_out(self, decision: Decision, view: View, *, manager: str, now: datetime) -> Outcome:
         outcome = Outcome(decision, now)
         whole = view.whole()
+        before: list[Act] = []
         for step in decision.writes:
             writes = step.writes if isinstance(step, Together) else (step,)
-            outcome.refusal = self._refused(writes, whole)
+            outcome.refusal = self._refused(writes, whole, before)
             if outcome.refusal is not None:
                 return outcome
             await self._make([write for write in writes if not self._waits(write, view.key, outcome)], manager, outcome)
         if outcome.put_off_until is None:
             self._put_off.pop(view.key, None)
         for effect in decision.effects:
-            outcome.refusal = self._refused((effect,), whole)
+            outcome.refusal = self._refused((effect,), whole, before)
             if outcome.refusal is not None:
                 return outcome
             if self._perform is None:
@@ -62,12 +64,14 @@ class Carrier:
     def forget(self, key: Key) -> None:
         self._put_off.pop(key, None)
 
-    def _refused(self, acts: Sequence[Write | Effect], view: View) -> Refusal | None:
+    def _refused(self, acts: Sequence[Act], view: View, before: list[Act]) -> Refusal | None:
+        """Acts are looked at one after the other, each with those before it: a batch cannot slip past together."""
         for act in acts:
             for guard in self._guards:
-                refusal = guard(act, view)
+                refusal = guard(act, view, before)
                 if refusal is not None:
                     return refusal
+            before.append(act)
         return None
 
     def _waits(self, write: Write, key: Key, outcome: Outcome) -> bool:
