@@ -43,6 +43,7 @@ CLONED_FROM_GROUP_KIND = "cluster.x-k8s.io/cloned-from-groupkind"
 REVISION = "machinedeployment.clusters.x-k8s.io/revision"
 DESIRED_REPLICAS = "machinedeployment.clusters.x-k8s.io/desired-replicas"
 MAX_REPLICAS = "machinedeployment.clusters.x-k8s.io/max-replicas"
+NODE_DELETION_STARTED = "machine.herder.io/node-deletion-started"
 
 # On nodes of workload clusters.
 NODE_CLUSTER_NAME = "cluster.x-k8s.io/cluster-name"
@@ -64,6 +65,13 @@ MACHINE_DEPLOYMENT_FINALIZER = "cluster.x-k8s.io/machinedeployment"
 
 SECRET_TYPE = "cluster.x-k8s.io/secret"
 
+# Our own. "true" on a Cluster that is being deleted: when all else is gone, it does not wait for its infrastructure
+# object, which may then be left behind with whatever it stands for. For infrastructure that cannot be deleted any more.
+ABANDON_INFRASTRUCTURE = "cluster.herder.io/abandon-infrastructure"
+# On kubeconfig Secrets made by the core: when the client certificate in it ends, and when it is made anew.
+CERTIFICATE_EXPIRY = "cluster.herder.io/certificate-expiry"
+CERTIFICATE_RENEWAL = "cluster.herder.io/certificate-renewal"
+
 
 def cluster_key(namespace: str, name: str) -> str:
     """How decisions name a workload cluster as the target of a write or an observation."""
@@ -72,6 +80,11 @@ def cluster_key(namespace: str, name: str) -> str:
 
 def kubeconfig_secret(cluster: str) -> str:
     return f"{cluster}-kubeconfig"
+
+
+def authority_secret(cluster: str) -> str:
+    """The cluster's certificate authority: tls.crt and tls.key."""
+    return f"{cluster}-ca"
 
 
 def labels_of(obj: Object) -> dict[str, str]:

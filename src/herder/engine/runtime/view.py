@@ -117,6 +117,10 @@ class View:
         """What the object with this uid controls."""
         return self.select(kind, index=("controller", uid))
 
+    def names(self, kind: Kind, index: tuple[str, str]) -> list[str]:
+        """The names of those objects in order, without reading what is in them."""
+        return sorted(key.name for key in self._cache(kind).indexed(index))
+
     def count(self, kind: Kind, index: tuple[str, str]) -> int:
         """How many objects an index has under a value, at no cost however many they are."""
         return self._cache(kind).count(index)
