@@ -1,6 +1,6 @@
 """Every benchmark against its peer, in one run on one machine, as ratios.
 
-python -m bench [NAME …]      all by default; results are written to docs/results/bench.md
+python -m bench [NAME …]      all by default; results are written to docs/results/
 """
 
 from __future__ import annotations
@@ -10,28 +10,35 @@ import datetime
 import platform
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
-from bench import apiserver
+from bench import apiserver, race
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results" / "bench.md"
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+BENCHMARKS: dict[str, tuple[str, Callable[[Path], str]]] = {
+    "apiserver": ("bench.md", apiserver.run),
+    "race": ("race.md", race.run),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--objects", type=int, default=10_000)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which ones: {', '.join(BENCHMARKS)}")
     parser.add_argument("--dry", action="store_true", help="print, but write no results file")
     options = parser.parse_args()
-    directory = Path(tempfile.mkdtemp(prefix="herder-bench-"))
-    try:
-        report = apiserver.run(directory, objects=options.objects)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-    today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    text = f"# Benchmarks\n\n{today}, {machine()}. Written by `make bench`.\n\n{report}"
-    print(text)
-    if not options.dry:
-        RESULTS.write_text(text)
+    for name in options.names or BENCHMARKS:
+        file, run = BENCHMARKS[name]
+        directory = Path(tempfile.mkdtemp(prefix="herder-bench-"))
+        try:
+            report = run(directory)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+        today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+        text = f"# Benchmarks\n\n{today}, {machine()}. Written by `make bench`.\n\n{report}"
+        print(text)
+        if not options.dry:
+            (RESULTS / file).write_text(text)
 
 
 def machine() -> str:

@@ -78,7 +78,7 @@ def _resident(pid: int) -> int:
     return 0
 
 
-def run(directory: Path, *, objects: int) -> str:
+def run(directory: Path, *, objects: int = 10_000) -> str:
     def start_real() -> RealKube:
         (directory / "real").mkdir()
         return RealKube(directory / "real", fsync=True).start()

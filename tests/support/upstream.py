@@ -167,7 +167,7 @@ def dev_cluster(name: str, *, control_planes: int = 1, workers: int = 2, version
             "name": name,
         },
     }
-    backend = {"backend": {"inMemory": {}}}
+    backend: Any = {"backend": {"inMemory": {}}}
     deployment = {"clusterName": name, "replicas": workers, "template": {"spec": machine}}
     # Its in-memory backend writes into the annotations of a DevCluster without asking whether there are any.
     annotated = {"annotations": {"example.com/present": "true"}}
