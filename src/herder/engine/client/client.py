@@ -94,8 +94,12 @@ class Client:
         fields: str = "",
         page_size: int = 500,
         metadata_only: bool = False,
+        keep: Callable[[Object], Object] = lambda obj: obj,
     ) -> Page:
-        """Every page of one consistent list; in one piece where the server forgets it between two pages."""
+        """Every page of one consistent list; in one piece where the server forgets it between two pages.
+
+        Of each object only what `keep` makes of it is held while the rest comes.
+        """
         items: list[Object] = []
         token = ""
         while True:
@@ -112,10 +116,11 @@ class Client:
             except Expired:
                 if not token:
                     raise
-                return await self.list(
+                page = await self.list(
                     resource, namespace=namespace, labels=labels, fields=fields, metadata_only=metadata_only
                 )
-            items += page.items
+                items = []
+            items += map(keep, page.items)
             token = page.continue_token
             if not token:
                 return Page(items, page.resource_version)

@@ -71,7 +71,7 @@ class HttpTransport:
                 )
                 if answer.status == 401:
                     self._credentials.refused()
-                if _flows(request) and answer.status < 300:
+                if request.flows and answer.status < 300:
                     return Response(answer.status, _headers(answer), stream=_stream(answer))
                 body = await answer.read()
         except TimeoutError as error:
@@ -143,11 +143,6 @@ async def _stream(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         raise ServiceUnavailable(f"{answer.url.host}: {error}") from error
     finally:
         answer.close()
-
-
-def _flows(request: Request) -> bool:
-    """Whether the answer has no end of its own: a watch, a followed log."""
-    return request.query.get("watch") in {"true", "1"} or request.query.get("follow") in {"true", "1"}
 
 
 def _headers(answer: aiohttp.ClientResponse) -> dict[str, str]:

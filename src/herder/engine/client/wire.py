@@ -65,6 +65,11 @@ class Request:
     client_certificate: bytes | None = None  # DER, already verified against our client CA
     user: User | None = None  # set for callers inside the process, who need no authentication
 
+    @property
+    def flows(self) -> bool:
+        """Whether the answer has no end of its own: a watch, a followed log."""
+        return self.query.get("watch") in {"true", "1"} or self.query.get("follow") in {"true", "1"}
+
 
 @dataclass(slots=True)
 class Response:

@@ -57,10 +57,10 @@ class Entry:
         self.revision = int(meta.get("resourceVersion") or 0)
         self.uid: str = meta.get("uid", "")
         self.labels: dict[str, str] = meta.get("labels") or {}
-        self.indexed = {name: values for name, index in indexers.items() if (values := _indexed(name, index, obj))}
+        self.indexed = {name: values for name, index in indexers.items() if (values := index_values(name, index, obj))}
 
 
-def _indexed(name: str, index: Indexer, obj: Object) -> tuple[str, ...]:
+def index_values(name: str, index: Indexer, obj: Object) -> tuple[str, ...]:
     """An object that an indexer cannot read is in no index; it must not keep the others from being seen."""
     try:
         return tuple(index(obj))

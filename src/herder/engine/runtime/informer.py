@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import partial
 
 from herder.engine.client.client import Client, WatchEvent
 from herder.engine.logs import get_logger
@@ -37,6 +38,7 @@ class Informer:
         namespace: str = "",
         labels: str = "",
         fields: str = "",
+        keep: Callable[[Object], Object] | None = None,
         jitter: Callable[[], float] = lambda: 0.5,
         on_health: Callable[[str], None] = lambda _failure: None,
         on_list: Callable[[], None] = lambda: None,
@@ -49,6 +51,7 @@ class Informer:
         self.relists = 0
         self.failure = ""  # why the server cannot be read now, in its words
         self.synced = asyncio.Event()
+        self._keep = keep or partial(kept, cache.kind)  # what of each object goes into the cache
         self._on_change = on_change
         self._on_health = on_health  # told of each failure, and "" when all is well again
         self._on_list = on_list
@@ -123,6 +126,7 @@ class Informer:
             labels=self.labels,
             fields=self.fields,
             metadata_only=kind.partial,
+            keep=self._keep,
         )
         self._replace(page.items, page.resource_version)
 
@@ -139,7 +143,7 @@ class Informer:
                 elif event.type == "DELETED":
                     found.pop(key_of(event.object), None)
                 elif event.type != "BOOKMARK":
-                    found[key_of(event.object)] = event.object
+                    found[key_of(event.object)] = self._keep(event.object)
                 elif (event.object["metadata"].get("annotations") or {}).get(INITIAL_EVENTS_END) == "true":
                     self._replace(list(found.values()), event.object["metadata"]["resourceVersion"])
                     found = None
@@ -147,8 +151,7 @@ class Informer:
             raise TimeoutError("the list stream ended early")
 
     def _replace(self, objects: list[Object], revision: str) -> None:
-        ours = (kept(self.cache.kind, obj) for obj in objects)
-        changes = self.cache.replace(((obj, encode(obj)) for obj in ours), int(revision or 0))
+        changes = self.cache.replace(((obj, encode(obj)) for obj in objects), int(revision or 0))
         self._revision = revision
         self._heard = True
         self.cache.synced = True
@@ -171,7 +174,7 @@ class Informer:
         revision = event.object["metadata"]["resourceVersion"]
         self._heard = True
         if event.type != "BOOKMARK":
-            obj = kept(self.cache.kind, event.object)
+            obj = self._keep(event.object)
             change = self.cache.remove(obj) if event.type == "DELETED" else self.cache.upsert(obj)
             if change is not None:
                 self._on_change(change)

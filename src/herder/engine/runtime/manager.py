@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 
 from herder.engine.client.client import Client
 from herder.engine.logs import get_logger
@@ -16,7 +17,7 @@ from herder.engine.runtime.decision import Decision, Effect
 from herder.engine.runtime.effects import Effects, Performer
 from herder.engine.runtime.informer import Informer
 from herder.engine.runtime.metrics import Metrics
-from herder.engine.runtime.remote import Connect, Remotes
+from herder.engine.runtime.remote import Connector, RemotePerformer, Remotes
 from herder.engine.runtime.tasks import Tasks
 from herder.engine.runtime.view import View
 from herder.engine.runtime.writer import Writer
@@ -37,7 +38,8 @@ class Manager:
         entropy: Callable[[int], bytes],
         guards: Sequence[Guard] = (),
         performers: Mapping[str, Performer] | None = None,
-        connect: Connect | None = None,
+        connect: Connector | None = None,
+        remote_performers: Mapping[str, RemotePerformer] | None = None,
         setting: Callable[[str], str] | None = None,
         metrics: Metrics | None = None,
         strict: bool = False,
@@ -51,13 +53,18 @@ class Manager:
         self._strict = strict
         self._tasks = Tasks()
         self._workers: list[asyncio.Task[None]] = []
-        self._effects = Effects(performers or {}, self._tasks)
         self._remotes = Remotes(connect, clock=clock, tasks=self._tasks) if connect else None
+        self._effects = Effects({**(performers or {}), **self._reaching(remote_performers or {})}, self._tasks)
         self.caches = self._shared_caches(controllers)
         selected = _selected(controllers)
         self.informers = {kind: self._informer(kind, *selected[kind]) for kind in self.caches}
         self._followers: dict[Kind, dict[tuple[str, Key], None]] = {}  # who waits for the first look at a kind
         self.running = {controller.name: self._make(controller, guards) for controller in controllers}
+
+    def _reaching(self, performers: Mapping[str, RemotePerformer]) -> dict[str, Performer]:
+        """The performers that act on downstream clusters, where there is a way to reach them."""
+        remotes = self._remotes
+        return {name: partial(perform, remotes) for name, perform in performers.items()} if remotes else {}
 
     def _shared_caches(self, controllers: Sequence[Controller]) -> dict[Kind, Cache]:
         """One cache for each kind, whoever reads it, with everyone's indexes."""
@@ -121,8 +128,6 @@ class Manager:
         if self._workers:
             await asyncio.wait(self._workers, timeout=STOP_SECONDS)
         await self._tasks.stop()
-        if self._remotes is not None:
-            await self._remotes.close()
 
     def abort(self) -> None:
         """End at once, finishing nothing: what a crash does, for whoever simulates one."""
@@ -175,6 +180,7 @@ class Manager:
             caches=caches,
             results=self._effects.results,
             observe=self._remotes.observed if self._remotes else lambda _wish: None,
+            connection=self._remotes.connection if self._remotes else lambda _cluster: None,
             setting=self._setting,
             seed=self._seed,
             strict=self._strict,
