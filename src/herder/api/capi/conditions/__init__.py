@@ -24,6 +24,7 @@ from herder.api.capi.conditions.lists import (
 )
 from herder.api.capi.conditions.merging import Priority, Reasons, aggregate, default_priority, summary
 from herder.api.capi.conditions.mirroring import InvalidCondition, mirror, reported
+from herder.api.capi.conditions.pausing import paused
 
 __all__ = [
     "Condition",
@@ -45,6 +46,7 @@ __all__ = [
     "merged",
     "merged_legacy",
     "mirror",
+    "paused",
     "reported",
     "summary",
     "timestamp",

@@ -1,0 +1,19 @@
+"""The Paused condition, which every controller of the core shows on its objects."""
+
+from __future__ import annotations
+
+from herder.api.capi.conditions.lists import Condition, condition
+from herder.api.capi.names import PAUSED, annotations_of
+from herder.engine.meta.kinds import Object
+
+
+def paused(cluster: Object | None, obj: Object) -> Condition:
+    """True where the cluster is paused, or the object alone; the message says by what."""
+    causes = []
+    if cluster and (cluster.get("spec") or {}).get("paused"):
+        causes.append("Cluster spec.paused is set to true")
+    if PAUSED in annotations_of(obj):
+        causes.append(f"{obj.get('kind') or 'Object'} has the {PAUSED} annotation")
+    if causes:
+        return condition("Paused", "True", "Paused", ", ".join(causes))
+    return condition("Paused", "False", "NotPaused")
