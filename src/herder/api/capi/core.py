@@ -1,0 +1,118 @@
+"""Which Cluster API core works on a cluster, ours or another: two would fight over every object, so never both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import NamedTuple
+
+from herder.api.capi.inventory import CORE_PROVIDER, is_ours
+from herder.api.capi.kinds import CLUSTER, GROUP
+from herder.engine.meta.kinds import Kind, Object
+
+VALIDATING_WEBHOOKS = Kind(
+    "admissionregistration.k8s.io",
+    "v1",
+    "ValidatingWebhookConfiguration",
+    "validatingwebhookconfigurations",
+    namespaced=False,
+)
+MUTATING_WEBHOOKS = VALIDATING_WEBHOOKS._replace(
+    kind="MutatingWebhookConfiguration", plural="mutatingwebhookconfigurations"
+)
+DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")
+LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases")
+CRD = Kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
+
+CLUSTER_CRD_NAME = f"{CLUSTER.plural}.{CLUSTER.group}"
+LEASE_NAME = "controller-leader-election-capi"
+_DEFAULT_LEASE_SECONDS = 15
+# Every webhook of a core has a path like this; others with a say about Clusters, such as policy engines, do not.
+_WEBHOOK_PATHS = tuple(f"/{verb}-{GROUP.replace('.', '-')}-" for verb in ("mutate", "validate"))
+
+
+class Mode(StrEnum):
+    AUTO = "auto"  # ours, unless another is there
+    OWN = "own"
+    EXTERNAL = "external"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What was found on the cluster; `unseen` names what could not be looked at."""
+
+    at: datetime
+    webhooks: tuple[Object, ...] = ()  # validating and mutating configurations
+    providers: tuple[Object, ...] = ()  # clusterctl's inventory
+    deployments: tuple[Object, ...] = ()  # with the label of the core's provider
+    leases: tuple[Object, ...] = ()  # of the name that a core uses
+    definitions: tuple[Object, ...] = ()  # that of Cluster
+    unseen: tuple[str, ...] = ()
+
+
+class Verdict(NamedTuple):
+    run: bool
+    reason: str
+    conflict: bool = False  # we were told to run and must not
+
+
+def decide(mode: Mode, evidence: Evidence) -> Verdict:
+    if mode is Mode.EXTERNAL:
+        return Verdict(False, "another Cluster API core was asked for")
+    others = list(signs_of_another(evidence))
+    if not others:
+        return Verdict(True, "no other Cluster API core was found" + _unseen(evidence))
+    found = f"another Cluster API core is on this cluster: {'; '.join(others)}"
+    if mode is Mode.AUTO:
+        return Verdict(False, f"{found}. Ours stands aside")
+    return Verdict(False, f"{found}. Two cores would fight: remove it, or let ours stand aside", conflict=True)
+
+
+def signs_of_another(evidence: Evidence) -> Iterator[str]:
+    for deployment in evidence.deployments:
+        if not is_ours(deployment) and (deployment.get("spec") or {}).get("replicas", 1) > 0:
+            yield f"Deployment {_place(deployment)} runs it"
+    for provider in evidence.providers:
+        if provider.get("type") == CORE_PROVIDER and not is_ours(provider):
+            yield f"clusterctl installed it ({provider.get('version', 'version unknown')}, Provider {_place(provider)})"
+    for configuration in evidence.webhooks:
+        if not is_ours(configuration) and any(map(_is_a_cores, configuration.get("webhooks") or [])):
+            yield f"{configuration['kind']} {_place(configuration)} sends its objects to its webhooks"
+    for definition in evidence.definitions:
+        if _converts_by_webhook(definition):
+            yield f"CustomResourceDefinition {_place(definition)} is converted by its webhook"
+    for lease in evidence.leases:
+        if _is_held(lease, evidence.at):
+            yield f"Lease {_place(lease)} is held by {lease['spec']['holderIdentity']}"
+
+
+def _is_a_cores(webhook: Object) -> bool:
+    names_group = any(GROUP in (rule.get("apiGroups") or []) for rule in webhook.get("rules") or [])
+    client = webhook.get("clientConfig") or {}
+    where = client.get("url") or (client.get("service") or {}).get("path") or ""
+    return names_group and any(path in where for path in _WEBHOOK_PATHS)
+
+
+def _converts_by_webhook(definition: Object) -> bool:
+    """Ours are never converted."""
+    conversion = (definition.get("spec") or {}).get("conversion") or {}
+    return bool(conversion.get("strategy") == "Webhook")
+
+
+def _is_held(lease: Object, now: datetime) -> bool:
+    spec = lease.get("spec") or {}
+    if not spec.get("holderIdentity") or not spec.get("renewTime"):
+        return False
+    lasting = timedelta(seconds=spec.get("leaseDurationSeconds") or _DEFAULT_LEASE_SECONDS)
+    return datetime.fromisoformat(spec["renewTime"]) + lasting > now
+
+
+def _place(obj: Object) -> str:
+    meta = obj["metadata"]
+    return f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
+
+
+def _unseen(evidence: Evidence) -> str:
+    return f" (but these could not be read: {', '.join(evidence.unseen)})" if evidence.unseen else ""

@@ -1,0 +1,92 @@
+"""Another core is noticed when it comes, and when it has gone; the inventory says which parts of ours run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from herder.api.capi.core import DEPLOYMENT, Mode, Verdict
+from herder.api.capi.inventory import NAMESPACE, PROVIDER_CRD, PROVIDERS
+from herder.cli.capi_core import CoreChoice, gather, keep_inventory
+from herder.cli.install import install_kinds
+from herder.cli.process import wall_clock
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import AlreadyExists
+from herder.engine.meta.kinds import GroupVersionResource
+from tests.api.objects import deployment
+from tests.support.api import PATIENCE
+from tests.support.embedded import Embedded
+from tests.support.engines import Engine
+
+NAMESPACES = GroupVersionResource("", "v1", "namespaces")
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """A server of its own: a core that is only pretended would concern whatever runs on a shared one."""
+    with Embedded(tmp_path_factory.mktemp("embedded")) as server:
+        yield Engine("embedded", server.kubeconfig)
+
+
+@pytest.fixture
+async def client(engine: Engine) -> AsyncIterator[Client]:
+    client = engine.client()
+    await install_kinds(client, [PROVIDER_CRD])
+    for name in (NAMESPACE, "capi-system"):
+        with contextlib.suppress(AlreadyExists):
+            await client.create(NAMESPACES, {"metadata": {"name": name}})
+    yield client
+    await client.close()
+
+
+async def test_another_core_is_noticed_when_it_comes_and_when_it_has_gone(client: Client) -> None:
+    choice = CoreChoice(client, Mode.AUTO, clock=wall_clock)
+    first = await choice.look()
+    assert first.run
+    verdicts: asyncio.Queue[Verdict] = asyncio.Queue()
+    following = asyncio.create_task(choice.follow(first, verdicts.put_nowait))
+    core = deployment("capi-controller-manager")
+    core["metadata"]["labels"] = {"cluster.x-k8s.io/provider": "cluster-api"}
+    core["spec"]["replicas"] = 1
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await client.create(DEPLOYMENT.resource, core, namespace="capi-system")
+            came = await verdicts.get()
+            assert not came.run
+            assert "Deployment capi-system/capi-controller-manager" in came.reason
+            await client.delete(DEPLOYMENT.resource, "capi-controller-manager", namespace="capi-system")
+            assert (await verdicts.get()).run
+    finally:
+        following.cancel()
+
+
+async def test_what_of_ours_runs_is_in_the_inventory_and_nothing_else_of_ours(client: Client) -> None:
+    async def listed() -> list[str]:
+        found = await client.list_all(PROVIDERS.resource, namespace=NAMESPACE)
+        return [provider["metadata"]["name"] for provider in found.items]
+
+    in_memory = ["bootstrap-inmemory", "control-plane-inmemory", "infrastructure-inmemory"]
+    await keep_inventory(client, core=True, in_memory=True)
+    assert await listed() == sorted(["cluster-api", *in_memory])
+    assert (await CoreChoice(client, Mode.OWN, clock=wall_clock).look()).run
+    await keep_inventory(client, core=False, in_memory=True)
+    assert await listed() == in_memory
+    await keep_inventory(client, core=False, in_memory=False)
+    assert await listed() == []
+
+
+async def test_the_inventory_entry_of_another_core_stays(client: Client) -> None:
+    theirs = {
+        "metadata": {"name": "cluster-api", "namespace": NAMESPACE},
+        "type": "CoreProvider",
+        "version": "v1.12.0",
+    }
+    await client.create(
+        PROVIDERS.resource, {**theirs, "apiVersion": PROVIDERS.api_version, "kind": "Provider"}, namespace=NAMESPACE
+    )
+    await keep_inventory(client, core=False, in_memory=False)
+    assert [provider["version"] for provider in (await gather(client, wall_clock())).providers] == ["v1.12.0"]
+    await client.delete(PROVIDERS.resource, "cluster-api", namespace=NAMESPACE)
