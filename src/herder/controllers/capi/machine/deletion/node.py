@@ -1,0 +1,162 @@
+"""The Machine's Node in its workload cluster: whether it may be touched at all, and its deletion at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from herder.api.capi.conditions import legacy, timestamp
+from herder.api.capi.contract import control_plane, infra_machine
+from herder.api.capi.kinds import MACHINE, NODE
+from herder.api.capi.names import (
+    CLUSTER_NAME,
+    CONTROL_PLANE,
+    NODE_DELETION_STARTED,
+    annotations_of,
+    cluster_key,
+    is_deleting,
+    labels_of,
+)
+from herder.api.capi.nodes import node_by_name, node_by_provider_id, node_condition, provider_id
+from herder.api.writing import delete, ref
+from herder.controllers.capi.externals import External, look_up
+from herder.controllers.capi.machine.deletion.scope import Clock, NodeOperations, Scope
+from herder.controllers.capi.machine.deletion.telling import PROGRESS_PATIENCE, STARTED, Held, Passed, Stage
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.decision import Decision, Observe, Patch, Wait, waiting
+from herder.engine.runtime.view import Observed, Unreachable, View
+
+ACTIVE_CONTROL_PLANE = "active-control-plane"
+"""The index of Machines by which a Cluster's control plane Machines are counted, those being deleted left out."""
+
+RETRY = timedelta(seconds=2)
+
+
+def active_control_plane(machine: Object) -> Iterable[str]:
+    labels = labels_of(machine)
+    if CONTROL_PLANE in labels and CLUSTER_NAME in labels and not is_deleting(machine):
+        yield cluster_key(machine["metadata"]["namespace"], labels[CLUSTER_NAME])
+
+
+def look_at_node(view: View, machine: Object, cluster: Object, infrastructure: External) -> NodeOperations:
+    """By the name that the Machine remembers, else by the provider ID."""
+    if is_deleting(cluster):
+        return NodeOperations(off="its Cluster is being deleted, and the Nodes with it")
+    wish, name = _wish(machine, cluster, infrastructure)
+    if wish is None:
+        return NodeOperations(off="it has no Node")
+    off = _control_plane_is_gone(view, cluster)
+    if off:
+        return NodeOperations(off=off)
+    match view.observed(wish):
+        case None:
+            return NodeOperations(name=name, looking=True, observe=(wish,))
+        case Unreachable() as cut_off:
+            if not name:
+                return NodeOperations(off=f"no Node of it is known, and {_in_words(cut_off)}")
+            return NodeOperations(name=name, unreachable=cut_off, observe=(wish,))
+        case Observed(objects):
+            return _found(wish, name, [node for node in objects if _is_of(machine, node)])
+
+
+def _found(wish: Observe, name: str, nodes: list[Object]) -> NodeOperations:
+    if len(nodes) == 1:
+        return NodeOperations(name=nodes[0]["metadata"]["name"], record=nodes[0], observe=(wish,))
+    if name:
+        return NodeOperations(name=name, observe=(wish,))
+    return NodeOperations(off="several Nodes have its provider ID" if nodes else "it has no Node")
+
+
+def _wish(machine: Object, cluster: Object, infrastructure: External) -> tuple[Observe | None, str]:
+    where = cluster_key(cluster["metadata"]["namespace"], cluster["metadata"]["name"])
+    name: str = ((machine.get("status") or {}).get("nodeRef") or {}).get("name", "")
+    if name:
+        return node_by_name(where, name), name
+    known: str = machine["spec"].get("providerID") or ""
+    if not known and infrastructure.obj is not None:
+        known = infra_machine.provider_id(infrastructure.obj, infrastructure.contract)
+    return (node_by_provider_id(where, known) if known else None), ""
+
+
+def _is_of(machine: Object, node: Object) -> bool:
+    """A Node of the same name may by now belong to the Machine that came after: that one must be left alone."""
+    mine: str = machine["spec"].get("providerID") or ""
+    return not mine or provider_id(node) in ("", mine)
+
+
+def _control_plane_is_gone(view: View, cluster: Object) -> str:
+    """Why the Nodes of this Cluster cannot be reached any more, or need not be; empty where they can."""
+    reference = cluster["spec"].get("controlPlaneRef")
+    if reference:
+        found = look_up(view, reference, cluster["metadata"]["namespace"])
+        if found.obj is not None and is_deleting(found.obj):
+            return "the control plane is being deleted"
+        if found.obj is not None and control_plane.externally_managed(found.obj, found.contract):
+            return ""
+    where = cluster_key(cluster["metadata"]["namespace"], cluster["metadata"]["name"])
+    if view.count(MACHINE, (ACTIVE_CONTROL_PLANE, where)):
+        return ""
+    return "no other Machine of the control plane is left"
+
+
+def is_unreachable(node: Object) -> bool:
+    """Its kubelet does not report: what runs there cannot be told to end."""
+    ready = node_condition(node, "Ready")
+    return ready is not None and ready.get("status") == "Unknown"
+
+
+def why_unreachable(node: NodeOperations) -> str:
+    return _in_words(node.unreachable) if node.unreachable else ""
+
+
+def _in_words(cluster: Unreachable) -> str:
+    return f"the workload cluster cannot be reached: {cluster.reason}"
+
+
+# --- the end of a Node ------------------------------------------------------------------------------------------
+
+
+def delete_node(scope: Scope) -> Stage:
+    """Tried until it is done, or until the time for it ran out, which counts from the first try and is kept in an
+    annotation. In the usual case the Node is gone before the annotation is worth a write."""
+    node = scope.node
+    if node.looking:
+        return Held(*STARTED)
+    if node.off or (node.unreachable is None and (node.record is None or is_deleting(node.record))):
+        return Passed()
+    clock = node_deletion_clock(scope)
+    if clock.ran_out(scope.view.now):
+        return Passed()
+    if node.unreachable is not None or node.record is None:
+        return _cannot_be_deleted(scope, clock)
+    gone = delete(NODE, node.record, "its machine is gone", target=scope.workload)
+    decision = Decision(
+        writes=(*_keep_start(scope, clock, PROGRESS_PATIENCE), gone),
+        wait=Wait(f"Node {node.name} is deleted", ref(NODE, node.record)),
+        wake_at=_earlier(scope.view.now + RETRY, clock.deadline),
+    )
+    return Held("DeletingNode", f"Deleting Node {node.name}", decision)
+
+
+def node_deletion_clock(scope: Scope) -> Clock:
+    started = annotations_of(scope.machine).get(NODE_DELETION_STARTED)
+    return Clock(datetime.fromisoformat(started) if started else None, scope.limit("nodeDeletionTimeoutSeconds"))
+
+
+def _cannot_be_deleted(scope: Scope, clock: Clock) -> Held:
+    message = f"Error deleting Node {scope.node.name}: {why_unreachable(scope.node)}"
+    running = Clock(clock.started or scope.view.now, clock.limit)
+    decision = Decision(writes=_keep_start(scope, clock, 0.0)) + waiting(message, wake_at=running.deadline)
+    told = legacy("NodeHealthy", "False", "DeletionFailed", "Warning")
+    return Held("DeletingNode", message, decision, (told,), patience=0.0)
+
+
+def _keep_start(scope: Scope, clock: Clock, patience: float) -> tuple[Patch, ...]:
+    if clock.started is not None or clock.limit is None:
+        return ()
+    started = {"metadata": {"annotations": {NODE_DELETION_STARTED: timestamp(scope.view.now)}}}
+    return (Patch(ref(MACHINE, scope.machine), started, "the time to delete the Node runs", patience=patience),)
+
+
+def _earlier(moment: datetime, other: datetime | None) -> datetime:
+    return moment if other is None else min(moment, other)

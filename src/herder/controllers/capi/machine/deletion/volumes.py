@@ -1,0 +1,172 @@
+"""Waiting until the volumes of a Node are detached: a disk that goes with its machine while attached may be lost."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from datetime import timedelta
+from typing import NamedTuple
+
+from herder.api.capi.conditions import legacy, timestamp
+from herder.api.capi.kinds import PERSISTENT_VOLUME, VOLUME_ATTACHMENT
+from herder.api.capi.names import EXCLUDE_WAIT_FOR_VOLUME_DETACH, annotations_of
+from herder.controllers.capi.machine.deletion.drain.filters import UnknownNamespace, skipped
+from herder.controllers.capi.machine.deletion.drain.looking import Unseen, look_at_pods, observe_all
+from herder.controllers.capi.machine.deletion.drain.records import claims_of
+from herder.controllers.capi.machine.deletion.drain.report import named
+from herder.controllers.capi.machine.deletion.drain.rules import InvalidRule
+from herder.controllers.capi.machine.deletion.node import is_unreachable, why_unreachable
+from herder.controllers.capi.machine.deletion.scope import Clock, Scope
+from herder.controllers.capi.machine.deletion.telling import STARTED, Held, Passed, Stage, succeeded
+from herder.engine.meta.kinds import Kind, Object
+from herder.engine.runtime.decision import Decision, Observe, Projection, waiting
+
+WAITING = "WaitingForVolumeDetach"
+SUCCEEDED = "VolumeDetachSucceeded"
+START = "waitForNodeVolumeDetachStartTime"
+
+LOOK_AGAIN = timedelta(seconds=20)
+NAMES_TOLD = 5
+
+
+def wait_for_volumes(scope: Scope) -> Stage:
+    clock = scope.clock(START, "nodeVolumeDetachTimeoutSeconds")
+    excluded = EXCLUDE_WAIT_FOR_VOLUME_DETACH in annotations_of(scope.machine)
+    if excluded or scope.leaves_workloads_alone() or clock.ran_out(scope.view.now):
+        return Passed()
+    node = scope.node
+    if node.looking:
+        return Held(*STARTED)
+    if node.unreachable is not None:
+        return _wait(scope, clock, f"\n* {why_unreachable(node)}", ())
+    if node.record is None or is_unreachable(node.record):
+        return succeeded(SUCCEEDED)  # nobody there would detach anything
+    try:
+        return _detached(scope, clock, node.record)
+    except (InvalidRule, UnknownNamespace) as error:
+        return _wait(scope, clock, f"\n* {error}", ())
+
+
+def _detached(scope: Scope, clock: Clock, node: Object) -> Stage:
+    attachments = Observe(
+        scope.workload, VOLUME_ATTACHMENT, projection=ATTACHMENT_RECORD, focus=("node", node["metadata"]["name"])
+    )
+    found = observe_all(scope.view, (attachments,))
+    if isinstance(found, Unseen):
+        return _not_seen(scope, clock, found)
+    in_use = {volume["name"] for volume in node["status"].get("volumesAttached") or []}
+    by_attachment = {obj["spec"]["source"].get("persistentVolumeName", "") for obj in found[attachments]}
+    if not in_use and not by_attachment:
+        return succeeded(SUCCEEDED)
+    volumes = Observe(scope.workload, PERSISTENT_VOLUME, freshness=LOOK_AGAIN.total_seconds(), projection=VOLUME_RECORD)
+    known = observe_all(scope.view, (attachments, volumes))
+    if isinstance(known, Unseen):
+        return _not_seen(scope, clock, known)
+    pods = look_at_pods(scope, node)
+    if isinstance(pods, Unseen):
+        return _not_seen(scope, clock, pods._replace(observe=(*pods.observe, attachments, volumes)))
+    ignored = {claim for pod in skipped(pods.pods, pods.surroundings) for claim in claims_of(pod)}
+    left = attached(in_use, by_attachment, known[volumes], ignored)
+    if not left.lines():
+        return succeeded(SUCCEEDED)
+    return _wait(scope, clock, "".join(f"\n* {line}" for line in left.lines()), (*pods.observe, attachments, volumes))
+
+
+class Attached(NamedTuple):
+    """What is still attached, by what is known of it. What cannot be told to be harmless is waited for too."""
+
+    claims: Collection[str] = ()
+    unclaimed: Collection[str] = ()  # volumes
+    unknown_to_node: Collection[str] = ()  # names in the Node's status that fit no volume
+    unknown_to_attachment: Collection[str] = ()  # volumes named by attachments that do not exist
+
+    def lines(self) -> list[str]:
+        told = (
+            ("PersistentVolumeClaims", self.claims),
+            ("PersistentVolumes without a .spec.claimRef to a PersistentVolumeClaim", self.unclaimed),
+            ("Node with .status.volumesAttached entries not matching a PersistentVolume", self.unknown_to_node),
+            (
+                "VolumeAttachment with .spec.source.persistentVolumeName not matching a PersistentVolume",
+                self.unknown_to_attachment,
+            ),
+        )
+        return [f"{what}: {named(sorted(names), NAMES_TOLD)}" for what, names in told if names]
+
+
+def attached(
+    in_use: Collection[str], by_attachment: Collection[str], volumes: Iterable[Object], ignored: Collection[str]
+) -> Attached:
+    """`in_use` are names as a Node's status has them, `by_attachment` names of volumes, `ignored` claims."""
+    claims, unclaimed, explained = set(), set(), set()
+    for volume in volumes:
+        names = {volume["metadata"]["name"], _name_in_use(volume)}
+        if not (names & set(in_use) or names & set(by_attachment)):
+            continue
+        explained |= names
+        claim = volume["spec"].get("claimRef") or {}
+        if claim.get("kind") == "PersistentVolumeClaim":
+            claims.add(f"{claim['namespace']}/{claim['name']}")
+        else:
+            unclaimed.add(volume["metadata"]["name"])
+    return Attached(
+        claims - set(ignored),
+        unclaimed,
+        set(in_use) - explained,
+        {name or "(none)" for name in by_attachment} - explained,
+    )
+
+
+def _name_in_use(volume: Object) -> str:
+    csi = volume["spec"].get("csi")
+    return f"kubernetes.io/csi/{csi.get('driver')}^{csi.get('volumeHandle')}" if csi else ""
+
+
+def _not_seen(scope: Scope, clock: Clock, unseen: Unseen) -> Held:
+    if unseen.why:
+        return _wait(scope, clock, f"\n* {unseen.why}", unseen.observe)
+    return Held(WAITING, f"Looking at the volumes of Node {scope.node.name}", Decision(observe=unseen.observe))
+
+
+def _wait(scope: Scope, clock: Clock, details: str, observe: tuple[Observe, ...]) -> Held:
+    now = scope.view.now
+    running = Clock(clock.started or now, clock.limit)
+    since = f"Waiting for Node volumes to be detached (started at {timestamp(running.started or now)})"
+    wakes = [at for at in (now + LOOK_AGAIN, running.deadline) if at]
+    told = legacy(SUCCEEDED, "False", WAITING, "Info", "Waiting for node volumes to be detached")
+    started = {} if clock.started else {START: timestamp(now)}
+    decision = Decision(observe=observe) + waiting(since + details, wake_at=min(wakes))
+    return Held(WAITING, since + details, decision, (told,), started, patience=0.0 if started else 2.0)
+
+
+# --- what is kept of volumes and their attachments --------------------------------------------------------------
+
+
+def _attachment(obj: Object) -> Object:
+    """One that is not attached (any more) is kept without its node, so that nobody finds it by that."""
+    is_attached = bool((obj.get("status") or {}).get("attached"))
+    volume = ((obj["spec"].get("source") or {}).get("persistentVolumeName")) or ""
+    node = obj["spec"].get("nodeName", "") if is_attached else ""
+    return _record(VOLUME_ATTACHMENT, obj) | {"spec": {"nodeName": node, "source": {"persistentVolumeName": volume}}}
+
+
+def _by_node(obj: Object) -> Iterator[str]:
+    if obj["spec"]["nodeName"]:
+        yield obj["spec"]["nodeName"]
+
+
+def _volume(obj: Object) -> Object:
+    spec = obj.get("spec") or {}
+    csi, claim = spec.get("csi") or {}, spec.get("claimRef") or {}
+    kept = {
+        "csi": {name: csi[name] for name in ("driver", "volumeHandle") if name in csi},
+        "claimRef": {name: claim[name] for name in ("kind", "namespace", "name") if name in claim},
+    }
+    return _record(PERSISTENT_VOLUME, obj) | {"spec": kept}
+
+
+def _record(kind: Kind, obj: Object) -> Object:
+    meta = {name: obj["metadata"][name] for name in ("name", "uid", "resourceVersion") if name in obj["metadata"]}
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta}
+
+
+ATTACHMENT_RECORD = Projection("volume-attachment", _attachment, {"node": _by_node})
+VOLUME_RECORD = Projection("persistent-volume", _volume)
