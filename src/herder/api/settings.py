@@ -53,6 +53,29 @@ def _is_command(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(word, str) for word in value)
 
 
+SYNC_MACHINE_LABELS = "capi-additional-sync-machine-labels"
+SYNC_MACHINE_ANNOTATIONS = "capi-additional-sync-machine-annotations"
+MACHINE_TAINT_PROPAGATION = "capi-machine-taint-propagation"
+
+
+def patterns(text: str) -> list[str]:
+    """The regular expressions in a list of them with commas between."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _patterns(text: str) -> str:
+    for pattern in patterns(text):
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            return f'"{pattern}" is not a regular expression: {error}'
+    return ""
+
+
+def _boolean(text: str) -> str:
+    return "" if text in {"true", "false"} else 'must be "true" or "false"'
+
+
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _PART = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhd])")
 
@@ -79,6 +102,24 @@ DEFINITIONS = {
             "{}",
             "image name → command, for Jobs that the built-in runner executes as local processes",
             _json_object,
+        ),
+        Definition(
+            SYNC_MACHINE_LABELS,
+            "",
+            "regular expressions, with commas between: labels of Machines that their Nodes get too",
+            _patterns,
+        ),
+        Definition(
+            SYNC_MACHINE_ANNOTATIONS,
+            "",
+            "regular expressions, with commas between: annotations of Machines that their Nodes get too",
+            _patterns,
+        ),
+        Definition(
+            MACHINE_TAINT_PROPAGATION,
+            "false",
+            "whether the taints of Machines are brought to their Nodes",
+            _boolean,
         ),
     )
 }

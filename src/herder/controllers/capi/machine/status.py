@@ -1,0 +1,260 @@
+"""What a Machine's status tells: put together from what each step of the pass found out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from herder.api.capi.conditions import Condition, condition, find, is_false, is_true, merged, merged_legacy, timestamp
+from herder.api.capi.contract.fields import Failure
+from herder.api.capi.kinds import MACHINE
+from herder.api.capi.names import CERTIFICATES_EXPIRY, CONTROL_PLANE, PAUSED, annotations_of, labels_of
+from herder.api.writing import status_patch
+from herder.controllers.capi.machine import bootstrap as bootstrap_step
+from herder.controllers.capi.machine import infrastructure as infrastructure_step
+from herder.controllers.capi.machine.bootstrap import Bootstrap
+from herder.controllers.capi.machine.deletion import DeletionStep
+from herder.controllers.capi.machine.infrastructure import Infrastructure
+from herder.controllers.capi.machine.node import Sight, legacy_report, node_name, report
+from herder.controllers.capi.machine.readiness import available, drain_began, legacy_ready, ready
+from herder.controllers.capi.machine.scene import Scene, status_of
+from herder.controllers.capi.machine.up_to_date import up_to_date
+from herder.engine.meta.kinds import GroupVersionKind, Object
+from herder.engine.runtime.decision import Decision, Patch, Wait
+
+OWNED = frozenset(
+    (
+        *("Available", "Ready", "UpToDate", "BootstrapConfigReady", "InfrastructureReady", "NodeReady", "NodeHealthy"),
+        *("Updating", "Deleting", "Paused"),
+    )
+)
+LEGACY_OWNED = frozenset(
+    (
+        *("Ready", "BootstrapReady", "InfrastructureReady", "NodeHealthy", "DrainingSucceeded"),
+        *("VolumeDetachSucceeded", "PreDrainDeleteHookSucceeded", "PreTerminateDeleteHookSucceeded"),
+    )
+)
+PROGRESS_PATIENCE = 2.0  # seconds: what goes quickly is told once
+UPDATE_IN_PROGRESS = "in-place-updates.internal.cluster.x-k8s.io/update-in-progress"
+
+
+class Findings(NamedTuple):
+    """What the steps of one pass found out."""
+
+    scene: Scene
+    bootstrap: Bootstrap
+    infrastructure: Infrastructure
+    sight: Sight
+    deletion: DeletionStep | None = None
+
+    @property
+    def provider_id(self) -> str:
+        return str(self.scene.machine["spec"].get("providerID") or "")
+
+
+def tell(found: Findings, now: datetime) -> Decision:
+    """The status write, if anything changed, and when time alone will change it again."""
+    scene = found.scene
+    node = report(scene, found.sight, found.provider_id, now)
+    updating = _updating(scene.machine)
+    node_info = (
+        found.sight.node["status"].get("nodeInfo") if found.sight.node else status_of(scene.machine, "nodeInfo", {})
+    )
+    current = up_to_date(scene, updating, node_info or {}, now)
+    own = [
+        found.bootstrap.condition,
+        found.infrastructure.condition,
+        node.ready,
+        node.healthy,
+        found.deletion.deleting if found.deletion else condition("Deleting", "False", "NotDeleting"),
+        updating,
+        condition("Paused", "False", "NotPaused"),
+        *([current.condition] if current else ()),
+    ]
+    generation = scene.machine["metadata"].get("generation", 0)
+    conditions = _merged(scene.machine, own, generation, now)
+    readiness = ready(scene, conditions, _drain_began(found), now)
+    conditions = merged(conditions, [_observed(readiness.condition, generation)], now)
+    availability = available(scene, _of(conditions, "Ready"), now)
+    conditions = merged(conditions, [_observed(availability.condition, generation)], now)
+    status = _status(found, node_info, now) | {"conditions": conditions, "observedGeneration": generation}
+    wakes = [node.wake_at, current.wake_at if current else None, readiness.wake_at, availability.wake_at]
+    return Decision(
+        writes=_written(found, {name: value for name, value in status.items() if value}),
+        wait=_wait(found, node.waits),
+        wake_at=min((wake for wake in wakes if wake is not None), default=None),
+    )
+
+
+def tell_paused(machine: Object, cluster: Object | None, now: datetime) -> tuple[Patch, ...]:
+    why = []
+    if cluster is not None and (cluster.get("spec") or {}).get("paused"):
+        why.append("Cluster spec.paused is set to true")
+    if PAUSED in annotations_of(machine):
+        why.append(f"Machine has the {PAUSED} annotation")
+    paused = condition("Paused", "True", "Paused", ", ".join(why))
+    conditions = _merged(machine, [paused], machine["metadata"].get("generation", 0), now)
+    return status_patch(MACHINE, machine, {**(machine.get("status") or {}), "conditions": conditions}, "it is paused")
+
+
+# --- the fields ------------------------------------------------------------------------------------------------------
+
+
+def _status(found: Findings, node_info: Object | None, now: datetime) -> Object:
+    scene, machine = found.scene, found.scene.machine
+    before: Object = machine.get("status") or {}
+    status: Object = {
+        **before,
+        "initialization": _initialization(found),
+        "addresses": list(found.infrastructure.addresses) or before.get("addresses"),
+        "failureDomain": found.infrastructure.actual_domain or before.get("failureDomain"),
+        "nodeInfo": node_info or before.get("nodeInfo"),
+        "certificatesExpiryDate": _certificates_expiry(scene),
+        "deletion": found.deletion.status if found.deletion else None,
+        "deprecated": _deprecated(found, now),
+    }
+    if name := node_name(scene, found.sight):
+        status["nodeRef"] = {"name": name}
+    status["phase"] = _phase(found, status)
+    if status["phase"] != before.get("phase"):
+        status["lastUpdated"] = timestamp(now)
+    return status
+
+
+def _initialization(found: Findings) -> Object:
+    flags = {
+        bootstrap_step.CREATED: found.bootstrap.created,
+        infrastructure_step.PROVISIONED: found.infrastructure.provisioned,
+    }
+    return {name: True for name, done in flags.items() if done}
+
+
+def _phase(found: Findings, status: Object) -> str:
+    if found.scene.deleting:
+        return "Deleting"
+    if UPDATE_IN_PROGRESS in annotations_of(found.scene.machine):
+        return "Updating"
+    if status.get("nodeRef") and found.infrastructure.provisioned:
+        return "Running"
+    if found.provider_id:
+        return "Provisioned"
+    return "Provisioning" if found.bootstrap.created else "Pending"
+
+
+def _certificates_expiry(scene: Scene) -> str | None:
+    """Of a control plane's Machine: as its own annotation says, else that of its bootstrap object."""
+    if CONTROL_PLANE not in labels_of(scene.machine):
+        return None
+    for obj in (scene.machine, scene.bootstrap.obj):
+        written = annotations_of(obj).get(CERTIFICATES_EXPIRY) if obj else None
+        if written:
+            return _time(written)
+    return None
+
+
+def _time(written: str) -> str | None:
+    """None where it is no time: an annotation is anybody's to write."""
+    try:
+        moment = datetime.fromisoformat(written)
+    except ValueError:
+        return None
+    return timestamp(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+
+
+def _deprecated(found: Findings, now: datetime) -> Object:
+    before: Object = status_of(found.scene.machine, "deprecated", {}).get("v1beta1") or {}
+    own = [
+        told
+        for told in (
+            found.bootstrap.legacy,
+            found.infrastructure.legacy,
+            legacy_report(found.scene, found.sight, found.provider_id),
+            *(found.deletion.legacy if found.deletion else ()),
+        )
+        if told is not None
+    ]
+    conditions = merged_legacy(before.get("conditions"), own, now)
+    total = legacy_ready(found.scene, conditions, found.provider_id)
+    if total is not None:
+        conditions = merged_legacy(conditions, [total], now)
+    block = {**before, **_failure(found), "conditions": conditions}
+    return {"v1beta1": {name: value for name, value in block.items() if value}}
+
+
+def _failure(found: Findings) -> Object:
+    """Providers' last words, kept for those who still read them; they stop nothing."""
+    told: Object = {}
+    sources = (
+        (found.scene.bootstrap.obj, found.bootstrap.failure),
+        (found.scene.infrastructure.obj, found.infrastructure.failure),
+    )
+    for obj, failure in sources:
+        told |= {"failureReason": failure.reason} if failure.reason else {}
+        told |= {"failureMessage": _failure_message(obj, failure)} if failure.message else {}
+    return told
+
+
+def _failure_message(obj: Object | None, failure: Failure) -> str:
+    if obj is None:
+        return failure.message
+    name = obj["metadata"]["name"]
+    kind = GroupVersionKind.of(obj)
+    return f'Failure detected from referenced resource {kind} with name "{name}": {failure.message}'
+
+
+# --- conditions ------------------------------------------------------------------------------------------------------
+
+
+def _merged(machine: Object, own: Iterable[Condition], generation: int, now: datetime) -> list[Condition]:
+    return merged(status_of(machine, "conditions", ()), [_observed(each, generation) for each in own], now)
+
+
+def _observed(told: Condition, generation: int) -> Condition:
+    return {**told, "observedGeneration": generation} if generation else told
+
+
+def _of(conditions: Iterable[Condition], type_: str) -> Condition:
+    return next(known for known in conditions if known["type"] == type_)
+
+
+def _updating(machine: Object) -> Condition:
+    if UPDATE_IN_PROGRESS in annotations_of(machine):
+        return condition("Updating", "True", "InPlaceUpdating", "In-place update in progress")
+    return condition("Updating", "False", "NotUpdating")
+
+
+def _drain_began(found: Findings) -> str:
+    if found.deletion and found.deletion.status.get("nodeDrainStartTime"):
+        return str(found.deletion.status["nodeDrainStartTime"])
+    return drain_began(found.scene)
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def _written(found: Findings, status: Object) -> tuple[Patch, ...]:
+    machine = found.scene.machine
+    patience = PROGRESS_PATIENCE if _awaited(machine) == _awaited({"status": status}) else 0.0
+    if found.deletion is not None:
+        patience = min(patience, found.deletion.patience)
+    return status_patch(MACHINE, machine, status, "tell how far it is", patience=patience)
+
+
+def _awaited(machine: Object) -> tuple[Any, ...]:
+    """What people and other controllers wait for; everything else is progress, and can wait a little itself."""
+    legacy_block = status_of(machine, "deprecated", {}).get("v1beta1") or {}
+    return (
+        status_of(machine, "nodeRef", None),
+        *(is_true(machine, type_) for type_ in ("Ready", "Available", "Paused")),
+        *(is_false(machine, type_) for type_ in ("UpToDate", "NodeHealthy")),
+        (find(machine, "InfrastructureReady") or {}).get("reason") == "ObjectDeleted",
+        legacy_block.get("failureReason"),
+    )
+
+
+def _wait(found: Findings, node_waits: str) -> Wait | None:
+    if found.deletion is not None:
+        return None
+    reasons = (found.bootstrap.waits, found.infrastructure.waits, node_waits)
+    return next((Wait(reason) for reason in reasons if reason), None)
