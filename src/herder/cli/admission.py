@@ -1,0 +1,54 @@
+"""The rules of our kinds inside the embedded server: the functions that webhooks serve elsewhere, without the calls."""
+
+from __future__ import annotations
+
+from herder.api.capi.admission import RULES, Admission, is_concerned
+from herder.engine.apiserver.admission.chain import Attributes
+from herder.engine.apiserver.admission.matching import in_version
+from herder.engine.apiserver.server import ApiServer
+from herder.engine.meta.errors import invalid
+from herder.engine.meta.kinds import Kind, Object
+
+
+def install_admission(server: ApiServer) -> None:
+    """Before anything is served. Kinds that are not defined (yet) cost nothing."""
+    chain = server.parts.admission
+    for kind, rules in RULES.items():
+        step = _Step(kind, rules)
+        resources = [kind.resource.group_resource]
+        if rules.default is not None:
+            chain.add_mutating(f"{kind.kind} defaults", resources, step.default)
+        chain.add_validating(f"{kind.kind} rules", resources, step.validate)
+
+
+class _Step:
+    """One kind's rules as plug-ins. They know one version; writes in another are shown to them converted."""
+
+    def __init__(self, kind: Kind, rules: Admission) -> None:
+        self._kind = kind
+        self._rules = rules
+
+    async def default(self, attributes: Attributes) -> None:
+        shown = await self._shown(attributes)
+        if shown is None or self._rules.default is None:
+            return
+        obj, old = shown
+        changed = self._rules.default(obj, old)
+        if changed is not obj:
+            returned = await in_version(attributes, changed, attributes.version)
+            attributes.obj = attributes.settled(returned or {})
+
+    async def validate(self, attributes: Attributes) -> None:
+        shown = await self._shown(attributes)
+        problems = self._rules.validate(*shown) if shown is not None else []
+        if problems:
+            raise invalid(self._kind.group_kind, attributes.name, problems)
+
+    async def _shown(self, attributes: Attributes) -> tuple[Object, Object | None] | None:
+        """The object and the one it replaces, or None where no rule is concerned."""
+        version = attributes.resource.versions.get(self._kind.version)
+        if version is None or not version.served:
+            return None
+        obj = await in_version(attributes, attributes.obj, self._kind.version)
+        old = await in_version(attributes, attributes.old, self._kind.version)
+        return (obj, old) if obj is not None and is_concerned(obj, old) else None
