@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herder.api.settings import SETTING, seconds, validate_value
+from herder.cli.admission import install_admission
 from herder.cli.process import tune_interpreter, until_stopped, wall_clock
 from herder.cli.settings import Layers
 from herder.engine.apiserver.admission.chain import Attributes
@@ -63,6 +64,7 @@ class Serving:
         )
         self.kubeconfig.unlink(missing_ok=True)  # of one that was killed; the data are ours from here on
         self.server.parts.admission.add_validating("Settings", [SETTING.resource.group_resource], _check_setting)
+        install_admission(self.server)
         self._front = HttpFront(self.server, clock=wall_clock, body_bytes=BODY_BYTES)
         try:
             host, port = await self._front.listen(self._host, self._port, pki.server_context())
