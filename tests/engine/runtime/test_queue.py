@@ -111,3 +111,52 @@ async def test_what_is_forgotten_is_not_delivered_later() -> None:
     queue.forget("a")
     await asyncio.sleep(0.05)
     assert len(queue) == 0
+
+
+# --- no group has all the workers -------------------------------------------------------------------------------
+
+
+def hung_and_others(workers: int) -> WorkQueue[str]:
+    queue: WorkQueue[str] = WorkQueue(group_of=lambda key: key.split("/")[0], workers=workers)
+    for number in range(workers * 3):
+        queue.add(f"hung/{number}")
+    return queue
+
+
+async def take_all(queue: WorkQueue[str], workers: int) -> list[str]:
+    """What this many workers get who never come back."""
+    takers = [asyncio.ensure_future(queue.take()) for _ in range(workers)]
+    done, pending = await asyncio.wait(takers, timeout=0.01)
+    for taker in pending:
+        taker.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
+    return sorted(taker.result() for taker in done)
+
+
+@pytest.mark.parametrize(("workers", "half"), [(8, 4), (3, 1), (2, 1)])
+async def test_a_group_has_at_most_half_of_the_workers_while_others_wait(workers: int, half: int) -> None:
+    queue = hung_and_others(workers)
+    for number in range(workers * 3):
+        queue.add(f"other-{number % 4}/{number}")
+    taken = await take_all(queue, workers)
+    assert len(taken) == workers
+    assert sum(key.startswith("hung/") for key in taken) <= half
+
+
+@pytest.mark.parametrize(("workers", "most"), [(8, 7), (3, 2), (2, 1), (1, 1)])
+async def test_a_group_alone_leaves_one_worker_to_whoever_comes(workers: int, most: int) -> None:
+    queue = hung_and_others(workers)
+    taken = await take_all(queue, workers)
+    assert len(taken) == most
+    queue.add("other/1")
+    assert await take_all(queue, 1) == ["other/1"]
+
+
+async def test_a_key_that_waits_for_its_groups_share_is_handed_out_when_there_is_one() -> None:
+    queue = hung_and_others(2)
+    first = await queue.take()
+    waiting = asyncio.ensure_future(queue.take())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    queue.finished(first)
+    assert (await waiting).startswith("hung/")

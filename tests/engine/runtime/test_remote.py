@@ -1,86 +1,28 @@
-"""Downstream clusters: observed through any connection, and a value, never an exception, when they do not answer."""
+"""What is observed of downstream clusters: shared, projected, focused; a value where they do not answer."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
-from herder.engine.apiserver.inprocess import InProcess
 from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
-from herder.engine.meta.errors import ServiceUnavailable
+from herder.engine.client.wire import Request, Response
 from herder.engine.runtime.cache import Key
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Apply, Decision, Observe
+from herder.engine.runtime.decision import DONE, Apply, Connect, Decision, Observe, Projection
 from herder.engine.runtime.manager import Manager
-from herder.engine.runtime.remote import Remotes
-from herder.engine.runtime.tasks import Tasks
 from herder.engine.runtime.view import Observed, Unreachable, View
-from herder.sim import loop as virtual
 from tests.engine.client.test_http import Tunnel
-from tests.engine.runtime.world import ADMIN, CONFIG_MAP, Wire, World, now, thing, until, world
+from tests.engine.runtime.far import LISTED, NODE, NODES, WATCHED, Far, focused, run
+from tests.engine.runtime.world import CONFIG_MAP, thing, until, world
 from tests.support.api import Api
 from tests.support.engines import Engine
-
-WATCHED = Observe("far", CONFIG_MAP, namespace="default", labels="own=1")
-LISTED = replace(WATCHED, freshness=30.0)
-
-
-class Far:
-    """A cluster far away, and one manager's view of it."""
-
-    def __init__(self, there: World) -> None:
-        self.there = there
-        self.connections: list[Wire] = []
-        self.refuses: Exception | None = None
-        self.woken = 0
-        self.tasks = Tasks()
-        self.remotes = Remotes(self._connect, clock=now, tasks=self.tasks)
-
-    async def _connect(self, cluster: str) -> Client:
-        if self.refuses is not None:
-            raise self.refuses
-        self.connections.append(Wire(InProcess(self.there.server, ADMIN)))
-        return Client(self.connections[-1], field_manager="far")
-
-    def ask(self, *wishes: Observe, asker: str = "me") -> None:
-        self.remotes.ask(wishes, asker, self._wake)
-
-    def _wake(self) -> None:
-        self.woken += 1
-
-    def names(self, wish: Observe = WATCHED) -> list[str]:
-        seen = self.remotes.observed(wish)
-        return [obj["metadata"]["name"] for obj in seen.objects] if isinstance(seen, Observed) else []
-
-    async def create(self, name: str) -> None:
-        await self.there.create(name, metadata={"labels": {"own": "1"}})
-
-
-@asynccontextmanager
-async def far() -> AsyncIterator[Far]:
-    async with world() as there:
-        made = Far(there)
-        try:
-            yield made
-        finally:
-            await made.tasks.stop()
-            await made.remotes.close()
-
-
-def run(work: Callable[[Far], Any]) -> Any:
-    async def within() -> Any:
-        async with far() as cluster:
-            return await work(cluster)
-
-    return virtual.run(within())
 
 
 def test_what_is_watched_follows_and_wakes_who_asked() -> None:
@@ -90,11 +32,11 @@ def test_what_is_watched_follows_and_wakes_who_asked() -> None:
         cluster.ask(WATCHED)
         await asyncio.sleep(1)
         assert cluster.names() == ["a"]
-        before = cluster.woken
+        before = cluster.woken["me"]
         await cluster.create("b")
         await asyncio.sleep(1)
         assert cluster.names() == ["a", "b"]
-        assert cluster.woken > before
+        assert cluster.woken["me"] == before + 1
         cluster.ask()
         assert cluster.remotes.observed(WATCHED) is None, "what nobody asks for is not kept"
 
@@ -107,12 +49,145 @@ def test_one_connection_and_one_watch_serve_all_who_ask() -> None:
             cluster.ask(WATCHED, asker=asker)
         cluster.ask(WATCHED, replace(WATCHED, namespace="kube-system"), asker="four")
         await asyncio.sleep(1)
-        assert len(cluster.connections) == 1
-        assert cluster.connections[0].reads("configmaps") == ["stream", "stream"]
+        [wire] = cluster.wires
+        assert wire.reads("configmaps") == ["stream", "stream"]
         cluster.ask(asker="one")
         assert cluster.remotes.observed(WATCHED) is not None
 
     run(work)
+
+
+def test_a_cluster_that_nobody_asks_for_is_let_go() -> None:
+    async def work(cluster: Far) -> None:
+        cluster.ask(WATCHED)
+        cluster.ask(Connect("far"), asker="another")
+        await asyncio.sleep(1)
+        cluster.ask()
+        await asyncio.sleep(1)
+        assert cluster.closed == []
+        cluster.ask(asker="another")
+        await asyncio.sleep(120)
+        assert cluster.closed == cluster.wires
+        assert cluster.remotes.connection("far") is None
+        assert cluster.wires[0].probes == 1, "only the one that began the connection"
+
+    run(work)
+
+
+# --- focus ------------------------------------------------------------------------------------------------------
+
+
+def test_a_change_wakes_only_those_whose_focus_it_touches() -> None:
+    async def work(cluster: Far) -> None:
+        for number in range(1000):
+            await cluster.create_node(f"node-{number}", f"cloud://{number}")
+            cluster.ask(focused(f"cloud://{number}"), asker=number)
+        cluster.ask(NODES, asker="all")
+        await asyncio.sleep(1)
+        [wire] = cluster.wires
+        assert wire.reads("nodes") == ["stream"]
+        cluster.woken.clear()
+        await cluster.there.outside.delete(NODE.resource, "node-7")
+        await asyncio.sleep(1)
+        assert cluster.woken == {7: 1, "all": 1}
+        assert cluster.names(focused("cloud://7")) == []
+        assert cluster.names(focused("cloud://8")) == ["node-8"]
+        assert len(cluster.names(NODES)) == 999
+
+    run(work)
+
+
+def test_an_object_that_comes_to_be_found_otherwise_wakes_those_who_found_it_and_those_who_find_it() -> None:
+    async def work(cluster: Far) -> None:
+        await cluster.create_node("a")
+        for asker in ("x", "y"):
+            cluster.ask(focused(asker), asker=asker)
+        cluster.ask(focused("x"), focused("y"), asker="both")
+        await asyncio.sleep(1)
+        cluster.woken.clear()
+        await cluster.change_node("a", spec={"providerID": "x"})
+        await asyncio.sleep(1)
+        assert cluster.woken == {"x": 1, "both": 1}
+        assert cluster.names(focused("x")) == ["a"]
+        await cluster.there.outside.delete(NODE.resource, "a")
+        await cluster.create_node("a", "y")
+        await asyncio.sleep(1)
+        assert (cluster.names(focused("x")), cluster.names(focused("y"))) == ([], ["a"])
+        assert set(cluster.woken) == {"x", "y", "both"}
+
+    run(work)
+
+
+def test_what_is_not_kept_wakes_nobody() -> None:
+    async def work(cluster: Far) -> None:
+        await cluster.create_node("a", "x")
+        cluster.ask(NODES)
+        await asyncio.sleep(1)
+        cluster.woken.clear()
+        await cluster.change_node("a", metadata={"labels": {"beat": "1"}})
+        await asyncio.sleep(1)
+        assert cluster.woken["me"] == 0
+
+    run(work)
+
+
+@pytest.mark.parametrize("wish", [NODES, replace(NODES, freshness=10.0)], ids=["watched", "listed"])
+def test_only_the_record_is_kept(wish: Observe) -> None:
+    async def work(cluster: Far) -> None:
+        await cluster.create_node("a", "x")
+        cluster.ask(wish)
+        await asyncio.sleep(1)
+        seen = cluster.remotes.observed(wish)
+        assert isinstance(seen, Observed)
+        [record] = seen.objects
+        assert set(record) == {"metadata", "provider"}
+        assert set(record["metadata"]) == {"name", "uid", "resourceVersion"}
+        assert cluster.names(replace(wish, focus=("provider", "x"))) == ["a"]
+        assert cluster.names(replace(wish, focus=("provider", "y"))) == []
+
+    run(work)
+
+
+def test_without_a_projection_all_is_kept_but_who_manages_which_field() -> None:
+    async def work(cluster: Far) -> None:
+        await cluster.create("a")
+        cluster.ask(WATCHED)
+        await asyncio.sleep(1)
+        seen = cluster.remotes.observed(WATCHED)
+        assert isinstance(seen, Observed)
+        assert seen.objects[0]["metadata"]["labels"] == {"own": "1"}
+        assert "managedFields" not in seen.objects[0]["metadata"]
+
+    run(work)
+
+
+def test_an_object_that_a_projection_cannot_read_hides_no_other() -> None:
+    def picky(node: dict[str, object]) -> dict[str, object]:
+        if node["metadata"]["name"] == "odd":  # type: ignore[index]
+            raise ValueError("odd")
+        return {"good": True}
+
+    async def work(cluster: Far) -> None:
+        wish = Observe("far", NODE, projection=Projection("picky", picky))
+        await cluster.create_node("even")
+        await cluster.create_node("odd")
+        cluster.ask(wish)
+        await asyncio.sleep(1)
+        assert cluster.names(wish) == ["even", "odd"]
+
+    run(work)
+
+
+@pytest.mark.parametrize("wish", [replace(WATCHED, focus=("provider", "x")), replace(NODES, focus=("zone", "x"))])
+def test_a_focus_that_no_index_serves_is_a_mistake_that_is_named(wish: Observe) -> None:
+    async def work(cluster: Far) -> None:
+        with pytest.raises(LookupError, match=f"focuses on '{wish.focus and wish.focus[0]}'"):
+            cluster.ask(wish)
+
+    run(work)
+
+
+# --- lists on demand --------------------------------------------------------------------------------------------
 
 
 def test_what_is_listed_is_listed_again_only_when_it_is_too_old() -> None:
@@ -122,83 +197,89 @@ def test_what_is_listed_is_listed_again_only_when_it_is_too_old() -> None:
             cluster.ask(LISTED)
             await asyncio.sleep(5)
         assert cluster.names(LISTED) == ["a"]
-        assert cluster.connections[0].reads("configmaps") == ["list"]
+        assert cluster.wires[0].reads("configmaps") == ["list"]
         await asyncio.sleep(30)
         cluster.ask(LISTED)
         await asyncio.sleep(1)
-        assert cluster.connections[0].reads("configmaps") == ["list", "list"]
+        assert cluster.wires[0].reads("configmaps") == ["list", "list"]
+        assert cluster.woken["me"] == 2, "once for each list"
 
     run(work)
 
 
-@pytest.mark.parametrize("refusal", [ServiceUnavailable("no route"), OSError("no route"), ValueError("no route")])
-def test_a_cluster_that_cannot_be_reached_is_a_value_since_when(refusal: Exception) -> None:
+def test_a_list_that_fails_is_told_and_tried_again() -> None:
+    def no_lists(request: Request) -> Request | Response:
+        return Response(403, body=b"no") if request.path.endswith("configmaps") else request
+
     async def work(cluster: Far) -> None:
-        cluster.refuses = refusal
-        cluster.ask(WATCHED)
-        await asyncio.sleep(25)
-        seen = cluster.remotes.observed(WATCHED)
-        assert isinstance(seen, Unreachable)
-        assert seen.reason == "no route"
-        assert (now() - seen.since).total_seconds() > 20
-        assert cluster.woken == 1, "told once"
-        with pytest.raises(ServiceUnavailable, match="cluster far is not connected"):
-            cluster.remotes.client("far")
-        cluster.refuses = None
         await cluster.create("a")
+        cluster.ask(Connect("far"), asker="another")
+        await asyncio.sleep(1)
+        [wire] = cluster.wires
+        wire.bend = no_lists
+        cluster.ask(LISTED)
+        await asyncio.sleep(1)
+        assert isinstance(cluster.remotes.observed(LISTED), Unreachable)
+        assert cluster.remotes.connection("far").healthy, "it answers, if only to refuse"  # type: ignore[union-attr]
+        wire.bend = lambda request: request
         await asyncio.sleep(11)
-        assert cluster.names() == ["a"]
+        assert cluster.names(LISTED) == ["a"]
 
     run(work)
 
 
-def test_a_short_silence_is_told_at_once_and_ends_with_the_connection_kept() -> None:
+# --- watches that fail while the cluster answers ----------------------------------------------------------------
+
+
+def test_a_watch_that_breaks_is_resumed_and_what_was_seen_stands_meanwhile() -> None:
     async def work(cluster: Far) -> None:
         await cluster.create("a")
         cluster.ask(WATCHED)
         await asyncio.sleep(1)
-        [wire] = cluster.connections
+        [wire] = cluster.wires
+        cluster.woken.clear()
         wire.down = True
         wire.cut()
-        await asyncio.sleep(1)
-        assert isinstance(cluster.remotes.observed(WATCHED), Unreachable)
-        wire.down = False
         await asyncio.sleep(3)
         assert cluster.names() == ["a"]
-        assert cluster.connections == [wire]
-        assert wire.reads("configmaps").count("stream") == 1
+        wire.down = False
+        await cluster.create("b")
+        await asyncio.sleep(5)
+        assert cluster.names() == ["a", "b"]
+        assert cluster.woken["me"] == 1
+        assert wire.reads("configmaps").count("stream") == 1, "resumed, not begun anew"
 
     run(work)
 
 
-def test_a_connection_that_stays_broken_is_made_anew() -> None:
+@pytest.mark.parametrize("before", [True, False], ids=["after it was seen", "before it was seen"])
+def test_a_watch_that_is_refused_by_a_cluster_that_answers_is_told(before: bool) -> None:
+    def no_watches(request: Request) -> Request | Response:
+        return Response(403, body=b"no") if request.flows else request
+
     async def work(cluster: Far) -> None:
-        await cluster.create("a")
+        cluster.ask(Connect("far"), asker="another")
+        if before:
+            cluster.ask(WATCHED)
+        await asyncio.sleep(1)
+        [wire] = cluster.wires
+        wire.bend = no_watches
+        wire.cut()
         cluster.ask(WATCHED)
         await asyncio.sleep(1)
-        cluster.connections[0].down = True
-        cluster.connections[0].cut()
-        await asyncio.sleep(45)
-        assert cluster.names() == ["a"]
-        assert len(cluster.connections) == 2
-
-    run(work)
-
-
-def test_a_disconnected_cluster_wakes_who_asked_so_that_they_ask_again() -> None:
-    async def work(cluster: Far) -> None:
-        cluster.ask(WATCHED)
-        await asyncio.sleep(1)
-        before = cluster.woken
-        await cluster.remotes.disconnect("far")
-        assert cluster.woken == before + 1
-        assert cluster.remotes.observed(WATCHED) is None
-        cluster.ask(WATCHED)
-        await asyncio.sleep(1)
+        assert isinstance(cluster.remotes.observed(WATCHED), Observed if before else Unreachable)
+        await asyncio.sleep(100)
+        seen = cluster.remotes.observed(WATCHED)
+        assert isinstance(seen, Unreachable)
+        assert seen.reason == "no"
+        wire.bend = lambda request: request
+        await asyncio.sleep(60)
         assert isinstance(cluster.remotes.observed(WATCHED), Observed)
-        assert len(cluster.connections) == 2
 
     run(work)
+
+
+# --- through a manager ------------------------------------------------------------------------------------------
 
 
 async def test_a_manager_observes_and_writes_through_a_tunnel(api: Api, engine: Engine) -> None:

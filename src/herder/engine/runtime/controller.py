@@ -64,7 +64,7 @@ class Running:
         strict: bool = False,
     ) -> None:
         self.controller = controller
-        self.queue: WorkQueue[Key] = WorkQueue(self._group)
+        self.queue: WorkQueue[Key] = WorkQueue(self._group, workers=controller.workers)
         self.outcomes: dict[Key, Outcome] = {}
         self._view_of = view_of
         self._carrier = carrier

@@ -2,7 +2,8 @@
 
 A key that comes again while it is being worked on is remembered and handed out once more afterwards; that is what
 makes level-triggered reconciliation safe. Groups (one per cluster) take turns, so a busy cluster does not starve a
-quiet one. Time is the event loop's, so a virtual clock drives it in simulation.
+quiet one; and none of them takes all the workers, so one that hangs does not hold up the rest. Time is the event
+loop's, so a virtual clock drives it in simulation.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections import deque
+import sys
+from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -36,8 +38,8 @@ class _Lane(Generic[K]):
             self.turns.append(group)
         waiting.append(key)
 
-    def take(self) -> K:
-        group = self.turns.popleft()
+    def take(self, group: str) -> K:
+        self.turns.remove(group)
         waiting = self.groups[group]
         key = waiting.popleft()
         if waiting:
@@ -55,11 +57,15 @@ class _Lane(Generic[K]):
 
 
 class WorkQueue(Generic[K]):
-    def __init__(self, group_of: Callable[[K], str] = lambda _key: "") -> None:
+    def __init__(self, group_of: Callable[[K], str] = lambda _key: "", *, workers: int = 0) -> None:
+        """`workers` says how many will take keys; 0, that they are not to be shared out."""
         self._group_of = group_of
+        self._workers = workers or sys.maxsize
+        self._share = max(self._workers // 2, 1)
         self._lanes: dict[int, _Lane[K]] = {URGENT: _Lane(), NORMAL: _Lane(), BACKGROUND: _Lane()}
         self._queued: dict[K, tuple[int, str]] = {}  # where each waiting key stands
-        self._working: set[K] = set()
+        self._working: dict[K, str] = {}  # with their groups
+        self._busy: Counter[str] = Counter()  # keys being worked on, by group
         self._again: dict[K, int] = {}  # came back while being worked on, with the priority it asked for
         self._failures: dict[K, int] = {}
         self._later: list[tuple[float, int, K, int]] = []
@@ -131,9 +137,7 @@ class WorkQueue(Generic[K]):
 
     async def take(self) -> K:
         """The next key; raises CancelledError to the worker when the queue is closed, whatever still waits in it."""
-        while self._closed or not self._queued:
-            if self._closed:
-                raise asyncio.CancelledError
+        while (turn := self._turn()) is None:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._takers.append(future)
             try:
@@ -142,20 +146,39 @@ class WorkQueue(Generic[K]):
                 if future.done() and not future.cancelled():
                     self._wake()  # the wake-up was ours: pass it on
                 raise
-        lane = next(lane for lane in self._lanes.values() if lane.turns)
-        key = lane.take()
+        lane, group = turn
+        key = lane.take(group)
         del self._queued[key]
-        self._working.add(key)
+        self._working[key] = group
+        self._busy[group] += 1
         return key
+
+    def _turn(self) -> tuple[_Lane[K], str] | None:
+        """Whose key is handed out next. A group with half of the workers comes after all others, and never has the
+        last free worker: whoever comes while it hangs finds one."""
+        if self._closed:
+            raise asyncio.CancelledError
+        for lane in self._lanes.values():
+            for group in lane.turns:  # no more than a few have their share
+                if self._busy[group] < self._share:
+                    return lane, group
+        if len(self._working) < self._workers - 1:
+            return next(((lane, lane.turns[0]) for lane in self._lanes.values() if lane.turns), None)
+        return None
 
     def finished(self, key: K, pace: float = 0.0) -> None:
         """The worker is done with the key, whatever came of it; it is not handed out again within `pace` seconds."""
-        self._working.discard(key)
+        group = self._working.pop(key)
+        self._busy[group] -= 1
+        if not self._busy[group]:
+            del self._busy[group]
         if pace:
             self._held[key] = asyncio.get_running_loop().time() + pace
         again = self._again.pop(key, None)
         if again is not None:
             self.add(key, again)
+        if self._queued:
+            self._wake()  # what waited for its share, not for a worker
 
     def close(self) -> None:
         self._closed = True

@@ -87,10 +87,13 @@ class Observation(ABC):
 
     def start(self, client: Client) -> None:
         """Look through this connection from now on; what was seen through another stands until this one shows more."""
-        self.stop()
+        self._end()
         self._task = self._tasks.spawn(self._look(client), name=f"observe {self.wish.cluster} {self.wish.kind}")
 
     def stop(self) -> None:
+        self._end()
+
+    def _end(self) -> None:
         if self._task is not None:
             self._task.cancel()
             self._task = None
