@@ -1,0 +1,107 @@
+"""How a Cluster is taken apart: workers first, then the control plane, then the infrastructure under both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from herder.api.capi.kinds import MACHINE, MACHINE_DEPLOYMENT, MACHINE_POOL, MACHINE_SET
+from herder.api.capi.names import ABANDON_INFRASTRUCTURE, annotations_of, is_deleting
+from herder.api.writing import delete, ref
+from herder.controllers.capi.cluster.members import CONTROL_PLANE_MACHINE, DELETABLE, WORKER
+from herder.controllers.capi.cluster.scene import Scene
+from herder.controllers.capi.externals import External
+from herder.engine.meta.kinds import Kind, Object
+from herder.engine.runtime.decision import Delete, Ref
+
+NAMES_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What is being removed now: what to delete for it, and what the Deleting condition says."""
+
+    reason: str
+    message: str
+    deletes: tuple[Delete, ...] = ()
+    waits_for: Ref | None = None
+
+
+def stage(scene: Scene) -> Stage | None:
+    """The first stage that is not over; None when all is gone."""
+    return next((left for each in _STAGES if (left := each(scene)) is not None), None)
+
+
+def _workers(scene: Scene) -> Stage | None:
+    """Whatever carries the cluster's label must be gone; only what the Cluster itself owns is deleted from here."""
+    members = scene.members
+    pending = {
+        "MachineDeployments": _names(members.deployments),
+        "MachineSets": _names(members.sets),
+        "MachinePools": _names(members.pools),
+        "Worker Machines": members.machine_names(WORKER),
+    }
+    if not any(pending.values()):
+        return None
+    deletes = (
+        *_deletes(MACHINE_POOL, members.owned(members.pools)),
+        *_deletes(MACHINE_DEPLOYMENT, members.owned(members.deployments)),
+        *_deletes(MACHINE_SET, members.owned(members.sets)),
+        *_deletes(MACHINE, members.owned(members.machines(WORKER, DELETABLE))),
+    )
+    return Stage("WaitingForWorkersDeletion", _told(pending), deletes)
+
+
+def _control_plane_machines(scene: Scene) -> Stage | None:
+    """Those that no control plane object looks after."""
+    names = [] if scene.control_plane is not None else scene.members.machine_names(CONTROL_PLANE_MACHINE)
+    if not names:
+        return None
+    deletable = scene.members.owned(scene.members.machines(CONTROL_PLANE_MACHINE, DELETABLE))
+    message = _told({"Control plane Machines": names})
+    return Stage("WaitingForControlPlaneDeletion", message, _deletes(MACHINE, deletable))
+
+
+def _control_plane(scene: Scene) -> Stage | None:
+    return _external(scene, scene.control_plane, "controlPlaneRef", "WaitingForControlPlaneDeletion")
+
+
+def _infrastructure(scene: Scene) -> Stage | None:
+    left = _external(scene, scene.infrastructure, "infrastructureRef", "WaitingForInfrastructureDeletion")
+    if left is not None and not left.deletes and annotations_of(scene.cluster).get(ABANDON_INFRASTRUCTURE) == "true":
+        return None
+    return left
+
+
+def _external(scene: Scene, external: External | None, field: str, reason: str) -> Stage | None:
+    if external is None or external.missing:
+        return None
+    if external.obj is None or external.kind is None:
+        return Stage("InternalError", external.problem)
+    message = f"Waiting for {scene.cluster['spec'][field]['kind']} to be deleted"
+    return Stage(reason, message, _deletes(external.kind, [external.obj]), ref(external.kind, external.obj))
+
+
+_STAGES: tuple[Callable[[Scene], Stage | None], ...] = (
+    _workers,
+    _control_plane_machines,
+    _control_plane,
+    _infrastructure,
+)
+
+
+def _deletes(kind: Kind, objects: Iterable[Object]) -> tuple[Delete, ...]:
+    return tuple(delete(kind, obj, "its Cluster is being deleted") for obj in objects if not is_deleting(obj))
+
+
+def _names(objects: Iterable[Object]) -> list[str]:
+    return sorted(obj["metadata"]["name"] for obj in objects)
+
+
+def _told(pending: dict[str, list[str]]) -> str:
+    return "\n".join(f"* {what}: {_shortened(names)}" for what, names in pending.items() if names)
+
+
+def _shortened(names: list[str]) -> str:
+    left = len(names) - NAMES_SHOWN
+    return ", ".join([*names[:NAMES_SHOWN], *([f"... ({left} more)"] if left > 0 else [])])

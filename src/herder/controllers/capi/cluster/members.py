@@ -1,0 +1,162 @@
+"""What is in a cluster, found by its label: pools, deployments, sets, and Machines by what is to be said of them.
+
+A cluster may have thousands of Machines, and each of their changes may ask for a look at the Cluster. So Machines are
+never gone through as a whole: an index keeps them by the facts that the Cluster's status is made of, those facts are
+counted, and only Machines that have something to tell are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from herder.api.capi.conditions import Condition, find, is_false, is_true
+from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_POOL, MACHINE_SET
+from herder.api.capi.names import CLUSTER_NAME, CONTROL_PLANE, POOL_NAME, cluster_key, is_deleting, labels_of
+from herder.engine.meta.kinds import Kind, Object
+from herder.engine.runtime.cache import Change
+from herder.engine.runtime.view import View
+
+MEMBERS_INDEX = "cluster-members"  # of pools, deployments and sets, by cluster
+FACTS_INDEX = "cluster-facts"  # of Machines, by cluster and fact
+
+# Groups of Machines. What is counted of a group is a fact "<group>/<what>".
+WORKER = "worker"
+CONTROL_PLANE_MACHINE = "control-plane"
+STANDALONE = "standalone"  # workers that belong to no set
+
+# Facts about Machines.
+JUDGED = "judged"  # of a role: its Ready and UpToDate say something about the cluster
+UNREADY = "unready"  # of a role: Ready is not simply true
+OUTDATED = "outdated"  # of a role: UpToDate is not simply true
+READY = "ready"  # of a group, as the next two
+AVAILABLE = "available"
+UP_TO_DATE = "up-to-date"
+WITH_NODE = "with-node"  # of the control plane
+DELETABLE = "deletable"  # of a role: owned by the Cluster and not being deleted yet
+UNHEALTHY = "unhealthy"
+TO_REMEDIATE = "to-remediate"
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    view: View
+    cluster: Object
+
+    @property
+    def deployments(self) -> list[Object]:
+        return self._labelled(MACHINE_DEPLOYMENT)
+
+    @property
+    def sets(self) -> list[Object]:
+        return self._labelled(MACHINE_SET)
+
+    @property
+    def pools(self) -> list[Object]:
+        return self._labelled(MACHINE_POOL)
+
+    @property
+    def standalone_sets(self) -> list[Object]:
+        return self.owned(self.sets)
+
+    def owned(self, objects: Iterable[Object]) -> list[Object]:
+        """Those that the Cluster itself owns: what belongs to a deployment or a set is that one's business."""
+        uid = self.cluster["metadata"]["uid"]
+        return [obj for obj in objects if any(owner.get("uid") == uid for owner in _owners(obj))]
+
+    def machines(self, *fact: str) -> list[Object]:
+        return self.view.select(MACHINE, index=self._index(fact))
+
+    def machine_names(self, *fact: str) -> list[str]:
+        return self.view.names(MACHINE, self._index(fact))
+
+    def count(self, *fact: str) -> int:
+        return self.view.count(MACHINE, self._index(fact))
+
+    def _index(self, fact: tuple[str, ...]) -> tuple[str, str]:
+        return FACTS_INDEX, _value(_key(self.cluster), *fact)
+
+    def _labelled(self, kind: Kind) -> list[Object]:
+        return self.view.select(kind, index=(MEMBERS_INDEX, _key(self.cluster)))
+
+
+def cluster_of(obj: Object) -> Iterator[str]:
+    """Indexer: the cluster that the label names."""
+    name = labels_of(obj).get(CLUSTER_NAME)
+    if name:
+        yield cluster_key(obj["metadata"].get("namespace", ""), name)
+
+
+def facts_of(machine: Object) -> Iterator[str]:
+    """Indexer: what is true of a Machine, each with its cluster."""
+    for cluster in cluster_of(machine):
+        for fact in _facts(machine):
+            yield _value(cluster, *fact)
+
+
+def machine_matters(change: Change) -> bool:
+    """Whether a Machine's change can be seen on the Cluster."""
+    if change.old is None or change.new is None:
+        return True
+    return _shown(change.old) != _shown(change.new)
+
+
+def kubelet_version(machine: Object) -> str:
+    version: str = ((machine.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or ""
+    return version
+
+
+def _facts(machine: Object) -> Iterator[tuple[str, ...]]:
+    role = CONTROL_PLANE_MACHINE if CONTROL_PLANE in labels_of(machine) else WORKER
+    owned = any(owner.get("kind") == CLUSTER.kind for owner in _owners(machine))
+    yield (role,)
+    if owned and not is_deleting(machine):
+        yield role, DELETABLE
+    if role == CONTROL_PLANE_MACHINE and (machine.get("status") or {}).get("nodeRef") and not is_deleting(machine):
+        yield role, WITH_NODE
+    if role == WORKER and POOL_NAME in labels_of(machine):
+        return  # Machines of pools have no conditions to judge by
+    yield role, JUDGED
+    if _tells(find(machine, "Ready")):
+        yield role, UNREADY
+    if _tells(find(machine, "UpToDate")):
+        yield role, OUTDATED
+    if role == CONTROL_PLANE_MACHINE:
+        yield from _counted(role, machine)
+    elif owned:
+        yield (STANDALONE,)
+        yield from _counted(STANDALONE, machine)
+    if is_false(machine, "HealthCheckSucceeded"):
+        yield (UNHEALTHY,)
+        if is_false(machine, "OwnerRemediated"):
+            yield (TO_REMEDIATE,)
+
+
+def _counted(group: str, machine: Object) -> Iterator[tuple[str, ...]]:
+    for type_, fact in (("Ready", READY), ("Available", AVAILABLE), ("UpToDate", UP_TO_DATE)):
+        if is_true(machine, type_):
+            yield group, fact
+
+
+def _tells(found: Condition | None) -> bool:
+    """Whether a condition has anything to say beyond that all is well."""
+    return found is None or found.get("status") != "True" or bool(found.get("message"))
+
+
+def _shown(machine: Object) -> object:
+    told = [find(machine, type_) for type_ in ("Ready", "UpToDate", "OwnerRemediated")]
+    messages = [(known.get("status"), known.get("message")) if known else None for known in told]
+    return list(facts_of(machine)), messages, kubelet_version(machine)
+
+
+def _owners(obj: Object) -> list[Object]:
+    owners: list[Object] = obj["metadata"].get("ownerReferences") or []
+    return owners
+
+
+def _key(cluster: Object) -> str:
+    return cluster_key(cluster["metadata"]["namespace"], cluster["metadata"]["name"])
+
+
+def _value(cluster: str, *fact: str) -> str:
+    return "/".join((cluster, *fact))
