@@ -27,7 +27,7 @@ def test_help_names_every_word() -> None:
     shown = herder("--help").stdout
     assert shown.startswith(HELP)
     words = [line.split()[0] for line in shown.removeprefix(HELP).splitlines()]
-    assert words == ["up", "run", "demo", "get", "store", "export"]
+    assert words == ["up", "run", "demo", "get", "describe", "store", "export"]
     for word in words:
         assert herder(word, "--help").stdout.startswith(f"Usage: herder {word}")
 
@@ -48,6 +48,8 @@ def test_help_names_every_word() -> None:
         (["get"], "Missing argument 'RESOURCE'"),
         (["get", "pods", "--kubeconfig", "/nowhere/config"], "kubeconfig /nowhere/config: No such file"),
         (["get", "pods", "-o", "xml"], "'xml' is not one of"),
+        (["describe", "cluster"], "Missing argument 'NAME'"),
+        (["describe", "cluster", "c", "--kubeconfig", "/nowhere/config"], "kubeconfig /nowhere/config: No such file"),
         (["export", "--kubeconfig", "/nowhere/config"], "kubeconfig /nowhere/config: No such file"),
         (["store", "backup", "/tmp/x", "--data-dir", "/nowhere"], "/nowhere/store has no store"),
         (["store", "restore", "/nowhere/backup"], "does not exist"),

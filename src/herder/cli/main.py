@@ -15,6 +15,7 @@ WORDS = {
     "run": ("run", "Run the controllers on an existing Kubernetes cluster"),
     "demo": ("demo", "Show it working, on this machine, in a few seconds"),
     "get": ("get", "List objects, or show one"),
+    "describe": ("describe", "Show a cluster and how each part of it is"),
     "store": ("store", "Back up and restore the embedded API server's data"),
     "export": ("export", "Print objects in a form that another cluster can apply"),
 }

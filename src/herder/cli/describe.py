@@ -1,0 +1,96 @@
+"""`herder describe cluster`: a cluster, its control plane, its workers and how each of them is, as a tree."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import click
+
+from herder.api.capi.contract import definition_name, external_kind, reference_group
+from herder.api.capi.core import CRD
+from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_POOL, MACHINE_SET
+from herder.api.capi.names import CLUSTER_NAME
+from herder.cli.places import kubeconfig_option, kubeconfig_path
+from herder.cli.process import wall_clock
+from herder.cli.tree import Referred, Scene, as_data, cluster_tree, render
+from herder.engine.client import kubeconfig as kubeconfigs
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import Forbidden, NotFound, StatusError
+from herder.engine.meta.kinds import Kind, Object
+
+
+@click.group()
+def command() -> None:
+    """Show one thing with all that belongs to it."""
+
+
+@command.command()
+@click.argument("name")
+@click.option("-n", "--namespace", help="Where to look; the kubeconfig's own by default.")
+@click.option("--expand", is_flag=True, help="One line for each Machine, however many are alike.")
+@click.option("-o", "--output", type=click.Choice(["json"]), help="Another form of output.")
+@kubeconfig_option
+def cluster(name: str, namespace: str | None, expand: bool, output: str | None, kubeconfig: str | None) -> None:
+    """Show the cluster NAME: its control plane, its workers, and how each of them is."""
+    try:
+        connection = kubeconfigs.load(kubeconfig_path(kubeconfig))
+        scene = asyncio.run(_read(connection, namespace or connection.namespace, name))
+    except (StatusError, kubeconfigs.KubeconfigError) as error:
+        raise click.ClickException(str(error)) from error
+    tree = cluster_tree(scene, expand=expand)
+    if output == "json":
+        click.echo(json.dumps(as_data(tree), indent=2))
+    else:
+        click.echo("\n".join(render(tree, wall_clock())))
+
+
+async def _read(connection: kubeconfigs.Connection, namespace: str, name: str) -> Scene:
+    from herder.engine.client.http import HttpTransport
+
+    client = Client(HttpTransport(connection))
+
+    async def of_cluster(kind: Kind) -> list[Object]:
+        page = await client.list_all(kind.resource, namespace=namespace, labels=f"{CLUSTER_NAME}={name}")
+        return page.items
+
+    try:
+        found = await client.get(CLUSTER.resource, name, namespace=namespace)
+        kinds = (MACHINE_DEPLOYMENT, MACHINE_SET, MACHINE_POOL, MACHINE)
+        deployments, sets, pools, machines = await asyncio.gather(*map(of_cluster, kinds))
+        spec = found.get("spec") or {}
+        return Scene(
+            cluster=found,
+            infrastructure=await _referred(client, spec.get("infrastructureRef"), namespace),
+            control_plane=await _referred(client, spec.get("controlPlaneRef"), namespace),
+            machine_deployments=deployments,
+            machine_sets=sets,
+            machine_pools=pools,
+            machines=machines,
+        )
+    finally:
+        await client.close()
+
+
+async def _referred(client: Client, reference: Object | None, namespace: str) -> Referred | None:
+    """What stands in the way is part of the picture: a cluster that waits for a missing object is worth showing."""
+    if not reference:
+        return None
+    try:
+        definition = await _definition(client, reference)
+        known = external_kind(reference, definition)
+        if isinstance(known, str):
+            return Referred(reference, None, problem=known)
+        kind, contract = known
+        return Referred(reference, await client.get(kind.resource, reference["name"], namespace=namespace), contract)
+    except NotFound:
+        return Referred(reference, None, problem="does not exist")
+    except Forbidden as error:
+        return Referred(reference, None, problem=str(error))
+
+
+async def _definition(client: Client, reference: Object) -> Object | None:
+    try:
+        return await client.get(CRD.resource, definition_name(reference_group(reference), reference["kind"]))
+    except NotFound:
+        return None
