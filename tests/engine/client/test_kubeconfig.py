@@ -66,7 +66,7 @@ def test_what_we_build_we_can_read() -> None:
         (config({"certificate-authority-data": "?"}), "certificate-authority-data: not base64"),
         (config({"certificate-authority-data": 1}), "certificate-authority-data: not base64"),
         (config({"certificate-authority": "/nowhere/ca"}), "certificate-authority: /nowhere/ca: No such file"),
-        (config({"proxy-url": "socks5://h"}), "proxy-url: socks5://h: only http and https"),
+        (config({"proxy-url": "socks5://h"}), "proxy-url: socks5: only http and https"),
         (config(user={"exec": {"args": []}}), "users.user.exec.command: required"),
         (config(user={"exec": "run this"}), "users.user.exec.command: required"),
         (config(user={"exec": {"command": "c", "env": [{"name": "n"}]}}), "users.user.exec: args and env"),
@@ -109,3 +109,45 @@ def test_outside_a_pod_there_is_no_connection_of_a_pod(monkeypatch: pytest.Monke
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(KubeconfigError, match="not in a pod"):
         kubeconfig.in_cluster()
+
+
+# --- kubeconfigs that others wrote ------------------------------------------------------------------------------
+
+
+def test_what_the_text_itself_holds_is_accepted_from_others() -> None:
+    user = {"token": "t", "exec": None, "client-certificate-data": "Q0VSVA==", "client-key-data": "S0VZ"}
+    found = kubeconfig.parse_foreign(yaml.safe_dump(config({"certificate-authority-data": "Q0E="}, user)))
+    assert (found.token, found.ca, found.client_certificate, found.client_key) == ("t", b"CA", b"CERT", b"KEY")
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        (config(user={"exec": {"command": "sh"}}), "users.user.exec: not accepted here"),
+        (config(user={"auth-provider": {"name": "oidc"}}), "users.user.auth-provider: not accepted here"),
+        (config(user={"tokenFile": "/etc/shadow"}), "users.user.tokenFile: not accepted here"),
+        (config(user={"client-key": "/etc/key"}), "users.user.client-key: not accepted here"),
+        (config(user={"client-certificate": "/etc/crt"}), "users.user.client-certificate: not accepted here"),
+        (config({"certificate-authority": "/etc/ca"}), "clusters.cluster.certificate-authority: not accepted here"),
+        (config(users=[{"name": "v", "user": {"exec": {"command": "sh"}}}]), "users.user.exec: not accepted here"),
+        (config(users="many"), "users: must be a list"),
+        (config(users=[7, {"name": "u", "user": 7}]), 'user "u" must be a mapping'),
+    ],
+)
+def test_nothing_that_others_wrote_reaches_this_machine(document: Any, told: str) -> None:
+    with pytest.raises(KubeconfigError, match=told):
+        kubeconfig.parse_foreign(yaml.safe_dump(document))
+
+
+@pytest.mark.parametrize("text", ["token: s3cret\n  : [", "{s3cret", "- s3cret", "s3cret", "\ts3cret: 1"])
+def test_what_others_wrote_is_not_repeated_in_words_about_it(text: str) -> None:
+    with pytest.raises(KubeconfigError) as raised:
+        kubeconfig.parse_foreign(text)
+    assert "s3cret" not in str(raised.value)
+    assert raised.value.__cause__ is None
+
+
+def test_a_proxys_password_is_not_repeated() -> None:
+    with pytest.raises(KubeconfigError) as raised:
+        kubeconfig.parse_foreign(yaml.safe_dump(config({"proxy-url": "socks5://me:s3cret@h"})))
+    assert "s3cret" not in str(raised.value)

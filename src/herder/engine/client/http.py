@@ -150,7 +150,7 @@ def _headers(answer: aiohttp.ClientResponse) -> dict[str, str]:
 
 
 def _host(server: str) -> str:
-    return urlsplit(server).netloc
+    return urlsplit(server).netloc.rpartition("@")[2]
 
 
 def _quoted(path: str) -> str:

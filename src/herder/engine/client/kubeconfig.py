@@ -63,16 +63,55 @@ def load(path: Path, *, context: str = "") -> Connection:
 def parse(text: str, *, context: str = "", base: Path | None = None) -> Connection:
     """Connection for a context (default: the current one). Relative file names count from `base`."""
     try:
-        config = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader
+        config = _mapping(text)
     except yaml.YAMLError as error:
         raise KubeconfigError(f"not YAML: {error}") from error
+    return _connection(config, context, base or Path.cwd())
+
+
+def parse_foreign(text: str) -> Connection:
+    """Connection for the current context of a kubeconfig that somebody else wrote: nothing in it may name a file or a
+    command of this machine, and what is wrong with it is told without its contents."""
+    try:
+        config = _mapping(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        raise KubeconfigError(f"not YAML (line {mark.line + 1})" if mark else "not YAML") from None
+    for section, what, fields in _NOT_FROM_OTHERS:
+        for entry in _entries(config, section, what):
+            for field in fields:
+                if entry.get(field):
+                    raise KubeconfigError(
+                        f"{section}.{what}.{field}: not accepted here, only what the text itself holds"
+                    )
+    return _connection(config, "", Path())
+
+
+_NOT_FROM_OTHERS = (
+    ("clusters", "cluster", ("certificate-authority",)),
+    ("users", "user", ("exec", "auth-provider", "tokenFile", "client-certificate", "client-key")),
+)
+
+
+def _entries(config: Object, section: str, what: str) -> list[Object]:
+    entries = config.get(section)
+    found = [entry.get(what) for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    return [entry for entry in found if isinstance(entry, dict)]
+
+
+def _mapping(text: str) -> Object:
+    config = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader
     if not isinstance(config, dict):
         raise KubeconfigError("empty, or not a mapping")
+    return config
+
+
+def _connection(config: Object, context: str, base: Path) -> Connection:
     wanted = context or config.get("current-context") or ""
     chosen = _named(config, "contexts", str(wanted), "context")
     cluster = _named(config, "clusters", chosen.get("cluster", ""), "cluster")
     user = _named(config, "users", chosen["user"], "user") if chosen.get("user") else {}
-    files = _Files(base or Path.cwd())
+    files = _Files(base)
     if not cluster.get("server"):
         raise KubeconfigError(f'clusters: cluster "{chosen.get("cluster")}" has no server')
     return Connection(
@@ -164,7 +203,8 @@ def _exec_plugin(config: Any) -> ExecPlugin | None:
 
 def _proxy(url: str) -> str:
     if url and not url.startswith(("http://", "https://")):
-        raise KubeconfigError(f"clusters.cluster.proxy-url: {url}: only http and https proxies are supported")
+        scheme = url.partition("://")[0] if "://" in url else "no scheme"  # the rest may hold a password
+        raise KubeconfigError(f"clusters.cluster.proxy-url: {scheme}: only http and https proxies are supported")
     return url
 
 
