@@ -11,10 +11,11 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 BACKDATE = timedelta(minutes=5)  # callers whose clocks are a little behind still accept it
@@ -32,6 +33,16 @@ class KeyPair:
     @property
     def key_pem(self) -> bytes:
         return private_pem(self.key)
+
+
+class Signer(Protocol):
+    """Whoever signs certificates: an authority of ours, or one that somebody else made, perhaps with an RSA key."""
+
+    @property
+    def certificate(self) -> x509.Certificate: ...
+
+    @property
+    def key(self) -> ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey: ...
 
 
 def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -76,7 +87,7 @@ def serving(signer: KeyPair, name: str, served: Iterable[str], *, now: datetime,
 
 
 def leaf(
-    signer: KeyPair,
+    signer: Signer,
     subject: x509.Name,
     purpose: x509.ObjectIdentifier,
     *,

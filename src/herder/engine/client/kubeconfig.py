@@ -147,15 +147,23 @@ def in_cluster() -> Connection:
 
 
 def build(
-    *, server: str, ca: bytes, name: str = "herder", token: str = "", certificate: bytes = b"", key: bytes = b""
+    *,
+    server: str,
+    ca: bytes,
+    name: str = "herder",
+    user: str = "",
+    token: str = "",
+    certificate: bytes = b"",
+    key: bytes = b"",
 ) -> Object:
     """A kubeconfig with one cluster, one user, one context, nothing left to other files."""
-    user: Object = {}
+    credentials: Object = {}
     if token:
-        user["token"] = token
+        credentials["token"] = token
     if certificate:
-        user["client-certificate-data"] = base64.b64encode(certificate).decode()
-        user["client-key-data"] = base64.b64encode(key).decode()
+        credentials["client-certificate-data"] = base64.b64encode(certificate).decode()
+        credentials["client-key-data"] = base64.b64encode(key).decode()
+    user, context = (user, f"{user}@{name}") if user else (name, name)
     return {
         "apiVersion": "v1",
         "kind": "Config",
@@ -165,9 +173,9 @@ def build(
                 "cluster": {"server": server, "certificate-authority-data": base64.b64encode(ca).decode()},
             }
         ],
-        "users": [{"name": name, "user": user}],
-        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
-        "current-context": name,
+        "users": [{"name": user, "user": credentials}],
+        "contexts": [{"name": context, "context": {"cluster": name, "user": user}}],
+        "current-context": context,
     }
 
 

@@ -1,0 +1,117 @@
+"""Makes kubeconfigs for workload clusters: a client certificate signed by the cluster's own authority.
+
+The authority's key is read here, used and forgotten. What comes out goes into a Secret and nowhere else.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from herder.api.capi.kinds import SECRET
+from herder.api.capi.names import authority_secret
+from herder.engine.certificates import KeyPair, leaf
+from herder.engine.client import kubeconfig
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import NotFound
+from herder.engine.meta.kinds import Object
+
+LIFE = timedelta(days=365)
+ADMINISTRATOR, ADMINISTRATORS = "kubernetes-admin", "system:masters"
+
+
+class UnusableAuthority(ValueError):
+    """A cluster's authority that cannot sign; the text names the Secret and the key in it, and no more of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+
+
+class Kubeconfigs:
+    def __init__(self, client: Client, clock: Callable[[], datetime]) -> None:
+        self._client = client
+        self._clock = clock
+
+    async def make(self, arguments: Mapping[str, Any]) -> Object:
+        """The performer: {namespace, cluster, server} → {kubeconfig in base64, expires, renew}."""
+        authority = await self._authority(arguments["namespace"], arguments["cluster"])
+        now = self._clock()
+        pair = _administrator(authority, now)
+        expires = pair.certificate.not_valid_after_utc
+        return {
+            "kubeconfig": _encoded(arguments["cluster"], arguments["server"], authority, pair),
+            "expires": expires.isoformat(),
+            "renew": (now + (expires - now) / 2).isoformat(),
+        }
+
+    async def _authority(self, namespace: str, cluster: str) -> Authority:
+        name = authority_secret(cluster)
+        try:
+            secret = await self._client.get(SECRET.resource, name, namespace=namespace)
+        except NotFound:
+            raise UnusableAuthority(f"Secret {name} does not exist") from None
+        authority = Authority(_certificate(secret), _key(secret))
+        if authority.certificate.public_key() != authority.key.public_key():
+            raise UnusableAuthority(f"Secret {name}: tls.key is not the key of tls.crt")
+        if authority.certificate.not_valid_after_utc <= self._clock():
+            raise UnusableAuthority(f"Secret {name}: tls.crt has expired")
+        return authority
+
+
+def _administrator(authority: Authority, now: datetime) -> KeyPair:
+    subject = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, ADMINISTRATORS),
+            x509.NameAttribute(NameOID.COMMON_NAME, ADMINISTRATOR),
+        ]
+    )
+    return leaf(authority, subject, ExtendedKeyUsageOID.CLIENT_AUTH, now=now, life=LIFE)
+
+
+def _encoded(cluster: str, server: str, authority: Authority, pair: KeyPair) -> str:
+    config = kubeconfig.build(
+        server=server,
+        ca=authority.certificate.public_bytes(serialization.Encoding.PEM),
+        name=cluster,
+        user=f"{cluster}-admin",
+        certificate=pair.certificate_pem,
+        key=pair.key_pem,
+    )
+    return base64.b64encode(yaml.safe_dump(config).encode()).decode()
+
+
+def _certificate(secret: Object) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(_data(secret, "tls.crt"))
+    except ValueError:
+        raise _unusable(secret, "tls.crt is not a PEM certificate") from None
+
+
+def _key(secret: Object) -> ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey:
+    try:
+        key = serialization.load_pem_private_key(_data(secret, "tls.key"), password=None)
+    except (ValueError, TypeError):
+        raise _unusable(secret, "tls.key is not a PEM private key without a password") from None
+    if not isinstance(key, (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey)):
+        raise _unusable(secret, "tls.key is neither an RSA nor an elliptic curve key")
+    return key
+
+
+def _data(secret: Object, field: str) -> bytes:
+    return base64.b64decode((secret.get("data") or {}).get(field) or "")
+
+
+def _unusable(secret: Object, problem: str) -> UnusableAuthority:
+    return UnusableAuthority(f"Secret {secret['metadata']['name']}: {problem}")
