@@ -42,17 +42,13 @@ each request so many seconds late (`slow=0.5`)."""
 MAKE_AUTHORITY = "certificate-authority"
 """`{name}` → `{"tls.crt", "tls.key"}`, both base64, as a Secret holds them."""
 SERVE_WORKLOAD = "serve-workload"
-"""`{namespace, cluster, port, fault}` (port 0: any) → `{host, port}`, where the API answers from now on."""
+"""`{namespace, cluster, port, fault}` (port 0: any) → `{host, port, fault}`: where the API answers, and how badly."""
 SET_WORKLOAD_FAULT = "set-workload-fault"
 """`{namespace, cluster, fault}`: `fault` as in the annotation, empty for none."""
 STOP_WORKLOAD = "stop-workload"
 """`{namespace, cluster}`: the API ends, and what it stored is gone."""
 
 SENTINEL_FILE = "/run/cluster-api/bootstrap-success.complete"
-
-
-def authority_secret(cluster: str) -> str:
-    return f"{cluster}-ca"
 
 
 def provider_id(namespace: str, cluster: str, name: str) -> str:

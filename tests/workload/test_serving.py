@@ -1,0 +1,260 @@
+"""Workload clusters' APIs, for real: over TLS, on their own ports, with the faults that are asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from herder.api.capi.kinds import NODE, SECRET
+from herder.api.inmemory.names import SERVE_WORKLOAD, SET_WORKLOAD_FAULT, STOP_WORKLOAD
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import NotFound, ServiceUnavailable
+from herder.workload.authorities import AuthorityError, authority_from
+from herder.workload.serving import Workloads
+from tests.workload.clusters import NAMESPACE, clock, management, with_authority, workload_client
+
+WHICH = {"namespace": NAMESPACE, "cluster": "c"}
+A_NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}
+PATIENCE = 0.3
+
+
+class Bench:
+    """A management cluster, the workload server, and the cluster `c`."""
+
+    def __init__(self, client: Client, data_dir: Path | None) -> None:
+        self.client = client
+        self.data_dir = data_dir
+        self.start()
+
+    def start(self) -> None:
+        self.workloads = Workloads(self.client, clock=clock, data_dir=self.data_dir)
+
+    async def restart(self) -> None:
+        await self.workloads.close()
+        self.start()
+
+    async def perform(self, effect: str, **arguments: Any) -> Any:
+        return await self.workloads.performers()[effect](WHICH | arguments)
+
+    async def serve(self, port: int = 0, fault: str = "") -> dict[str, Any]:
+        served: dict[str, Any] = await self.perform(SERVE_WORKLOAD, port=port, fault=fault)
+        return served
+
+
+@contextlib.asynccontextmanager
+async def bench(data_dir: Path | None = None) -> AsyncIterator[tuple[Bench, dict[str, str]]]:
+    async with management() as client:
+        authority = await with_authority(client, "c")
+        made = Bench(client, data_dir)
+        try:
+            yield made, authority
+        finally:
+            await made.workloads.close()
+
+
+@contextlib.asynccontextmanager
+async def reaching(authority: dict[str, str], served: dict[str, Any]) -> AsyncIterator[Client]:
+    client = workload_client(authority, served)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def nodes(client: Client) -> list[str]:
+    return [node["metadata"]["name"] for node in (await client.list(NODE.resource)).items]
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def within_time() -> None:
+        async with asyncio.timeout(30):
+            await test()
+
+    asyncio.run(within_time())
+
+
+def test_a_cluster_answers_to_who_trusts_its_authority() -> None:
+    async def test() -> None:
+        async with bench() as (made, authority):
+            served = await made.serve()
+            async with reaching(authority, served) as client:
+                assert await nodes(client) == []
+                await client.create(NODE.resource, A_NODE)
+                assert await nodes(client) == ["n"]
+
+    run(test)
+
+
+def test_asked_for_twice_it_is_served_once() -> None:
+    async def test() -> None:
+        async with bench() as (made, _):
+            assert await made.serve() == await made.serve()
+
+    run(test)
+
+
+def test_clusters_know_nothing_of_each_other() -> None:
+    async def test() -> None:
+        async with bench() as (made, authority):
+            other_authority = await with_authority(made.client, "other")
+            served, other = await made.serve(), await made.perform(SERVE_WORKLOAD, cluster="other", port=0, fault="")
+            assert served["port"] != other["port"]
+            async with reaching(authority, served) as client, reaching(other_authority, other) as neighbour:
+                await client.create(NODE.resource, A_NODE)
+                assert await nodes(neighbour) == []
+            async with reaching(authority, other) as stranger:
+                with pytest.raises(Exception, match="certificate"):
+                    await nodes(stranger)
+
+    run(test)
+
+
+def test_after_a_restart_the_same_kubeconfig_reaches_it() -> None:
+    async def test() -> None:
+        async with bench() as (made, authority):
+            served = await made.serve()
+            await made.restart()
+            assert await made.serve(port=served["port"]) == served
+            async with reaching(authority, served) as client:
+                assert await nodes(client) == []
+
+    run(test)
+
+
+def test_with_a_directory_a_cluster_keeps_what_it_stored_until_it_is_stopped(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with bench(tmp_path) as (made, authority):
+            served = await made.serve()
+            async with reaching(authority, served) as client:
+                await client.create(NODE.resource, A_NODE)
+            await made.restart()
+            async with reaching(authority, await made.serve(port=served["port"])) as client:
+                assert await nodes(client) == ["n"]
+            await made.perform(STOP_WORKLOAD)
+            assert list(tmp_path.iterdir()) == []
+
+    run(test)
+
+
+def test_a_stopped_cluster_answers_no_more_and_may_be_stopped_again() -> None:
+    async def test() -> None:
+        async with bench() as (made, authority):
+            served = await made.serve()
+            await made.perform(STOP_WORKLOAD)
+            await made.perform(STOP_WORKLOAD)
+            async with reaching(authority, served) as client:
+                with pytest.raises(ServiceUnavailable):
+                    await nodes(client)
+
+    run(test)
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    async def test() -> None:
+        async with bench() as (made, _):
+            taken = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
+            port = taken.sockets[0].getsockname()[1]
+            with pytest.raises(OSError, match=f"port {port} of 127.0.0.1"):
+                await made.serve(port=port)
+            taken.close()
+
+    run(test)
+
+
+def test_refusing_hanging_and_healing() -> None:
+    async def test() -> None:
+        async with bench() as (made, authority):
+            served = await made.serve()
+            async with reaching(authority, served) as client:
+                await client.create(NODE.resource, A_NODE)
+                await made.perform(SET_WORKLOAD_FAULT, fault="refuse")
+                with pytest.raises(ServiceUnavailable):
+                    await nodes(client)
+                await made.perform(SET_WORKLOAD_FAULT, fault="hang")
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(nodes(client), PATIENCE)
+                await made.perform(SET_WORKLOAD_FAULT, fault="")
+                assert await nodes(client) == ["n"]
+
+    run(test)
+
+
+def test_slow_answers_come_late() -> None:
+    async def test() -> None:
+        async with bench() as (made, authority):
+            served = await made.serve(fault=f"slow={PATIENCE}")
+            assert served["fault"] == f"slow={PATIENCE}"
+            async with reaching(authority, served) as client:
+                started = asyncio.get_running_loop().time()
+                assert await nodes(client) == []
+                assert asyncio.get_running_loop().time() - started >= PATIENCE
+
+    run(test)
+
+
+def test_a_fault_ends_watches_that_are_open() -> None:
+    async def test() -> None:
+        async with bench() as (made, authority):
+            served = await made.serve()
+            async with reaching(authority, served) as client:
+                opened = asyncio.Event()
+
+                async def watch() -> None:
+                    async for _ in client.watch(NODE.resource, opened=opened.set):
+                        pass
+
+                watching = asyncio.ensure_future(watch())
+                await opened.wait()
+                await made.perform(SET_WORKLOAD_FAULT, fault="hang")
+                await asyncio.wait([watching], timeout=5)
+                assert watching.done()
+                watching.exception()
+
+    run(test)
+
+
+def test_serving_waits_for_the_authority() -> None:
+    async def test() -> None:
+        async with management() as client:
+            made = Bench(client, None)
+            with pytest.raises(NotFound, match="c-ca"):
+                await made.serve()
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"tls.crt": ""}, "tls.crt: not a PEM certificate"),
+        ({"tls.key": ""}, "tls.key: not a PEM private key"),
+        ({"tls.key": base64.b64encode(b"secret words").decode()}, "tls.key: not a PEM private key"),
+        ({"tls.key": "~"}, "tls.key: not a PEM private key"),
+    ],
+)
+def test_an_authority_that_cannot_be_used_is_named_without_its_content(change: dict[str, str], told: str) -> None:
+    async def test() -> None:
+        async with management() as client:
+            data = await with_authority(client, "c") | change
+            with pytest.raises(AuthorityError) as error:
+                authority_from(data, "Secret default/c-ca")
+            assert str(error.value) == f"Secret default/c-ca: {told}"
+
+    run(test)
+
+
+def test_an_authority_whose_key_is_anothers_is_refused() -> None:
+    async def test() -> None:
+        async with management() as client:
+            mine, yours = await with_authority(client, "c"), await with_authority(client, "d")
+            with pytest.raises(AuthorityError, match="does not belong"):
+                authority_from(mine | {"tls.key": yours["tls.key"]}, "here")
+            assert (await client.get(SECRET.resource, "c-ca", namespace=NAMESPACE))["data"] == mine
+
+    run(test)
