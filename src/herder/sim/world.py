@@ -15,14 +15,16 @@ from random import Random
 from herder.engine.apiserver.inprocess import InProcess
 from herder.engine.apiserver.server import ApiServer, assemble
 from herder.engine.client.client import Client
-from herder.engine.client.wire import User
+from herder.engine.client.wire import Transport, User
 from herder.engine.meta.kinds import GroupVersionResource, Kind, Object
 from herder.engine.runtime.carrying import Guard
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.effects import Performer
 from herder.engine.runtime.manager import Manager
 from herder.engine.runtime.metrics import Metrics
+from herder.engine.runtime.remote import RemotePerformer
 from herder.sim.faults import NONE, Faults, FaultyTransport
+from herder.sim.workloads import Workloads
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 RESTART_SECONDS = 1.0
@@ -40,6 +42,7 @@ class World:
         crds: Sequence[Object] = (),
         guards: Sequence[Guard] = (),
         performers: Mapping[str, Performer] | None = None,
+        remote_performers: Mapping[str, RemotePerformer] | None = None,
         faults: Faults = NONE,
         watched: Sequence[Kind] = (),
         invariant: Callable[[Kind, str, Object], None] | None = None,
@@ -50,7 +53,10 @@ class World:
         self._controllers = controllers
         self._crds = crds
         self._guards = guards
-        self._performers = performers or {}
+        self.workloads = Workloads(clock=self.now, entropy=self.random.randbytes, note=self.note)
+        self._performers = {**self.workloads.performers(), **(performers or {})}
+        self._remote_performers = remote_performers or {}
+        self._transports: list[FaultyTransport] = []  # of the manager that runs
         self._faults = faults
         self._watched = watched
         self._invariant = invariant
@@ -75,6 +81,7 @@ class World:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.workloads.close()
         await self.server.stop()
 
     def now(self) -> datetime:
@@ -87,29 +94,34 @@ class World:
         return hashlib.sha256("\n".join(self.log).encode()).hexdigest()
 
     def start_manager(self) -> None:
-        self._transport = FaultyTransport(
-            InProcess(self.server, MANAGER),
-            faults=self._faults,
-            random=self.random,
-            note=self.note,
-            crash=self._crash,
-        )
+        self._transports = []
         self.manager = Manager(
-            Client(self._transport, field_manager="manager"),
+            self._managers_client(InProcess(self.server, MANAGER)),
             self._controllers,
             clock=self.now,
             entropy=self.random.randbytes,
             guards=self._guards,
             performers=self._performers,
+            connect=self._connect,
+            remote_performers=self._remote_performers,
             metrics=Metrics(),
             strict=True,
         )
         self._manager_task = asyncio.ensure_future(self.manager.run())
 
+    async def _connect(self, cluster: str) -> Client:
+        return self._managers_client(self.workloads.transport(cluster))
+
+    def _managers_client(self, inner: Transport) -> Client:
+        transport = FaultyTransport(inner, faults=self._faults, random=self.random, note=self.note, crash=self._crash)
+        self._transports.append(transport)
+        return Client(transport, field_manager="manager")
+
     def _crash(self) -> None:
         """The manager is gone at once: nothing of it runs on, a new one starts a little later."""
         self.crashes += 1
-        self._transport.dead = True
+        for transport in self._transports:
+            transport.dead = True
         self.manager.abort()
         dead, self._manager_task = self._manager_task, None
         if dead is not None:

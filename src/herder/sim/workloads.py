@@ -1,0 +1,182 @@
+"""Workload clusters in the simulation: an API server each in this process, on wires that can be cut, hung and slowed.
+
+They answer on virtual time like everything else. Whoever connects finds a cluster by its key, `namespace/name`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from herder.api.capi.names import cluster_key
+from herder.api.inmemory.behaviour import HANG, REFUSE, slowness
+from herder.api.inmemory.names import MAKE_AUTHORITY, SERVE_WORKLOAD, SET_WORKLOAD_FAULT, STOP_WORKLOAD
+from herder.engine.apiserver.inprocess import InProcess
+from herder.engine.apiserver.server import ApiServer, assemble
+from herder.engine.client.client import Client
+from herder.engine.client.wire import Request, Response, Transport, User
+from herder.engine.meta.errors import ServiceUnavailable
+from herder.engine.runtime.effects import Performer
+
+ADMIN = User("sim-workload-admin", groups=("system:masters", "system:authenticated"))
+HOST = "workload.sim"
+FIRST_PORT = 30000
+
+
+@dataclass(slots=True, eq=False)
+class _Workload:
+    server: ApiServer
+    port: int
+    fault: str = ""
+    cut: asyncio.Event = field(default_factory=asyncio.Event)  # for good: a new one is put in its place
+    healed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Workloads:
+    def __init__(
+        self, *, clock: Callable[[], datetime], entropy: Callable[[int], bytes], note: Callable[[str], None]
+    ) -> None:
+        self._clock = clock
+        self._entropy = entropy
+        self._note = note
+        self._workloads: dict[str, _Workload] = {}
+        self._ports = FIRST_PORT
+
+    async def serve(self, cluster: str) -> None:
+        """Harmless where it is served already."""
+        if cluster not in self._workloads:
+            server = await assemble(None, clock=self._clock, entropy=self._entropy, inline=True)
+            self._workloads[cluster] = _Workload(server, self._ports)
+            self._ports += 1
+            self._note(f"workload {cluster} served")
+
+    async def stop(self, cluster: str) -> None:
+        """The cluster is gone, with all that it stored."""
+        workload = self._workloads.pop(cluster, None)
+        if workload is not None:
+            workload.cut.set()
+            await workload.server.stop()
+            self._note(f"workload {cluster} stopped")
+
+    async def close(self) -> None:
+        for cluster in list(self._workloads):
+            await self.stop(cluster)
+
+    def client(self, cluster: str) -> Client:
+        """For whoever stands beside the cluster: no fault is in its way."""
+        return Client(InProcess(self._workloads[cluster].server, ADMIN), field_manager="sim")
+
+    def transport(self, cluster: str) -> Transport:
+        """The way to a cluster, whether there is one or not."""
+        return _Way(cluster, self._workloads.get)
+
+    # --- faults -------------------------------------------------------------------------------------------------
+
+    def cut(self, cluster: str, fault: str = REFUSE) -> None:
+        """From now on it refuses connections, or never answers, or answers late, as the fault's word says."""
+        workload = self._workloads[cluster]
+        if workload.fault == fault:
+            return
+        workload.fault = fault
+        self._note(f"workload {cluster} {fault or 'healed'}")
+        if fault == REFUSE:
+            workload.cut.set()
+            workload.cut = asyncio.Event()
+        if fault == HANG:
+            workload.healed.clear()
+        else:
+            workload.healed.set()
+
+    def heal(self, cluster: str) -> None:
+        self.cut(cluster, "")
+
+    # --- for the in-memory provider -----------------------------------------------------------------------------
+
+    def performers(self) -> dict[str, Performer]:
+        """In place of those that open ports and make keys."""
+        return {
+            MAKE_AUTHORITY: self._make_authority,
+            SERVE_WORKLOAD: self._serve,
+            SET_WORKLOAD_FAULT: self._set_fault,
+            STOP_WORKLOAD: self._stop,
+        }
+
+    async def _make_authority(self, _arguments: Mapping[str, Any]) -> dict[str, str]:
+        """Nothing here checks a certificate."""
+        return {name: base64.b64encode(self._entropy(16)).decode() for name in ("tls.crt", "tls.key")}
+
+    async def _serve(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        cluster = _named(arguments)
+        await self.serve(cluster)
+        self.cut(cluster, arguments["fault"])
+        return {"host": HOST, "port": self._workloads[cluster].port, "fault": arguments["fault"]}
+
+    async def _set_fault(self, arguments: Mapping[str, Any]) -> None:
+        self.cut(_named(arguments), arguments["fault"])
+
+    async def _stop(self, arguments: Mapping[str, Any]) -> None:
+        await self.stop(_named(arguments))
+
+
+def _named(arguments: Mapping[str, Any]) -> str:
+    return cluster_key(arguments["namespace"], arguments["cluster"])
+
+
+class _Way:
+    """A transport to whatever is served under a cluster's key at that moment."""
+
+    def __init__(self, cluster: str, find: Callable[[str], _Workload | None]) -> None:
+        self._cluster = cluster
+        self._find = find
+
+    async def send(self, request: Request) -> Response:
+        workload = self._find(self._cluster)
+        if workload is None or workload.fault == REFUSE:
+            raise ServiceUnavailable(f"{self._cluster}: connection refused")
+        await _delayed(workload)
+        response = await InProcess(workload.server, ADMIN).send(request)
+        await _delayed(workload)
+        if response.stream is not None:
+            response = replace(response, stream=_until_cut(response.stream, workload))
+        return response
+
+    async def close(self) -> None:
+        """Nothing is kept open."""
+
+
+async def _delayed(workload: _Workload) -> None:
+    while workload.fault == HANG:
+        await workload.healed.wait()
+    if late := slowness(workload.fault):
+        await asyncio.sleep(late)
+
+
+async def _until_cut(stream: AsyncIterator[bytes], workload: _Workload) -> AsyncIterator[bytes]:
+    cut = asyncio.ensure_future(workload.cut.wait())
+    reading: asyncio.Future[bytes | None] | None = None
+    try:
+        while True:
+            reading = asyncio.ensure_future(_next(stream))
+            await asyncio.wait((reading, cut), return_when=asyncio.FIRST_COMPLETED)
+            if cut.done():
+                raise ServiceUnavailable("the connection was cut")
+            chunk = reading.result()
+            if chunk is None:
+                return
+            await _delayed(workload)
+            yield chunk
+    finally:
+        tasks = [task for task in (cut, reading) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if isinstance(stream, AsyncGenerator):
+            await stream.aclose()
+
+
+async def _next(stream: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(stream, None)
