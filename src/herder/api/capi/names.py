@@ -71,6 +71,8 @@ ABANDON_INFRASTRUCTURE = "cluster.herder.io/abandon-infrastructure"
 # On kubeconfig Secrets made by the core: when the client certificate in it ends, and when it is made anew.
 CERTIFICATE_EXPIRY = "cluster.herder.io/certificate-expiry"
 CERTIFICATE_RENEWAL = "cluster.herder.io/certificate-renewal"
+# On Machines of MachineSets: which of their labels and annotations come from the template ("labels;annotations").
+PROPAGATED = "cluster.herder.io/propagated"
 
 
 def cluster_key(namespace: str, name: str) -> str:

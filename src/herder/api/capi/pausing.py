@@ -1,0 +1,18 @@
+"""Whether an object is paused, as its Paused condition tells it."""
+
+from __future__ import annotations
+
+from herder.api.capi.conditions import Condition, condition
+from herder.api.capi.names import PAUSED, annotations_of
+from herder.engine.meta.kinds import Object
+
+
+def paused_condition(cluster: Object | None, obj: Object) -> Condition:
+    causes = []
+    if cluster and (cluster.get("spec") or {}).get("paused"):
+        causes.append("Cluster spec.paused is set to true")
+    if PAUSED in annotations_of(obj):
+        causes.append(f"{obj['kind']} has the {PAUSED} annotation")
+    if causes:
+        return condition("Paused", "True", "Paused", ", ".join(causes))
+    return condition("Paused", "False", "NotPaused")

@@ -1,0 +1,104 @@
+"""What a MachineSet wants its Machines to be, and the bootstrap and infrastructure objects beside them."""
+
+from __future__ import annotations
+
+from herder.api.capi.contract import reference_group
+from herder.api.capi.kinds import MACHINE, MACHINE_SET
+from herder.api.capi.names import (
+    CLONED_FROM_GROUP_KIND,
+    CLONED_FROM_NAME,
+    CLUSTER_NAME,
+    DEPLOYMENT_NAME,
+    MACHINE_FINALIZER,
+    PROPAGATED,
+    SET_NAME,
+    labels_of,
+)
+from herder.api.capi.naming import set_name_label
+from herder.api.writing import owner_reference
+from herder.controllers.capi.machine_templates import Template, Templates
+from herder.engine.meta.kinds import GroupKind, Kind, Object
+
+IN_PLACE = ("readinessGates", "minReadySeconds", "taints", "deletion")
+"""Fields of a Machine's spec that follow the template's; all others are set once."""
+
+
+def new_machine(machine_set: Object, templates: Templates, name: str) -> Object:
+    """A Machine that names its objects already; they are made after it, so that it can own them from the start."""
+    spec = dict(machine_set["spec"]["template"]["spec"])
+    spec["infrastructureRef"] = _made(templates.infrastructure, name)
+    if templates.bootstrap:
+        spec["bootstrap"] = {**spec["bootstrap"], "configRef": _made(templates.bootstrap, name)}
+    return _machine(machine_set, {"name": name, "finalizers": [MACHINE_FINALIZER]}, spec)
+
+
+def updated_machine(machine_set: Object, machine: Object) -> Object:
+    """All that the MachineSet says of a Machine that is there: what is left out would be taken away."""
+    meta, have = machine["metadata"], machine["spec"]
+    spec = dict(machine_set["spec"]["template"]["spec"])
+    for field in ("infrastructureRef", "version", "failureDomain"):
+        spec.pop(field, None)
+        if have.get(field):
+            spec[field] = have[field]
+    bootstrap = {name: value for name, value in (spec.pop("bootstrap", None) or {}).items() if name != "configRef"}
+    if (have.get("bootstrap") or {}).get("configRef"):
+        bootstrap["configRef"] = have["bootstrap"]["configRef"]
+    if bootstrap:
+        spec["bootstrap"] = bootstrap
+    finalizers = list(dict.fromkeys([*(meta.get("finalizers") or []), MACHINE_FINALIZER]))
+    return _machine(machine_set, {"name": meta["name"], "uid": meta["uid"], "finalizers": finalizers}, spec)
+
+
+def cloned(template: Template, kind: Kind, machine_set: Object, machine: Object) -> Object:
+    """What a template makes for a Machine, in the template's own version."""
+    assert template.found.obj is not None
+    source = template.found.obj
+    pattern = (source.get("spec") or {}).get("template") or {}
+    given = pattern.get("metadata") or {}
+    origin = {
+        CLONED_FROM_NAME: source["metadata"]["name"],
+        CLONED_FROM_GROUP_KIND: str(GroupKind(kind.group, source["kind"])),
+    }
+    metadata = {
+        "name": machine["metadata"]["name"],
+        "namespace": machine["metadata"]["namespace"],
+        "labels": {**(given.get("labels") or {}), **machine_labels(machine_set)},
+        "annotations": {**(given.get("annotations") or {}), **machine_annotations(machine_set), **origin},
+        "ownerReferences": [owner_reference(MACHINE, machine, controller=True)],
+    }
+    made: Object = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
+    return {**made, "spec": pattern["spec"]} if "spec" in pattern else made
+
+
+def machine_labels(machine_set: Object) -> dict[str, str]:
+    """Whatever the template says, Machines carry the names of their cluster, set and deployment."""
+    labels = dict((machine_set["spec"]["template"].get("metadata") or {}).get("labels") or {})
+    labels[CLUSTER_NAME] = machine_set["spec"]["clusterName"]
+    labels[SET_NAME] = set_name_label(machine_set["metadata"]["name"])
+    deployment = labels_of(machine_set).get(DEPLOYMENT_NAME)
+    return {**labels, DEPLOYMENT_NAME: deployment} if deployment else labels
+
+
+def machine_annotations(machine_set: Object) -> dict[str, str]:
+    return dict((machine_set["spec"]["template"].get("metadata") or {}).get("annotations") or {})
+
+
+def propagated_keys(machine_set: Object) -> str:
+    """Kept on each Machine: which of its labels and annotations come from the template, so that they can go again."""
+    return f"{','.join(sorted(machine_labels(machine_set)))};{','.join(sorted(machine_annotations(machine_set)))}"
+
+
+def _machine(machine_set: Object, meta: Object, spec: Object) -> Object:
+    metadata = {
+        **meta,
+        "namespace": machine_set["metadata"]["namespace"],
+        "labels": machine_labels(machine_set),
+        "annotations": {**machine_annotations(machine_set), PROPAGATED: propagated_keys(machine_set)},
+        "ownerReferences": [owner_reference(MACHINE_SET, machine_set, controller=True)],
+    }
+    named = {**spec, "clusterName": machine_set["spec"]["clusterName"]}
+    return {"apiVersion": MACHINE.api_version, "kind": MACHINE.kind, "metadata": metadata, "spec": named}
+
+
+def _made(template: Template, name: str) -> Object:
+    return {"apiGroup": reference_group(template.reference), "kind": template.made_kind, "name": name}

@@ -1,0 +1,166 @@
+"""Replacing Machines that a health check found broken: so many at a time, those that never came up first."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+from herder.api.capi.conditions import (
+    Condition,
+    condition,
+    find,
+    find_legacy,
+    is_true,
+    legacy,
+    merged,
+    merged_legacy,
+)
+from herder.api.capi.kinds import MACHINE, MACHINE_SET
+from herder.api.capi.names import REMEDIATE_MACHINE, annotations_of, is_deleting
+from herder.api.capi.rollout import ON_DELETE, scaled, strategy_of
+from herder.api.writing import delete, status_patch
+from herder.controllers.capi.machineset.preflight import failed_checks
+from herder.controllers.capi.machineset.scope import Scope
+from herder.controllers.capi.members import UNHEALTHY, Members, moment, only, to_be_remediated
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.decision import Decision, Patch, Together, Write
+
+REMEDIATED = "OwnerRemediated"
+DELETING_REASON = "MachineDeleting"
+
+RECOVERED = "set-recovered"
+IN_FLIGHT = "set-remediation-in-flight"
+
+UNLIMITED = sys.maxsize
+
+
+def remediate(scope: Scope) -> Decision:
+    recovered = [patch for machine in scope.members.listed(RECOVERED) for patch in _forgive(scope, machine)]
+    broken = [
+        machine for machine in scope.members.listed(UNHEALTHY) if to_be_remediated(machine) and not is_deleting(machine)
+    ]
+    acts = _together(recovered)
+    if not broken or (scope.of_deployment and scope.deployment is None):
+        return acts
+    if not _may_remediate(scope):
+        pending = "Machine won't be remediated because it is pending removal due to rollout"
+        return acts + _told(scope, broken, "CannotBeRemediated", pending)
+    first = sorted(broken, key=_urgency)
+    allowed = max(_limit(scope) - _in_flight(scope), 0)
+    acts += _told(scope, first[allowed:], "RemediationDeferred", _too_many(scope))
+    return acts + _replace(scope, first[:allowed])
+
+
+def _replace(scope: Scope, machines: list[Object]) -> Decision:
+    failed = failed_checks(scope, "Machine remediation") if machines else []
+    if failed:
+        waiting = legacy(REMEDIATED, "False", "WaitingForRemediation", "Warning", "; ".join(failed))
+        message = "\n".join(f"* {message}" for message in failed)
+        return _told(scope, machines, "RemediationDeferred", message, waiting)
+    # Told before the deletion: so that Machines which are going can be counted as being remediated.
+    told = _told(scope, machines, DELETING_REASON, "Machine is deleting", legacy(REMEDIATED, "True"))
+    return told + _together([delete(MACHINE, machine, "it is unhealthy, and replaced") for machine in machines])
+
+
+def _may_remediate(scope: Scope) -> bool:
+    """A rolling update removes old Machines anyway. When only users delete them, nobody else replaces broken ones:
+    the replacement is made by the current MachineSet, since old ones make no Machines."""
+    if scope.current_revision:
+        return True
+    return scope.deployment is not None and strategy_of(scope.deployment["spec"]) == ON_DELETE
+
+
+def _limit(scope: Scope) -> int:
+    maximum = _max_in_flight(scope)
+    if scope.deployment is None or maximum is None:
+        return UNLIMITED
+    return scaled(maximum, scope.deployment["spec"].get("replicas", 1), round_up=True)
+
+
+def _max_in_flight(scope: Scope) -> int | str | None:
+    spec = scope.deployment["spec"] if scope.deployment else {}
+    maximum: int | str | None = (spec.get("remediation") or {}).get("maxInFlight")
+    return maximum
+
+
+def _in_flight(scope: Scope) -> int:
+    """In all sets of the deployment: the limit is the deployment's."""
+    if scope.deployment is None:
+        return scope.members.count(IN_FLIGHT)
+    return Members(scope.view, scope.view.owned(MACHINE_SET, scope.deployment["metadata"]["uid"])).count(IN_FLIGHT)
+
+
+def _urgency(machine: Object) -> tuple[bool, float, str]:
+    """Users' wishes first, then the newest: those that fail to come up serve nobody yet."""
+    created = moment(machine["metadata"]["creationTimestamp"]).timestamp()
+    return REMEDIATE_MACHINE not in annotations_of(machine), -created, machine["metadata"]["name"]
+
+
+def _too_many(scope: Scope) -> str:
+    limit = f"(spec.strategy.remediation.maxInFlight is {_max_in_flight(scope)})"
+    return f"Waiting because there are already too many remediations in progress {limit}"
+
+
+# --- on the Machines ------------------------------------------------------------------------------------------------
+
+
+def _told(
+    scope: Scope, machines: Iterable[Object], reason: str, message: str, older: Condition | None = None
+) -> Decision:
+    wanted = condition(REMEDIATED, "False", reason, message)
+    patches = [
+        patch
+        for machine in machines
+        for patch in _conditions(scope, machine, [wanted], [older] if older else [], f"remediation: {reason}")
+    ]
+    return _together(patches)
+
+
+def _forgive(scope: Scope, machine: Object) -> tuple[Patch, ...]:
+    return _conditions(scope, machine, [], [], "it is healthy again", drop=(REMEDIATED,))
+
+
+def _conditions(
+    scope: Scope,
+    machine: Object,
+    wanted: list[Condition],
+    older: list[Condition],
+    reason: str,
+    drop: tuple[str, ...] = (),
+) -> tuple[Patch, ...]:
+    now, status = scope.view.now, machine.get("status") or {}
+    changed: Object = {**status, "conditions": merged(status.get("conditions"), wanted, now, drop=drop)}
+    deprecated = status.get("deprecated") or {}
+    v1beta1 = deprecated.get("v1beta1") or {}
+    if older or (drop and find_legacy(machine, REMEDIATED)):
+        legacies = merged_legacy(v1beta1.get("conditions"), older, now, drop=drop)
+        changed["deprecated"] = {**deprecated, "v1beta1": {**v1beta1, "conditions": legacies}}
+    return status_patch(MACHINE, machine, changed, reason)
+
+
+def _together(writes: Sequence[Write]) -> Decision:
+    return Decision(writes=(Together(tuple(writes)),) if writes else ())
+
+
+# --- indexes --------------------------------------------------------------------------------------------------------
+
+
+def _has_recovered(machine: Object) -> bool:
+    if is_deleting(machine):
+        return False
+    told, told_legacy = find(machine, REMEDIATED), find_legacy(machine, REMEDIATED)
+    healthy, healthy_legacy = is_true(machine, "HealthCheckSucceeded"), find_legacy(machine, "HealthCheckSucceeded")
+    return (healthy and told is not None and told["status"] == "False") or bool(
+        healthy_legacy
+        and healthy_legacy["status"] == "True"
+        and told_legacy is not None
+        and told_legacy["status"] == "False"
+    )
+
+
+def _is_in_flight(machine: Object) -> bool:
+    told = find(machine, REMEDIATED) or {}
+    return is_deleting(machine) and (told.get("status"), told.get("reason")) == ("False", DELETING_REASON)
+
+
+INDEXES = {RECOVERED: only(_has_recovered), IN_FLIGHT: only(_is_in_flight)}

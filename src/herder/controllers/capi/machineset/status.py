@@ -1,0 +1,226 @@
+"""What a MachineSet tells about itself and its Machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from herder.api.capi.conditions import (
+    Condition,
+    condition,
+    find_legacy,
+    legacy,
+    legacy_aggregate,
+    legacy_summary,
+    merged,
+    merged_legacy,
+)
+from herder.api.capi.kinds import MACHINE_SET
+from herder.api.capi.names import is_deleting, labels_of
+from herder.api.capi.versions import oldest_first
+from herder.api.writing import status_patch
+from herder.controllers.capi.machineset.machines import machine_labels
+from herder.controllers.capi.machineset.propagation import IN_STEP, wanted_digests
+from herder.controllers.capi.members import (
+    LEGACY_READY,
+    LEGACY_UNREADY,
+    NODE_READY,
+    NOT_UP_TO_DATE,
+    UNAVAILABLE,
+    UNREADY,
+    Members,
+    machines_ready,
+    machines_up_to_date,
+    remediating,
+    stale,
+)
+from herder.engine.meta.kinds import Object
+from herder.engine.meta.selectors import label_selector_from_object
+from herder.engine.runtime.decision import Decision
+
+SOON, LATER = 0.5, 2.0
+"""How many seconds news may wait to be told together: of Machines that become available, and of mere progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a pass found out that the objects alone do not tell."""
+
+    paused: Condition
+    missing_templates: str = ""  # in words
+    blocked: list[str] = field(default_factory=list)  # why no Machines are made although some are missing
+    legacy_reason: str = ""  # why so, in a word of the older conditions
+
+    @property
+    def causes(self) -> list[str]:
+        return [*self.blocked, *([self.missing_templates] if self.missing_templates else [])]
+
+
+def told(machine_set: Object, members: Members, findings: Findings, now: datetime) -> Decision:
+    up_to_date, next_asked = machines_up_to_date(members, now)
+    desired = _desired(machine_set)
+    surplus = desired is not None and members.total > desired
+    slow, next_slow = stale(members, now) if surplus else ("", None)
+    conditions = [
+        _scaling_up(machine_set, members, findings),
+        _scaling_down(machine_set, members, slow),
+        machines_ready(members),
+        up_to_date,
+        remediating(members, "MachineSet"),
+        _deleting(machine_set, members, slow),
+        findings.paused,
+    ]
+    before = machine_set.get("status") or {}
+    generation = machine_set["metadata"].get("generation", 0)
+    status = {
+        **before,
+        **counters(members),
+        "selector": str(label_selector_from_object(machine_set["spec"]["selector"])),
+        "observedGeneration": generation,
+        "conditions": merged(before.get("conditions"), _observed(conditions, generation), now),
+        "deprecated": _deprecated(machine_set, members, findings, now),
+    }
+    status.pop("versions", None)
+    expected = [each["version"] for each in before.get("versions") or ()]
+    if versions := members.versions([*expected, machine_set["spec"]["template"]["spec"].get("version", "")]):
+        status["versions"] = [{"version": text, "replicas": versions[text]} for text in oldest_first(versions)]
+    patience = _patience(machine_set, before, status)
+    writes = status_patch(MACHINE_SET, machine_set, status, "tell how it is", patience=patience)
+    return Decision(writes=writes, wake_at=min((at for at in (next_asked, next_slow) if at), default=None))
+
+
+def told_paused(machine_set: Object, paused: Condition, now: datetime) -> Decision:
+    """While paused, nothing else is looked at."""
+    before = machine_set.get("status") or {}
+    wanted = _observed([paused], machine_set["metadata"].get("generation", 0))
+    status = {**before, "conditions": merged(before.get("conditions"), wanted, now)}
+    return Decision(writes=status_patch(MACHINE_SET, machine_set, status, "it is paused"))
+
+
+def counters(members: Members) -> Object:
+    return {
+        "replicas": members.total,
+        "readyReplicas": members.total - members.count(UNREADY),
+        "availableReplicas": members.total - members.count(UNAVAILABLE),
+        "upToDateReplicas": members.total - members.count(NOT_UP_TO_DATE),
+    }
+
+
+def _observed(conditions: list[Condition], generation: int) -> list[Condition]:
+    return [{**each, "observedGeneration": generation} for each in conditions] if generation else conditions
+
+
+def _patience(machine_set: Object, before: Object, after: Object) -> float:
+    """A rollout goes on when Machines are available or gone, and users wait for the end; the rest is progress."""
+    target = 0 if is_deleting(machine_set) else machine_set["spec"].get("replicas")
+    have = after["availableReplicas"], before.get("availableReplicas", 0)
+    arrived = after["replicas"] == target and after["availableReplicas"] == target
+    if arrived or after["replicas"] < before.get("replicas", 0) or have[0] < have[1]:
+        return 0.0
+    if before.get("observedGeneration") != after["observedGeneration"]:
+        return 0.0
+    return SOON if have[0] > have[1] else LATER
+
+
+# --- conditions -----------------------------------------------------------------------------------------------------
+
+
+def _scaling_up(machine_set: Object, members: Members, findings: Findings) -> Condition:
+    desired = _desired(machine_set)
+    if desired is None:
+        return condition("ScalingUp", "Unknown", "WaitingForReplicasSet", "Waiting for spec.replicas set")
+    if members.total >= desired:
+        missing = "" if is_deleting(machine_set) else findings.missing_templates
+        message = f"Scaling up would be blocked because {missing}" if missing else ""
+        return condition("ScalingUp", "False", "NotScalingUp", message)
+    message = f"Scaling up from {members.total} to {desired} replicas"
+    if findings.causes:
+        message += " is blocked because:\n" + "\n".join(f"* {cause}" for cause in findings.causes)
+    return condition("ScalingUp", "True", "ScalingUp", message)
+
+
+def _scaling_down(machine_set: Object, members: Members, slow: str) -> Condition:
+    desired = _desired(machine_set)
+    if desired is None:
+        return condition("ScalingDown", "Unknown", "WaitingForReplicasSet", "Waiting for spec.replicas set")
+    if members.total <= desired:
+        return condition("ScalingDown", "False", "NotScalingDown")
+    message = f"Scaling down from {members.total} to {desired} replicas"
+    return condition("ScalingDown", "True", "ScalingDown", _with_bullet(message, slow))
+
+
+def _deleting(machine_set: Object, members: Members, slow: str) -> Condition:
+    if not is_deleting(machine_set):
+        return condition("Deleting", "False", "NotDeleting")
+    if not members.total:
+        return condition("Deleting", "True", "Deleting", "Deletion completed")
+    message = f"Deleting {members.total} Machine{'' if members.total == 1 else 's'}"
+    return condition("Deleting", "True", "Deleting", _with_bullet(message, slow))
+
+
+def _desired(machine_set: Object) -> int | None:
+    replicas: int | None = machine_set["spec"].get("replicas")
+    return 0 if replicas is not None and is_deleting(machine_set) else replicas
+
+
+def _with_bullet(message: str, more: str) -> str:
+    return f"{message}\n* {more}" if more else message
+
+
+# --- for clients of v1beta1 -----------------------------------------------------------------------------------------
+
+
+def _deprecated(machine_set: Object, members: Members, findings: Findings, now: datetime) -> Object:
+    before = (machine_set.get("status") or {}).get("deprecated") or {}
+    v1beta1 = before.get("v1beta1") or {}
+    waits = (machine_set["spec"]["template"]["spec"].get("minReadySeconds") or 0) > 0
+    ready = members.count(NODE_READY)
+    available = min(ready, members.total - members.count(UNAVAILABLE)) if waits else ready
+    conditions = _legacy_conditions(machine_set, members, findings, ready)
+    counts = {
+        "fullyLabeledReplicas": _fully_labelled(machine_set, members),
+        "readyReplicas": ready,
+        "availableReplicas": available,
+        "conditions": merged_legacy(v1beta1.get("conditions"), conditions, now),
+    }
+    return {**before, "v1beta1": {**v1beta1, **counts}}
+
+
+def _legacy_conditions(machine_set: Object, members: Members, findings: Findings, ready: int) -> list[Condition]:
+    created, resized = find_legacy(machine_set, "MachinesCreated"), find_legacy(machine_set, "Resized")
+    desired = _desired(machine_set)
+    if desired is not None and members.total < desired:
+        resized = _resizing("ScalingUp", "up", desired, members.total)
+        if findings.legacy_reason:
+            why = "; ".join(findings.causes)
+            created = legacy("MachinesCreated", "False", findings.legacy_reason, "Error", why)
+    elif desired is not None:
+        created = legacy("MachinesCreated", "True")
+        if members.total > desired:
+            resized = _resizing("ScalingDown", "down", desired, members.total)
+        elif ready == members.total:
+            resized = legacy("Resized", "True")
+    parts = [each for each in (created, resized, _legacy_machines_ready(members)) if each]
+    summary = legacy_summary(parts, ["MachinesCreated", "Resized", "MachinesReady"])
+    return [*parts, *([summary] if summary else [])]
+
+
+def _resizing(reason: str, direction: str, desired: int, current: int) -> Condition:
+    message = f"Scaling {direction} MachineSet to {desired} replicas (actual {current})"
+    return legacy("Resized", "False", reason, "Warning", message)
+
+
+def _legacy_machines_ready(members: Members) -> Condition | None:
+    """As the aggregate of all; since those that are ready are only counted, the count is put in afterwards."""
+    ready, unready = members.count(LEGACY_READY), members.listed(LEGACY_UNREADY)
+    if not unready:
+        return legacy("MachinesReady", "True") if ready or not members.total else None
+    worst = legacy_aggregate("MachinesReady", unready)
+    return {**worst, "message": f"{ready} of {members.total} completed"} if worst else None
+
+
+def _fully_labelled(machine_set: Object, members: Members) -> int:
+    if sum(members.count(IN_STEP, f"/{digest}") for digest in wanted_digests(machine_set)) == members.total:
+        return members.total
+    wanted = machine_labels(machine_set).items()
+    return sum(wanted <= labels_of(machine).items() for machine in members.listed())

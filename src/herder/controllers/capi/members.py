@@ -1,0 +1,188 @@
+"""The Machines of MachineSets, counted and found by indexes: one Machine's news costs the same in a herd of any size.
+
+What is well is only counted; what is not is listed, since it is told about by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from herder.api.capi.conditions import (
+    Condition,
+    Reasons,
+    aggregate,
+    condition,
+    find,
+    find_legacy,
+    is_false,
+    is_true,
+)
+from herder.api.capi.kinds import MACHINE
+from herder.api.capi.names import is_deleting
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.cache import Indexer, controller_uid
+from herder.engine.runtime.view import View
+
+UNREADY = "set-unready"
+UNAVAILABLE = "set-unavailable"
+NOT_UP_TO_DATE = "set-not-up-to-date"
+DELETING = "set-deleting"
+UNHEALTHY = "set-unhealthy"
+NODE_READY = "set-node-ready"
+LEGACY_READY = "set-legacy-ready"
+LEGACY_UNREADY = "set-legacy-unready"
+RUNNING_A_VERSION = "set-running-a-version"
+VERSION = "set-version"  # by "<uid>/<version>"
+
+FLICKER_SECONDS = 10
+"""So long a new Machine may take to say whether it is up to date, without being asked after."""
+STALE_MINUTES = 15
+SLOW_DRAIN_MINUTES = 5
+NAMES_SHOWN = 3
+
+
+def only(matters: Callable[[Object], bool]) -> Indexer:
+    """An index, by the uid of their set, of those Machines to which this applies."""
+
+    def index(machine: Object) -> Iterable[str]:
+        return controller_uid(machine) if matters(machine) else ()
+
+    return index
+
+
+def _legacy_ready_is(machine: Object, good: bool) -> bool:
+    found = find_legacy(machine, "Ready")
+    return found is not None and (found.get("status") == "True") is good
+
+
+def kubelet_version(machine: Object) -> str:
+    return str(((machine.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or "")
+
+
+def _by_version(machine: Object) -> Iterable[str]:
+    version = kubelet_version(machine)
+    return [f"{uid}/{version}" for uid in controller_uid(machine)] if version else ()
+
+
+INDEXES: Mapping[str, Indexer] = {
+    UNREADY: only(lambda machine: not is_true(machine, "Ready")),
+    UNAVAILABLE: only(lambda machine: not is_true(machine, "Available")),
+    NOT_UP_TO_DATE: only(lambda machine: not is_true(machine, "UpToDate")),
+    DELETING: only(is_deleting),
+    UNHEALTHY: only(lambda machine: is_false(machine, "HealthCheckSucceeded")),
+    NODE_READY: only(lambda machine: is_true(machine, "NodeReady")),
+    LEGACY_READY: only(lambda machine: _legacy_ready_is(machine, True)),
+    LEGACY_UNREADY: only(lambda machine: _legacy_ready_is(machine, False)),
+    RUNNING_A_VERSION: only(lambda machine: bool(kubelet_version(machine))),
+    VERSION: _by_version,
+}
+
+
+class Members:
+    """The Machines that one MachineSet controls, or all those of a MachineDeployment's sets."""
+
+    def __init__(self, view: View, sets: Sequence[Object]) -> None:
+        self._view = view
+        self._uids = [obj["metadata"]["uid"] for obj in sets]
+        self.total = self.count("controller")
+
+    def count(self, index: str, suffix: str = "") -> int:
+        return sum(self._view.count(MACHINE, (index, uid + suffix)) for uid in self._uids)
+
+    def listed(self, index: str = "controller") -> list[Object]:
+        return [machine for uid in self._uids for machine in self._view.select(MACHINE, index=(index, uid))]
+
+    def versions(self, expected: Iterable[str]) -> dict[str, int]:
+        """How many Machines run each version. Those expected are counted; only if that leaves some, all are read."""
+        counts = {version: self.count(VERSION, f"/{version}") for version in expected if version}
+        if sum(counts.values()) != self.count(RUNNING_A_VERSION):
+            running = [kubelet_version(machine) for machine in self.listed(RUNNING_A_VERSION)]
+            counts = {version: running.count(version) for version in running}
+        return {version: count for version, count in counts.items() if count}
+
+
+# --- what is told about them ----------------------------------------------------------------------------------------
+
+
+def machines_ready(members: Members) -> Condition:
+    none = condition("MachinesReady", "True", "NoReplicas" if not members.total else "Ready")
+    reasons = Reasons("NotReady", "ReadyUnknown", "Ready")
+    return aggregate("MachinesReady", members.listed(UNREADY), "Ready", reasons=reasons, none=none)
+
+
+def machines_up_to_date(members: Members, now: datetime) -> tuple[Condition, datetime | None]:
+    """The condition, and when to look again at Machines that were too new to be asked."""
+    outdated = members.listed(NOT_UP_TO_DATE)
+    too_new = {id(machine): asked_at(machine) for machine in outdated if asked_at(machine) > now}
+    asked = [machine for machine in outdated if id(machine) not in too_new]
+    none = condition("MachinesUpToDate", "True", "NoReplicas" if members.total == len(too_new) else "UpToDate")
+    reasons = Reasons("NotUpToDate", "UpToDateUnknown", "UpToDate")
+    told = aggregate("MachinesUpToDate", asked, "UpToDate", reasons=reasons, none=none)
+    return told, min(too_new.values(), default=None)
+
+
+def asked_at(machine: Object) -> datetime:
+    """From when on a Machine should say whether it is up to date: at once if it does."""
+    created = moment(machine["metadata"].get("creationTimestamp") or "1970-01-01T00:00:00Z")
+    return created if find(machine, "UpToDate") else created + timedelta(seconds=FLICKER_SECONDS)
+
+
+def remediating(members: Members, by: str) -> Condition:
+    unhealthy = members.listed(UNHEALTHY)
+    handled = [machine for machine in unhealthy if to_be_remediated(machine)]
+    if not handled:
+        message = _named(unhealthy, f"not healthy (not to be remediated by {by})") if unhealthy else ""
+        return condition("Remediating", "False", "NotRemediating", message)
+    reasons = Reasons("Remediating", "Remediating", "Remediating")
+    none = condition("Remediating", "False", "NotRemediating")
+    told = aggregate("Remediating", handled, "OwnerRemediated", reasons=reasons, none=none)
+    return {**told, "status": "True"}
+
+
+def to_be_remediated(machine: Object) -> bool:
+    return is_false(machine, "HealthCheckSucceeded") and is_false(machine, "OwnerRemediated")
+
+
+def stale(members: Members, now: datetime) -> tuple[str, datetime | None]:
+    """Which Machines have been going for very long, and what holds them up; and when the next one has."""
+    going = members.listed(DELETING)
+    since = {machine["metadata"]["name"]: _stale_at(machine) for machine in going}
+    old = [machine for machine in going if since[machine["metadata"]["name"]] < now]
+    look_again = min((at for at in since.values() if at >= now), default=None)
+    if not old:
+        return "", look_again
+    causes = [cause for words, cause in _DELAYS.items() if any(_says(machine, words, now) for machine in old)]
+    message = _named(old, f"in deletion since more than {STALE_MINUTES}m")
+    return f"{message}, delay likely due to {', '.join(causes)}" if causes else message, look_again
+
+
+def _stale_at(machine: Object) -> datetime:
+    return moment(machine["metadata"]["deletionTimestamp"]) + timedelta(minutes=STALE_MINUTES)
+
+
+_DELAYS = {
+    "cannot evict pod as it would violate the pod's disruption budget.": "PodDisruptionBudgets",
+    "deletionTimestamp set, but still not removed from the Node": "Pods not terminating",
+    "failed to evict Pod": "Pod eviction errors",
+    "waiting for completion": "Pods not completed yet",
+}
+
+
+def _says(machine: Object, words: str, now: datetime) -> bool:
+    told = find(machine, "Deleting") or {}
+    started: str = ((machine.get("status") or {}).get("deletion") or {}).get("nodeDrainStartTime") or ""
+    slow = bool(started) and moment(started) < now - timedelta(minutes=SLOW_DRAIN_MINUTES)
+    draining = told.get("status") == "True" and told.get("reason") == "DrainingNode"
+    return slow and draining and words in told.get("message", "")
+
+
+def _named(machines: Sequence[Object], state: str) -> str:
+    names = sorted(machine["metadata"]["name"] for machine in machines)
+    more = f", ... ({len(names) - NAMES_SHOWN} more)" if len(names) > NAMES_SHOWN else ""
+    one = len(names) == 1
+    return f"Machine{'' if one else 's'} {', '.join(names[:NAMES_SHOWN])}{more} {'is' if one else 'are'} {state}"
+
+
+def moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
