@@ -76,7 +76,7 @@ def _tend(view: View, scene: Scene) -> Decision:
     changes = () if scene.deleting else _changes(scene, data, host)
     sight = look(view, scene, host.provider_id or scene.machine["spec"].get("providerID") or "")
     decision = Decision(changes + _claims(scene), observe=sight.observe)
-    if sight.node is not None:
+    if sight.node is not None and not scene.deleting:
         decision += Decision(sync(view, scene, sight.node))
     if changes:
         return decision

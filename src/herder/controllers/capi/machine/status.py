@@ -9,14 +9,15 @@ from typing import Any, NamedTuple
 from herder.api.capi.conditions import Condition, condition, find, is_false, is_true, merged, merged_legacy, timestamp
 from herder.api.capi.contract.fields import Failure
 from herder.api.capi.kinds import MACHINE
-from herder.api.capi.names import CERTIFICATES_EXPIRY, CONTROL_PLANE, PAUSED, annotations_of, labels_of
+from herder.api.capi.names import CERTIFICATES_EXPIRY, CONTROL_PLANE, annotations_of, labels_of
+from herder.api.capi.pausing import paused_condition
 from herder.api.writing import status_patch
 from herder.controllers.capi.machine import bootstrap as bootstrap_step
 from herder.controllers.capi.machine import infrastructure as infrastructure_step
 from herder.controllers.capi.machine.bootstrap import Bootstrap
 from herder.controllers.capi.machine.deletion import DeletionStep
 from herder.controllers.capi.machine.infrastructure import Infrastructure
-from herder.controllers.capi.machine.node import Sight, legacy_report, node_name, report
+from herder.controllers.capi.machine.node import NodeReport, Sight, legacy_report, node_name, report
 from herder.controllers.capi.machine.readiness import available, drain_began, legacy_ready, ready
 from herder.controllers.capi.machine.scene import Scene, status_of
 from herder.controllers.capi.machine.up_to_date import up_to_date
@@ -55,53 +56,25 @@ class Findings(NamedTuple):
 
 def tell(found: Findings, now: datetime) -> Decision:
     """The status write, if anything changed, and when time alone will change it again."""
-    scene = found.scene
-    node = report(scene, found.sight, found.provider_id, now)
-    updating = _updating(scene.machine)
-    node_info = (
-        found.sight.node["status"].get("nodeInfo") if found.sight.node else status_of(scene.machine, "nodeInfo", {})
-    )
-    current = up_to_date(scene, updating, node_info or {}, now)
-    own = [
-        found.bootstrap.condition,
-        found.infrastructure.condition,
-        node.ready,
-        node.healthy,
-        found.deletion.deleting if found.deletion else condition("Deleting", "False", "NotDeleting"),
-        updating,
-        condition("Paused", "False", "NotPaused"),
-        *([current.condition] if current else ()),
-    ]
-    generation = scene.machine["metadata"].get("generation", 0)
-    conditions = _merged(scene.machine, own, generation, now)
-    readiness = ready(scene, conditions, _drain_began(found), now)
-    conditions = merged(conditions, [_observed(readiness.condition, generation)], now)
-    availability = available(scene, _of(conditions, "Ready"), now)
-    conditions = merged(conditions, [_observed(availability.condition, generation)], now)
-    status = _status(found, node_info, now) | {"conditions": conditions, "observedGeneration": generation}
-    wakes = [node.wake_at, current.wake_at if current else None, readiness.wake_at, availability.wake_at]
+    node = report(found.scene, found.sight, found.provider_id, now)
+    told = _conditions(found, node, now)
+    status = _status(found, now) | {"conditions": told.conditions}
     return Decision(
         writes=_written(found, {name: value for name, value in status.items() if value}),
         wait=_wait(found, node.waits),
-        wake_at=min((wake for wake in wakes if wake is not None), default=None),
+        wake_at=told.wake_at,
     )
 
 
 def tell_paused(machine: Object, cluster: Object | None, now: datetime) -> tuple[Patch, ...]:
-    why = []
-    if cluster is not None and (cluster.get("spec") or {}).get("paused"):
-        why.append("Cluster spec.paused is set to true")
-    if PAUSED in annotations_of(machine):
-        why.append(f"Machine has the {PAUSED} annotation")
-    paused = condition("Paused", "True", "Paused", ", ".join(why))
-    conditions = _merged(machine, [paused], machine["metadata"].get("generation", 0), now)
+    conditions = _merged(machine, [paused_condition(cluster, machine)], now)
     return status_patch(MACHINE, machine, {**(machine.get("status") or {}), "conditions": conditions}, "it is paused")
 
 
 # --- the fields ------------------------------------------------------------------------------------------------------
 
 
-def _status(found: Findings, node_info: Object | None, now: datetime) -> Object:
+def _status(found: Findings, now: datetime) -> Object:
     scene, machine = found.scene, found.scene.machine
     before: Object = machine.get("status") or {}
     status: Object = {
@@ -109,12 +82,13 @@ def _status(found: Findings, node_info: Object | None, now: datetime) -> Object:
         "initialization": _initialization(found),
         "addresses": list(found.infrastructure.addresses) or before.get("addresses"),
         "failureDomain": found.infrastructure.actual_domain or before.get("failureDomain"),
-        "nodeInfo": node_info or before.get("nodeInfo"),
+        "nodeInfo": _node_info(found),
         "certificatesExpiryDate": _certificates_expiry(scene),
         "deletion": found.deletion.status if found.deletion else None,
         "deprecated": _deprecated(found, now),
+        "observedGeneration": machine["metadata"].get("generation"),
     }
-    if name := node_name(scene, found.sight):
+    if name := node_name(scene, found.sight) or (found.deletion.node if found.deletion else ""):
         status["nodeRef"] = {"name": name}
     status["phase"] = _phase(found, status)
     if status["phase"] != before.get("phase"):
@@ -128,6 +102,12 @@ def _initialization(found: Findings) -> Object:
         infrastructure_step.PROVISIONED: found.infrastructure.provisioned,
     }
     return {name: True for name, done in flags.items() if done}
+
+
+def _node_info(found: Findings) -> Object:
+    node = found.sight.node
+    info: Object = (node["status"].get("nodeInfo") if node else None) or status_of(found.scene.machine, "nodeInfo", {})
+    return info
 
 
 def _phase(found: Findings, status: Object) -> str:
@@ -206,16 +186,46 @@ def _failure_message(obj: Object | None, failure: Failure) -> str:
 # --- conditions ------------------------------------------------------------------------------------------------------
 
 
-def _merged(machine: Object, own: Iterable[Condition], generation: int, now: datetime) -> list[Condition]:
-    return merged(status_of(machine, "conditions", ()), [_observed(each, generation) for each in own], now)
+class _Told(NamedTuple):
+    conditions: list[Condition]
+    wake_at: datetime | None
 
 
-def _observed(told: Condition, generation: int) -> Condition:
+def _conditions(found: Findings, node: NodeReport, now: datetime) -> _Told:
+    """First what each step says for itself, then what that adds up to."""
+    scene = found.scene
+    updating = _updating(scene.machine)
+    current = up_to_date(scene, updating, _node_info(found), now)
+    conditions = _merged(
+        scene.machine,
+        (
+            found.bootstrap.condition,
+            found.infrastructure.condition,
+            node.ready,
+            node.healthy,
+            updating,
+            found.deletion.deleting if found.deletion else condition("Deleting", "False", "NotDeleting"),
+            paused_condition(scene.cluster, scene.machine),
+            *([current.condition] if current else ()),
+        ),
+        now,
+    )
+    readiness = ready(scene, conditions, _drain_began(found), now)
+    conditions = merged(conditions, [_observed(scene.machine, readiness.condition)], now)
+    ready_now = next(known for known in conditions if known["type"] == "Ready")
+    availability = available(scene, ready_now, now)
+    conditions = merged(conditions, [_observed(scene.machine, availability.condition)], now)
+    wakes = (node.wake_at, current.wake_at if current else None, readiness.wake_at, availability.wake_at)
+    return _Told(conditions, min((wake for wake in wakes if wake is not None), default=None))
+
+
+def _merged(machine: Object, own: Iterable[Condition], now: datetime) -> list[Condition]:
+    return merged(status_of(machine, "conditions", ()), [_observed(machine, each) for each in own], now)
+
+
+def _observed(machine: Object, told: Condition) -> Condition:
+    generation = machine["metadata"].get("generation")
     return {**told, "observedGeneration": generation} if generation else told
-
-
-def _of(conditions: Iterable[Condition], type_: str) -> Condition:
-    return next(known for known in conditions if known["type"] == type_)
 
 
 def _updating(machine: Object) -> Condition:
