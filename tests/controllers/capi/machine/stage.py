@@ -150,7 +150,8 @@ class Stage:
         assert wish.cluster == WORKLOAD
         if not isinstance(self.nodes, list):
             return self.nodes
-        assert wish.focus is not None and wish.projection is not None
+        assert wish.focus is not None
+        assert wish.projection is not None
         index, value = wish.focus
         found = [node for node in self.nodes if value in wish.projection.indexes[index](node)]
         return Observed(tuple(found), self.now)

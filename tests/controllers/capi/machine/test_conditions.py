@@ -28,7 +28,13 @@ from tests.controllers.capi.machine.stage import (
 
 
 def said(type_: str, status: str, reason: str = "", message: str = "", **more: Any) -> Object:
-    return {"type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": LONG_AGO} | more
+    return {
+        "type": type_,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": LONG_AGO,
+    } | more
 
 
 # --- mirrored from providers -----------------------------------------------------------------------------------------
@@ -220,7 +226,12 @@ def test_a_node_that_vanishes_is_an_issue() -> None:
         (HEALTHY | {"Ready": "Unknown"}, ("True", "", "", "")),
         (
             dict.fromkeys(HEALTHY, "Unknown"),
-            ("Unknown", "NodeConditionsFailed", "", ". ".join(f"Node condition {type_} is Unknown" for type_ in HEALTHY)),
+            (
+                "Unknown",
+                "NodeConditionsFailed",
+                "",
+                ". ".join(f"Node condition {type_} is Unknown" for type_ in HEALTHY),
+            ),
         ),
     ],
 )
@@ -357,7 +368,11 @@ def reference(kind: str, name: str) -> Object:
     [
         ({}, {}, ("True", "UpToDate", "")),
         ({"minReadySeconds": 1, "taints": []}, {"readinessGates": GATES}, ("True", "UpToDate", "")),
-        ({"version": "v1.35.0"}, {"version": "v1.36.0"}, ("False", "NotUpToDate", "* Version v1.35.0, v1.36.0 required")),
+        (
+            {"version": "v1.35.0"},
+            {"version": "v1.36.0"},
+            ("False", "NotUpToDate", "* Version v1.35.0, v1.36.0 required"),
+        ),
         (
             {"failureDomain": "east", "infrastructureRef": reference("PaddockMachineTemplate", "a")},
             {"failureDomain": "west", "infrastructureRef": reference("PaddockMachineTemplate", "b")},

@@ -236,7 +236,8 @@ def test_the_finalizer_comes_first() -> None:
 def test_a_machine_waits_for_its_cluster() -> None:
     decision = Stage(objects=[]).decide()
 
-    assert decision.wait is not None and decision.wait.reason == "Cluster farm/north does not exist"
+    assert decision.wait is not None
+    assert decision.wait.reason == "Cluster farm/north does not exist"
     assert decision.writes == ()
 
 
@@ -347,7 +348,12 @@ def test_infrastructure_that_vanishes_under_a_running_machine_is_a_failure() -> 
     ("labels", "on_machine", "on_config", "told"),
     [
         ({}, "2027-01-01T00:00:00Z", None, None),
-        ({"cluster.x-k8s.io/control-plane": ""}, "2027-01-01T00:00:00Z", "2028-01-01T00:00:00Z", "2027-01-01T00:00:00Z"),
+        (
+            {"cluster.x-k8s.io/control-plane": ""},
+            "2027-01-01T00:00:00Z",
+            "2028-01-01T00:00:00Z",
+            "2027-01-01T00:00:00Z",
+        ),
         ({"cluster.x-k8s.io/control-plane": ""}, None, "2028-01-01T02:00:00+02:00", "2028-01-01T00:00:00Z"),
         ({"cluster.x-k8s.io/control-plane": ""}, "next year", None, None),
         ({"cluster.x-k8s.io/control-plane": ""}, None, None, None),
