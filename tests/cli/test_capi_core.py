@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -18,22 +18,15 @@ from herder.engine.meta.errors import AlreadyExists
 from herder.engine.meta.kinds import GroupVersionResource
 from tests.api.objects import deployment
 from tests.support.api import PATIENCE
-from tests.support.embedded import Embedded
 from tests.support.engines import Engine
 
 NAMESPACES = GroupVersionResource("", "v1", "namespaces")
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """A server of its own: a core that is only pretended would concern whatever runs on a shared one."""
-    with Embedded(tmp_path_factory.mktemp("embedded")) as server:
-        yield Engine("embedded", server.kubeconfig)
-
-
 @pytest.fixture
-async def client(engine: Engine) -> AsyncIterator[Client]:
-    client = engine.client()
+async def client(real_engine: Engine) -> AsyncIterator[Client]:
+    """On a server that has nothing of ours running, which would answer to a core that is only pretended."""
+    client = real_engine.client()
     await install_kinds(client, [PROVIDER_CRD])
     for name in (NAMESPACE, "capi-system"):
         with contextlib.suppress(AlreadyExists):
