@@ -138,7 +138,7 @@ _ROLLOUT = record(AFTER, "Machines older than `after` are replaced once that mom
 
 def _control_plane_spec(*, whole: bool) -> Schema:
     """A template of control planes leaves number and version to the cluster that is made from it."""
-    own: dict[str, Schema] = {"replicas": int32(min=0), "version!": VERSION} if whole else {}
+    own: dict[str, Schema] = {"replicas": int32(min=0) | {"default": 1}, "version!": VERSION} if whole else {}
     return record({**own, "machineTemplate!": _MACHINE_TEMPLATE, "rollout": _ROLLOUT})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import datetime
 
 from herder.api.capi.conditions import Condition, condition, legacy, merged, merged_legacy
@@ -49,21 +49,20 @@ def failure(asked: Behaviour, told: Condition) -> Object:
 def status_with(
     obj: Object,
     fields: Object,
-    conditions: Iterable[Condition],
+    conditions: Sequence[Condition],
     now: datetime,
     *,
-    legacy_too: Iterable[str] = ("Ready",),
+    legacy_too: Sequence[Condition] | None = None,
 ) -> Object:
-    """The object's status with these fields and conditions in it; those in `legacy_too` are in the older list too."""
+    """The object's status with these fields and conditions in it; the older list has Ready, or what it is given."""
     before = {name: value for name, value in (obj.get("status") or {}).items() if name not in _FAILURE}
-    wanted = list(conditions)
     old_list = ((before.get("deprecated") or {}).get("v1beta1") or {}).get("conditions")
-    told_twice = [_legacy(known) for known in wanted if known["type"] in set(legacy_too)]
+    told_twice = [known for known in conditions if known["type"] == "Ready"] if legacy_too is None else legacy_too
     return {
         **before,
         **fields,
-        "conditions": merged(before.get("conditions"), wanted, now),
-        "deprecated": {"v1beta1": {"conditions": merged_legacy(old_list, told_twice, now)}},
+        "conditions": merged(before.get("conditions"), conditions, now),
+        "deprecated": {"v1beta1": {"conditions": merged_legacy(old_list, map(_legacy, told_twice), now)}},
     }
 
 

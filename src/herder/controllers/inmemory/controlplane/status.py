@@ -1,0 +1,161 @@
+"""What an in-memory control plane tells of itself: counters, versions and conditions, for both contracts."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from herder.api.capi.conditions import Condition, Reasons, aggregate, condition, is_true, paused
+from herder.api.capi.names import CLUSTER_NAME, CONTROL_PLANE, is_deleting
+from herder.api.inmemory.behaviour import behaviour
+from herder.controllers.inmemory.controlplane.planning import Member
+from herder.controllers.inmemory.telling import failure, status_with, trouble
+from herder.engine.meta.kinds import Object
+
+SELECTOR = f"{CLUSTER_NAME}={{cluster}},{CONTROL_PLANE}"
+
+
+def is_initialized(plane: Object) -> bool:
+    return bool(((plane.get("status") or {}).get("initialization") or {}).get("controlPlaneInitialized"))
+
+
+def status(
+    plane: Object,
+    cluster: Object | None,
+    machines: Sequence[Object],
+    judged: Mapping[str, Condition],
+    members: Sequence[Member],
+    blocked: str,
+    now: datetime,
+) -> Object:
+    """`judged` has each Machine's UpToDate condition, by name; `blocked` is what keeps machines from being made."""
+    asked = behaviour(plane)
+    told = trouble(asked, "the control plane")
+    joined = any((machine.get("status") or {}).get("nodeRef") for machine in machines)
+    initialized = is_initialized(plane) or (joined and told is None)
+    available = _available(told, machines, initialized)
+    conditions = [
+        available,
+        _either("Initialized", initialized, "Initialized", "NotInitialized"),
+        _rolling_out(judged.values()),
+        *_scaling(plane, machines, blocked),
+        _remediating(members),
+        *_machines(machines, judged),
+        _deleting(plane, machines),
+        paused(cluster, plane),
+    ]
+    fields: Object = {
+        "observedGeneration": plane["metadata"].get("generation", 1),
+        **_counters(machines, judged),
+        **_versions(machines),
+        **(failure(asked, told) if told else {}),
+        "initialized": initialized,
+        "ready": available["status"] == "True",
+    }
+    if initialized:
+        fields["initialization"] = {"controlPlaneInitialized": True}
+    if cluster is not None:
+        fields["selector"] = SELECTOR.format(cluster=cluster["metadata"]["name"])
+    legacy = [available, {**available, "type": "Ready"}]
+    return status_with(plane, fields, conditions, now, legacy_too=legacy)
+
+
+def _available(told: Condition | None, machines: Sequence[Object], initialized: bool) -> Condition:
+    if told is not None:
+        return {**told, "type": "Available"}
+    if not initialized:
+        return condition("Available", "False", "NotAvailable", "Control plane not yet initialized")
+    if not any(is_true(machine, "Ready") for machine in machines):
+        return condition("Available", "False", "NotAvailable", "No Machine of the control plane is ready")
+    return condition("Available", "True", "Available")
+
+
+def _rolling_out(judged: Iterable[Condition]) -> Condition:
+    outdated = [verdict for verdict in judged if verdict["status"] == "False"]
+    if not outdated:
+        return condition("RollingOut", "False", "NotRollingOut")
+    reasons = {line for verdict in outdated for line in verdict["message"].split("\n")}
+    in_order = sorted(reasons, key=lambda line: (not line.startswith("* Version"), line))
+    message = "\n".join([f"Rolling out {len(outdated)} not up-to-date replicas", *in_order])
+    return condition("RollingOut", "True", "RollingOut", message)
+
+
+def _scaling(plane: Object, machines: Sequence[Object], blocked: str) -> tuple[Condition, Condition]:
+    current = len(machines)
+    desired = 0 if is_deleting(plane) else plane["spec"].get("replicas", 1)
+    up, down = f"Scaling up from {current} to {desired} replicas", f"Scaling down from {current} to {desired} replicas"
+    if blocked:
+        up = f"{up} is blocked because:\n* {blocked}"
+    return (
+        _either("ScalingUp", current < desired, "ScalingUp", "NotScalingUp", up),
+        _either("ScalingDown", current > desired, "ScalingDown", "NotScalingDown", down),
+    )
+
+
+def _remediating(members: Sequence[Member]) -> Condition:
+    sick = [member.name for member in members if member.to_remediate]
+    message = f"Machines to be replaced: {', '.join(sick)}"
+    return _either("Remediating", bool(sick), "Remediating", "NotRemediating", message)
+
+
+def _machines(machines: Sequence[Object], judged: Mapping[str, Condition]) -> tuple[Condition, Condition]:
+    return (
+        aggregate(
+            "MachinesReady",
+            machines,
+            "Ready",
+            reasons=Reasons("NotReady", "ReadyUnknown", "Ready"),
+            none=condition("MachinesReady", "True", "NoReplicas"),
+        ),
+        aggregate(
+            "MachinesUpToDate",
+            machines,
+            "UpToDate",
+            reasons=Reasons("NotUpToDate", "UpToDateUnknown", "UpToDate"),
+            none=condition("MachinesUpToDate", "True", "NoReplicas"),
+            find_in=lambda machine, _type: judged.get(machine["metadata"]["name"]),
+        ),
+    )
+
+
+def _deleting(plane: Object, machines: Sequence[Object]) -> Condition:
+    if not is_deleting(plane):
+        return condition("Deleting", "False", "NotDeleting")
+    if machines:
+        names = ", ".join(machine["metadata"]["name"] for machine in machines[:3])
+        return condition("Deleting", "True", "WaitingForMachineDeletion", f"Machines that are still there: {names}")
+    return condition("Deleting", "True", "DeletionCompleted")
+
+
+def _counters(machines: Sequence[Object], judged: Mapping[str, Condition]) -> Object:
+    ready = sum(is_true(machine, "Ready") for machine in machines)
+    fresh = sum(verdict["status"] == "True" for verdict in judged.values())
+    return {
+        "replicas": len(machines),
+        "readyReplicas": ready,
+        "availableReplicas": sum(is_true(machine, "Available") for machine in machines),
+        "upToDateReplicas": fresh,
+        "updatedReplicas": fresh,
+        "unavailableReplicas": len(machines) - ready,
+    }
+
+
+def _versions(machines: Sequence[Object]) -> Object:
+    counted = Counter(machine["spec"]["version"] for machine in machines if machine["spec"].get("version"))
+    if not counted:
+        return {}
+    in_order = sorted(counted, key=_numbers)
+    return {
+        "version": in_order[0],
+        "versions": [{"version": version, "replicas": counted[version]} for version in in_order],
+    }
+
+
+def _numbers(version: str) -> tuple[list[int], str]:
+    return [int(number) for number in re.findall(r"[0-9]+", version.split("+")[0])], version
+
+
+def _either(type_: str, holds: bool, reason: str, otherwise: str, message: str = "") -> Condition:
+    return condition(type_, "True", reason, message) if holds else condition(type_, "False", otherwise)
