@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
 
+from herder.api.settings import Settings
 from herder.engine.apiserver.inprocess import InProcess
 from herder.engine.apiserver.server import ApiServer, assemble
 from herder.engine.client.client import Client
@@ -104,6 +105,7 @@ class World:
             performers=self._performers,
             connect=self._connect,
             remote_performers=self._remote_performers,
+            setting=Settings().get,
             metrics=Metrics(),
             strict=True,
         )
