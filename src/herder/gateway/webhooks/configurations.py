@@ -7,12 +7,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from herder.api.capi.core import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
+from herder.api.capi.inventory import PART_OF, US
 from herder.engine.meta.kinds import Kind, Object
 from herder.gateway.webhooks.reviews import ENDPOINTS, Endpoint
 
-GROUP = "admissionregistration.k8s.io"
-MUTATING = Kind(GROUP, "v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", namespaced=False)
-VALIDATING = Kind(GROUP, "v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", namespaced=False)
 NAME = "herder-cluster-api"
 
 # Finalizers, owners and the status change often and concern no rule: such writes are not held up by a call.
@@ -62,9 +61,11 @@ Place = Url | Service
 def configurations(place: Place, authorities_pem: bytes) -> list[Object]:
     """Both configurations, complete."""
     bundle = base64.b64encode(authorities_pem).decode()
+    mutating = [endpoint for endpoint in ENDPOINTS.values() if endpoint.mutates]
+    validating = [endpoint for endpoint in ENDPOINTS.values() if not endpoint.mutates]
     return [
-        _configuration(kind, [item for item in ENDPOINTS.values() if item.mutates is (kind is MUTATING)], place, bundle)
-        for kind in (MUTATING, VALIDATING)
+        _configuration(MUTATING_WEBHOOKS, mutating, place, bundle),
+        _configuration(VALIDATING_WEBHOOKS, validating, place, bundle),
     ]
 
 
@@ -72,7 +73,7 @@ def _configuration(kind: Kind, endpoints: Iterable[Endpoint], place: Place, bund
     return {
         "apiVersion": kind.api_version,
         "kind": kind.kind,
-        "metadata": {"name": NAME},
+        "metadata": {"name": NAME, "labels": {PART_OF: US}},
         "webhooks": [_webhook(endpoint, place, bundle) for endpoint in endpoints],
     }
 

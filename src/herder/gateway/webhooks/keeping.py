@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import datetime
 
+from herder.api.capi.core import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
+from herder.api.capi.kinds import SECRET
 from herder.engine.client.client import Client
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import AlreadyExists, Conflict, NotFound, StatusError
 from herder.engine.meta.kinds import Kind, Object
 from herder.gateway.webhooks import rotation
-from herder.gateway.webhooks.configurations import MUTATING, VALIDATING, Place, configurations
+from herder.gateway.webhooks.configurations import NAME, Place, configurations
 from herder.gateway.webhooks.rotation import Certificates
 from herder.gateway.webhooks.server import Webhooks
 
 log = get_logger(__name__)
 
-SECRET = Kind("", "v1", "Secret", "secrets")
 SECRET_NAME = "herder-webhook-certificates"
 MANAGER = "herder-webhooks"
 _PAUSE_SECONDS = 2.0  # between two rounds, whatever happens
@@ -49,6 +50,13 @@ async def install(
     await _round(client, webhooks, place, clock(), namespace)
 
 
+async def remove(client: Client) -> None:
+    """Nobody is to ask us any more."""
+    for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
+        with suppress(NotFound):
+            await client.delete(kind.resource, NAME)
+
+
 async def _round(
     client: Client, webhooks: Webhooks, place: Place, now: datetime, namespace: str
 ) -> tuple[datetime, list[tuple[Kind, Object]]]:
@@ -56,7 +64,7 @@ async def _round(
     secret, kept = await _settled(client, place.names, now, namespace)
     webhooks.show(kept.serving.certificate_pem, kept.serving.key_pem)
     seen = [(SECRET, secret)]
-    for kind, wanted in zip((MUTATING, VALIDATING), configurations(place, kept.bundle), strict=True):
+    for kind, wanted in zip((MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS), configurations(place, kept.bundle), strict=True):
         seen.append((kind, await client.apply(kind.resource, wanted, field_manager=MANAGER)))
     return rotation.due(kept), seen
 

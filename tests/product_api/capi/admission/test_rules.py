@@ -1,0 +1,87 @@
+"""The rules alone."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from herder.api.capi.admission import RULES, is_concerned
+from herder.engine.meta.kinds import Kind, Object
+from tests.product_api.capi.admission.cases import CASES, Case
+from tests.product_api.capi.admission.objects import MACHINE, VALID, changed
+
+
+def defaults(kind: Kind, obj: Object, old: Object | None) -> Object:
+    default = RULES[kind].default
+    return default(obj, old) if default is not None else obj
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_table(case: Case) -> None:
+    obj = defaults(case.kind, case.obj, case.old)
+    if not case.fields:
+        assert obj == (case.result or case.obj)
+    assert tuple(dict.fromkeys(problem.field for problem in RULES[case.kind].validate(obj, case.old))) == case.fields
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_objects_are_never_changed_in_place(case: Case) -> None:
+    obj, old = copy.deepcopy(case.obj), copy.deepcopy(case.old)
+    RULES[case.kind].validate(defaults(case.kind, obj, old), old)
+    assert (obj, old) == (case.obj, case.old)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if not case.fields], ids=str)
+def test_what_has_its_defaults_stays_the_very_same(case: Case) -> None:
+    obj = defaults(case.kind, case.obj, case.old)
+    assert defaults(case.kind, obj, case.old) is obj
+
+
+@pytest.mark.parametrize("kind", VALID, ids=str)
+def test_there_is_a_rule_for_every_kind_of_the_table(kind: Kind) -> None:
+    assert {case.kind for case in CASES} == set(RULES)
+    assert RULES[kind].validate(VALID[kind], None) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "concerned"),
+    [
+        ({}, False),
+        ({"metadata.finalizers": ["a.example.com/b"]}, False),
+        ({"metadata.ownerReferences": [{"uid": "u"}]}, False),
+        ({"metadata.deletionTimestamp": "2026-01-01T00:00:00Z"}, False),
+        ({"status": {"phase": "Running"}}, False),
+        ({"metadata.labels": {}}, True),
+        ({"metadata.annotations": {"a": "b"}}, True),
+        ({"spec.version": "v1.36.1"}, True),
+    ],
+)
+def test_bookkeeping_concerns_no_rule(changes: dict[str, Any], concerned: bool) -> None:
+    assert is_concerned(changed(MACHINE, changes), MACHINE) is concerned
+    assert is_concerned(MACHINE, None)
+
+
+_JSON = some.recursive(
+    some.none() | some.booleans() | some.integers() | some.text(max_size=5),
+    lambda inner: some.lists(inner, max_size=3) | some.dictionaries(some.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+_PATHS = sorted({path for kind in VALID for path in ("spec", "metadata.labels", "spec.template", "spec.selector")}
+                | {"spec.template.metadata", "spec.template.spec.version", "spec.replicas", "spec.clusterName",
+                   "spec.rollout", "spec.rollout.strategy", "metadata.annotations", "spec.deletion", "spec.checks",
+                   "spec.selector.matchLabels", "spec.rollout.strategy.type"})  # fmt: skip
+
+
+@given(some.sampled_from(list(VALID)), some.sampled_from(_PATHS), _JSON)
+def test_defaults_bear_anything_because_the_schema_is_checked_after_them(kind: Kind, path: str, value: Any) -> None:
+    if path.partition(".")[2] and not isinstance(VALID[kind].get(path.partition(".")[0]), dict):
+        return
+    try:
+        obj = changed(VALID[kind], {path: value})
+    except (AttributeError, TypeError):
+        return
+    assert isinstance(defaults(kind, obj, VALID[kind]), dict)
