@@ -13,7 +13,6 @@ from functools import lru_cache
 from herder.api.capi.kinds import SECRET
 from herder.api.capi.names import kubeconfig_secret
 from herder.engine.client.client import Client
-from herder.engine.client.http import HttpTransport
 from herder.engine.client.kubeconfig import KubeconfigError, parse_foreign
 from herder.engine.meta.kinds import Object
 
@@ -26,6 +25,8 @@ _parsed = lru_cache(maxsize=1024)(parse_foreign)
 
 async def connect(client: Client, cluster: str) -> Client:
     """A connection to a workload cluster by its key, `namespace/name`; `client` is the management cluster's."""
+    from herder.engine.client.http import HttpTransport
+
     namespace, _, name = cluster.partition("/")
     secret = await client.get(SECRET.resource, kubeconfig_secret(name), namespace=namespace)
     try:

@@ -23,6 +23,7 @@ class Effects:
         self._running: set[EffectKey] = set()
         self._asked_again: set[EffectKey] = set()  # while it was running
         self._asked_by: dict[EffectKey, Hashable] = {}
+        self._asks: dict[Hashable, dict[EffectKey, None]] = {}  # the same, from the other side
         self.results: dict[EffectKey, EffectResult] = {}
 
     def perform(self, effect: Effect, asker: Hashable, on_result: Callable[[], None]) -> None:
@@ -30,6 +31,7 @@ class Effects:
         if effect.performer not in self._performers:
             raise LookupError(f"nobody here performs '{effect.performer}'")
         self._asked_by[effect.key] = asker
+        self._asks.setdefault(asker, {})[effect.key] = None
         if effect.key in self._running:
             self._asked_again.add(effect.key)
             return
@@ -40,9 +42,10 @@ class Effects:
 
     def forget(self, asker: Hashable) -> None:
         """The object that asked is gone: so are its results."""
-        for effect_key in [known for known, by in self._asked_by.items() if by == asker]:
-            del self._asked_by[effect_key]
-            self.results.pop(effect_key, None)
+        for effect_key in self._asks.pop(asker, ()):
+            if self._asked_by.get(effect_key) == asker:
+                del self._asked_by[effect_key]
+                self.results.pop(effect_key, None)
 
     async def _run(self, effect: Effect, on_result: Callable[[], None]) -> None:
         """Until it has worked, while decisions ask for it: each failure wakes who asked, to ask again or not."""

@@ -160,7 +160,7 @@ class Watched(Observation):
         if before is None or ill:
             self.wake_all()
             return
-        for key in {*before.keys(), *cache.keys()}:
+        for key in dict.fromkeys((*before.keys(), *cache.keys())):
             self._tell(Change(key, before.get(key), cache.get(key)))
 
     def _changed(self, cache: Cache, change: Change) -> None:

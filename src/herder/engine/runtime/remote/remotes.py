@@ -26,6 +26,8 @@ class Remotes:
 
     def ask(self, wishes: tuple[Observe | Connect, ...], asker: Hashable, wake: Wake) -> None:
         """These are what `asker` needs from now on, in place of what it needed before."""
+        for wish in wishes:
+            _check(wish)
         before = self._wishes.pop(asker, ())
         if wishes:
             self._wishes[asker] = wishes
@@ -34,7 +36,7 @@ class Remotes:
         for wish in before:
             if wish not in wishes:
                 self._remotes[wish.cluster].discard(wish, asker)
-        for cluster in {wish.cluster for wish in before}:
+        for cluster in dict.fromkeys(wish.cluster for wish in before):
             if self._remotes[cluster].unasked:
                 self._remotes.pop(cluster).stop()
 
@@ -141,8 +143,11 @@ class _Remote:
 
 def _shared(wish: Observe) -> Observe:
     """The one observation that serves this wish, whatever its focus."""
-    if wish.focus is None:
-        return wish
-    if wish.projection is None or wish.focus[0] not in wish.projection.indexes:
-        raise LookupError(f"the wish for {wish.kind} focuses on '{wish.focus[0]}', which its projection does not index")
-    return replace(wish, focus=None)
+    return wish if wish.focus is None else replace(wish, focus=None)
+
+
+def _check(wish: Observe | Connect) -> None:
+    if isinstance(wish, Observe) and wish.focus is not None:
+        index = wish.focus[0]
+        if wish.projection is None or index not in wish.projection.indexes:
+            raise LookupError(f"the wish for {wish.kind} focuses on '{index}', which its projection does not index")
