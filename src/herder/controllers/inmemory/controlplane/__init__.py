@@ -1,0 +1,3 @@
+from herder.controllers.inmemory.controlplane.controller import CONTROLLER
+
+__all__ = ["CONTROLLER"]
