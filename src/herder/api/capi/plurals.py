@@ -7,7 +7,10 @@ that a kind may well end in; a word that is a plural already stays as it is.
 
 from __future__ import annotations
 
+from functools import lru_cache
 
+
+@lru_cache(maxsize=1024)  # kinds are few, and each pass over an object asks for those it names
 def plural(word: str) -> str:
     for singular, plural_ending in _ENDINGS:
         if _ends_in(word, plural_ending):

@@ -6,7 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from herder.engine.runtime.decision import Delete
+from herder.engine.patch import apply_merge_patch
+from herder.engine.runtime.decision import Delete, Patch
 from tests.controllers.capi.machine.stage import (
     CONFIG,
     INFRA,
@@ -83,6 +84,19 @@ def test_the_status_is_written_before_anything_is_deleted() -> None:
     stage.machine["metadata"]["annotations"] = {}
     kinds = [type(write).__name__ for write in stage.decide().writes]
     assert kinds == ["Patch", "Delete"]
+
+
+def test_of_a_quick_deletion_only_the_first_step_is_told() -> None:
+    stage = going()
+    stage.machine["metadata"]["annotations"] = {}
+    told, _ = stage.decide().writes
+    assert isinstance(told, Patch)
+    assert told.patience == 0.0  # it is available no more, and rollouts count on that
+    stage.machine = apply_merge_patch(stage.machine, told.patch)
+    stage.objects = [known for known in stage.objects if known["kind"] != INFRA.kind]
+    told, _ = stage.decide().writes
+    assert isinstance(told, Patch)
+    assert told.patience == 2.0
 
 
 def test_at_the_end_only_the_finalizer_is_written() -> None:

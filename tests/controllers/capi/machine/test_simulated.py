@@ -156,7 +156,7 @@ async def a_whole_life(play: Play) -> None:
 
     async def labelled() -> bool:
         node = await beside.get(NODE.resource, "ewe-node")
-        return {**labels, "example.com/rack": "7"}.items() <= node["metadata"]["labels"].items()
+        return bool({**labels, "example.com/rack": "7"}.items() <= node["metadata"]["labels"].items())
 
     await play.world.until(labelled)
 

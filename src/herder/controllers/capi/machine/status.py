@@ -245,7 +245,8 @@ def _drain_began(found: Findings) -> str:
 
 def _written(found: Findings, status: Object) -> tuple[Patch, ...]:
     machine = found.scene.machine
-    patience = PROGRESS_PATIENCE if _awaited(machine) == _awaited({"status": status}) else 0.0
+    awaited = _awaited_of_going if found.deletion else _awaited
+    patience = PROGRESS_PATIENCE if awaited(machine) == awaited({"status": status}) else 0.0
     if found.deletion is not None:
         patience = min(patience, found.deletion.patience)
     return status_patch(MACHINE, machine, status, "tell how far it is", patience=patience)
@@ -255,12 +256,17 @@ def _awaited(machine: Object) -> tuple[Any, ...]:
     """What people and other controllers wait for; everything else is progress, and can wait a little itself."""
     legacy_block = status_of(machine, "deprecated", {}).get("v1beta1") or {}
     return (
+        *_awaited_of_going(machine),
         status_of(machine, "nodeRef", None),
-        *(is_true(machine, type_) for type_ in ("Ready", "Available", "Paused")),
         *(is_false(machine, type_) for type_ in ("UpToDate", "NodeHealthy")),
         (find(machine, "InfrastructureReady") or {}).get("reason") == "ObjectDeleted",
         legacy_block.get("failureReason"),
     )
+
+
+def _awaited_of_going(machine: Object) -> tuple[Any, ...]:
+    """That its objects and its Node vanish is no news then; its deletion says itself what cannot wait."""
+    return tuple(is_true(machine, type_) for type_ in ("Ready", "Available", "Paused"))
 
 
 def _wait(found: Findings, node_waits: str) -> Wait | None:
