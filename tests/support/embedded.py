@@ -15,7 +15,11 @@ HERDER = Path(sys.executable).parent / "herder"
 
 
 class Embedded:
-    def __init__(self, directory: Path, *, flags: tuple[str, ...] = (), listen: str = "127.0.0.1:0") -> None:
+    """Alone, without Cluster API, unless the flags say otherwise: as bare as the real server beside it."""
+
+    def __init__(
+        self, directory: Path, *, flags: tuple[str, ...] = ("--capi-core=external",), listen: str = "127.0.0.1:0"
+    ) -> None:
         self.directory = directory
         self.flags = flags
         self.listen = listen

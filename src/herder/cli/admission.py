@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from herder.api.capi.admission import RULES, Admission, is_concerned
 from herder.engine.apiserver.admission.chain import Attributes
 from herder.engine.apiserver.admission.matching import in_version
@@ -10,11 +12,11 @@ from herder.engine.meta.errors import invalid
 from herder.engine.meta.kinds import Kind, Object
 
 
-def install_admission(server: ApiServer) -> None:
+def install_admission(server: ApiServer, in_force: Callable[[], bool] = lambda: True) -> None:
     """Before anything is served. Kinds that are not defined (yet) cost nothing."""
     chain = server.parts.admission
     for kind, rules in RULES.items():
-        step = _Step(kind, rules)
+        step = _Step(kind, rules, in_force)
         resources = [kind.resource.group_resource]
         if rules.default is not None:
             chain.add_mutating(f"{kind.kind} defaults", resources, step.default)
@@ -24,9 +26,10 @@ def install_admission(server: ApiServer) -> None:
 class _Step:
     """One kind's rules as plug-ins. They know one version; writes in another are shown to them converted."""
 
-    def __init__(self, kind: Kind, rules: Admission) -> None:
+    def __init__(self, kind: Kind, rules: Admission, in_force: Callable[[], bool]) -> None:
         self._kind = kind
         self._rules = rules
+        self._in_force = in_force
 
     async def default(self, attributes: Attributes) -> None:
         shown = await self._shown(attributes)
@@ -47,7 +50,7 @@ class _Step:
     async def _shown(self, attributes: Attributes) -> tuple[Object, Object | None] | None:
         """The object and the one it replaces, or None where no rule is concerned."""
         version = attributes.resource.versions.get(self._kind.version)
-        if version is None or not version.served:
+        if version is None or not version.served or not self._in_force():
             return None
         obj = await in_version(attributes, attributes.obj, self._kind.version)
         old = await in_version(attributes, attributes.old, self._kind.version)

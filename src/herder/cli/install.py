@@ -4,21 +4,42 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from herder.api.crds import FLOCK_CRD, SETTING_CRD
 from herder.api.settings import SETTING, Settings, setting_objects
+from herder.cli.parts import Roles
 from herder.engine.client.client import Client
+from herder.engine.meta.errors import AlreadyExists, Forbidden
 from herder.engine.meta.kinds import GroupVersionResource, Object
 
 CRDS = GroupVersionResource("apiextensions.k8s.io", "v1", "customresourcedefinitions")
 MANAGER = "herder-install"
 
 
-async def install(client: Client, settings: Settings, *, example: bool) -> None:
-    await install_kinds(client, [SETTING_CRD, FLOCK_CRD] if example else [SETTING_CRD])
+async def install(client: Client, settings: Settings, roles: Roles) -> None:
+    await install_kinds(client, _definitions(roles))
     for obj in setting_objects(settings):
         await client.apply(SETTING.resource, obj, field_manager=MANAGER)
+
+
+def _definitions(roles: Roles) -> list[Object]:
+    definitions = [SETTING_CRD]
+    if roles.core:
+        from herder.api.capi.crds import CRDS as CORE_CRDS
+
+        definitions += CORE_CRDS
+    if roles.core or roles.in_memory:
+        from herder.api.capi.inventory import PROVIDER_CRD
+
+        definitions.append(PROVIDER_CRD)
+    if roles.in_memory:
+        from herder.api.inmemory.crds import CRDS as IN_MEMORY_CRDS
+
+        definitions += IN_MEMORY_CRDS
+    if roles.example:
+        definitions.append(FLOCK_CRD)
+    return definitions
 
 
 async def install_kinds(client: Client, definitions: Sequence[Object]) -> None:
@@ -39,3 +60,10 @@ async def install_kinds(client: Client, definitions: Sequence[Object]) -> None:
 def _established(crd: Object) -> bool:
     conditions = (crd.get("status") or {}).get("conditions") or []
     return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
+
+
+async def make_namespace(client: Client, name: str) -> None:
+    """Where it may not be made but is there already, all is well; where it is not, the next write there says so."""
+    with suppress(AlreadyExists, Forbidden):
+        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        await client.create(GroupVersionResource("", "v1", "namespaces"), space)

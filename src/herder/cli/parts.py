@@ -6,10 +6,12 @@ import base64
 import os
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from herder.api.guards import GUARDS
 from herder.api.settings import SETTING, Settings, validate_value
+from herder.cli.clusters import connect
 from herder.cli.process import wall_clock
 from herder.cli.settings import Layers
 from herder.engine.client.client import Client
@@ -17,21 +19,53 @@ from herder.engine.logs import get_logger
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.cache import Cache, Change, Key
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.effects import Performer
+from herder.engine.runtime.evicting import evict
 from herder.engine.runtime.informer import Informer
 from herder.engine.runtime.manager import Manager
 from herder.engine.runtime.metrics import Metrics
+from herder.gateway.kubeconfigs import Kubeconfigs
+from herder.workload.serving import Workloads
 
 log = get_logger(__name__)
 
 
-def controllers(*, example: bool) -> list[Controller]:
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """What of all that a manager can do it does here."""
+
+    core: bool = False  # Cluster API's core
+    in_memory: bool = False  # the provider of clusters that exist as API alone
+    example: bool = False
+
+
+def controllers(roles: Roles) -> list[Controller]:
     chosen: list[Controller] = []
-    if example:
+    if roles.core:
+        chosen += core_controllers()
+    if roles.in_memory:
+        chosen += in_memory_controllers()
+    if roles.example:
         from herder.controllers.example.flock import CONTROLLER
 
         chosen.append(CONTROLLER)
     return chosen
+
+
+def core_controllers() -> list[Controller]:
+    from herder.controllers.capi.cluster import controller as cluster
+    from herder.controllers.capi.machine import controller as machine
+    from herder.controllers.capi.machinedeployment import controller as machine_deployment
+    from herder.controllers.capi.machinehealthcheck import controller as machine_health_check
+    from herder.controllers.capi.machineset import controller as machine_set
+
+    modules = (cluster, machine, machine_set, machine_deployment, machine_health_check)
+    return [module.CONTROLLER for module in modules]
+
+
+def in_memory_controllers() -> list[Controller]:
+    from herder.controllers.inmemory import bootstrap, cluster, controlplane, machine
+
+    return [module.CONTROLLER for module in (cluster, controlplane, bootstrap, machine)]
 
 
 async def random_key(arguments: Mapping[str, Any]) -> str:
@@ -39,17 +73,27 @@ async def random_key(arguments: Mapping[str, Any]) -> str:
     return base64.b64encode(secrets.token_bytes(arguments["bytes"])).decode()
 
 
-PERFORMERS: dict[str, Performer] = {"random-key": random_key}
-
-
-def make_manager(client: Client, settings: Settings, *, example: bool, metrics: Metrics | None = None) -> Manager:
+def make_manager(
+    client: Client,
+    settings: Settings,
+    roles: Roles,
+    *,
+    workloads: Workloads | None = None,
+    metrics: Metrics | None = None,
+) -> Manager:
     return Manager(
         client,
-        controllers(example=example),
+        controllers(roles),
         clock=wall_clock,
         entropy=os.urandom,
         guards=GUARDS,
-        performers=PERFORMERS,
+        performers={
+            "random-key": random_key,
+            "kubeconfig": Kubeconfigs(client, wall_clock).make,
+            **(workloads.performers() if workloads is not None else {}),
+        },
+        remote_performers={"evict": evict},
+        connect=lambda cluster: connect(client, cluster),
         setting=settings.get,
         metrics=metrics,
     )

@@ -60,6 +60,12 @@ def stop_signal() -> asyncio.Event:
     return stop
 
 
+def first_of(group: BaseExceptionGroup[Any]) -> BaseException:
+    """Of what ended tasks that work together, the failure that ended them all."""
+    first = group.exceptions[0]
+    return first_of(first) if isinstance(first, BaseExceptionGroup) else first
+
+
 async def until_stopped(stop: asyncio.Event, *work: asyncio.Task[Any]) -> None:
     """Wait for the signal, or for the first of the tasks to end, which is a failure it raises."""
     waiting = asyncio.ensure_future(stop.wait())

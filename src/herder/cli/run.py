@@ -3,23 +3,52 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from herder.api.settings import Settings
 from herder.cli import parts
+from herder.cli.core import Core
+from herder.cli.core_options import core_options
 from herder.cli.logs import configure
+from herder.cli.parts import Roles
 from herder.cli.places import data_dir_option, data_directory, kubeconfig_option, kubeconfig_path, split_listen
-from herder.cli.process import run_loop, stop_signal, until_stopped, wall_clock
+from herder.cli.process import first_of, run_loop, stop_signal, tune_interpreter, until_stopped, wall_clock
 from herder.cli.settings import Layers, layers_from, settings_options
 from herder.engine.client import kubeconfig as kubeconfigs
 from herder.engine.client.client import Client
-from herder.engine.meta.errors import AlreadyExists, Forbidden, StatusError
-from herder.engine.meta.kinds import GroupVersionResource
+from herder.engine.client.http import HttpTransport
+from herder.engine.meta.errors import StatusError
+from herder.engine.runtime.manager import Manager
+from herder.gateway.webhooks.configurations import Place, Service, Url
+
+if TYPE_CHECKING:
+    from herder.engine.runtime.metrics import Metrics
+    from herder.workload.serving import Workloads
+
+WEBHOOK_SERVICE = "herder-webhooks"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    connection: kubeconfigs.Connection
+    namespace: str
+    data_dir: Path
+    layers: Layers
+    metrics: tuple[str, int] | None
+    core: str
+    in_memory: bool
+    example: bool
+    webhooks: tuple[str, int] | None  # where they listen; None: the objects come with all defaults, and unchecked
+    webhook_place: Place | None  # where the API server finds them
+    runner: str  # the name of the node that this process is, if it is one
 
 
 @click.command()
@@ -27,6 +56,10 @@ from herder.engine.meta.kinds import GroupVersionResource
 @click.option("--in-cluster", is_flag=True, help="Use the service account of the pod this runs in.")
 @click.option("--namespace", default="herder-system", show_default=True, help="Where the leader's Lease lies.")
 @click.option("--metrics-listen", metavar="HOST:PORT", help="Serve Prometheus metrics there.")
+@core_options
+@click.option("--webhook-listen", default="0.0.0.0:9443", show_default=True, metavar="HOST:PORT", help="For admission.")
+@click.option("--webhook-url", metavar="URL", help="Where the API server reaches that port, if not in this cluster.")
+@click.option("--no-webhooks", is_flag=True, help="Fill in and check nothing: objects come complete.")
 @settings_options
 @click.option("--example", is_flag=True, help="Also run the example controller.")
 @click.option("--runner", is_flag=True, help="Also be a node that runs Jobs as processes of this machine.")
@@ -38,6 +71,11 @@ def command(
     in_cluster: bool,
     namespace: str,
     metrics_listen: str | None,
+    capi_core: str,
+    in_memory: bool,
+    webhook_listen: str,
+    webhook_url: str | None,
+    no_webhooks: bool,
     set_flags: tuple[str, ...],
     settings_file: Path | None,
     example: bool,
@@ -48,101 +86,164 @@ def command(
 ) -> None:
     """Run the controllers on an existing Kubernetes cluster."""
     configure(level=log_level)
-    listen = split_listen(metrics_listen, "--metrics-listen") if metrics_listen else None
-    layers = layers_from(set_flags, settings_file)
     try:
-        connection = kubeconfigs.in_cluster() if in_cluster else kubeconfigs.load(kubeconfig_path(kubeconfig))
-        place = (data_dir or data_directory()) / "runner" if runner else None
-        run_loop(_run(connection, namespace, listen, layers, example, place, runner_name))
+        options = Options(
+            connection=kubeconfigs.in_cluster() if in_cluster else kubeconfigs.load(kubeconfig_path(kubeconfig)),
+            namespace=namespace,
+            data_dir=data_dir or data_directory(),
+            layers=layers_from(set_flags, settings_file),
+            metrics=split_listen(metrics_listen, "--metrics-listen") if metrics_listen else None,
+            core=capi_core,
+            in_memory=in_memory,
+            example=example,
+            webhooks=None if no_webhooks else split_listen(webhook_listen, "--webhook-listen"),
+            webhook_place=_webhook_place(webhook_url, namespace if in_cluster else ""),
+            runner=runner_name if runner else "",
+        )
+        run_loop(_run(options))
     except (StatusError, kubeconfigs.KubeconfigError, OSError) as error:
         raise click.ClickException(str(error)) from error
 
 
-async def _run(
-    connection: kubeconfigs.Connection,
-    namespace: str,
-    listen: tuple[str, int] | None,
-    layers: Layers,
-    example: bool,
-    runner_place: Path | None,
-    runner_name: str,
-) -> None:
-    from herder.cli.install import install
-    from herder.cli.metrics import process_metrics, serve
-    from herder.engine.client.http import HttpTransport
-    from herder.engine.runtime.beside import lead_beside
-    from herder.engine.runtime.election import LeaderElection
-
-    stop = stop_signal()
-    client = Client(HttpTransport(connection))
-    metrics = process_metrics()
-    metrics.leader.labels(name="herder").set(0)
-    identity = f"{socket.gethostname()}_{os.getpid()}_{os.urandom(4).hex()}"
-    watched = parts.WatchedSettings(client)
-    settings = parts.settings_from(layers, watched)
-    manager = parts.make_manager(client, settings, example=example, metrics=metrics)
-
-    async def lead() -> None:
-        metrics.leader.labels(name="herder").set(1)
-        try:
-            await watched.ready()
-            await manager.run()
-        finally:
-            metrics.leader.labels(name="herder").set(0)
-
-    def election() -> LeaderElection:
-        own = Client(HttpTransport(connection))
-        return LeaderElection(own, name="herder-controllers", namespace=namespace, identity=identity, clock=wall_clock)
-
-    installed = asyncio.Event()
-
-    async def follow_settings() -> None:
-        await installed.wait()
-        await watched.run()
-
-    async def work() -> None:
-        await _make_namespace(client, namespace)
-        await install(client, settings, example=example)
-        installed.set()
-        await lead_beside(election, lead, abort=manager.abort)
-
-    serving = await serve(metrics.render, *listen) if listen else None
-    leading = asyncio.ensure_future(work())
-    beside = [asyncio.ensure_future(follow_settings())]
-    if runner_place is not None:
-        beside.append(asyncio.ensure_future(_be_a_node(connection, watched, settings, runner_place, runner_name)))
+def _webhook_place(url: str | None, namespace: str) -> Place | None:
+    if url is None:
+        return Service(namespace, WEBHOOK_SERVICE) if namespace else None
+    place = Url(url)
     try:
-        await until_stopped(stop, leading, *beside)
-        if not stop.is_set():
-            raise click.ClickException("the lease was lost; another replica leads now")
+        place.names  # noqa: B018 - read for its check
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--webhook-url") from error
+    return place
+
+
+async def _run(options: Options) -> None:
+    stop = stop_signal()
+    client = Client(HttpTransport(options.connection))
+    working = asyncio.ensure_future(_work(options, client))
+    try:
+        await until_stopped(stop, working)
+    except ExceptionGroup as group:
+        raise first_of(group) from group
     finally:
-        for task in (leading, *beside):
-            task.cancel()
-        await asyncio.gather(leading, *beside, return_exceptions=True)
-        if serving is not None:
-            serving.close()
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
         await client.close()
 
 
-async def _make_namespace(client: Client, name: str) -> None:
-    """Where it may not be made but is there already, all is well; where it is not, writing the Lease will say so."""
-    with contextlib.suppress(AlreadyExists, Forbidden):
-        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-        await client.create(GroupVersionResource("", "v1", "namespaces"), space)
+async def _work(options: Options, client: Client) -> None:
+    """In the order things are needed: our kinds, our webhooks, and then, as the leader, the controllers."""
+    from herder.cli.install import install, make_namespace
+    from herder.cli.metrics import process_metrics
+
+    await make_namespace(client, options.namespace)
+    core = Core(client, options.core)
+    roles = Roles(core=await core.choose(), in_memory=options.in_memory, example=options.example)
+    metrics = process_metrics()
+    metrics.leader.labels(name="herder").set(0)
+    watched = parts.WatchedSettings(client)
+    settings = parts.settings_from(options.layers, watched)
+    await install(client, settings, roles)
+    async with _metrics(options, metrics), _webhooks(options, client, roles) as unhook, asyncio.TaskGroup() as tasks:
+        tasks.create_task(watched.run())
+        await watched.ready()
+        if options.runner:
+            tasks.create_task(_be_a_node(options, settings))
+        workloads = _workloads(options, client) if roles.in_memory else None
+        manager = parts.make_manager(client, settings, roles, workloads=workloads, metrics=metrics)
+        if roles.core:
+            tasks.create_task(core.watch_for_another(manager, in_memory=roles.in_memory, aside=unhook))
+        tune_interpreter()
+        try:
+            await _lead(options, manager, metrics.leader.labels(name="herder").set)
+        finally:
+            if workloads is not None:
+                await workloads.close()
+        raise click.ClickException("the lease was lost; another replica leads now")
 
 
-async def _be_a_node(
-    connection: kubeconfigs.Connection, watched: parts.WatchedSettings, settings: Settings, place: Path, name: str
-) -> None:
+async def _lead(options: Options, manager: Manager, tell: Callable[[float], None]) -> None:
+    """Until the lease is lost."""
+    from herder.engine.runtime.beside import lead_beside
+    from herder.engine.runtime.election import LeaderElection
+
+    identity = f"{socket.gethostname()}_{os.getpid()}_{os.urandom(4).hex()}"
+
+    def election() -> LeaderElection:
+        own = Client(HttpTransport(options.connection))
+        return LeaderElection(
+            own, name="herder-controllers", namespace=options.namespace, identity=identity, clock=wall_clock
+        )
+
+    async def lead() -> None:
+        tell(1)
+        try:
+            await manager.run()
+        finally:
+            tell(0)
+
+    await lead_beside(election, lead, abort=manager.abort)
+
+
+@asynccontextmanager
+async def _metrics(options: Options, metrics: Metrics) -> AsyncIterator[None]:
+    from herder.cli.metrics import serve
+
+    server = await serve(metrics.render, *options.metrics) if options.metrics else None
+    try:
+        yield
+    finally:
+        if server is not None:
+            server.close()
+
+
+@asynccontextmanager
+async def _webhooks(options: Options, client: Client, roles: Roles) -> AsyncIterator[Callable[[], None]]:
+    """Every replica answers, leader or not. What is handed over ends it: nobody is to ask us any more."""
+    if not roles.core or options.webhooks is None:
+        yield lambda: None
+        return
+    if options.webhook_place is None:
+        raise click.UsageError(
+            "the API server must reach this process to have objects filled in and checked: say where it listens with "
+            "--webhook-url https://HOST:PORT, or --no-webhooks where all objects come complete"
+        )
+    from herder.gateway.webhooks.keeping import install, keep, remove
+    from herder.gateway.webhooks.server import Webhooks
+
+    webhooks = Webhooks(clock=wall_clock)
+    await webhooks.start(*options.webhooks)
+    place, namespace = options.webhook_place, options.namespace
+    await install(client, webhooks, place, clock=wall_clock, namespace=namespace)
+    keeping = asyncio.ensure_future(keep(client, webhooks, place, clock=wall_clock, namespace=namespace))
+    removing: list[asyncio.Future[None]] = []
+
+    def unhook() -> None:
+        keeping.cancel()
+        removing.append(asyncio.ensure_future(remove(client)))
+
+    try:
+        yield unhook
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, *removing, return_exceptions=True)
+        await webhooks.stop()
+
+
+def _workloads(options: Options, client: Client) -> Workloads:
+    from herder.workload.serving import Workloads
+
+    return Workloads(client, clock=wall_clock, data_dir=options.data_dir / "workloads")
+
+
+async def _be_a_node(options: Options, settings: Settings) -> None:
     """Every replica may be one, leader or not; on a real cluster the Jobs' pods come from its controller-manager."""
     from herder.cli.node import make_runner
-    from herder.engine.client.http import HttpTransport
     from herder.engine.runner.runner import RunnerError
 
-    client = Client(HttpTransport(connection))
+    client = Client(HttpTransport(options.connection))
+    place, server = options.data_dir / "runner", options.connection.server
     try:
-        await watched.ready()
-        await make_runner(client, settings, work_dir=place, api_server=connection.server, name=name).run()
+        await make_runner(client, settings, work_dir=place, api_server=server, name=options.runner).run()
     except RunnerError as error:
         raise click.ClickException(str(error)) from error
     finally:

@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from herder.api.capi.core import Mode
+from herder.api.capi.inventory import NAMESPACE
 from herder.api.settings import SETTING, seconds, validate_value
 from herder.cli.admission import install_admission
 from herder.cli.process import tune_interpreter, until_stopped, wall_clock
@@ -25,6 +27,7 @@ from herder.engine.meta.errors import invalid
 
 if TYPE_CHECKING:
     from herder.api.settings import Settings
+    from herder.workload.serving import Workloads
 
 log = get_logger(__name__)
 
@@ -40,6 +43,8 @@ class Serving:
         *,
         advertise: tuple[str, ...] = (),
         layers: Layers | None = None,
+        core: str = Mode.AUTO.value,
+        in_memory: bool = False,
         example: bool = False,
         runner: bool = False,
     ) -> None:
@@ -48,8 +53,11 @@ class Serving:
         self._port = port
         self._advertise = advertise
         self._layers = layers or Layers()
+        self._mode = core
+        self._in_memory = in_memory
         self._example = example
         self._runner = runner
+        self._judges = core != Mode.EXTERNAL  # whether our rules for Cluster API's kinds are in force
         self._tasks: list[asyncio.Task[Any]] = []
         self.url = ""
         self.kubeconfig = directory / "kubeconfig"
@@ -64,7 +72,7 @@ class Serving:
         )
         self.kubeconfig.unlink(missing_ok=True)  # of one that was killed; the data are ours from here on
         self.server.parts.admission.add_validating("Settings", [SETTING.resource.group_resource], _check_setting)
-        install_admission(self.server)
+        install_admission(self.server, lambda: self._judges)
         self._front = HttpFront(self.server, clock=wall_clock, body_bytes=BODY_BYTES)
         try:
             host, port = await self._front.listen(self._host, self._port, pki.server_context())
@@ -82,7 +90,8 @@ class Serving:
         """Our own kinds, then the controllers. Requests are answered meanwhile."""
         # Loaded beside the first requests rather than before them.
         parts = await asyncio.to_thread(importlib.import_module, "herder.cli.parts")
-        from herder.cli.install import install
+        from herder.cli.core import Core
+        from herder.cli.install import install, make_namespace
         from herder.cli.metrics import CONTENT_TYPE, process_metrics
 
         metrics = process_metrics()
@@ -93,7 +102,12 @@ class Serving:
         self.server.add_route("/metrics", scrape)
         watched = parts.WatchedSettings(self.client)
         settings = parts.settings_from(self._layers, watched)
-        await install(self.client, settings, example=self._example)
+        core = Core(self.client, self._mode)
+        roles = parts.Roles(core=await core.choose(), in_memory=self._in_memory, example=self._example)
+        self._judges = roles.core
+        await make_namespace(self.client, NAMESPACE)
+        await install(self.client, settings, roles)
+        workloads = self._workloads() if roles.in_memory else None
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(watched.run())
             await watched.ready()
@@ -102,7 +116,22 @@ class Serving:
             tasks.create_task(store.compact_by_age(lambda: seconds(settings.get("history-retention"))))
             if self._runner:
                 tasks.create_task(self._run_jobs(settings, pki))
-            await parts.make_manager(self.client, settings, example=self._example, metrics=metrics).run()
+            manager = parts.make_manager(self.client, settings, roles, workloads=workloads, metrics=metrics)
+            if roles.core:
+                tasks.create_task(core.watch_for_another(manager, in_memory=roles.in_memory, aside=self._stand_aside))
+            try:
+                await manager.run()
+            finally:
+                if workloads is not None:
+                    await workloads.close()
+
+    def _stand_aside(self) -> None:
+        self._judges = False
+
+    def _workloads(self) -> Workloads:
+        from herder.workload.serving import Workloads
+
+        return Workloads(self.client, clock=wall_clock, data_dir=self._directory / "workloads")
 
     async def _run_jobs(self, settings: Settings, pki: Pki) -> None:
         """A Job controller and the one node that its pods can run on."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from herder.cli.core_options import core_options
 from herder.cli.places import DEFAULT_LISTEN, data_dir_option, data_directory, split_listen
 from herder.cli.process import run_loop, stop_signal
 from herder.cli.settings import layers_from, settings_options
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     "--listen", default=DEFAULT_LISTEN, show_default=True, metavar="HOST:PORT", help="Port 0 picks a free one."
 )
 @click.option("--advertise", metavar="HOST", multiple=True, help="Further names that clients may use; may be repeated.")
+@core_options
 @settings_options
 @click.option("--example", is_flag=True, help="Also run the example controller.")
 @click.option("--no-runner", is_flag=True, help="Do not run Jobs on this machine.")
@@ -29,6 +31,8 @@ def command(
     data_dir: Path | None,
     listen: str,
     advertise: tuple[str, ...],
+    capi_core: str,
+    in_memory: bool,
     set_flags: tuple[str, ...],
     settings_file: Path | None,
     example: bool,
@@ -51,6 +55,8 @@ def command(
         port,
         advertise=advertise,
         layers=layers,
+        core=capi_core,
+        in_memory=in_memory,
         example=example,
         runner=not no_runner,
     )

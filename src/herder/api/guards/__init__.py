@@ -7,6 +7,18 @@ without the controllers that they check, and know nothing of them.
 from __future__ import annotations
 
 from herder.api.guards.example import flock_keeps_its_minimum
+from herder.api.guards.machines import (
+    never_above_the_ceiling,
+    never_below_the_minimum,
+    no_machine_in_a_cluster_that_goes,
+    no_machine_that_is_paused,
+)
 from herder.engine.runtime.carrying import Guard
 
-GUARDS: tuple[Guard, ...] = (flock_keeps_its_minimum,)
+GUARDS: tuple[Guard, ...] = (
+    no_machine_in_a_cluster_that_goes,
+    never_above_the_ceiling,
+    no_machine_that_is_paused,
+    never_below_the_minimum,
+    flock_keeps_its_minimum,
+)

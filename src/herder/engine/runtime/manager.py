@@ -129,6 +129,11 @@ class Manager:
             await asyncio.wait(self._workers, timeout=STOP_SECONDS)
         await self._tasks.stop()
 
+    def halt(self, controllers: Sequence[str]) -> None:
+        """These take no more keys; writes on their way finish, the others work on."""
+        for name in controllers:
+            self.running[name].queue.close()
+
     def abort(self) -> None:
         """End at once, finishing nothing: what a crash does, for whoever simulates one."""
         for running in self.running.values():

@@ -17,6 +17,7 @@ from herder.api.capi.names import (
     labels_of,
 )
 from herder.api.capi.pausing import paused_condition
+from herder.api.guards import machines as guards
 from herder.api.writing import object_patch, owner_reference, with_owner
 from herder.controllers.capi import members as machines
 from herder.controllers.capi.machine_templates import (
@@ -237,6 +238,7 @@ CONTROLLER = Controller(
     when=changed(*_META, "metadata.finalizers", "spec"),
     indexes={
         MACHINE: {
+            **guards.INDEXES,
             **machines.INDEXES,
             **creation.INDEXES,
             **remediation.INDEXES,

@@ -1,0 +1,62 @@
+"""Cluster API's core as a part of this process: whether ours runs here, and how it stands aside when another comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import click
+
+from herder.api.capi.core import Mode, Verdict
+from herder.cli.capi_core import CoreChoice, keep_inventory
+from herder.cli.process import wall_clock
+from herder.engine.client.client import Client
+from herder.engine.logs import get_logger
+from herder.engine.runtime.controller import Controller
+from herder.engine.runtime.manager import Manager
+
+log = get_logger(__name__)
+
+
+class Core:
+    def __init__(self, client: Client, mode: str) -> None:
+        self._client = client
+        self._choice = CoreChoice(client, Mode(mode), clock=wall_clock)
+        self._verdict = Verdict(False, "")
+
+    @property
+    def runs(self) -> bool:
+        return self._verdict.run
+
+    async def choose(self) -> bool:
+        """Whether ours runs; refused with the reason where it was asked for and another is there."""
+        self._verdict = await self._choice.look()
+        if self._verdict.conflict:
+            raise click.ClickException(self._verdict.reason)
+        log.info("Cluster API core", runs=self._verdict.run, reason=self._verdict.reason)
+        return self._verdict.run
+
+    async def watch_for_another(self, manager: Manager, *, in_memory: bool, aside: Callable[[], None]) -> None:
+        """For as long as ours runs: `aside` is called when it must not any more. It comes back with a restart."""
+        halted = asyncio.Event()
+        names = [running.controller.name for running in manager.running.values() if _is_of_the_core(running.controller)]
+
+        def tell(verdict: Verdict) -> None:
+            if self._verdict.run and not verdict.run:
+                log.warning("our Cluster API core stands aside", reason=verdict.reason)
+                self._verdict = verdict
+                manager.halt(names)
+                aside()
+                halted.set()
+
+        await keep_inventory(self._client, core=True, in_memory=in_memory)
+        following = asyncio.ensure_future(self._choice.follow(self._verdict, tell))
+        try:
+            await asyncio.wait([following, asyncio.ensure_future(halted.wait())], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            following.cancel()
+        await keep_inventory(self._client, core=False, in_memory=in_memory)
+
+
+def _is_of_the_core(controller: Controller) -> bool:
+    return str(controller.reconcile.__module__).startswith("herder.controllers.capi.")
