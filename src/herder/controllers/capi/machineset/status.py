@@ -19,7 +19,6 @@ from herder.api.capi.kinds import MACHINE_SET
 from herder.api.capi.names import is_deleting, labels_of
 from herder.api.capi.versions import oldest_first
 from herder.api.writing import status_patch
-from herder.controllers.capi.machineset.machines import machine_labels
 from herder.controllers.capi.machineset.propagation import IN_STEP, wanted_digests
 from herder.controllers.capi.members import (
     LEGACY_READY,
@@ -200,7 +199,8 @@ def _legacy_conditions(machine_set: Object, members: Members, findings: Findings
             resized = _resizing("ScalingDown", "down", desired, members.total)
         elif ready == members.total:
             resized = legacy("Resized", "True")
-    parts = [each for each in (created, resized, _legacy_machines_ready(members)) if each]
+    ready_ones = _legacy_machines_ready(members) or find_legacy(machine_set, "MachinesReady")
+    parts = [each for each in (created, resized, ready_ones) if each]
     summary = legacy_summary(parts, ["MachinesCreated", "Resized", "MachinesReady"])
     return [*parts, *([summary] if summary else [])]
 
@@ -222,5 +222,5 @@ def _legacy_machines_ready(members: Members) -> Condition | None:
 def _fully_labelled(machine_set: Object, members: Members) -> int:
     if sum(members.count(IN_STEP, f"/{digest}") for digest in wanted_digests(machine_set)) == members.total:
         return members.total
-    wanted = machine_labels(machine_set).items()
+    wanted = ((machine_set["spec"]["template"].get("metadata") or {}).get("labels") or {}).items()
     return sum(wanted <= labels_of(machine).items() for machine in members.listed())
