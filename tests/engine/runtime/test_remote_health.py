@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from random import Random
 
 import pytest
 
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response
 from herder.engine.meta.errors import ServiceUnavailable
-from herder.engine.runtime.decision import Connect
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.cache import Key
+from herder.engine.runtime.controller import Controller
+from herder.engine.runtime.decision import DONE, Apply, Connect, Decision
+from herder.engine.runtime.manager import Manager
 from herder.engine.runtime.remote import Remotes
 from herder.engine.runtime.tasks import Tasks
-from herder.engine.runtime.view import Connection, Observed, Unreachable
+from herder.engine.runtime.view import Connection, Observed, Unreachable, View
 from herder.sim import loop as virtual
 from tests.engine.runtime.far import NODE, NODES, WATCHED, Far, FarWire, focused, run, seconds_since
-from tests.engine.runtime.world import CONFIG_MAP, START, now, thing
+from tests.engine.runtime.world import CONFIG_MAP, START, now, thing, until
 
 CONNECT = Connect("far", credential="1")
 
@@ -231,6 +236,20 @@ def test_who_repeats_old_credentials_does_not_bring_them_back() -> None:
     run(work)
 
 
+def test_who_tells_the_credentials_of_a_connection_that_others_asked_for_does_not_end_it() -> None:
+    async def work(cluster: Far) -> None:
+        cluster.ask(NODES, asker="machine")
+        await asyncio.sleep(1)
+        cluster.ask(CONNECT)
+        await asyncio.sleep(1)
+        assert len(cluster.wires) == 1
+        cluster.ask(Connect("far", credential="2"))
+        await asyncio.sleep(1)
+        assert len(cluster.wires) == 2
+
+    run(work)
+
+
 def test_refused_credentials_are_looked_up_again_at_once() -> None:
     async def work(cluster: Far) -> None:
         cluster.ask(CONNECT)
@@ -343,3 +362,48 @@ def test_a_connector_that_hangs_is_given_up_in_time() -> None:
         await tasks.stop()
 
     virtual.run(work())
+
+
+def test_a_cluster_that_hangs_does_not_take_all_the_workers() -> None:
+    def cluster_of(obj: Object) -> str:
+        return str((obj.get("data") or {}).get("cluster", ""))
+
+    def mark(view: View) -> Decision:
+        target = cluster_of(view.get(CONFIG_MAP, view.name) or {})
+        if not target:
+            return DONE
+        told = thing(f"{view.name}-told")
+        connected = view.connection(target)
+        writes = (Apply(CONFIG_MAP, told, "told", target=target),) if connected and connected.healthy else ()
+        return Decision(writes=writes, observe=(Connect(target),))
+
+    async def work(cluster: Far) -> None:
+        there: dict[str, FarWire] = {}
+
+        async def connect(name: str) -> Client:
+            client = await cluster._connect(name)
+            there[name] = cluster.wires[-1]
+            return client
+
+        marker = Controller("marker", CONFIG_MAP, mark, workers=4, cluster_of=cluster_of)
+        manager = Manager(
+            cluster.there.client, [marker], clock=now, entropy=Random(1).randbytes, connect=connect, strict=True
+        )
+        running = asyncio.ensure_future(manager.run())
+        for name in ("stuck", "fine"):
+            await cluster.there.create(f"{name}-first", data={"cluster": name})
+        await asyncio.sleep(1)
+        there["stuck"].hung = True
+        for number in range(20):
+            await cluster.there.create(f"stuck-{number}", data={"cluster": "stuck"})
+        await asyncio.sleep(1)
+        began = now()
+        for number in range(20):
+            await cluster.there.create(f"fine-{number}", data={"cluster": "fine"})
+        found = manager.caches[CONFIG_MAP]
+        await until(lambda: all(Key("default", f"fine-{number}-told") in found for number in range(20)))
+        assert seconds_since(began) < 1
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    run(work)

@@ -71,9 +71,11 @@ class Link:
         return Connection(self.since, self.heard, self.reason)
 
     def use(self, credential: str) -> None:
-        """Connect anew unless these are the credentials in use."""
+        """Connect anew unless these are the credentials in use; told for the first time, they are taken to be."""
         if credential != self._credential:
             self._credential = credential
+            if self.client is not None:
+                self._used = self._used or credential
             self._stir.set()
 
     # --- the life of a link -------------------------------------------------------------------------------------
@@ -98,6 +100,10 @@ class Link:
         line = Line(client.transport, self.cluster, heard=self._hear, refused=self._refuse)
         try:
             return await line.probe() or await self._keep(line, client.field_manager)
+        except Exception as error:
+            # A mistake of ours. It must not be the end of all that concerns this cluster.
+            log.error("connection failed", cluster=self.cluster, exc_info=error)
+            return in_words(error)
         finally:
             self.client = None
             self._dropped()
@@ -106,7 +112,7 @@ class Link:
 
     async def _keep(self, line: Line, field_manager: str) -> str:
         self._opened_at = asyncio.get_running_loop().time()
-        self._used = self._used or self._credential  # told only now, these are what whoever connected looked up
+        self._used = self._used or self._credential  # told only meanwhile: what whoever connected looked up
         self.client = Client(line, field_manager=field_manager)
         self._tell("")
         self._opened(self.client)
