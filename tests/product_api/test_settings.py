@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from herder.api.settings import DEFINITIONS, Settings, seconds, setting_objects, validate_value
+from herder.api.settings import (
+    DEFINITIONS,
+    MACHINE_TAINT_PROPAGATION,
+    SYNC_MACHINE_ANNOTATIONS,
+    SYNC_MACHINE_LABELS,
+    Settings,
+    seconds,
+    setting_objects,
+    validate_value,
+)
 
 NAME = "history-retention"
 
@@ -76,3 +85,18 @@ def test_each_setting_has_an_object_that_leaves_the_value_to_the_user() -> None:
     assert [obj["metadata"]["name"] for obj in objects] == list(DEFINITIONS)
     assert all("value" not in obj for obj in objects)
     assert {obj["metadata"]["name"]: obj["source"] for obj in objects}[NAME] == "env"
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        (SYNC_MACHINE_LABELS, "", "("),
+        (SYNC_MACHINE_LABELS, r"^example\.com/, other", "good,*bad"),
+        (SYNC_MACHINE_ANNOTATIONS, ".*", "["),
+        (MACHINE_TAINT_PROPAGATION, "true", "yes"),
+        (MACHINE_TAINT_PROPAGATION, "false", "False"),
+    ],
+)
+def test_what_machines_tell_their_nodes(name: str, good: str, bad: str) -> None:
+    assert validate_value(name, good) == []
+    assert [error.field for error in validate_value(name, bad)] == ["value"]

@@ -12,7 +12,7 @@ MINUTE = timedelta(minutes=1)
 
 def fallen_silent(stage: Stage) -> Stage:
     stage.settle()
-    stage.nodes = Unreachable("no answer in time", stage.now + MINUTE)
+    stage.nodes = Unreachable("no answer in time", stage.now)
     stage.connection = Connection(stage.now - MINUTE, heard=stage.now, reason="no answer in time")
     stage.now += MINUTE
     return stage
@@ -73,6 +73,15 @@ def test_a_cluster_that_never_answered_is_down_after_five_minutes_too() -> None:
     assert stage.condition("NodeReady")[2] == "Remote connection not established yet"
     stage.now += 5 * MINUTE
     assert stage.condition("NodeReady") == ("Unknown", "ConnectionDown", "")
+
+
+def test_a_cluster_that_answers_but_shows_no_nodes_is_told_after_five_minutes() -> None:
+    stage = fallen_silent(running())
+    stage.nodes = Unreachable("nodes is forbidden", stage.now)
+    stage.connection = Connection(stage.now, heard=stage.now)
+    assert stage.condition("NodeReady") == ("True", "NodeReady", "")
+    stage.now += 5 * MINUTE
+    assert stage.condition("NodeReady") == ("Unknown", "InternalError", "Nodes cannot be read: nodes is forbidden")
 
 
 def test_the_older_list_keeps_what_it_said() -> None:

@@ -11,7 +11,7 @@ from herder.api.capi.nodes import node_by_provider_id, node_condition
 from herder.controllers.capi.machine.scene import Scene, status_of
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Observe
-from herder.engine.runtime.view import Observed, View
+from herder.engine.runtime.view import Connection, Observed, Unreachable, View
 
 READY, HEALTHY = "NodeReady", "NodeHealthy"
 SILENCE_TOLERATED = timedelta(minutes=5)
@@ -23,8 +23,8 @@ class Sight(NamedTuple):
 
     observe: tuple[Observe, ...] = ()
     nodes: tuple[Object, ...] | None = None  # None: the cluster has not been looked at, or does not answer
-    silent_since: datetime | None = None
-    heard: datetime | None = None  # when the cluster last answered
+    silence: Unreachable | None = None
+    connection: Connection | None = None
 
     @property
     def node(self) -> Object | None:
@@ -41,9 +41,7 @@ def look(view: View, scene: Scene, provider_id: str) -> Sight:
     seen = view.observed(wish)
     if isinstance(seen, Observed):
         return Sight((wish,), seen.objects)
-    connection = view.connection(scene.cluster_key)
-    heard = connection.heard if connection else None
-    return Sight((wish,), None, (heard or seen.since) if seen else None, heard)
+    return Sight((wish,), None, seen, view.connection(scene.cluster_key))
 
 
 def node_name(scene: Scene, sight: Sight) -> str:
@@ -80,12 +78,13 @@ def report(scene: Scene, sight: Sight, provider_id: str, now: datetime) -> NodeR
 
 def _silence(scene: Scene, sight: Sight, initialized: datetime, now: datetime) -> NodeReport:
     """The last known state stands for a while."""
-    if sight.silent_since is not None:
-        deadline = max(sight.silent_since, initialized) + SILENCE_TOLERATED
+    deadline = None
+    if sight.silence is not None:
+        deadline = max(sight.silence.since, initialized) + SILENCE_TOLERATED
+        if now >= deadline and sight.connection and sight.connection.healthy:
+            return _unknown("InternalError", f"Nodes cannot be read: {sight.silence.reason}")
         if now >= deadline:
             return _unknown("ConnectionDown", _last_heard(sight))
-    else:
-        deadline = None
     waits = f"the API server of cluster {scene.cluster_key} does not answer"
     ready, healthy = find(scene.machine, READY), find(scene.machine, HEALTHY)
     if ready is None or healthy is None:
@@ -95,7 +94,8 @@ def _silence(scene: Scene, sight: Sight, initialized: datetime, now: datetime) -
 
 
 def _last_heard(sight: Sight) -> str:
-    return f"Last successful probe at {timestamp(sight.heard)}" if sight.heard else ""
+    heard = sight.connection.heard if sight.connection else None
+    return f"Last successful probe at {timestamp(heard)}" if heard else ""
 
 
 def _absence(scene: Scene, provider_id: str) -> NodeReport:
