@@ -62,7 +62,7 @@ def test_each_phase_follows_from_what_the_providers_tell(contract: str) -> None:
     stage.nodes = [node()]
     assert stage.status()["phase"] == "Running"
     assert stage.machine["status"]["nodeRef"] == {"name": "ewe-node"}
-    assert stage.machine["status"]["nodeInfo"] == {"kubeletVersion": "v1.36.0"}
+    assert stage.machine["status"]["nodeInfo"]["kubeletVersion"] == "v1.36.0"
 
 
 def test_the_time_of_the_last_phase_change_is_kept() -> None:
@@ -122,7 +122,8 @@ def test_the_failure_domain_goes_where_the_contract_says(
 def test_addresses_are_copied_and_stay_while_the_provider_is_silent() -> None:
     addresses = [{"type": "InternalIP", "address": "10.0.0.1"}]
     stage = running()
-    stage.objects[1] = provisioned(addresses=addresses)()
+    odd = [{"type": "Smell", "address": "hay"}, {"type": "InternalIP", "address": ""}, {}]
+    stage.objects[1] = provisioned(addresses=[*addresses, *odd])()
     assert stage.status()["addresses"] == addresses
     stage.objects[1] = provisioned()()
     assert stage.status()["addresses"] == addresses

@@ -106,7 +106,8 @@ class Play:
         node["metadata"].pop("namespace")
         await beside.create(NODE.resource, node)
         conditions = [{"type": type_, "status": status} for type_, status in HEALTHY.items()]
-        await beside.patch(NODE.resource, "ewe-node", {"status": {"conditions": conditions}}, subresource="status")
+        status = {"conditions": conditions, "nodeInfo": {"kubeletVersion": "v1.36.0"}}
+        await beside.patch(NODE.resource, "ewe-node", {"status": status}, subresource="status")
 
 
 def ref(kind: Kind, name: str) -> Object:

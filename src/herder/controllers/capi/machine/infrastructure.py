@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from herder.api.capi.conditions import Condition, condition, legacy, legacy_mirror, mirror
@@ -47,12 +48,24 @@ def infrastructure(scene: Scene) -> Infrastructure:
         _mirrored(scene, provisioned=True),
         provisioned=True,
         provider_id=provider_id,
-        addresses=tuple(infra_machine.addresses(obj, contract)),
+        addresses=_addresses(infra_machine.addresses(obj, contract)),
         wanted_domain=domain if contract is Contract.V1BETA1 else "",
         actual_domain=domain if contract is Contract.V1BETA2 else "",
         legacy=told,
         failure=failure,
     )
+
+
+def _addresses(reported: Iterable[Object]) -> tuple[Object, ...]:
+    """Those that a Machine can have: one that it cannot must not keep its whole status from being written."""
+    return tuple(
+        {"type": known["type"], "address": known["address"]}
+        for known in reported
+        if known.get("type") in _ADDRESS_TYPES and known.get("address")
+    )
+
+
+_ADDRESS_TYPES = ("Hostname", "ExternalIP", "InternalIP", "ExternalDNS", "InternalDNS")
 
 
 def _absent(scene: Scene, before: bool) -> Infrastructure:

@@ -39,6 +39,14 @@ LEGACY_OWNED = frozenset(
 PROGRESS_PATIENCE = 2.0  # seconds: what goes quickly is told once
 UPDATE_IN_PROGRESS = "in-place-updates.internal.cluster.x-k8s.io/update-in-progress"
 
+_EMPTY_NODE_INFO = dict.fromkeys(
+    (
+        *("machineID", "systemUUID", "bootID", "kernelVersion", "osImage", "containerRuntimeVersion"),
+        *("kubeletVersion", "kubeProxyVersion", "operatingSystem", "architecture"),
+    ),
+    "",
+)
+
 
 class Findings(NamedTuple):
     """What the steps of one pass found out."""
@@ -104,10 +112,10 @@ def _initialization(found: Findings) -> Object:
     return {name: True for name, done in flags.items() if done}
 
 
-def _node_info(found: Findings) -> Object:
-    node = found.sight.node
-    info: Object = (node["status"].get("nodeInfo") if node else None) or status_of(found.scene.machine, "nodeInfo", {})
-    return info
+def _node_info(found: Findings) -> Any:
+    """Whole, as the Machine's schema wants it; some servers leave out what is empty."""
+    told: Object = found.sight.node["status"].get("nodeInfo", {}) if found.sight.node else {}
+    return {**_EMPTY_NODE_INFO, **told} if told else status_of(found.scene.machine, "nodeInfo", {})
 
 
 def _phase(found: Findings, status: Object) -> str:
