@@ -44,6 +44,7 @@ REVISION = "machinedeployment.clusters.x-k8s.io/revision"
 DESIRED_REPLICAS = "machinedeployment.clusters.x-k8s.io/desired-replicas"
 MAX_REPLICAS = "machinedeployment.clusters.x-k8s.io/max-replicas"
 NODE_DELETION_STARTED = "machine.herder.io/node-deletion-started"
+REMEDIATION_PACE = "machinehealthcheck.herder.io/remediation-pace"
 
 # On nodes of workload clusters.
 NODE_CLUSTER_NAME = "cluster.x-k8s.io/cluster-name"

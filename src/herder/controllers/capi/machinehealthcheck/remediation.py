@@ -1,0 +1,138 @@
+"""Having a Machine replaced: by who owns it, or by a provider of remediation that the check names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from herder.api.capi.conditions import Condition, condition, find, find_legacy, is_true, legacy, merged, merged_legacy
+from herder.api.capi.contract import definition_name
+from herder.api.capi.kinds import DEFINITION, MACHINE
+from herder.api.capi.names import CLONED_FROM_GROUP_KIND, CLONED_FROM_NAME, CLUSTER_NAME
+from herder.api.writing import owner_reference, status_patch
+from herder.controllers.capi.machinehealthcheck.health import Health
+from herder.engine.meta.kinds import GroupKind, Kind, Object
+from herder.engine.runtime.decision import Create, Patch
+from herder.engine.runtime.view import View
+
+OWNER_REMEDIATED = "OwnerRemediated"
+EXTERNALLY_REMEDIATED = "ExternallyRemediated"
+TEMPLATE = "Template"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Conditions to show, in both lists."""
+
+    conditions: tuple[Condition, ...] = ()
+    legacy: tuple[Condition, ...] = ()
+
+    def __add__(self, other: Told) -> Told:
+        return Told(self.conditions + other.conditions, self.legacy + other.legacy)
+
+    @classmethod
+    def of(cls, health: Health) -> Told:
+        return cls((health.told,) if health.told else (), (health.told_legacy,) if health.told_legacy else ())
+
+
+def patch_machine(view: View, machine: Object, told: Told, reason: str, *, patience: float = 0.0) -> tuple[Patch, ...]:
+    """Only where something is new: a condition that is merely older than the Machine's generation is left as it is."""
+    fresh = [wanted for wanted in told.conditions if not _says(find(machine, wanted["type"]), wanted)]
+    older = [wanted for wanted in told.legacy if not _says(find_legacy(machine, wanted["type"]), wanted)]
+    if not fresh and not older:
+        return ()
+    status = machine.get("status") or {}
+    deprecated = status.get("deprecated") or {}
+    v1beta1 = deprecated.get("v1beta1") or {}
+    generation = machine["metadata"].get("generation", 0)
+    wanted_status = {
+        **status,
+        "conditions": merged(status.get("conditions"), fresh, view.now, generation=generation),
+        "deprecated": {
+            **deprecated,
+            "v1beta1": {**v1beta1, "conditions": merged_legacy(v1beta1.get("conditions"), older, view.now)},
+        },
+    }
+    return status_patch(MACHINE, machine, wanted_status, reason, patience=patience)
+
+
+def _says(known: Condition | None, wanted: Condition) -> bool:
+    fields = ("status", "reason", "severity", "message")
+    return known is not None and all(known.get(field, "") == wanted.get(field, "") for field in fields)
+
+
+# --- by the owner -----------------------------------------------------------------------------------------------
+
+
+def is_handed_to_owner(machine: Object) -> bool:
+    """What is under way is the owner's to tell about; only one that is over can begin anew."""
+    return find(machine, OWNER_REMEDIATED) is not None and not is_true(machine, OWNER_REMEDIATED)
+
+
+def handed_to_owner(machine: Object) -> Told:
+    older = find_legacy(machine, OWNER_REMEDIATED)
+    new = condition(OWNER_REMEDIATED, "False", "WaitingForRemediation", "Waiting for remediation")
+    new_legacy = legacy(OWNER_REMEDIATED, "False", "WaitingForRemediation", "Warning")
+    return Told(
+        () if is_handed_to_owner(machine) else (new,),
+        (new_legacy,) if older is None or older.get("status") == "True" else (),
+    )
+
+
+# --- by a provider of remediation -------------------------------------------------------------------------------
+
+
+class External:
+    """Requests for remediation, named like their Machines and made from the template that a check refers to."""
+
+    def __init__(self, view: View, check: Object, reference: Object) -> None:
+        self._view = view
+        self._namespace: str = check["metadata"]["namespace"]
+        group, _, version = reference["apiVersion"].rpartition("/")
+        template_kind = _kind(group, version, reference["kind"])
+        self.kind = _kind(group, version, reference["kind"].removesuffix(TEMPLATE))
+        self._template = self._read(template_kind, reference["name"])
+        name = f"{reference['kind']} {self._namespace}/{reference['name']}"
+        self.problem = "" if self._template else f"Error retrieving remediation template {name}"
+
+    def request(self, machine: Object) -> Object | None:
+        return self._read(self.kind, machine["metadata"]["name"])
+
+    def create(self, machine: Object) -> Create:
+        assert self._template is not None
+        pattern = (self._template.get("spec") or {}).get("template") or {}
+        given = pattern.get("metadata") or {}
+        origin = {
+            CLONED_FROM_NAME: self._template["metadata"]["name"],
+            CLONED_FROM_GROUP_KIND: str(GroupKind(self.kind.group, self._template["kind"])),
+        }
+        metadata = {
+            "name": machine["metadata"]["name"],
+            "namespace": self._namespace,
+            "labels": {**(given.get("labels") or {}), CLUSTER_NAME: machine["spec"]["clusterName"]},
+            "annotations": {**(given.get("annotations") or {}), **origin},
+            "ownerReferences": [owner_reference(MACHINE, machine, controller=False)],
+        }
+        made: Object = {"apiVersion": self.kind.api_version, "kind": self.kind.kind, "metadata": metadata}
+        if "spec" in pattern:
+            made["spec"] = pattern["spec"]
+        return Create(self.kind, made, "its Machine is unhealthy")
+
+    def _read(self, kind: Kind, name: str) -> Object | None:
+        definition = self._view.get(DEFINITION, definition_name(kind.group, kind.kind))
+        return None if definition is None else self._view.get(kind, name, self._namespace)
+
+
+def waiting_for_provider(machine: Object) -> Told:
+    """The provider tells about what is under way; we only say that it begins."""
+    found = find(machine, EXTERNALLY_REMEDIATED)
+    if found is not None and found["status"] == "False" and found.get("reason") != "RemediationTemplateNotFound":
+        return Told()
+    return Told((condition(EXTERNALLY_REMEDIATED, "False", "WaitingForRemediation"),))
+
+
+def without_template(message: str) -> Told:
+    return Told((condition(EXTERNALLY_REMEDIATED, "False", "RemediationTemplateNotFound", message),))
+
+
+def _kind(group: str, version: str, kind: str) -> Kind:
+    return Kind(group, version, kind, definition_name(group, kind).partition(".")[0])
