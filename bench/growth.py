@@ -1,0 +1,114 @@
+"""What one Machine's news costs in a small herd and in a large one, and what a herd costs that has no news.
+
+Everything runs in one `herder up` with the in-memory provider; what is measured is the CPU time of that process, the
+API server included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.race import cpu_seconds, high_water
+from herder.api.capi.kinds import MACHINE
+from herder.api.inmemory.kinds import IN_MEMORY_MACHINE
+from herder.api.inmemory.names import NODE_READY
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import NotFound
+from tests.support.embedded import Embedded
+from tests.support.engines import Engine
+from tests.support.inmemory import in_memory_cluster
+
+HERDS = (10, 1000, 5000)
+NEWS = 40
+IDLE_SECONDS = 20.0
+QUIET_SECONDS = 5.0  # for what was put off to be written
+FLAGS = ("--capi-core=own", "--in-memory", "--no-runner", "--log-level=warning")
+
+
+@dataclass
+class Herd:
+    machines: int
+    seconds: float  # until all run
+    idle: float  # CPU seconds per second
+    news: float  # CPU seconds for one Machine's Node to fail and recover
+    peak_mb: float
+
+
+def run(directory: Path) -> str:
+    herds = [asyncio.run(measure(directory / str(size), size)) for size in HERDS]
+    lines = [
+        "## One Machine among many",
+        "",
+        "One process: API server, core, provider and the workload cluster's API. `news`: one Node becomes NotReady and",
+        "Ready again, through Machine, MachineSet, MachineDeployment and Cluster.",
+        "",
+        "| Machines | s until all run | CPU per news, ms | CPU while idle, % of a core | peak MB |",
+        "|---|---|---|---|---|",
+    ]
+    for herd in herds:
+        cells = [
+            str(herd.machines),
+            f"{herd.seconds:.1f}",
+            f"{herd.news * 1000:.1f}",
+            f"{herd.idle * 100:.2f}",
+            f"{herd.peak_mb:.0f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+async def measure(directory: Path, size: int) -> Herd:
+    with Embedded(directory, flags=FLAGS) as server:
+        assert server.process is not None
+        pid = server.process.pid
+        client = Engine("embedded", server.kubeconfig).client()
+        try:
+            started = time.perf_counter()
+            await put_up(client, size)
+            await all_run(client, size + 1)
+            seconds = time.perf_counter() - started
+            await asyncio.sleep(QUIET_SECONDS)
+            before = cpu_seconds(pid)
+            await asyncio.sleep(IDLE_SECONDS)
+            idle = (cpu_seconds(pid) - before) / IDLE_SECONDS
+            news = await cost_of_news(client, pid, idle)
+            return Herd(size + 1, seconds, idle, news, high_water(pid))
+        finally:
+            await client.close()
+
+
+async def put_up(client: Client, size: int) -> None:
+    for kind, obj in in_memory_cluster("c", workers=size):
+        obj["metadata"]["namespace"] = "default"
+        while True:
+            try:
+                await client.create(kind.resource, obj, namespace="default")
+                break
+            except NotFound:  # the kinds are installed beside the first requests
+                await asyncio.sleep(0.1)
+
+
+async def all_run(client: Client, machines: int) -> None:
+    running: set[str] = set()
+    async for event in client.watch(MACHINE.resource, namespace="default", initial_events=True):
+        if event.type != "BOOKMARK" and (event.object.get("status") or {}).get("phase") == "Running":
+            running.add(event.object["metadata"]["uid"])
+        if len(running) == machines:
+            return
+
+
+async def cost_of_news(client: Client, pid: int, idle: float) -> float:
+    page = await client.list(IN_MEMORY_MACHINE.resource, namespace="default", limit=NEWS)
+    names = [obj["metadata"]["name"] for obj in page.items]
+    before, began = cpu_seconds(pid), time.perf_counter()
+    for status in ("False", None):
+        for name in names:
+            patch = {"metadata": {"annotations": {NODE_READY: status}}}
+            await client.patch(IN_MEMORY_MACHINE.resource, name, patch, namespace="default")
+            await asyncio.sleep(0.05)  # one after the other, not as a burst
+        await asyncio.sleep(QUIET_SECONDS)
+    spent = cpu_seconds(pid) - before - idle * (time.perf_counter() - began)
+    return spent / len(names)
