@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from herder.api.capi.kubeconfigs import PERFORMER as MAKE_KUBECONFIG
 from herder.api.capi.names import cluster_key
 from herder.api.inmemory.behaviour import HANG, REFUSE, slowness
 from herder.api.inmemory.names import MAKE_AUTHORITY, SERVE_WORKLOAD, SET_WORKLOAD_FAULT, STOP_WORKLOAD
@@ -66,6 +67,10 @@ class Workloads:
         for cluster in list(self._workloads):
             await self.stop(cluster)
 
+    @property
+    def served(self) -> list[str]:
+        return sorted(self._workloads)
+
     def client(self, cluster: str) -> Client:
         """For whoever stands beside the cluster: no fault is in its way."""
         return Client(InProcess(self._workloads[cluster].server, ADMIN), field_manager="sim")
@@ -100,6 +105,7 @@ class Workloads:
         """In place of those that open ports and make keys."""
         return {
             MAKE_AUTHORITY: self._make_authority,
+            MAKE_KUBECONFIG: self._make_kubeconfig,
             SERVE_WORKLOAD: self._serve,
             SET_WORKLOAD_FAULT: self._set_fault,
             STOP_WORKLOAD: self._stop,
@@ -108,6 +114,12 @@ class Workloads:
     async def _make_authority(self, _arguments: Mapping[str, Any]) -> dict[str, str]:
         """Nothing here checks a certificate."""
         return {name: base64.b64encode(self._entropy(16)).decode() for name in ("tls.crt", "tls.key")}
+
+    async def _make_kubeconfig(self, arguments: Mapping[str, Any]) -> dict[str, str]:
+        """Nobody reads it: whoever connects finds the cluster by its key."""
+        text = f"{arguments['server']} {self._entropy(4).hex()}"
+        never = "9999-01-01T00:00:00Z"
+        return {"kubeconfig": base64.b64encode(text.encode()).decode(), "expires": never, "renew": never}
 
     async def _serve(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         cluster = _named(arguments)

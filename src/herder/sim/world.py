@@ -15,7 +15,7 @@ from random import Random
 from herder.api.settings import Settings
 from herder.engine.apiserver.inprocess import InProcess
 from herder.engine.apiserver.server import ApiServer, assemble
-from herder.engine.client.client import Client
+from herder.engine.client.client import Client, WatchEvent
 from herder.engine.client.wire import Transport, User
 from herder.engine.meta.kinds import GroupVersionResource, Kind, Object
 from herder.engine.runtime.carrying import Guard
@@ -29,6 +29,7 @@ from herder.sim.workloads import Workloads
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 RESTART_SECONDS = 1.0
+SAME_MOMENT = 1e-6
 CRDS = GroupVersionResource("apiextensions.k8s.io", "v1", "customresourcedefinitions")
 ADMIN = User("sim-admin", groups=("system:masters", "system:authenticated"))
 MANAGER = User("sim-manager", groups=("system:masters", "system:authenticated"))
@@ -47,7 +48,10 @@ class World:
         faults: Faults = NONE,
         watched: Sequence[Kind] = (),
         invariant: Callable[[Kind, str, Object], None] | None = None,
+        prepare: Callable[[ApiServer], None] | None = None,
     ) -> None:
+        """`invariant` is asked at every event of the watched kinds, in the order in which they happened; `prepare` may
+        add to the server, such as admission, before anything is stored there."""
         self.random = Random(seed)  # noqa: S311 - a seeded generator is the point
         self.log: list[str] = []
         self.crashes = 0
@@ -61,29 +65,40 @@ class World:
         self._faults = faults
         self._watched = watched
         self._invariant = invariant
+        self._prepare = prepare
+        self._seen: list[tuple[int, Kind, WatchEvent]] = []  # that are yet to be put in order
+        self._wrong: Exception | None = None  # the first invariant that did not hold
         self._manager_task: asyncio.Task[None] | None = None
+        self._recorders: list[asyncio.Task[None]] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> World:
         self.server: ApiServer = await assemble(None, clock=self.now, entropy=self.random.randbytes, inline=True)
+        if self._prepare is not None:
+            self._prepare(self.server)
         self.client = Client(InProcess(self.server, ADMIN), field_manager="sim")
         for crd in self._crds:
             await self.client.create(CRDS, crd)
         for crd in self._crds:
             await self._established(crd["metadata"]["name"])
         for kind in self._watched:
-            self._tasks.append(asyncio.ensure_future(self._record(kind)))
+            self._recorders.append(asyncio.ensure_future(self._record(kind)))
         self.start_manager()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            await asyncio.sleep(2 * SAME_MOMENT)  # the last events are judged too
         if self._manager_task is not None:
             self._tasks.append(self._manager_task)
-        for task in self._tasks:
+        tasks = (*self._recorders, *self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.workloads.close()
         await self.server.stop()
+        if kind is None and self._wrong is not None:
+            raise self._wrong
 
     def now(self) -> datetime:
         return START + timedelta(seconds=asyncio.get_running_loop().time())
@@ -135,23 +150,45 @@ class World:
         """Let virtual time pass until it is so."""
         deadline = asyncio.get_running_loop().time() + within
         while not await reached():
+            self._check()
             if asyncio.get_running_loop().time() > deadline:
                 raise TimeoutError(f"not reached within {within} s of virtual time; last: {self.log[-5:]}")
             await asyncio.sleep(0.25)
 
+    def _check(self) -> None:
+        """An invariant that did not hold ends the simulation, and so does a manager or a recorder that ended by itself."""
+        if self._wrong is not None:
+            raise self._wrong
+        for task in (self._manager_task, *self._recorders):
+            if task is not None and task.done():
+                raise RuntimeError(f"{task.get_coro()} has ended") from task.exception()
+
     async def _record(self, kind: Kind) -> None:
-        """Every event of the watched kinds goes into the log, and before the invariant."""
         async for event in self.client.watch(kind.resource, initial_events=True):
-            if event.type == "BOOKMARK":
-                continue
-            meta = event.object["metadata"]
-            if meta["name"] == "kube-root-ca.crt":
+            if event.type == "BOOKMARK" or event.object["metadata"]["name"] == "kube-root-ca.crt":
                 continue  # certificates are real, so they differ from run to run
+            if not self._seen:
+                asyncio.get_running_loop().call_later(SAME_MOMENT, self._judge)
+            self._seen.append((int(event.object["metadata"]["resourceVersion"]), kind, event))
+
+    def _judge(self) -> None:
+        """Every event of the watched kinds goes into the log, and before the invariant.
+
+        Each kind has a watch of its own. Time goes on only when none has anything more to say, so what they said in
+        the moment before is all that happened in it, and revisions tell in which order.
+        """
+        seen, self._seen = sorted(self._seen, key=lambda each: each[0]), []
+        for revision, kind, event in seen:
+            meta = event.object["metadata"]
             content = hashlib.sha256(repr(sorted(event.object.items(), key=str)).encode()).hexdigest()[:12]
             name = f"{meta.get('namespace', '')}/{meta['name']}"
-            self.note(f"{event.type} {kind.kind} {name} {meta['resourceVersion']} {content}")
-            if self._invariant is not None:
+            self.note(f"{event.type} {kind.kind} {name} {revision} {content}")
+            if self._invariant is None or self._wrong is not None:
+                continue
+            try:
                 self._invariant(kind, event.type, event.object)
+            except Exception as error:
+                self._wrong = error
 
     async def _established(self, name: str) -> None:
         while True:
