@@ -4,17 +4,25 @@ by our webhooks."""
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
+import yaml
 
 from herder.api.capi import kinds
 from herder.api.capi.crds import CRDS
+from herder.cli.admission import install_admission
 from herder.cli.install import install_kinds
+from herder.engine.apiserver.limits import BODY_BYTES
+from herder.engine.apiserver.pki import Pki
+from herder.engine.apiserver.server import assemble
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response
+from herder.engine.front.http import HttpFront
 from herder.engine.meta.kinds import Object
 from herder.gateway.webhooks.configurations import Url
 from herder.gateway.webhooks.keeping import install
@@ -22,7 +30,6 @@ from herder.gateway.webhooks.server import Webhooks
 from tests.product_api.capi.admission.cases import CASES, Case
 from tests.product_api.capi.admission.objects import MACHINE, MACHINE_DEPLOYMENT, VALID, changed
 from tests.support.api import JSON_PATCH, PATIENCE, Answer, Api
-from tests.support.embedded import Embedded
 from tests.support.engines import Engine
 from tests.support.kube import RealKube
 
@@ -41,20 +48,44 @@ def now() -> datetime:
 
 @pytest.fixture(scope="module", params=["embedded", "real"])
 async def admin(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Api]:
-    """An engine of its own: the webhooks would stay behind on a shared one, with nobody to answer them."""
-    server: Embedded | RealKube
-    directory = tmp_path_factory.mktemp(request.param)
-    server = Embedded(directory) if request.param == "embedded" else RealKube(directory)
-    with server:
-        engine = Engine(request.param, server.kubeconfig)
-        api, client = Api(engine.connection), engine.client()
-        async with AsyncExitStack() as parts:
-            parts.push_async_callback(api.close)
-            parts.push_async_callback(client.close)
-            await install_kinds(client, CRDS)
-            if engine.is_real:
-                await parts.enter_async_context(_webhooks(api, client))
+    """An engine of its own, without controllers: on a shared one the webhooks would stay behind unanswered."""
+    serve = _embedded if request.param == "embedded" else _real
+    async with serve(tmp_path_factory.mktemp(request.param)) as api:
+        yield api
+
+
+@asynccontextmanager
+async def _embedded(directory: Path) -> AsyncIterator[Api]:
+    pki = Pki.load_or_create(None, now=now())
+    server = await assemble(None, clock=now, entropy=os.urandom, pki=pki)
+    install_admission(server)
+    front = HttpFront(server, clock=now, body_bytes=BODY_BYTES)
+    host, port = await front.listen("127.0.0.1", 0, pki.server_context())
+    kubeconfig = directory / "kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump(pki.admin_kubeconfig(f"https://{host}:{port}")))
+    try:
+        async with _defined(Engine("embedded", kubeconfig)) as (api, _):
             yield api
+    finally:
+        await asyncio.gather(front.stop(), server.stop())
+
+
+@asynccontextmanager
+async def _real(directory: Path) -> AsyncIterator[Api]:
+    with RealKube(directory) as kube:
+        async with _defined(Engine("real", kube.kubeconfig)) as (api, client), _webhooks(api, client):
+            yield api
+
+
+@asynccontextmanager
+async def _defined(engine: Engine) -> AsyncIterator[tuple[Api, Client]]:
+    api, client = Api(engine.connection), engine.client()
+    try:
+        await install_kinds(client, CRDS)
+        yield api, client
+    finally:
+        await client.close()
+        await api.close()
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import GroupVersionResource
 from herder.gateway.webhooks import keeping
 from herder.gateway.webhooks.configurations import NAME, Url
-from herder.gateway.webhooks.keeping import SECRET_NAME, install, keep
+from herder.gateway.webhooks.keeping import SECRET_NAME, install, keep, remove
 from herder.gateway.webhooks.server import Webhooks
 from tests.engine.runner.inprocess import served
 from tests.gateway.webhooks.test_reviews import VALIDATE, question
@@ -115,6 +115,15 @@ async def test_replicas_that_start_together_share_one_secret(client: Client, clo
         for replica in (one, two):
             async with replica.caller(await bundle_of(client)) as session:
                 assert await replica.asked(session)
+
+
+async def test_once_removed_nobody_is_asked(client: Client, clock: Clock) -> None:
+    async with Replica(clock) as replica:
+        await install(client, replica.webhooks, replica.place, clock=clock)
+    await remove(client)
+    for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
+        assert (await client.list(kind.resource)).items == []
+    await remove(client)
 
 
 async def test_a_damaged_secret_is_replaced(client: Client, clock: Clock) -> None:

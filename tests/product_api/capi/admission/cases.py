@@ -103,6 +103,8 @@ def _cases_of_clusters() -> list[Case]:
                 network.format("services") + "[0]"),
         refused(kind, "block with too many bits", {network.format("pods"): ["10.0.0.0/33"]},
                 network.format("pods") + "[0]"),
+        refused(kind, "block with a zone", {network.format("pods"): ["fe80::1%eth0/64"]},
+                network.format("pods") + "[0]"),
         refused(kind, "block with a netmask", {network.format("pods"): ["10.0.0.0/255.0.0.0"]},
                 network.format("pods") + "[0]"),
         refused(kind, "topology", {"spec.topology": topology}, "spec.topology"),
@@ -190,6 +192,9 @@ def _cases_of_templates(kind: Kind) -> list[Case]:
         let_in(kind, "names of its own", {naming: "{{ .cluster.name }}-{{ .machineSet.name }}-{{ .random }}"}),
         refused(kind, "names that are all the same", {naming: "{{ .machineSet.name }}"}, naming),
         refused(kind, "names of unknown parts", {naming: "{{ .user }}-{{ .random }}"}, naming),
+        refused(kind, "random part that is spelled otherwise", {naming: "{{.random}}"}, naming),
+        refused(kind, "names that are computed", {naming: "{{ if true }}a{{ end }}{{ .random }}"}, naming,
+                upstream="there, any program that Go's templates can express; here, three values can be put in"),
         refused(kind, "names that are no names", {naming: "Node_{{ .random }}"}, naming),
         *_cases_of_taints(kind, machine),
         let_in(kind, "control plane taint in a template of control planes", {
@@ -246,7 +251,7 @@ def _cases_of_machine_deployments() -> list[Case]:
     bare = {"spec.selector": {}, "spec.template.metadata": MISSING}
     own = {DEPLOYMENT_LABEL: "one", CLUSTER_LABEL: "prod"}
     rolling, in_flight = "spec.rollout.strategy.rollingUpdate", "spec.remediation.maxInFlight"
-    stuck = "there, negative numbers are let in, and no rollout ever ends"
+    stuck = "there, negative numbers are let in, and nothing ever happens"
     return [
         *_cases_of_templates(kind),
         refused(kind, "name that is no label", {"metadata.name": "a" * 64}, "metadata.name"),
@@ -270,6 +275,7 @@ def _cases_of_machine_deployments() -> list[Case]:
         refused(kind, "unavailability that is no number", {rolling: {"maxSurge": 1, "maxUnavailable": "1"}},
                 f"{rolling}.maxUnavailable"),
         refused(kind, "remediation that is no number", {in_flight: "all"}, in_flight),
+        refused(kind, "negative remediation", {in_flight: "-5%"}, in_flight, upstream=stuck),
         refused(kind, "no room to roll", {rolling: {"maxSurge": 0, "maxUnavailable": 0}}, rolling),
         refused(kind, "negative surge", {rolling: {"maxSurge": -1, "maxUnavailable": 1}}, f"{rolling}.maxSurge",
                 upstream=stuck),
@@ -316,6 +322,7 @@ def _cases_of_health_checks() -> list[Case]:
         let_in(kind, "limit in percent", {limit: "40%"}),
         let_in(kind, "limit of none", {limit: 0}),
         refused(kind, "limit that is no number", {limit: "many"}, limit),
+        refused(kind, "negative limit", {limit: -3}, limit, upstream="there, it means that nothing is ever remediated"),
     ]  # fmt: skip
 
 
@@ -335,8 +342,8 @@ def _cases_of_drain_rules() -> list[Case]:
         *(
             refused(kind, f"bad {name} of {part}", {f"spec.{part}": [{"selector": good}, {name: bad}]},
                     f"spec.{part}[1].{name}.matchExpressions[0].values")
-            for part, names in (("machines", ("selector", "clusterSelector")), ("pods", ("selector", "namespaceSelector")))
-            for name in names
+            for part, name in (("machines", "selector"), ("machines", "clusterSelector"),
+                               ("pods", "selector"), ("pods", "namespaceSelector"))
         ),
     ]  # fmt: skip
 

@@ -23,7 +23,7 @@ from herder.engine.meta.selectors import label_selector_from_object, validate_la
 
 IMMUTABLE = "field is immutable"
 _VERSION = re.compile(r"v(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)([-0-9a-zA-Z_.+]*)?\Z")
-_PERCENT = re.compile(r"[0-9]+%\Z")
+_PERCENT = re.compile(r"[0-9]{1,9}%\Z")
 _ANNOTATION_BYTES = 256 << 10
 
 
