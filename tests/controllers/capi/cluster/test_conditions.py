@@ -1,0 +1,574 @@
+"""What a Cluster says about itself: a table for each condition, with the reasons and messages that users know."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from herder.api.capi.conditions import Condition, condition, legacy
+from herder.api.capi.kinds import CLUSTER
+from herder.api.capi.names import CLUSTER_NAME, POOL_NAME
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.view import Connection
+from tests.controllers.capi.cluster.herd import (
+    DEFINITIONS,
+    ENDPOINT,
+    GOING,
+    INFRA,
+    INITIALIZED,
+    PLANE,
+    PROVISIONED,
+    UP,
+    cluster,
+    decide,
+    definition,
+    good,
+    infra,
+    machine,
+    machine_set,
+    patches,
+    plane,
+    pool,
+    secret,
+    status_after,
+    told,
+    told_before,
+)
+from tests.support.views import NOW
+
+Told = tuple[str, str, str]
+
+
+def ready(status: str, reason: str, message: str = "") -> Object:
+    return {"conditions": [condition("Ready", status, reason, message)]}
+
+
+def available(status: str, reason: str, message: str = "") -> Object:
+    return {"conditions": [condition("Available", status, reason, message)]}
+
+
+UP_BEFORE = {"initialization": UP}
+UNLABELLED = (
+    "CustomResourceDefinition {} names no version for a contract known here: "
+    "its label cluster.x-k8s.io/v1beta2 or cluster.x-k8s.io/v1beta1 is not set"
+)
+
+
+# --- infrastructure and control plane -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("made", "objects", "expected"),
+    [
+        pytest.param(
+            cluster(),
+            [*DEFINITIONS, infra()],
+            ("False", "NotReady", "FarmCluster status.initialization.provisioned is false"),
+            id="not provisioned",
+        ),
+        pytest.param(cluster(), [*DEFINITIONS, infra(PROVISIONED)], ("True", "Ready", ""), id="provisioned"),
+        pytest.param(
+            cluster(),
+            [*DEFINITIONS, infra(PROVISIONED | ready("False", "Flooded", "no dry place"))],
+            ("False", "Flooded", "no dry place"),
+            id="as the provider says",
+        ),
+        pytest.param(
+            cluster(),
+            [definition(INFRA, "v1beta1"), infra({"ready": True, "conditions": [legacy("Ready", "True")]})],
+            ("True", "Ready", ""),
+            id="as a v1beta1 provider says",
+        ),
+        pytest.param(
+            cluster(),
+            [*DEFINITIONS, infra({"conditions": [{"type": "Ready", "status": "Soon"}]})],
+            (
+                "Unknown",
+                "InvalidConditionReported",
+                "status for the Ready condition must be one of True, False, Unknown",
+            ),
+            id="malformed",
+        ),
+        pytest.param(
+            cluster(), [*DEFINITIONS], ("False", "ObjectDoesNotExist", "FarmCluster does not exist"), id="not there yet"
+        ),
+        pytest.param(cluster(), [], ("False", "ObjectDoesNotExist", "FarmCluster does not exist"), id="nor its kind"),
+        pytest.param(
+            cluster(status=UP_BEFORE),
+            [*DEFINITIONS],
+            ("False", "ObjectDeleted", "FarmCluster has been deleted while the cluster still exists"),
+            id="lost",
+        ),
+        pytest.param(
+            cluster(),
+            [definition(INFRA, "")],
+            ("Unknown", "InternalError", UNLABELLED.format("farmclusters.infrastructure.example")),
+            id="of a kind that follows no contract",
+        ),
+        pytest.param(
+            cluster(status=UP_BEFORE, meta=GOING),
+            [*DEFINITIONS, machine("w")],
+            ("False", "ObjectDeleted", "FarmCluster has been deleted"),
+            id="gone with the cluster",
+        ),
+        pytest.param(
+            cluster(meta=GOING),
+            [*DEFINITIONS, machine("w")],
+            ("False", "ObjectDoesNotExist", "FarmCluster does not exist"),
+            id="never there",
+        ),
+    ],
+)
+def test_infrastructure_ready(made: Object, objects: list[Object], expected: Told) -> None:
+    assert told(status_after(made, *objects), "InfrastructureReady") == expected
+
+
+@pytest.mark.parametrize(
+    ("made", "objects", "expected"),
+    [
+        pytest.param(
+            cluster(),
+            [*DEFINITIONS, plane()],
+            ("False", "NotAvailable", "FarmControlPlane status.initialization.controlPlaneInitialized is false"),
+            id="not initialized",
+        ),
+        pytest.param(cluster(), [*DEFINITIONS, plane(INITIALIZED)], ("True", "Available", ""), id="initialized"),
+        pytest.param(
+            cluster(),
+            [*DEFINITIONS, plane(INITIALIZED | available("False", "Asleep", "2 of 3 answer"))],
+            ("False", "Asleep", "2 of 3 answer"),
+            id="as the provider says",
+        ),
+        pytest.param(
+            cluster(),
+            [definition(PLANE, "v1beta1"), plane({"initialized": True, "conditions": [legacy("Available", "True")]})],
+            ("True", "Available", ""),
+            id="as a v1beta1 provider says",
+        ),
+        pytest.param(
+            cluster(),
+            [*DEFINITIONS],
+            ("False", "ObjectDoesNotExist", "FarmControlPlane does not exist"),
+            id="not there yet",
+        ),
+        pytest.param(
+            cluster(status=UP_BEFORE),
+            [*DEFINITIONS],
+            ("False", "ObjectDeleted", "FarmControlPlane has been deleted while the cluster still exists"),
+            id="lost",
+        ),
+        pytest.param(
+            cluster(status=UP_BEFORE, meta=GOING),
+            [*DEFINITIONS, machine("w")],
+            ("False", "ObjectDeleted", "FarmControlPlane has been deleted"),
+            id="gone with the cluster",
+        ),
+        pytest.param(
+            cluster(control_plane=False),
+            [*DEFINITIONS],
+            ("False", "NotAvailable", "Control plane not yet initialized"),
+            id="of Machines without a node",
+        ),
+        pytest.param(
+            cluster(control_plane=False),
+            [*DEFINITIONS, machine("cp", control_plane=True, nodeRef={"name": "n"})],
+            ("True", "Available", ""),
+            id="of Machines with a node",
+        ),
+    ],
+)
+def test_control_plane_available(made: Object, objects: list[Object], expected: Told) -> None:
+    assert told(status_after(made, *objects), "ControlPlaneAvailable") == expected
+
+
+def initialized(status: str) -> Object:
+    kept = condition("ControlPlaneInitialized", status, "Before", "as it was")
+    return UP_BEFORE | {
+        "conditions": [kept],
+        "deprecated": {"v1beta1": {"conditions": [legacy("ControlPlaneInitialized", status, "Before", "Info")]}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("made", "objects", "expected"),
+    [
+        pytest.param(
+            cluster(),
+            [*DEFINITIONS, plane()],
+            ("False", "NotInitialized", "Control plane not yet initialized"),
+            id="not yet",
+        ),
+        pytest.param(cluster(), [*DEFINITIONS, plane(INITIALIZED)], ("True", "Initialized", ""), id="initialized"),
+        pytest.param(
+            cluster(),
+            [*DEFINITIONS],
+            ("Unknown", "ObjectDoesNotExist", "FarmControlPlane does not exist"),
+            id="no control plane",
+        ),
+        pytest.param(
+            cluster(),
+            [definition(PLANE, "")],
+            ("Unknown", "InternalError", UNLABELLED.format("farmcontrolplanes.controlplane.example")),
+            id="one that cannot be read",
+        ),
+        pytest.param(
+            cluster(control_plane=False),
+            [*DEFINITIONS],
+            ("False", "NotInitialized", "Waiting for the first control plane machine to have status.nodeRef set"),
+            id="of Machines",
+        ),
+        pytest.param(
+            cluster(status=initialized("True")), [*DEFINITIONS, plane()], ("True", "Before", "as it was"), id="kept"
+        ),
+        pytest.param(
+            cluster(status=initialized("False")),
+            [*DEFINITIONS, plane(INITIALIZED)],
+            ("True", "Initialized", ""),
+            id="found out anew after somebody set it back",
+        ),
+        pytest.param(
+            cluster(status=initialized("False")),
+            [*DEFINITIONS, plane()],
+            ("False", "NotInitialized", "Control plane not yet initialized"),
+            id="set back, and the control plane is not up again",
+        ),
+    ],
+)
+def test_control_plane_initialized(made: Object, objects: list[Object], expected: Told) -> None:
+    status = status_after(made, *objects)
+    assert told(status, "ControlPlaneInitialized") == expected
+    before = told_before(status, "ControlPlaneInitialized")
+    assert before is not None
+    assert (before["status"] == "True") is (expected[0] == "True"), "both lists agree"
+
+
+# --- workers and machines -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pools", "expected"),
+    [
+        ([], ("True", "NoWorkers", "")),
+        ([pool("a", condition("Available", "True", "Available"))], ("True", "Available", "")),
+        (
+            [pool("a", condition("Available", "False", "NotAvailable", "0 of 3")), pool("b")],
+            (
+                "False",
+                "NotAvailable",
+                "* MachineDeployment a: 0 of 3\n* MachineDeployment b: Condition Available not yet reported",
+            ),
+        ),
+        ([pool("b")], ("Unknown", "AvailableUnknown", "* MachineDeployment b: Condition Available not yet reported")),
+    ],
+)
+def test_workers_available(pools: list[Object], expected: Told) -> None:
+    assert told(status_after(cluster(), *DEFINITIONS, *pools), "WorkersAvailable") == expected
+
+
+UNREADY = condition("Ready", "False", "NotReady", "no node")
+POOLED = {"labels": {CLUSTER_NAME: "c", POOL_NAME: "p"}}
+
+
+@pytest.mark.parametrize(
+    ("machines", "workers", "control_plane"),
+    [
+        pytest.param([], ("True", "NoReplicas", ""), ("True", "NoReplicas", ""), id="none"),
+        pytest.param(
+            [good("w"), good("cp", control_plane=True)], ("True", "Ready", ""), ("True", "Ready", ""), id="all ready"
+        ),
+        pytest.param(
+            [machine("w-1", UNREADY), good("w-2"), machine("cp", UNREADY, control_plane=True)],
+            ("False", "NotReady", "* Machine w-1: no node"),
+            ("False", "NotReady", "* Machine cp: no node"),
+            id="each kind for itself",
+        ),
+        pytest.param(
+            [machine("w", condition("Ready", "Unknown", "?", "who knows"))],
+            ("Unknown", "ReadyUnknown", "* Machine w: who knows"),
+            ("True", "NoReplicas", ""),
+            id="unknown",
+        ),
+        pytest.param(
+            [good("a"), machine("b", condition("Ready", "True", "Ready", "* note"))],
+            ("True", "Ready", "* Machine b:\n  * note"),
+            ("True", "NoReplicas", ""),
+            id="ready with something to say",
+        ),
+        pytest.param(
+            [machine("w", UNREADY, meta=POOLED)],
+            ("True", "NoReplicas", ""),
+            ("True", "NoReplicas", ""),
+            id="Machines of pools are not judged",
+        ),
+    ],
+)
+def test_machines_ready(machines: list[Object], workers: Told, control_plane: Told) -> None:
+    status = status_after(cluster(), *DEFINITIONS, *machines)
+    assert told(status, "WorkerMachinesReady") == workers
+    assert told(status, "ControlPlaneMachinesReady") == control_plane
+
+
+JUST_MADE = {"labels": {CLUSTER_NAME: "c"}, "creationTimestamp": "2026-01-01T11:59:55Z"}
+OUTDATED = condition("UpToDate", "False", "NotUpToDate", "* Version v1.30.0, v1.31.0 required")
+
+
+@pytest.mark.parametrize(
+    ("machines", "expected"),
+    [
+        pytest.param([], ("True", "NoReplicas", ""), id="none"),
+        pytest.param([good("w")], ("True", "UpToDate", ""), id="all"),
+        pytest.param(
+            [good("a"), machine("b", OUTDATED)],
+            ("False", "NotUpToDate", "* Machine b:\n  * Version v1.30.0, v1.31.0 required"),
+            id="one is not",
+        ),
+        pytest.param(
+            [machine("w")],
+            ("Unknown", "UpToDateUnknown", "* Machine w: Condition UpToDate not yet reported"),
+            id="one does not say",
+        ),
+        pytest.param([good("a"), machine("w", meta=JUST_MADE)], ("True", "UpToDate", ""), id="one is too new to say"),
+        pytest.param([machine("w", meta=JUST_MADE)], ("True", "NoReplicas", ""), id="only new ones"),
+    ],
+)
+def test_machines_up_to_date(machines: list[Object], expected: Told) -> None:
+    assert told(status_after(cluster(), *DEFINITIONS, *machines), "WorkerMachinesUpToDate") == expected
+
+
+def test_a_new_machine_is_looked_at_again_when_it_should_have_spoken() -> None:
+    decision = decide(cluster(), *DEFINITIONS, machine("w", meta=JUST_MADE))
+    assert decision.wake_at == NOW + timedelta(seconds=5)
+
+
+# --- what goes on ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("type_", ["RollingOut", "ScalingUp", "ScalingDown"])
+@pytest.mark.parametrize(
+    ("in_plane", "in_pool", "status", "reason", "message"),
+    [
+        pytest.param(None, None, "False", "Not{}", "", id="nobody there"),
+        pytest.param(None, ("False", ""), "False", "Not{}", "", id="quiet"),
+        pytest.param(None, ("True", "busy"), "True", "{}", "* MachineDeployment d: busy", id="workers"),
+        pytest.param(
+            ("True", "busy"), ("False", ""), "True", "{}", "* FarmControlPlane c-plane: busy", id="control plane"
+        ),
+        pytest.param(("False", ""), ("Unknown", "?"), "Unknown", "{}Unknown", "* MachineDeployment d: ?", id="unknown"),
+    ],
+)
+def test_activities(
+    type_: str,
+    in_plane: tuple[str, str] | None,
+    in_pool: tuple[str, str] | None,
+    status: str,
+    reason: str,
+    message: str,
+) -> None:
+    def conditions(said: tuple[str, str] | None) -> list[Condition]:
+        return [condition(type_, said[0], "R", said[1])] if said else []
+
+    pools = [pool("d", *conditions(in_pool))] if in_pool else []
+    after = status_after(cluster(), *DEFINITIONS, plane({"conditions": conditions(in_plane)}), *pools)
+    assert told(after, type_) == (status, reason.format(type_), message)
+
+
+@pytest.mark.parametrize(("owned", "reason"), [(True, "ScalingUp"), (False, "NotScalingUp")])
+def test_sets_count_when_no_deployment_speaks_for_them(owned: bool, reason: str) -> None:
+    busy = machine_set("s", condition("ScalingUp", "True", "ScalingUp", "busy"), owned=owned)
+    assert told(status_after(cluster(), *DEFINITIONS, busy), "ScalingUp")[1] == reason
+
+
+def test_a_control_plane_that_cannot_be_read_leaves_activities_unknown() -> None:
+    status = status_after(cluster(), definition(PLANE, ""))
+    problem = UNLABELLED.format("farmcontrolplanes.controlplane.example")
+    assert told(status, "RollingOut") == ("Unknown", "InternalError", problem)
+
+
+SICK = condition("HealthCheckSucceeded", "False", "UnhealthyNode", "node is gone")
+WAITS = condition("OwnerRemediated", "False", "WaitingForRemediation", "Waiting for remediation")
+
+
+@pytest.mark.parametrize(
+    ("machines", "expected"),
+    [
+        ([good("a")], ("False", "NotRemediating", "")),
+        ([machine("a", SICK)], ("False", "NotRemediating", "Machine a is not healthy (not to be remediated)")),
+        (
+            [machine(name, SICK) for name in "abcde"],
+            ("False", "NotRemediating", "Machines a, b, c, ... (2 more) are not healthy (not to be remediated)"),
+        ),
+        (
+            [machine("a", SICK, WAITS), machine("b", SICK)],
+            ("True", "Remediating", "* Machine a: Waiting for remediation"),
+        ),
+    ],
+)
+def test_remediating(machines: list[Object], expected: Told) -> None:
+    assert told(status_after(cluster(), *DEFINITIONS, *machines), "Remediating") == expected
+
+
+def test_a_cluster_that_stays_is_not_deleting() -> None:
+    assert told(status_after(cluster()), "Deleting") == ("False", "NotDeleting", "")
+    assert told(status_after(cluster()), "Paused") == ("False", "NotPaused", "")
+
+
+# --- available ------------------------------------------------------------------------------------------------------
+
+REACHED = Connection(since=NOW, heard=NOW)
+
+
+def running(*more: Object, spec: Object | None = None, meta: Object | None = None, **status: Any) -> list[Object]:
+    made = cluster(controlPlaneEndpoint=ENDPOINT, meta=meta, status=status, **(spec or {}))
+    return [made, *DEFINITIONS, infra(PROVISIONED), plane(INITIALIZED), secret("c-kubeconfig"), *more]
+
+
+@pytest.mark.parametrize(
+    ("objects", "expected"),
+    [
+        pytest.param(running(), ("True", "Available", ""), id="all is well"),
+        pytest.param(
+            running(pool("d", condition("Available", "False", "R", "0 of 3"))),
+            ("False", "NotAvailable", "* WorkersAvailable:\n  * MachineDeployment d: 0 of 3"),
+            id="workers are missing",
+        ),
+        pytest.param(
+            running(pool("d")),
+            (
+                "Unknown",
+                "AvailableUnknown",
+                "* WorkersAvailable:\n  * MachineDeployment d: Condition Available not yet reported",
+            ),
+            id="nobody knows",
+        ),
+        pytest.param(
+            running(spec={"availabilityGates": [{"conditionType": "Fed"}]}),
+            ("Unknown", "AvailableUnknown", "* Fed: Condition not yet reported"),
+            id="a gate that nobody reports",
+        ),
+        pytest.param(
+            running(
+                spec={"availabilityGates": [{"conditionType": "Fed"}]},
+                conditions=[condition("Fed", "False", "Hungry", "no hay")],
+            ),
+            ("False", "NotAvailable", "* Fed: no hay"),
+            id="a gate that is shut",
+        ),
+        pytest.param(
+            running(
+                spec={"availabilityGates": [{"conditionType": "Sick", "polarity": "Negative"}]},
+                conditions=[condition("Sick", "False", "Healthy")],
+            ),
+            ("True", "Available", ""),
+            id="a gate that is bad when true",
+        ),
+        pytest.param(
+            running(conditions=[condition("TopologyReconciled", "False", "ClusterUpgrading", "on the way")]),
+            ("True", "Available", "* TopologyReconciled: on the way"),
+            id="an upgrade is no issue",
+        ),
+        pytest.param(
+            running(conditions=[condition("TopologyReconciled", "False", "ReconcileFailed", "bad class")]),
+            ("False", "NotAvailable", "* TopologyReconciled: bad class"),
+            id="a failed topology is",
+        ),
+    ],
+)
+def test_available(objects: list[Object], expected: Told) -> None:
+    assert told(status_after(*objects, link=REACHED), "Available") == expected
+
+
+def test_while_it_is_deleted_what_is_gone_is_no_further_issue() -> None:
+    objects = [
+        cluster(meta=GOING, status=UP_BEFORE, controlPlaneEndpoint=ENDPOINT),
+        *DEFINITIONS,
+        secret("c-kubeconfig"),
+        machine("w"),
+    ]
+    expected = "* Deleting:\n  * Worker Machines: w"
+    assert told(status_after(*objects, link=REACHED), "Available") == ("False", "NotAvailable", expected)
+
+
+# --- the list of v1beta1 --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("made", "objects", "type_", "expected"),
+    [
+        (
+            cluster(),
+            [infra()],
+            "InfrastructureReady",
+            legacy("InfrastructureReady", "False", "WaitingForInfrastructure", "Info"),
+        ),
+        (cluster(), [infra(PROVISIONED)], "InfrastructureReady", legacy("InfrastructureReady", "True")),
+        (
+            cluster(),
+            [infra({"conditions": [legacy("Ready", "False", "Flooded", "Error", "wet")]})],
+            "InfrastructureReady",
+            legacy("InfrastructureReady", "False", "Flooded", "Error", "wet"),
+        ),
+        (
+            cluster(),
+            [plane()],
+            "ControlPlaneReady",
+            legacy("ControlPlaneReady", "False", "WaitingForControlPlane", "Info"),
+        ),
+        (cluster(), [plane(INITIALIZED)], "ControlPlaneReady", legacy("ControlPlaneReady", "True")),
+        (cluster(control_plane=False), [], "ControlPlaneReady", None),
+        (
+            cluster(),
+            [plane()],
+            "ControlPlaneInitialized",
+            legacy(
+                "ControlPlaneInitialized",
+                "False",
+                "WaitingForControlPlaneProviderInitialized",
+                "Info",
+                "Waiting for control plane provider to indicate the control plane has been initialized",
+            ),
+        ),
+        (
+            cluster(control_plane=False),
+            [],
+            "ControlPlaneInitialized",
+            legacy(
+                "ControlPlaneInitialized",
+                "False",
+                "MissingNodeRef",
+                "Info",
+                "Waiting for the first control plane machine to have its status.nodeRef set",
+            ),
+        ),
+        (cluster(), [infra(PROVISIONED), plane(INITIALIZED)], "Ready", legacy("Ready", "True")),
+        (cluster(), [infra(), plane()], "Ready", legacy("Ready", "False", "WaitingForControlPlane", "Info")),
+        (
+            cluster(meta=GOING, status=UP_BEFORE),
+            [infra(PROVISIONED), plane(INITIALIZED), machine("w")],
+            "InfrastructureReady",
+            legacy("InfrastructureReady", "False", "Deleting", "Info"),
+        ),
+        (
+            cluster(meta=GOING, status=UP_BEFORE),
+            [infra(PROVISIONED)],
+            "ControlPlaneReady",
+            legacy("ControlPlaneReady", "False", "Deleted", "Info"),
+        ),
+    ],
+)
+def test_conditions_of_v1beta1(made: Object, objects: list[Object], type_: str, expected: Condition | None) -> None:
+    assert told_before(status_after(made, *DEFINITIONS, *objects), type_) == expected
+
+
+def test_conditions_of_others_stay_in_both_lists() -> None:
+    theirs, old = condition("Reconciled", "True", "Theirs"), legacy("Reconciled", "True")
+    status = {"conditions": [theirs], "deprecated": {"v1beta1": {"conditions": [old]}}}
+    after = status_after(cluster(status=status), *DEFINITIONS)
+    assert theirs in after["conditions"]
+    assert old in after["deprecated"]["v1beta1"]["conditions"]
+
+
+def test_a_status_with_conditions_is_written_only_over_what_was_read() -> None:
+    (patch,) = patches(decide(cluster(meta={"resourceVersion": "42"}), *DEFINITIONS), CLUSTER, "status")
+    assert patch.resource_version == "42"
