@@ -21,13 +21,13 @@ ON_DELETE = "OnDelete"
 _PERCENT = re.compile(r"([0-9]+)%")
 
 
-def scaled(value: int | str | None, total: int, *, round_up: bool) -> int:
-    """A number, or a percentage of the total. ValueError for any other text; nothing given is zero."""
+def scaled(value: int | str | None, total: int, *, round_up: bool, field: str = "value") -> int:
+    """A number, or a percentage of the total. ValueError, naming the field, for other text; nothing given is zero."""
     if value is None or isinstance(value, int):
         return value or 0
     percent = _PERCENT.fullmatch(value)
     if percent is None:
-        raise ValueError(f"'{value}' is neither a number nor a percentage")
+        raise ValueError(f"{field}: '{value}' is neither a number nor a percentage")
     part = int(percent[1]) * total
     return math.ceil(part / 100) if round_up else part // 100
 
@@ -59,8 +59,9 @@ def limits_of(spec: Object) -> Limits:
     if strategy_of(spec) != ROLLING_UPDATE:
         return Limits(replicas)
     rolling = ((spec.get("rollout") or {}).get("strategy") or {}).get("rollingUpdate") or {}
-    surge = scaled(rolling.get("maxSurge", 1), replicas, round_up=True)
-    unavailable = scaled(rolling.get("maxUnavailable", 0), replicas, round_up=False)
+    path = "spec.rollout.strategy.rollingUpdate"
+    surge = scaled(rolling.get("maxSurge", 1), replicas, round_up=True, field=f"{path}.maxSurge")
+    unavailable = scaled(rolling.get("maxUnavailable", 0), replicas, round_up=False, field=f"{path}.maxUnavailable")
     if not surge and not unavailable:
         unavailable = 1  # a percentage of few Machines rounds to none, and a rollout must be able to move
     return Limits(replicas, surge, min(unavailable, replicas))

@@ -67,7 +67,7 @@ def _by_version(machine: Object) -> Iterable[str]:
 
 INDEXES: Mapping[str, Indexer] = {
     UNREADY: only(lambda machine: not is_true(machine, "Ready")),
-    UNAVAILABLE: only(lambda machine: not is_true(machine, "Available")),
+    UNAVAILABLE: only(lambda machine: is_deleting(machine) or not is_true(machine, "Available")),
     NOT_UP_TO_DATE: only(lambda machine: not is_true(machine, "UpToDate")),
     DELETING: only(is_deleting),
     UNHEALTHY: only(lambda machine: is_false(machine, "HealthCheckSucceeded")),

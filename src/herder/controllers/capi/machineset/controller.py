@@ -34,8 +34,9 @@ from herder.controllers.capi.machineset import creation, deletion, remediation
 from herder.controllers.capi.machineset.preflight import failed_checks
 from herder.controllers.capi.machineset.propagation import IN_STEP, in_step, propagate
 from herder.controllers.capi.machineset.scope import BATCH, Scope, survey
-from herder.controllers.capi.machineset.status import Findings, told, told_paused
+from herder.controllers.capi.machineset.status import Findings, told
 from herder.controllers.capi.members import Members
+from herder.controllers.capi.reports import told_paused
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.selectors import label_selector_from_object
 from herder.engine.runtime.cache import Key
@@ -44,7 +45,7 @@ from herder.engine.runtime.decision import DONE, Decision, Ref, Together, Wait, 
 from herder.engine.runtime.triggers import Follows, Indexed, Watches, changed, owner
 from herder.engine.runtime.view import View
 
-ORPHANS = "orphans"
+ORPHANS = "set-orphans"
 
 
 def reconcile(view: View) -> Decision:
@@ -55,7 +56,7 @@ def reconcile(view: View) -> Decision:
     cluster = view.get(CLUSTER, name)
     paused = paused_condition(cluster, machine_set)
     if paused["status"] == "True":
-        return told_paused(machine_set, paused, view.now)
+        return told_paused(MACHINE_SET, machine_set, paused, view.now)
     if is_deleting(machine_set):
         return _remove(machine_set, view, Findings(paused))
     if cluster is None:

@@ -74,7 +74,8 @@ def _limit(scope: Scope) -> int:
     maximum = _max_in_flight(scope)
     if scope.deployment is None or maximum is None:
         return UNLIMITED
-    return scaled(maximum, scope.deployment["spec"].get("replicas", 1), round_up=True)
+    replicas = scope.deployment["spec"].get("replicas", 1)
+    return scaled(maximum, replicas, round_up=True, field="spec.remediation.maxInFlight")
 
 
 def _max_in_flight(scope: Scope) -> int | str | None:

@@ -12,29 +12,32 @@ from herder.api.capi.conditions import (
     legacy,
     legacy_aggregate,
     legacy_summary,
-    merged,
     merged_legacy,
 )
 from herder.api.capi.kinds import MACHINE_SET
 from herder.api.capi.names import is_deleting, labels_of
-from herder.api.capi.versions import oldest_first
 from herder.api.writing import status_patch
 from herder.controllers.capi.machineset.propagation import IN_STEP, wanted_digests
 from herder.controllers.capi.members import (
     LEGACY_READY,
     LEGACY_UNREADY,
     NODE_READY,
-    NOT_UP_TO_DATE,
     UNAVAILABLE,
-    UNREADY,
     Members,
     machines_ready,
     machines_up_to_date,
     remediating,
     stale,
 )
+from herder.controllers.capi.reports import (
+    counters,
+    earliest,
+    observed_conditions,
+    selector_text,
+    versions_in_use,
+    with_bullet,
+)
 from herder.engine.meta.kinds import Object
-from herder.engine.meta.selectors import label_selector_from_object
 from herder.engine.runtime.decision import Decision
 
 SOON, LATER = 0.5, 2.0
@@ -70,43 +73,18 @@ def told(machine_set: Object, members: Members, findings: Findings, now: datetim
         findings.paused,
     ]
     before = machine_set.get("status") or {}
-    generation = machine_set["metadata"].get("generation", 0)
     status = {
-        **before,
+        **{name: value for name, value in before.items() if name != "versions"},
         **counters(members),
-        "selector": str(label_selector_from_object(machine_set["spec"]["selector"])),
-        "observedGeneration": generation,
-        "conditions": merged(before.get("conditions"), _observed(conditions, generation), now),
+        **versions_in_use(machine_set, members),
+        **selector_text(machine_set),
+        "observedGeneration": machine_set["metadata"].get("generation", 0),
+        "conditions": observed_conditions(machine_set, conditions, now),
         "deprecated": _deprecated(machine_set, members, findings, now),
     }
-    status.pop("versions", None)
-    expected = [each["version"] for each in before.get("versions") or ()]
-    if versions := members.versions([*expected, machine_set["spec"]["template"]["spec"].get("version", "")]):
-        status["versions"] = [{"version": text, "replicas": versions[text]} for text in oldest_first(versions)]
     patience = _patience(machine_set, before, status)
     writes = status_patch(MACHINE_SET, machine_set, status, "tell how it is", patience=patience)
-    return Decision(writes=writes, wake_at=min((at for at in (next_asked, next_slow) if at), default=None))
-
-
-def told_paused(machine_set: Object, paused: Condition, now: datetime) -> Decision:
-    """While paused, nothing else is looked at."""
-    before = machine_set.get("status") or {}
-    wanted = _observed([paused], machine_set["metadata"].get("generation", 0))
-    status = {**before, "conditions": merged(before.get("conditions"), wanted, now)}
-    return Decision(writes=status_patch(MACHINE_SET, machine_set, status, "it is paused"))
-
-
-def counters(members: Members) -> Object:
-    return {
-        "replicas": members.total,
-        "readyReplicas": members.total - members.count(UNREADY),
-        "availableReplicas": members.total - members.count(UNAVAILABLE),
-        "upToDateReplicas": members.total - members.count(NOT_UP_TO_DATE),
-    }
-
-
-def _observed(conditions: list[Condition], generation: int) -> list[Condition]:
-    return [{**each, "observedGeneration": generation} for each in conditions] if generation else conditions
+    return Decision(writes=writes, wake_at=earliest(next_asked, next_slow))
 
 
 def _patience(machine_set: Object, before: Object, after: Object) -> float:
@@ -145,7 +123,7 @@ def _scaling_down(machine_set: Object, members: Members, slow: str) -> Condition
     if members.total <= desired:
         return condition("ScalingDown", "False", "NotScalingDown")
     message = f"Scaling down from {members.total} to {desired} replicas"
-    return condition("ScalingDown", "True", "ScalingDown", _with_bullet(message, slow))
+    return condition("ScalingDown", "True", "ScalingDown", with_bullet(message, slow))
 
 
 def _deleting(machine_set: Object, members: Members, slow: str) -> Condition:
@@ -154,16 +132,12 @@ def _deleting(machine_set: Object, members: Members, slow: str) -> Condition:
     if not members.total:
         return condition("Deleting", "True", "Deleting", "Deletion completed")
     message = f"Deleting {members.total} Machine{'' if members.total == 1 else 's'}"
-    return condition("Deleting", "True", "Deleting", _with_bullet(message, slow))
+    return condition("Deleting", "True", "Deleting", with_bullet(message, slow))
 
 
 def _desired(machine_set: Object) -> int | None:
     replicas: int | None = machine_set["spec"].get("replicas")
     return 0 if replicas is not None and is_deleting(machine_set) else replicas
-
-
-def _with_bullet(message: str, more: str) -> str:
-    return f"{message}\n* {more}" if more else message
 
 
 # --- for clients of v1beta1 -----------------------------------------------------------------------------------------

@@ -1,0 +1,60 @@
+"""Which MachineSet is the one that a MachineDeployment wants, and which ones are old."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from herder.api.capi.names import REVISION, ROLLOUT_AFTER, annotations_of, is_deleting
+from herder.api.capi.templates import needs_rollout
+from herder.controllers.capi.members import moment
+from herder.engine.meta.kinds import Object
+
+
+@dataclass(frozen=True, slots=True)
+class Revisions:
+    current: Object | None  # None: it has to be made
+    old: Sequence[Object]
+    rollout_at: datetime | None = None  # when the current one will become old
+    made_for: str = ""  # the spec.rollout.after that a new one is made for
+
+
+def find_revisions(deployment: Object, sets: Iterable[Object], now: datetime) -> Revisions:
+    """Several may match: then the one with the most replicas is it, so that the fewest Machines are replaced."""
+    sets = sorted(sets, key=_most_replicas_then_oldest)
+    template = deployment["spec"]["template"]
+    matching = [
+        each for each in sets if not is_deleting(each) and not needs_rollout(each["spec"]["template"], template)
+    ]
+    after: str = (deployment["spec"].get("rollout") or {}).get("after") or ""
+    due = bool(after) and moment(after) <= now
+    if due:
+        matching = [each for each in matching if _made_since(each, after)]
+    current = matching[0] if matching else None
+    old = [each for each in sets if each is not current]
+    return Revisions(current, old, moment(after) if after and not due else None, after if due else "")
+
+
+def next_revision(revisions: Revisions) -> int:
+    """The current one's is the highest; a set that becomes current again gets a new number."""
+    newest = max((revision_of(each) for each in revisions.old), default=0) + 1
+    return max(newest, revision_of(revisions.current)) if revisions.current else newest
+
+
+def revision_of(obj: Object) -> int:
+    text = annotations_of(obj).get(REVISION, "")
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _made_since(machine_set: Object, after: str) -> bool:
+    """Clocks differ: a set that was made for this moment counts, whatever its own time says. Else one would be made
+    after the other until the server's clock catches up."""
+    created = machine_set["metadata"].get("creationTimestamp")
+    in_time = bool(created) and moment(created) >= moment(after)
+    return in_time or annotations_of(machine_set).get(ROLLOUT_AFTER) == after
+
+
+def _most_replicas_then_oldest(machine_set: Object) -> tuple[int, str, str]:
+    meta = machine_set["metadata"]
+    return -(machine_set["spec"].get("replicas") or 0), meta.get("creationTimestamp", ""), meta["name"]

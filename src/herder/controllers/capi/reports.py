@@ -1,0 +1,59 @@
+"""Pieces of status that MachineSets and MachineDeployments tell alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from herder.api.capi.conditions import Condition, merged
+from herder.api.capi.versions import oldest_first
+from herder.api.writing import status_patch
+from herder.controllers.capi.members import NOT_UP_TO_DATE, UNAVAILABLE, UNREADY, Members
+from herder.engine.meta.kinds import Kind, Object
+from herder.engine.meta.selectors import label_selector_from_object
+from herder.engine.runtime.decision import Decision
+
+
+def counters(members: Members) -> Object:
+    return {
+        "replicas": members.total,
+        "readyReplicas": members.total - members.count(UNREADY),
+        "availableReplicas": members.total - members.count(UNAVAILABLE),
+        "upToDateReplicas": members.total - members.count(NOT_UP_TO_DATE),
+    }
+
+
+def selector_text(obj: Object) -> Object:
+    """`selector` of the status, for whoever scales."""
+    selector = label_selector_from_object(obj["spec"].get("selector"))
+    return {"selector": str(selector)} if selector else {}
+
+
+def versions_in_use(obj: Object, members: Members) -> Object:
+    """`versions` of the status; nothing while no Machine runs any."""
+    known = [each["version"] for each in (obj.get("status") or {}).get("versions") or ()]
+    wanted = obj["spec"]["template"]["spec"].get("version", "")
+    versions = members.versions(dict.fromkeys([*known, wanted]))
+    if not versions:
+        return {}
+    return {"versions": [{"version": text, "replicas": versions[text]} for text in oldest_first(versions)]}
+
+
+def told_paused(kind: Kind, obj: Object, paused: Condition, now: datetime) -> Decision:
+    """While paused, nothing else is looked at."""
+    status = {**(obj.get("status") or {}), "conditions": observed_conditions(obj, [paused], now)}
+    return Decision(writes=status_patch(kind, obj, status, "it is paused"))
+
+
+def observed_conditions(obj: Object, conditions: Iterable[Condition], now: datetime) -> list[Condition]:
+    generation = obj["metadata"].get("generation")
+    wanted = [{**each, "observedGeneration": generation} if generation else each for each in conditions]
+    return merged((obj.get("status") or {}).get("conditions"), wanted, now)
+
+
+def earliest(*moments: datetime | None) -> datetime | None:
+    return min((moment for moment in moments if moment is not None), default=None)
+
+
+def with_bullet(message: str, more: str) -> str:
+    return f"{message}\n* {more}" if more else message
