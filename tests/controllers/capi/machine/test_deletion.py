@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from herder.api.capi.kinds import DEFINITION, MACHINE, NODE
+from herder.api.capi.kinds import DEFINITION, MACHINE, NODE, POD, VOLUME_ATTACHMENT
 from herder.api.capi.names import CONTROL_PLANE, NODE_DELETION_STARTED, PRE_DRAIN_HOOK, PRE_TERMINATE_HOOK
 from herder.controllers.capi.externals import External
 from herder.controllers.capi.machine.deletion import DeletionStep
@@ -135,7 +135,7 @@ def brain(*, external: bool = False, **meta: str) -> Object:
 
 CP = machine("cp", labels={CONTROL_PLANE: ""}, deleting=False)
 CP_GOING = machine("cp", labels={CONTROL_PLANE: ""})
-CP_ELSEWHERE = machine("cp", labels={CONTROL_PLANE: "", "cluster.x-k8s.io/cluster-name": "d"}, deleting=False)
+CP_ELSEWHERE = {**CP, "spec": {**CP["spec"], "clusterName": "d"}}
 WORKER = machine("w", deleting=False)
 
 
@@ -205,11 +205,19 @@ def test_nothing_happens_before_the_node_has_been_looked_for() -> None:
     assert [wish.focus for wish in wishes(step)] == [("name", "n")]
 
 
+def test_what_showed_that_a_stage_is_over_is_looked_at_further() -> None:
+    for hook in ({}, PRE_TERMINATE):
+        step = deletion_of(machine(annotations=hook))
+        assert [wish.kind for wish in wishes(step)] == [NODE, POD, VOLUME_ATTACHMENT]
+    going = deletion_of(machine(), infra=infrastructure(deletionTimestamp=BEFORE))
+    assert [wish.kind for wish in wishes(going)] == [NODE]
+
+
 def test_a_node_that_was_found_by_provider_id_is_told_for_the_status() -> None:
     step = deletion_of(machine(node=""))
     assert step.node == "n"
     assert step.patience == 0
-    assert [wish.focus for wish in wishes(step)] == [("providerID", "x://1")]
+    assert wishes(step)[0].focus == ("providerID", "x://1")
 
 
 def test_a_provider_id_that_only_the_infrastructure_knows_is_used() -> None:

@@ -116,7 +116,9 @@ def test_whom_the_check_leaves_alone(annotation: str) -> None:
 
 
 def test_only_machines_that_are_selected_in_the_same_cluster_are_targets() -> None:
-    others = [machine("b", labels={"pool": "q"}), machine("c", labels={CLUSTER_NAME: "d"})]
+    elsewhere = machine("c")
+    elsewhere["spec"]["clusterName"] = "d"
+    others = [machine("b", labels={"pool": "q"}), elsewhere]
     assert status(decide(check(), [machine("a"), *others]))["targets"] == ["a"]
 
 

@@ -274,8 +274,9 @@ def _status_of(check: Object, type_: str) -> str:
 # --- what wakes it ----------------------------------------------------------------------------------------------
 
 
-def _cluster_of(check: Object) -> Iterable[str]:
-    yield cluster_key(check["metadata"]["namespace"], check["spec"]["clusterName"])
+def _cluster_of(obj: Object) -> Iterable[str]:
+    """Of a check or of a Machine."""
+    yield cluster_key(obj["metadata"]["namespace"], obj["spec"]["clusterName"])
 
 
 def _one_label(check: Object) -> Iterable[str]:
@@ -286,17 +287,13 @@ def _one_label(check: Object) -> Iterable[str]:
 
 
 def _labels_of_machine(machine: Object) -> Iterable[str]:
-    labels = labels_of(machine)
-    return [
-        f"{cluster}|{named}"
-        for cluster in _cluster_of_machine(machine)
-        for named in ("", *map("=".join, labels.items()))
-    ]
+    named = ("", *map("=".join, labels_of(machine).items()))
+    return [f"{cluster}|{each}" for cluster in _cluster_of(machine) for each in named]
 
 
-def _cluster_of_machine(machine: Object) -> Iterable[str]:
-    if CLUSTER_NAME in labels_of(machine):
-        yield cluster_key(machine["metadata"]["namespace"], labels_of(machine)[CLUSTER_NAME])
+def _cluster_by_label(request: Object) -> Iterable[str]:
+    if CLUSTER_NAME in labels_of(request):
+        yield cluster_key(request["metadata"]["namespace"], labels_of(request)[CLUSTER_NAME])
 
 
 def _itself(cluster: Object) -> Iterable[str]:
@@ -335,9 +332,9 @@ CONTROLLER = Controller(
     ),
     when=changed("spec", "metadata.labels", "metadata.annotations", "metadata.ownerReferences"),
     # Requests and templates of remediation providers; the former carry the label of their Cluster.
-    follows=Follows(Indexed(OF_CLUSTER, _cluster_of_machine), changed("metadata.deletionTimestamp")),
+    follows=Follows(Indexed(OF_CLUSTER, _cluster_by_label), changed("metadata.deletionTimestamp")),
     indexes={
-        MACHINE: {OF_CLUSTER: _cluster_of_machine},
+        MACHINE: {OF_CLUSTER: _cluster_of},
         MACHINE_HEALTH_CHECK: {OF_CLUSTER: _cluster_of, BY_LABEL: _one_label},
     },
     cluster_of=lambda check: next(iter(_cluster_of(check))),

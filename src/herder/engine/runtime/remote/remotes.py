@@ -26,6 +26,7 @@ class Remotes:
 
     def ask(self, wishes: tuple[Observe | Connect, ...], asker: Hashable, wake: Wake) -> None:
         """These are what `asker` needs from now on, in place of what it needed before."""
+        wishes = tuple(dict.fromkeys(wishes))  # the parts of one decision may need the same
         for wish in wishes:
             _check(wish)
         before = self._wishes.pop(asker, ())

@@ -9,7 +9,6 @@ from herder.api.capi.conditions import legacy, timestamp
 from herder.api.capi.contract import control_plane, infra_machine
 from herder.api.capi.kinds import MACHINE, NODE
 from herder.api.capi.names import (
-    CLUSTER_NAME,
     CONTROL_PLANE,
     NODE_DELETION_STARTED,
     annotations_of,
@@ -33,9 +32,8 @@ RETRY = timedelta(seconds=2)
 
 
 def active_control_plane(machine: Object) -> Iterable[str]:
-    labels = labels_of(machine)
-    if CONTROL_PLANE in labels and CLUSTER_NAME in labels and not is_deleting(machine):
-        yield cluster_key(machine["metadata"]["namespace"], labels[CLUSTER_NAME])
+    if CONTROL_PLANE in labels_of(machine) and not is_deleting(machine):
+        yield cluster_key(machine["metadata"]["namespace"], machine["spec"]["clusterName"])
 
 
 def look_at_node(view: View, machine: Object, cluster: Object, infrastructure: External) -> NodeOperations:

@@ -22,7 +22,7 @@ from herder.controllers.capi.machine.deletion.telling import STARTED, DeletionSt
 from herder.controllers.capi.machine.deletion.volumes import wait_for_volumes
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.cache import Indexer
-from herder.engine.runtime.decision import Decision, Wait, waiting
+from herder.engine.runtime.decision import Decision, Observe, Wait, waiting
 from herder.engine.runtime.triggers import Watches
 from herder.engine.runtime.view import View
 
@@ -40,11 +40,13 @@ def step(
     node = look_at_node(view, machine, cluster, infrastructure)
     scope = Scope(view, machine, cluster, infrastructure, bootstrap, node)
     told: tuple[Condition, ...] = ()
+    observe = node.observe
     for stage in STAGES:
         reached = stage(scope)
         told += reached.legacy
         if isinstance(reached, Held):
-            return _held(scope, reached, told)
+            return _held(scope, reached, told, observe)
+        observe += reached.observe
     return _finished(scope, told)
 
 
@@ -99,10 +101,10 @@ def _gone(found: External, reference: Object | None, reason: str, why: str) -> S
     return Held(reason, message, Decision(writes=writes, wait=Wait(message, ref(found.kind, found.obj))))
 
 
-def _held(scope: Scope, held: Held, told: tuple[Condition, ...]) -> DeletionStep:
+def _held(scope: Scope, held: Held, told: tuple[Condition, ...], observe: tuple[Observe, ...]) -> DeletionStep:
     status = scope.machine.get("status") or {}
     return DeletionStep(
-        held.decision + Decision(observe=scope.node.observe),
+        held.decision + Decision(observe=observe),
         condition("Deleting", "True", held.reason, held.message),
         told,
         {**(status.get("deletion") or {}), **held.started},

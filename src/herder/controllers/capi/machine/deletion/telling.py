@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from herder.api.capi.conditions import Condition, legacy
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import DONE, Decision
+from herder.engine.runtime.decision import DONE, Decision, Observe
 
 PROGRESS_PATIENCE = 2.0
 """Seconds that a report of progress may wait: most steps are over before, and need not be told."""
@@ -31,9 +31,11 @@ class DeletionStep:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A stage that is over, or that this Machine does not need."""
+    """A stage that is over, or that this Machine does not need. `observe` is what showed that it is over: it must be
+    looked at further, or the next pass would not know."""
 
     legacy: tuple[Condition, ...] = ()
+    observe: tuple[Observe, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,5 +53,5 @@ class Held:
 Stage = Passed | Held
 
 
-def succeeded(type_: str) -> Passed:
-    return Passed((legacy(type_, "True"),))
+def succeeded(type_: str, observe: tuple[Observe, ...] = ()) -> Passed:
+    return Passed((legacy(type_, "True"),), observe)

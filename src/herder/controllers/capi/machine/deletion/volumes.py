@@ -56,7 +56,7 @@ def _detached(scope: Scope, clock: Clock, node: Object) -> Stage:
     in_use = {volume["name"] for volume in node["status"].get("volumesAttached") or []}
     by_attachment = {obj["spec"]["source"].get("persistentVolumeName", "") for obj in found[attachments]}
     if not in_use and not by_attachment:
-        return succeeded(SUCCEEDED)
+        return succeeded(SUCCEEDED, (attachments,))
     volumes = Observe(scope.workload, PERSISTENT_VOLUME, freshness=LOOK_AGAIN.total_seconds(), projection=VOLUME_RECORD)
     known = observe_all(scope.view, (attachments, volumes))
     if isinstance(known, Unseen):
@@ -65,10 +65,11 @@ def _detached(scope: Scope, clock: Clock, node: Object) -> Stage:
     if isinstance(pods, Unseen):
         return _not_seen(scope, clock, pods._replace(observe=(*pods.observe, attachments, volumes)))
     ignored = {claim for pod in skipped(pods.pods, pods.surroundings) for claim in claims_of(pod)}
-    left = attached(in_use, by_attachment, known[volumes], ignored)
-    if not left.lines():
-        return succeeded(SUCCEEDED)
-    return _wait(scope, clock, "".join(f"\n* {line}" for line in left.lines()), (*pods.observe, attachments, volumes))
+    observe = (*pods.observe, attachments, volumes)
+    left = attached(in_use, by_attachment, known[volumes], ignored).lines()
+    if not left:
+        return succeeded(SUCCEEDED, observe)
+    return _wait(scope, clock, "".join(f"\n* {line}" for line in left), observe)
 
 
 class Attached(NamedTuple):

@@ -70,7 +70,7 @@ def _empty(scope: Scope, clock: Clock, node: Object) -> Stage:
         return Held(DRAINING, f"Looking at the Pods of Node {scope.node.name}", Decision(observe=found.observe))
     planned = plan(Judged(pod, judge(pod, found.surroundings)) for pod in found.pods)
     if planned.done:
-        return succeeded(SUCCEEDED)
+        return succeeded(SUCCEEDED, found.observe)
     if clock.started is None:
         return _start(scope, found.observe)
     return _evict(scope, clock, clock.started, planned, found)
@@ -94,7 +94,7 @@ def _evict(scope: Scope, clock: Clock, started: datetime, planned: Plan, found: 
     current = int((scope.view.now - started) / ROUND)
     known = evictions(planned.evict, partial(_result, scope, current), partial(_result, scope, current - 1))
     if known.over and replace(planned, evict=()).done:
-        return succeeded(SUCCEEDED)
+        return succeeded(SUCCEEDED, found.observe)
     unreachable = found.surroundings.node_unreachable
     wakes = [clock.deadline]
     if planned.evict:
