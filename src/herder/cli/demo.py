@@ -1,4 +1,4 @@
-"""`herder demo`: the engine at work, on this machine, in a few seconds, leaving nothing behind."""
+"""`herder demo`: a cluster from one manifest, on this machine, in a few seconds, leaving nothing behind."""
 
 from __future__ import annotations
 
@@ -10,22 +10,27 @@ from typing import TYPE_CHECKING
 
 import click
 
-from herder.api.example import CONFIG_MAP, FLOCK
+from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, NODE
+from herder.api.inmemory.kinds import IN_MEMORY_MACHINE_TEMPLATE
+from herder.api.inmemory.manifest import in_memory_cluster, made, reference
+from herder.api.inmemory.names import NODE_DELAY, START_DELAY
 from herder.engine.meta.errors import Invalid, NotFound
-from herder.engine.meta.kinds import Object
+from herder.engine.meta.kinds import Kind, Object
 
 if TYPE_CHECKING:
-    from herder.cli.serving import Serving
     from herder.engine.client.client import Client
+
+NAME, NAMESPACE, WORKERS = "meadow", "default", 3
+DELAYS = {START_DELAY: "0.6", NODE_DELAY: "0.4"}
 
 
 @click.command()
 def command() -> None:
-    """Show it working: an API server, a controller, a rolling change, a clean end."""
+    """Show it working: a cluster comes up, is changed machine by machine, and goes."""
     from herder.cli.logs import configure
     from herder.cli.process import run_loop
 
-    configure(level="warning")
+    configure(level="error")
     with tempfile.TemporaryDirectory(prefix="herder-demo-") as directory:
         run_loop(_demo(Path(directory)))
 
@@ -37,33 +42,29 @@ async def _demo(directory: Path) -> None:
     from herder.engine.client.client import Client
     from herder.engine.client.http import HttpTransport
 
-    serving = Serving(directory, "127.0.0.1", 0, example=True)
+    serving = Serving(directory, "127.0.0.1", 0, core="own", in_memory=True)
     await serving.start()
     client = Client(HttpTransport(kubeconfig.load(serving.kubeconfig)), field_manager="demo")
     try:
         _say(f"a Kubernetes API server at {serving.url}, ready after {time.perf_counter() - started:.2f} s")
-        await _settled(serving)
-        _say("create a Flock of 4: its controller keeps 4 ConfigMaps that all carry one message")
-        flock: Object = {
-            "apiVersion": FLOCK.api_version,
-            "kind": FLOCK.kind,
-            "metadata": {"name": "sheep", "namespace": "default"},
-            "spec": {"size": 4, "message": "hello", "pauseSeconds": 1},
-        }
-        await client.create(FLOCK.resource, flock, namespace="default")
+        await _served(client)
+        _say(f"apply a Cluster with one control plane machine and a MachineDeployment of {WORKERS}")
+        for kind, obj in in_memory_cluster(NAME, workers=WORKERS, machine_annotations=DELAYS):
+            await _create(client, kind, obj)
         await _follow(client)
-        _say("change the message: one member at a time, with a pause after each")
-        await client.patch(FLOCK.resource, "sheep", {"spec": {"message": "good morning"}}, namespace="default")
+        _say(f"herder describe cluster {NAME}")
+        await _describe(serving.kubeconfig)
+        _say("its own API answers, by the kubeconfig in its Secret: the nodes")
+        await _nodes(client)
+        _say("another machine template: machines are replaced one at a time, never fewer than asked for at work")
+        await _change_template(client)
         await _follow(client)
-        members = await client.list(CONFIG_MAP.resource, namespace="default", labels="examples.herder.io/flock=sheep")
-        for member in members.items:
-            click.echo(f"    configmap/{member['metadata']['name']}: {member['data']['message']}")
-        _say("ask for too many: the API server refuses, naming the field")
+        _say("ask for nonsense: refused, naming the field")
         await _refused(client)
-        _say("delete it: members go last to first, then the Flock itself")
-        await client.delete(FLOCK.resource, "sheep", namespace="default")
+        _say("delete the Cluster: machines, nodes and everything else of it go in order")
+        await client.delete(CLUSTER.resource, NAME, namespace=NAMESPACE)
         await _gone(client)
-        _say(f"done after {time.perf_counter() - started:.1f} s; next: herder up")
+        _say(f"nothing is left, after {time.perf_counter() - started:.1f} s in all; next: herder up --in-memory")
     finally:
         await client.close()
         await serving.stop()
@@ -73,49 +74,90 @@ def _say(text: str) -> None:
     click.echo(click.style("» ", fg="green", bold=True) + text)
 
 
-async def _settled(serving: Serving) -> None:
-    """Until the example's kind is served."""
-    for _ in range(500):
+async def _served(client: Client) -> None:
+    """Until our kinds are served."""
+    for _ in range(1000):
         try:
-            await serving.client.list(FLOCK.resource)
+            await client.list(IN_MEMORY_MACHINE_TEMPLATE.resource)
             return
         except NotFound:
             await asyncio.sleep(0.02)
-    raise click.ClickException("the example's kind was not served in time")
+    raise click.ClickException("our kinds were not served in time")
+
+
+async def _create(client: Client, kind: Kind, obj: Object) -> None:
+    obj["metadata"]["namespace"] = NAMESPACE
+    await client.create(kind.resource, obj, namespace=NAMESPACE)
 
 
 async def _follow(client: Client) -> None:
-    """Print each step until the Flock is ready at its newest generation."""
+    """Print how many Machines are in which phase, each time it changes, until all are there, current and available."""
+    phases: dict[str, str] = {}
     told = ""
-    async for event in client.watch(FLOCK.resource, namespace="default", initial_events=True):
+    async for event in client.watch(MACHINE.resource, namespace=NAMESPACE, initial_events=True):
         if event.type == "BOOKMARK":
             continue
-        status = event.object.get("status") or {}
-        current = status.get("observedGeneration") == event.object["metadata"]["generation"]
-        line = (
-            f"{status.get('phase', 'New'):<9}members {status.get('members', 0)}  up to date {status.get('upToDate', 0)}"
-        )
-        if status.get("waitingFor"):
-            line += f"  ({status['waitingFor']})"
-        if line != told and current:
-            click.echo(f"    {line}")
+        machine = event.object
+        phases[machine["metadata"]["name"]] = (machine.get("status") or {}).get("phase", "Pending")
+        if event.type == "DELETED":
+            del phases[machine["metadata"]["name"]]
+        line = "  ".join(f"{phase} {list(phases.values()).count(phase)}" for phase in dict.fromkeys(phases.values()))
+        if line != told:
+            click.echo(f"    Machines: {line}")
             told = line
-        if current and status.get("phase") == "Ready":
+        if set(phases.values()) == {"Running"} and len(phases) == WORKERS + 1 and await _is_current(client):
             return
 
 
-async def _refused(client: Client) -> None:
+async def _is_current(client: Client) -> bool:
+    found = await client.get(MACHINE_DEPLOYMENT.resource, f"{NAME}-workers", namespace=NAMESPACE)
+    status = found.get("status") or {}
+    counts = [status.get(count) for count in ("replicas", "availableReplicas", "upToDateReplicas")]
+    return status.get("observedGeneration") == found["metadata"]["generation"] and counts == [WORKERS] * 3
+
+
+async def _describe(kubeconfig: Path) -> None:
+    from herder.cli.describe import show
+    from herder.engine.client import kubeconfig as kubeconfigs
+
+    for line in await show(kubeconfigs.load(kubeconfig), NAMESPACE, NAME):
+        click.echo(f"    {line}")
+
+
+async def _nodes(client: Client) -> None:
+    from herder.cli.clusters import connect
+
+    workload = await connect(client, f"{NAMESPACE}/{NAME}")
     try:
-        await client.patch(FLOCK.resource, "sheep", {"spec": {"size": 1000}}, namespace="default")
+        for node in (await workload.list(NODE.resource)).items:
+            ready = next(each["status"] for each in node["status"]["conditions"] if each["type"] == "Ready")
+            version = node["status"]["nodeInfo"]["kubeletVersion"]
+            click.echo(f"    node/{node['metadata']['name']}: {'Ready' if ready == 'True' else 'NotReady'}, {version}")
+    finally:
+        await workload.close()
+
+
+async def _change_template(client: Client) -> None:
+    template = {"template": {"metadata": {"annotations": DELAYS}, "spec": {"capacity": {"cpu": "8"}}}}
+    await _create(client, *made(IN_MEMORY_MACHINE_TEMPLATE, f"{NAME}-larger", template))
+    infrastructure = reference(IN_MEMORY_MACHINE_TEMPLATE, f"{NAME}-larger")
+    patch = {"spec": {"template": {"spec": {"infrastructureRef": infrastructure}}}}
+    await client.patch(MACHINE_DEPLOYMENT.resource, f"{NAME}-workers", patch, namespace=NAMESPACE)
+
+
+async def _refused(client: Client) -> None:
+    nonsense = {"maxSurge": 0, "maxUnavailable": 0}
+    patch = {"spec": {"rollout": {"strategy": {"type": "RollingUpdate", "rollingUpdate": nonsense}}}}
+    try:
+        await client.patch(MACHINE_DEPLOYMENT.resource, f"{NAME}-workers", patch, namespace=NAMESPACE)
     except Invalid as error:
         click.echo(f"    {error.code} {error.reason}: {error.message}")
 
 
 async def _gone(client: Client) -> None:
-    page = await client.list(FLOCK.resource, namespace="default")
+    page = await client.list(CLUSTER.resource, namespace=NAMESPACE)
     if not page.items:
         return
-    events = client.watch(FLOCK.resource, namespace="default", resource_version=page.resource_version)
-    async for event in events:
+    async for event in client.watch(CLUSTER.resource, namespace=NAMESPACE, resource_version=page.resource_version):
         if event.type == "DELETED":
             return

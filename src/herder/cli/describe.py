@@ -45,6 +45,11 @@ def cluster(name: str, namespace: str | None, expand: bool, output: str | None, 
         click.echo("\n".join(render(tree, wall_clock())))
 
 
+async def show(connection: kubeconfigs.Connection, namespace: str, name: str) -> list[str]:
+    """The tree as lines of text."""
+    return render(cluster_tree(await _read(connection, namespace, name)), wall_clock())
+
+
 async def _read(connection: kubeconfigs.Connection, namespace: str, name: str) -> Scene:
     from herder.engine.client.http import HttpTransport
 
