@@ -227,8 +227,10 @@ def _take(step: Step, scene: Scene) -> Decision:
 
 
 def _new_name(scene: Scene) -> str:
+    """The same until the machine is there, and another one then."""
     meta = scene.plane["metadata"]
-    random = scene.view.unique(f"{meta['uid']}/{meta['resourceVersion']}/{len(scene.machines)}", RANDOM_LENGTH)
+    known = [machine["metadata"]["uid"] for machine in scene.machines]
+    random = scene.view.unique("/".join([meta["uid"], meta["resourceVersion"], *known]), RANDOM_LENGTH)
     return f"{meta['name'][: MAX_NAME - RANDOM_LENGTH - 1]}-{random}"
 
 
