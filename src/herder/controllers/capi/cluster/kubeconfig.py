@@ -1,4 +1,4 @@
-"""The kubeconfig Secret of a Cluster whose control plane consists of plain Machines: no provider is there to make it."""
+"""The kubeconfig Secret of a Cluster whose control plane is plain Machines: no provider is there to make it."""
 
 from __future__ import annotations
 
