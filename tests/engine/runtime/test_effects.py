@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from herder.engine.runtime.decision import Effect, EffectResult
-from herder.engine.runtime.effects import Effects
+from herder.engine.runtime.effects import RESULTS_KEPT, Effects
 from herder.engine.runtime.tasks import Tasks
 from herder.sim import loop as virtual
 
@@ -107,6 +108,20 @@ def test_another_objects_departure_leaves_results_alone() -> None:
         return performing
 
     assert run(work()).effects.results
+
+
+def test_of_one_that_is_asked_for_under_ever_new_keys_only_the_latest_results_are_kept() -> None:
+    async def work() -> Performing:
+        performing = Performing()
+        for number in range(RESULTS_KEPT + 5):
+            performing.effects.perform(replace(EFFECT, key=("uid", str(number))), "asker", lambda: None)
+            await asyncio.sleep(1)
+        return performing
+
+    results = run(work()).effects.results
+    assert len(results) == RESULTS_KEPT
+    assert ("uid", "4") not in results
+    assert ("uid", "5") in results
 
 
 async def test_one_that_nobody_performs_is_an_error() -> None:

@@ -57,6 +57,16 @@ def test_one_connection_and_one_watch_serve_all_who_ask() -> None:
     run(work)
 
 
+def test_what_is_asked_for_twice_in_one_decision_is_one_wish() -> None:
+    async def work(cluster: Far) -> None:
+        cluster.ask(WATCHED, WATCHED)
+        await asyncio.sleep(1)
+        cluster.ask()
+        assert cluster.remotes.observed(WATCHED) is None
+
+    run(work)
+
+
 def test_a_cluster_that_nobody_asks_for_is_let_go() -> None:
     async def work(cluster: Far) -> None:
         cluster.ask(WATCHED)

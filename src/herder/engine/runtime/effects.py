@@ -15,6 +15,9 @@ log = get_logger(__name__)
 Performer = Callable[[Mapping[str, Any]], Awaitable[Any]]
 RETRY_FIRST, RETRY_LIMIT = 1.0, 120.0
 
+RESULTS_KEPT = 1000
+"""For one asker. One that asks for weeks, each time under another key, must not fill the memory with old answers."""
+
 
 class Effects:
     def __init__(self, performers: Mapping[str, Performer], tasks: Tasks) -> None:
@@ -32,6 +35,7 @@ class Effects:
             raise LookupError(f"nobody here performs '{effect.performer}'")
         self._asked_by[effect.key] = asker
         self._asks.setdefault(asker, {})[effect.key] = None
+        self._drop_oldest(asker)
         if effect.key in self._running:
             self._asked_again.add(effect.key)
             return
@@ -39,6 +43,14 @@ class Effects:
         if result is None or not result.done:
             self._running.add(effect.key)
             self._tasks.spawn(self._run(effect, on_result), name=f"effect {effect.performer}")
+
+    def _drop_oldest(self, asker: Hashable) -> None:
+        asks = self._asks[asker]
+        oldest = next(iter(asks))
+        if len(asks) > RESULTS_KEPT and oldest not in self._running:
+            del asks[oldest]
+            self._asked_by.pop(oldest, None)
+            self.results.pop(oldest, None)
 
     def forget(self, asker: Hashable) -> None:
         """The object that asked is gone: so are its results."""

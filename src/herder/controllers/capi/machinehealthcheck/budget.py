@@ -10,6 +10,7 @@ from herder.controllers.capi.machinehealthcheck.health import State
 from herder.engine.meta.kinds import Object
 
 DEFAULT_LIMIT = "100%"
+LIMIT_FIELD = "spec.remediation.triggerIf.unhealthyLessThanOrEqualTo"
 
 
 class Budget(NamedTuple):
@@ -33,9 +34,9 @@ def budget(check: Object, states: Collection[State]) -> Budget:
     else:
         limit = trigger.get("unhealthyLessThanOrEqualTo", DEFAULT_LIMIT)
         try:
-            highest = scaled(limit, len(states), round_up=False)
+            highest = scaled(limit, len(states), round_up=False, field=LIMIT_FIELD)
         except ValueError as error:
-            return Budget(False, 0, f"spec.remediation.triggerIf.unhealthyLessThanOrEqualTo: {error}")
+            return Budget(False, 0, str(error))
         allowed = unhealthy <= highest
         why = f"exceeds maxUnhealthy (total: {len(states)}, unhealthy: {unhealthy}, maxUnhealthy: {limit})"
     if allowed:
