@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from herder.api.capi.conditions import condition
-from herder.api.capi.kinds import CLUSTER, DEFINITION, MACHINE, MACHINE_DEPLOYMENT
+from herder.api.capi.kinds import CLUSTER, DEFINITION, MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
 from herder.controllers.capi.cluster.controller import CONTROLLER
 from herder.controllers.capi.cluster.references import definitions_of, reference_to, references_of
 from herder.engine.meta.kinds import Kind, Object
@@ -23,6 +23,7 @@ from tests.controllers.capi.cluster.herd import (
     infra,
     look,
     machine,
+    machine_set,
     pool,
 )
 
@@ -89,6 +90,16 @@ def changed(obj: Object, **status: Any) -> Object:
             [],
             id="a deployment's annotations",
         ),
+        pytest.param(MACHINE_SET, machine_set("s"), machine_set("s", replicas=1), OURS, id="a standalone set"),
+        pytest.param(
+            MACHINE_SET,
+            machine_set("s", owned=False),
+            machine_set("s", owned=False, replicas=1),
+            [],
+            id="a deployment's set",
+        ),
+        pytest.param(MACHINE_SET, machine_set("s", owned=False), None, OURS, id="a deployment's set that is gone"),
+        pytest.param(INFRA, infra(), infra(meta={"annotations": {"beat": "7"}}), [], id="a provider's heartbeat"),
         pytest.param(INFRA, None, infra(meta={"labels": {}, "ownerReferences": []}), OURS, id="what it names, unowned"),
         pytest.param(INFRA, infra(), infra(PROVISIONED), OURS, id="what it names, provisioned"),
         pytest.param(

@@ -12,7 +12,7 @@ from herder.api.capi.kinds import (
     MACHINE_SET,
     SECRET_METADATA,
 )
-from herder.api.capi.names import CLUSTER_FINALIZER, CLUSTER_NAME, SECRET_TYPE, is_deleting, is_paused
+from herder.api.capi.names import CLUSTER_FINALIZER, CLUSTER_NAME, SECRET_TYPE, cluster_key, is_deleting, is_paused
 from herder.api.writing import object_patch
 from herder.controllers.capi.cluster import connection, deletion, kubeconfig, members, references, status
 from herder.controllers.capi.cluster.scene import Scene, survey
@@ -82,7 +82,6 @@ def _name(obj: Object) -> list[str]:
 
 
 _of_cluster = labelled(CLUSTER_NAME)
-_pool_matters = changed("spec.replicas", "status", "metadata.labels", "metadata.ownerReferences")
 
 CONTROLLER = Controller(
     name="cluster",
@@ -99,8 +98,8 @@ CONTROLLER = Controller(
     ),
     watches=(
         Watches(MACHINE, _of_cluster, members.machine_matters),
-        Watches(MACHINE_DEPLOYMENT, _of_cluster, _pool_matters),
-        Watches(MACHINE_SET, _of_cluster, _pool_matters),
+        Watches(MACHINE_DEPLOYMENT, _of_cluster, members.pool_matters),
+        Watches(MACHINE_SET, _of_cluster, members.set_matters),
         Watches(MACHINE_POOL, _of_cluster, changed("metadata.labels", "metadata.ownerReferences")),
         Watches(DEFINITION, Indexed(references.DEFINITIONS_INDEX, _name), changed("metadata.labels")),
         Watches(SECRET_METADATA, kubeconfig.secret_owners, fields=f"type={SECRET_TYPE}"),
@@ -115,6 +114,11 @@ CONTROLLER = Controller(
         MACHINE_SET: {members.MEMBERS_INDEX: members.cluster_of},
         MACHINE_POOL: {members.MEMBERS_INDEX: members.cluster_of},
     },
-    follows=Follows(Indexed(references.REFERENCES_INDEX, references.reference_to)),
+    follows=Follows(
+        Indexed(references.REFERENCES_INDEX, references.reference_to),
+        changed("spec", "status", "metadata.labels", "metadata.ownerReferences", "metadata.deletionTimestamp"),
+    ),
+    cluster_of=lambda cluster: cluster_key(cluster["metadata"]["namespace"], cluster["metadata"]["name"]),
+    workers=16,
     pace=0.1,
 )

@@ -15,6 +15,7 @@ from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_
 from herder.api.capi.names import CLUSTER_NAME, CONTROL_PLANE, POOL_NAME, cluster_key, is_deleting, labels_of
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.cache import Change
+from herder.engine.runtime.triggers import changed
 from herder.engine.runtime.view import View
 
 MEMBERS_INDEX = "cluster-members"  # of pools, deployments and sets, by cluster
@@ -101,6 +102,15 @@ def machine_matters(change: Change) -> bool:
     return _shown(change.old) != _shown(change.new)
 
 
+pool_matters = changed("spec.replicas", "status", "metadata.labels", "metadata.ownerReferences")
+
+
+def set_matters(change: Change) -> bool:
+    """Of a deployment's sets only that they are there: the deployment tells the rest."""
+    sides = (change.old, change.new)
+    return None in sides or (any(obj and _is_owned(obj) for obj in sides) and pool_matters(change))
+
+
 def kubelet_version(machine: Object) -> str:
     version: str = ((machine.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or ""
     return version
@@ -108,7 +118,7 @@ def kubelet_version(machine: Object) -> str:
 
 def _facts(machine: Object) -> Iterator[tuple[str, ...]]:
     role = CONTROL_PLANE_MACHINE if CONTROL_PLANE in labels_of(machine) else WORKER
-    owned = any(owner.get("kind") == CLUSTER.kind for owner in _owners(machine))
+    owned = _is_owned(machine)
     yield (role,)
     if owned and not is_deleting(machine):
         yield role, DELETABLE
@@ -147,6 +157,11 @@ def _shown(machine: Object) -> object:
     told = [find(machine, type_) for type_ in ("Ready", "UpToDate", "OwnerRemediated")]
     messages = [(known.get("status"), known.get("message")) if known else None for known in told]
     return list(facts_of(machine)), messages, kubelet_version(machine)
+
+
+def _is_owned(obj: Object) -> bool:
+    """By a Cluster, whichever."""
+    return any(owner.get("kind") == CLUSTER.kind for owner in _owners(obj))
 
 
 def _owners(obj: Object) -> list[Object]:
