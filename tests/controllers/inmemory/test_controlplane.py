@@ -156,6 +156,18 @@ def test_a_machine_is_made_whole_and_controlled() -> None:
     }
 
 
+def test_a_machine_that_follows_another_has_another_name() -> None:
+    """Whatever else has not changed meanwhile: applied to a Machine that is there, the next would come to nothing."""
+
+    def new_name(*machines: Object) -> str:
+        *_, apply = acts(decided(plane(replicas=2), *machines))
+        assert isinstance(apply, Apply)
+        return str(apply.obj["metadata"]["name"])
+
+    assert new_name() == new_name()
+    assert len({new_name(), new_name(machine("a")), new_name(machine("b"))}) == 3
+
+
 def test_what_belongs_to_a_machine_is_the_machines_from_the_start() -> None:
     inner: Any = {"metadata": {"annotations": {names.START_DELAY: "2"}}, "spec": {"capacity": {"cpu": "8"}}}
     fresh = machine("a", ready=False)

@@ -30,11 +30,11 @@ from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH, Faults
 from herder.sim.world import World
 from tests.controllers.inmemory import manifests
-from tests.controllers.inmemory.manifests import NAMESPACE
 
 CORE = (core_cluster, core_machine, core_machine_set)
 CONTROLLERS = [module.CONTROLLER for module in (*CORE, cluster, controlplane, bootstrap, machine)]
-PLANE = "c-control-plane"
+NAMESPACE = "default"
+PLANE = "c"
 WORKLOAD = f"{NAMESPACE}/c"
 
 
@@ -144,9 +144,7 @@ def test_without_delays_nothing_waits() -> None:
 def test_delays_are_kept_one_after_the_other() -> None:
     async def story(play: Play) -> None:
         delays = {names.START_DELAY: "100", names.NODE_DELAY: "20"}
-        await play.create(
-            control_planes=1, workers=1, cluster_annotations={names.API_DELAY: "50"}, machine_annotations=delays
-        )
+        await play.create(control_planes=1, workers=1, annotations={names.API_DELAY: "50"}, machine_annotations=delays)
         took = await play.until_available(2)
         assert 50 + 2 * 120 - 5 <= took <= 50 + 2 * 120 + 10
 
