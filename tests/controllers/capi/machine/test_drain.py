@@ -6,11 +6,13 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from herder.api.capi.kinds import DAEMON_SET, MACHINE_DRAIN_RULE, NAMESPACE, NODE, POD
+from herder.api.capi.kinds import DAEMON_SET, MACHINE, MACHINE_DRAIN_RULE, NAMESPACE, NODE, POD
 from herder.api.capi.names import CONTROL_PLANE, DRAIN, EXCLUDE_NODE_DRAINING
 from herder.controllers.capi.externals import External
+from herder.controllers.capi.machine.deletion import INDEXES, WATCHES
 from herder.controllers.capi.machine.deletion.drain import EVICTIONS_AT_ONCE
 from herder.engine.meta.kinds import Object
+from herder.engine.runtime.cache import Change, Key
 from herder.engine.runtime.decision import EffectResult, Patch, Ref
 from tests.controllers.capi.machine.deleting import (
     BEFORE,
@@ -210,8 +212,20 @@ def test_a_cluster_that_does_not_answer_holds_the_drain_while_its_time_runs() ->
         "Error draining Node n: the workload cluster cannot be reached: no route to host",
     )
     assert step.status == {"nodeDrainStartTime": "2026-01-01T12:00:00Z"}
-    assert step.decision.wake_at == NOW + timedelta(seconds=60)
+    assert step.decision.wake_at == NOW + timedelta(seconds=20)
     assert [wish.kind for wish in wishes(step)] == [NODE]
+
+
+def test_a_change_of_the_rules_wakes_the_machines_that_go_in_that_namespace() -> None:
+    (watch,) = WATCHES
+    index = INDEXES[MACHINE][watch.keys.index]  # type: ignore[union-attr]
+    rules = [made(MACHINE_DRAIN_RULE, "r", "ns", spec={"drain": {"behavior": name}}) for name in ("Skip", "Drain")]
+    there = {"going": machine("going"), "staying": machine("staying", deleting=False)}
+
+    def lookup(wanted: tuple[str, str]) -> list[Key]:
+        return [Key("ns", name) for name, each in there.items() if wanted[1] in index(each)]
+
+    assert watch.affected(Change(Key("ns", "r"), *rules), lookup) == [Key("ns", "going")]
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,14 @@ def test_a_cluster_that_does_not_answer_is_not_the_machines_fault() -> None:
     assert [wish.kind for wish in decision.observe if isinstance(wish, Observe)] == [NODE]
 
 
+def test_in_a_cluster_that_goes_nothing_is_replaced() -> None:
+    going = cluster()
+    going["metadata"]["deletionTimestamp"] = ago(1)
+    decision = decide(check(), [machine("a")], [], of=going)
+    assert not decision.writes
+    assert decision.wait is not None
+
+
 def test_nothing_is_decided_before_the_nodes_have_been_seen() -> None:
     decision = decide(check(), [machine("a")], looked=False)
     assert not decision.writes

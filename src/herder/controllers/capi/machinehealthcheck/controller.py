@@ -56,6 +56,8 @@ def reconcile(view: View) -> Decision:
     if cluster is None:
         name = check["spec"]["clusterName"]
         return waiting(f"Cluster {name} does not exist", Ref(CLUSTER, name, view.namespace))
+    if is_deleting(cluster):
+        return waiting("its Cluster is being deleted, and all Machines with it", ref(CLUSTER, cluster))
     if is_paused(cluster, check):
         return Decision(writes=_status(view, check, cluster, {}, Told()))
     claimed = _claimed(check, cluster)

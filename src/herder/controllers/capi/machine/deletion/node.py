@@ -19,7 +19,7 @@ from herder.api.capi.names import (
 from herder.api.capi.nodes import node_by_name, node_by_provider_id, node_condition, provider_id
 from herder.api.writing import delete, ref
 from herder.controllers.capi.externals import External, look_up
-from herder.controllers.capi.machine.deletion.scope import Clock, NodeOperations, Scope
+from herder.controllers.capi.machine.deletion.scope import Clock, NodeOperations, Scope, earlier
 from herder.controllers.capi.machine.deletion.telling import PROGRESS_PATIENCE, STARTED, Held, Passed, Stage
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision, Observe, Patch, Wait, waiting
@@ -29,6 +29,7 @@ ACTIVE_CONTROL_PLANE = "active-control-plane"
 """The index of Machines by which a Cluster's control plane Machines are counted, those being deleted left out."""
 
 RETRY = timedelta(seconds=2)
+LOOK_AGAIN = timedelta(seconds=20)
 
 
 def active_control_plane(machine: Object) -> Iterable[str]:
@@ -131,7 +132,7 @@ def delete_node(scope: Scope) -> Stage:
     decision = Decision(
         writes=(*_keep_start(scope, clock, PROGRESS_PATIENCE), gone),
         wait=Wait(f"Node {node.name} is deleted", ref(NODE, node.record)),
-        wake_at=_earlier(scope.view.now + RETRY, clock.deadline),
+        wake_at=earlier(scope.view.now + RETRY, clock.deadline),
     )
     return Held("DeletingNode", f"Deleting Node {node.name}", decision)
 
@@ -144,7 +145,8 @@ def node_deletion_clock(scope: Scope) -> Clock:
 def _cannot_be_deleted(scope: Scope, clock: Clock) -> Held:
     message = f"Error deleting Node {scope.node.name}: {why_unreachable(scope.node)}"
     running = Clock(clock.started or scope.view.now, clock.limit)
-    decision = Decision(writes=_keep_start(scope, clock, 0.0)) + waiting(message, wake_at=running.deadline)
+    wake_at = earlier(scope.view.now + LOOK_AGAIN, running.deadline)
+    decision = Decision(writes=_keep_start(scope, clock, 0.0)) + waiting(message, wake_at=wake_at)
     told = legacy("NodeHealthy", "False", "DeletionFailed", "Warning")
     return Held("DeletingNode", message, decision, (told,), patience=0.0)
 
@@ -154,7 +156,3 @@ def _keep_start(scope: Scope, clock: Clock, patience: float) -> tuple[Patch, ...
         return ()
     started = {"metadata": {"annotations": {NODE_DELETION_STARTED: timestamp(scope.view.now)}}}
     return (Patch(ref(MACHINE, scope.machine), started, "the time to delete the Node runs", patience=patience),)
-
-
-def _earlier(moment: datetime, other: datetime | None) -> datetime:
-    return moment if other is None else min(moment, other)

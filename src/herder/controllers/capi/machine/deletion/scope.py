@@ -32,6 +32,10 @@ class Clock(NamedTuple):
         return self.deadline is not None and self.deadline <= now
 
 
+def earlier(moment: datetime, other: datetime | None) -> datetime:
+    return moment if other is None else min(moment, other)
+
+
 class NodeOperations(NamedTuple):
     """What may be done to the Machine's Node, and what is known of it."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from herder.api.capi.conditions import Condition, condition
 from herder.api.capi.kinds import MACHINE, MACHINE_DRAIN_RULE
@@ -23,13 +23,25 @@ from herder.controllers.capi.machine.deletion.volumes import wait_for_volumes
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.cache import Indexer
 from herder.engine.runtime.decision import Decision, Observe, Wait, waiting
-from herder.engine.runtime.triggers import Watches
+from herder.engine.runtime.triggers import Indexed, Watches, changed
 from herder.engine.runtime.view import View
 
-WATCHES: tuple[Watches, ...] = (Watches(MACHINE_DRAIN_RULE),)
+GOING = "going"
+"""The index of Machines that are being deleted, by namespace: a change of the rules there is for all of them."""
+
+
+def _going(machine: Object) -> Iterable[str]:
+    return _namespace(machine) if is_deleting(machine) else ()
+
+
+def _namespace(obj: Object) -> Iterable[str]:
+    return (obj["metadata"]["namespace"],)
+
+
+WATCHES: tuple[Watches, ...] = (Watches(MACHINE_DRAIN_RULE, Indexed(GOING, _namespace), changed("spec")),)
 """What the Machine controller watches for the sake of deletions."""
 
-INDEXES: Mapping[Kind, Mapping[str, Indexer]] = {MACHINE: {ACTIVE_CONTROL_PLANE: active_control_plane}}
+INDEXES: Mapping[Kind, Mapping[str, Indexer]] = {MACHINE: {ACTIVE_CONTROL_PLANE: active_control_plane, GOING: _going}}
 """What the Machine controller indexes for the sake of deletions."""
 
 

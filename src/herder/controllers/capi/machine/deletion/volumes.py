@@ -15,8 +15,8 @@ from herder.controllers.capi.machine.deletion.drain.records import claims_of
 from herder.controllers.capi.machine.deletion.drain.report import named
 from herder.controllers.capi.machine.deletion.drain.rules import InvalidRule
 from herder.controllers.capi.machine.deletion.node import is_unreachable, why_unreachable
-from herder.controllers.capi.machine.deletion.scope import Clock, Scope
-from herder.controllers.capi.machine.deletion.telling import STARTED, Held, Passed, Stage, succeeded
+from herder.controllers.capi.machine.deletion.scope import Clock, Scope, earlier
+from herder.controllers.capi.machine.deletion.telling import PROGRESS_PATIENCE, STARTED, Held, Passed, Stage, succeeded
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Decision, Observe, Projection, waiting
 
@@ -131,11 +131,10 @@ def _wait(scope: Scope, clock: Clock, details: str, observe: tuple[Observe, ...]
     now = scope.view.now
     running = Clock(clock.started or now, clock.limit)
     since = f"Waiting for Node volumes to be detached (started at {timestamp(running.started or now)})"
-    wakes = [at for at in (now + LOOK_AGAIN, running.deadline) if at]
     told = legacy(SUCCEEDED, "False", WAITING, "Info", "Waiting for node volumes to be detached")
     started = {} if clock.started else {START: timestamp(now)}
-    decision = Decision(observe=observe) + waiting(since + details, wake_at=min(wakes))
-    return Held(WAITING, since + details, decision, (told,), started, patience=0.0 if started else 2.0)
+    decision = Decision(observe=observe) + waiting(since + details, wake_at=earlier(now + LOOK_AGAIN, running.deadline))
+    return Held(WAITING, since + details, decision, (told,), started, patience=0.0 if started else PROGRESS_PATIENCE)
 
 
 # --- what is kept of volumes and their attachments --------------------------------------------------------------

@@ -16,7 +16,7 @@ from herder.controllers.capi.machine.deletion.drain.records import full_name
 from herder.controllers.capi.machine.deletion.drain.report import drain_message
 from herder.controllers.capi.machine.deletion.drain.rules import InvalidRule
 from herder.controllers.capi.machine.deletion.node import why_unreachable
-from herder.controllers.capi.machine.deletion.scope import Clock, Scope
+from herder.controllers.capi.machine.deletion.scope import Clock, Scope, earlier
 from herder.controllers.capi.machine.deletion.telling import STARTED, Held, Passed, Stage, succeeded
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision, Effect, EffectKey, EffectResult, Observe, Patch, Ref, waiting
@@ -48,7 +48,7 @@ def drain(scope: Scope) -> Stage:
     try:
         return _empty(scope, clock, node.record)
     except (InvalidRule, UnknownNamespace) as error:
-        return _cannot_drain(scope, clock, str(error), again_at=scope.view.now + ROUND)
+        return _cannot_drain(scope, clock, str(error))
 
 
 def _is_skipped(scope: Scope) -> bool:
@@ -132,22 +132,15 @@ def _result(scope: Scope, number: int, pod: Object) -> EffectResult | None:
     return scope.view.result(_eviction_key(scope, pod, number))
 
 
-def _cannot_drain(
-    scope: Scope,
-    clock: Clock,
-    why: str,
-    observe: tuple[Observe, ...] = (),
-    *,
-    again_at: datetime | None = None,
-) -> Held:
-    """The time for the drain runs meanwhile: a cluster that never answers must not hold the Machine for ever."""
+def _cannot_drain(scope: Scope, clock: Clock, why: str, observe: tuple[Observe, ...] = ()) -> Held:
+    """The time for the drain runs meanwhile: a cluster that never answers must not hold the Machine for ever. It is
+    looked at again also without news, since there may be no cluster left to drain for."""
     now = scope.view.now
     running = Clock(clock.started or now, clock.limit)
     message = f"Error draining Node {scope.node.name}: {why}"
-    wakes = [at for at in (running.deadline, again_at) if at]
     told = legacy(SUCCEEDED, "False", "DrainingFailed", "Warning", why)
     started = {} if clock.started else {START: timestamp(now)}
-    decision = Decision(observe=observe) + waiting(message, wake_at=min(wakes, default=None))
+    decision = Decision(observe=observe) + waiting(message, wake_at=earlier(now + ROUND, running.deadline))
     return Held(DRAINING, message, decision, (told,), started, patience=0.0)
 
 
