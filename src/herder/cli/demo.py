@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from herder.api.capi.conditions import is_true
 from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, NODE
 from herder.api.inmemory.kinds import IN_MEMORY_MACHINE_TEMPLATE
 from herder.api.inmemory.manifest import in_memory_cluster, made, reference
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from herder.engine.client.client import Client
 
 NAME, NAMESPACE, WORKERS = "meadow", "default", 3
+PHASES = ("Pending", "Provisioning", "Provisioned", "Running", "Deleting")
 DELAYS = {START_DELAY: "0.6", NODE_DELAY: "0.4"}
 
 
@@ -52,6 +54,7 @@ async def _demo(directory: Path) -> None:
         for kind, obj in in_memory_cluster(NAME, workers=WORKERS, machine_annotations=DELAYS):
             await _create(client, kind, obj)
         await _follow(client)
+        await _until_available(client)
         _say(f"herder describe cluster {NAME}")
         await _describe(serving.kubeconfig)
         _say("its own API answers, by the kubeconfig in its Secret: the nodes")
@@ -91,29 +94,46 @@ async def _create(client: Client, kind: Kind, obj: Object) -> None:
 
 
 async def _follow(client: Client) -> None:
-    """Print how many Machines are in which phase, each time it changes, until all are there, current and available."""
+    """Print what becomes of the Machines until as many as wanted are current and available."""
+    printing = asyncio.ensure_future(_print_phases(client))
+    try:
+        watch = client.watch(MACHINE_DEPLOYMENT.resource, namespace=NAMESPACE, initial_events=True)
+        async for event in watch:
+            if event.type != "BOOKMARK" and _is_current(event.object):
+                return
+    finally:
+        printing.cancel()
+        await asyncio.gather(printing, return_exceptions=True)
+
+
+async def _print_phases(client: Client) -> None:
     phases: dict[str, str] = {}
     told = ""
     async for event in client.watch(MACHINE.resource, namespace=NAMESPACE, initial_events=True):
         if event.type == "BOOKMARK":
             continue
-        machine = event.object
-        phases[machine["metadata"]["name"]] = (machine.get("status") or {}).get("phase", "Pending")
+        name = event.object["metadata"]["name"]
+        phases[name] = (event.object.get("status") or {}).get("phase", "Pending")
         if event.type == "DELETED":
-            del phases[machine["metadata"]["name"]]
-        line = "  ".join(f"{phase} {list(phases.values()).count(phase)}" for phase in dict.fromkeys(phases.values()))
+            del phases[name]
+        line = "  ".join(
+            f"{phase} {list(phases.values()).count(phase)}" for phase in PHASES if phase in phases.values()
+        )
         if line != told:
             click.echo(f"    Machines: {line}")
             told = line
-        if set(phases.values()) == {"Running"} and len(phases) == WORKERS + 1 and await _is_current(client):
-            return
 
 
-async def _is_current(client: Client) -> bool:
-    found = await client.get(MACHINE_DEPLOYMENT.resource, f"{NAME}-workers", namespace=NAMESPACE)
-    status = found.get("status") or {}
+def _is_current(deployment: Object) -> bool:
+    status = deployment.get("status") or {}
     counts = [status.get(count) for count in ("replicas", "availableReplicas", "upToDateReplicas")]
-    return status.get("observedGeneration") == found["metadata"]["generation"] and counts == [WORKERS] * 3
+    return status.get("observedGeneration") == deployment["metadata"]["generation"] and counts == [WORKERS] * 3
+
+
+async def _until_available(client: Client) -> None:
+    async for event in client.watch(CLUSTER.resource, namespace=NAMESPACE, initial_events=True):
+        if event.type != "BOOKMARK" and is_true(event.object, "Available"):
+            return
 
 
 async def _describe(kubeconfig: Path) -> None:

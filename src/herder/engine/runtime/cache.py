@@ -97,6 +97,8 @@ class Cache:
     def add_indexer(self, name: str, index: Indexer) -> None:
         if self._entries:
             raise RuntimeError("indexers are declared before the cache is filled")
+        if self._indexers.get(name, index) is not index:
+            raise ValueError(f"{self.kind} has another index named '{name}' already")
         self._indexers[name] = index
         self._indexes[name] = {}
 
