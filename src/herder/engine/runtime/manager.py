@@ -152,12 +152,13 @@ class Manager:
     def _follow(self, kind: Kind, controller: str, key: Key) -> None:
         """Read the kind from now on; whoever met it looks again once it is there."""
         waiting = self._followers.setdefault(kind, {})
+        first = not waiting
         waiting[controller, key] = None
         if kind not in self.informers:
             self.caches[kind] = Cache(kind, {"controller": controller_uid})
             self.informers[kind] = self._informer(kind)
             self._tasks.spawn(self.informers[kind].run(), name=f"informer {kind}")
-        if len(waiting) == 1:
+        if first:
             self._tasks.spawn(self._tell_followers(kind), name=f"first look at {kind}")
 
     async def _tell_followers(self, kind: Kind) -> None:
