@@ -24,7 +24,7 @@ def test_a_version_is_read_leniently(text: str, shown: str, minor: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "latest", "v1.x.0"])
 def test_what_is_no_version_is_told(text: str) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         parse(text)
 
 
