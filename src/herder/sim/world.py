@@ -156,7 +156,7 @@ class World:
             await asyncio.sleep(0.25)
 
     def _check(self) -> None:
-        """An invariant that did not hold ends the simulation, and so does a manager or a recorder that ended by itself."""
+        """A broken invariant ends the simulation, and so does a manager or a recorder that ended by itself."""
         if self._wrong is not None:
             raise self._wrong
         for task in (self._manager_task, *self._recorders):
@@ -164,12 +164,16 @@ class World:
                 raise RuntimeError(f"{task.get_coro()} has ended") from task.exception()
 
     async def _record(self, kind: Kind) -> None:
-        async for event in self.client.watch(kind.resource, initial_events=True):
-            if event.type == "BOOKMARK" or event.object["metadata"]["name"] == "kube-root-ca.crt":
-                continue  # certificates are real, so they differ from run to run
-            if not self._seen:
-                asyncio.get_running_loop().call_later(SAME_MOMENT, self._judge)
-            self._seen.append((int(event.object["metadata"]["resourceVersion"]), kind, event))
+        seen = ""
+        while True:  # a server ends each watch some time
+            async for event in self.client.watch(kind.resource, resource_version=seen, initial_events=not seen):
+                meta = event.object["metadata"]
+                seen = meta["resourceVersion"]
+                if event.type == "BOOKMARK" or meta.get("name") == "kube-root-ca.crt":
+                    continue  # certificates are real, so they differ from run to run
+                if not self._seen:
+                    asyncio.get_running_loop().call_later(SAME_MOMENT, self._judge)
+                self._seen.append((int(seen), kind, event))
 
     def _judge(self) -> None:
         """Every event of the watched kinds goes into the log, and before the invariant.
