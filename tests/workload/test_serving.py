@@ -13,8 +13,10 @@ import pytest
 
 from herder.api.capi.kinds import NODE, SECRET
 from herder.api.inmemory.names import SERVE_WORKLOAD, SET_WORKLOAD_FAULT, STOP_WORKLOAD
+from herder.cli.clusters import connect
 from herder.engine.client.client import Client
-from herder.engine.meta.errors import NotFound, ServiceUnavailable
+from herder.engine.meta.errors import NotFound, ServiceUnavailable, StatusError
+from herder.gateway.kubeconfigs import Kubeconfigs
 from herder.workload.authorities import AuthorityError, authority_from
 from herder.workload.serving import Workloads
 from tests.workload.clusters import NAMESPACE, clock, management, with_authority, workload_client
@@ -91,6 +93,25 @@ def test_a_cluster_answers_to_who_trusts_its_authority() -> None:
     run(test)
 
 
+def test_the_kubeconfig_of_the_secret_reaches_it() -> None:
+    async def test() -> None:
+        async with bench() as (made, _):
+            served = await made.serve()
+            server = f"https://{served['host']}:{served['port']}"
+            value = await Kubeconfigs(made.client, clock).make(WHICH | {"server": server})
+            secret = {
+                "metadata": {"name": "c-kubeconfig", "namespace": NAMESPACE},
+                "data": {"value": value["kubeconfig"]},
+            }
+            kind = {"apiVersion": "v1", "kind": "Secret", "type": "cluster.x-k8s.io/secret"}
+            await made.client.create(SECRET.resource, kind | secret, namespace=NAMESPACE)
+            client = await connect(made.client, f"{NAMESPACE}/c")
+            assert await nodes(client) == []
+            await client.close()
+
+    run(test)
+
+
 def test_asked_for_twice_it_is_served_once() -> None:
     async def test() -> None:
         async with bench() as (made, _):
@@ -123,6 +144,23 @@ def test_after_a_restart_the_same_kubeconfig_reaches_it() -> None:
             assert await made.serve(port=served["port"]) == served
             async with reaching(authority, served) as client:
                 assert await nodes(client) == []
+
+    run(test)
+
+
+def test_who_watched_a_cluster_that_has_forgotten_all_is_told_to_list_anew() -> None:
+    async def test() -> None:
+        async with bench() as (made, authority):
+            served = await made.serve()
+            async with reaching(authority, served) as client:
+                await client.create(NODE.resource, A_NODE)
+                seen = (await client.list(NODE.resource)).resource_version
+            await made.restart()
+            async with reaching(authority, await made.serve(port=served["port"])) as client:
+                with pytest.raises(StatusError) as error:
+                    async for _ in client.watch(NODE.resource, resource_version=seen):
+                        pass
+                assert error.value.code == 410
 
     run(test)
 

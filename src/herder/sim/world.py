@@ -130,11 +130,11 @@ class World:
         return self._managers_client(self.workloads.transport(cluster))
 
     def _managers_client(self, inner: Transport) -> Client:
-        transport = FaultyTransport(inner, faults=self._faults, random=self.random, note=self.note, crash=self._crash)
+        transport = FaultyTransport(inner, faults=self._faults, random=self.random, note=self.note, crash=self.crash)
         self._transports.append(transport)
         return Client(transport, field_manager="manager")
 
-    def _crash(self) -> None:
+    def crash(self) -> None:
         """The manager is gone at once: nothing of it runs on, a new one starts a little later."""
         self.crashes += 1
         for transport in self._transports:

@@ -34,6 +34,7 @@ from herder.engine.runtime.effects import Performer
 from herder.workload.authorities import make_authority, read_authority
 
 SERVING_LIFE = timedelta(days=365)
+REVISIONS_PER_SECOND = 1_000_000  # more than a server writes, while it starts too
 ClusterName = tuple[str, str]  # namespace and name
 
 
@@ -115,7 +116,10 @@ class Workloads:
 
     async def _start(self, name: ClusterName, port: int, fault: str) -> _Workload:
         pki = self._pki(await read_authority(self._client, *name))
-        server = await assemble(self._directory(name), clock=self._clock, entropy=os.urandom, pki=pki)
+        # Counted from the clock, revisions never fall behind those of a server that was here before, and whoever
+        # watched that one lists anew.
+        start = int(self._clock().timestamp() * REVISIONS_PER_SECOND)
+        server = await assemble(self._directory(name), clock=self._clock, entropy=os.urandom, pki=pki, start=start)
         workload = _Workload(server, pki, port)
         try:
             await self._open(workload)  # also where connections are to be refused: the port is found and kept

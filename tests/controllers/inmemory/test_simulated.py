@@ -202,6 +202,39 @@ def test_a_node_reports_what_is_asked_for_while_it_lives() -> None:
     simulate(story)
 
 
+def test_nodes_join_again_when_a_workload_cluster_starts_anew_with_its_manager() -> None:
+    async def story(play: Play) -> None:
+        await play.create(control_planes=1, workers=2)
+        await play.until_available(3)
+        machines = {m["metadata"]["name"] for m in await play.all(MACHINE)}
+        play.world.crash()
+        await play.world.workloads.stop(WORKLOAD)
+        await play.world.workloads.serve(WORKLOAD)
+
+        async def all_are_back() -> bool:
+            return set(await play.nodes()) == machines
+
+        await play.world.until(all_are_back, within=60)
+
+    simulate(story)
+
+
+def test_a_fault_of_the_workload_api_is_seen_by_the_core_and_can_be_healed() -> None:
+    async def story(play: Play) -> None:
+        await play.create(control_planes=1, workers=0)
+        await play.until_available(1)
+        for fault, answers in (("hang", False), (None, True), ("refuse", False), (None, True)):
+            await play.patch(IN_MEMORY_CLUSTER, "c", {"metadata": {"annotations": {names.API_FAULT: fault}}})
+
+            async def seen(answers: bool = answers) -> bool:
+                (found,) = await play.all(CLUSTER)
+                return _is(found, "RemoteConnectionProbe") is answers
+
+            await play.world.until(seen, within=300)
+
+    simulate(story)
+
+
 def test_a_failure_is_told_on_the_machine_and_its_siblings_go_on() -> None:
     async def story(play: Play) -> None:
         await play.create(control_planes=1, workers=0, machine_annotations={names.FAIL: "QuotaExceeded"})

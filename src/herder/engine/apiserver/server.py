@@ -53,15 +53,16 @@ async def assemble(
     inline: bool = False,
     pki: Pki | None = None,
     retain: float | None = _HISTORY_SECONDS,
+    start: int = 0,
 ) -> ApiServer:
     """A started server over the store in `data_dir`, or over an empty one in memory (None).
 
     Time and randomness come from the caller; `inline` commits on the calling thread, so that a simulation is one
     thread and the same each time. `pki` is given by who also serves TLS with it. History older than `retain` seconds
-    is forgotten; None leaves that to the caller.
+    is forgotten; None leaves that to the caller. One in memory counts its revisions from `start`.
     """
     entropy = Pool(entropy)
-    store = _open_store(data_dir, clock, inline)
+    store = _open_store(data_dir, clock, inline, start)
     await store.renew(lambda record: encoder(decode(record)))
     await bootstrap_policy.reconcile(store, now=clock(), entropy=entropy)
     await bootstrap_objects(store, now=clock(), entropy=entropy)
@@ -115,12 +116,12 @@ async def assemble(
     return server
 
 
-def _open_store(data_dir: Path | None, clock: Callable[[], datetime], inline: bool) -> Store:
+def _open_store(data_dir: Path | None, clock: Callable[[], datetime], inline: bool, start: int) -> Store:
     def seconds() -> float:
         return clock().timestamp()
 
     if data_dir is None:
-        return Store.open(None, clock=seconds, inline=inline)
+        return Store.open(None, clock=seconds, inline=inline, start=start)
     data_dir.mkdir(parents=True, exist_ok=True)
     cipher = Cipher.load_or_create(data_dir / "encryption.key")
     return Store.open(

@@ -65,14 +65,18 @@ class Store:
         cipher: Cipher | None = None,
         encrypted: Callable[[str], bool] = lambda resource: False,
         inline: bool = False,
+        start: int = 0,
     ) -> Store:
         """Open or create the store in a directory, or an empty one in memory (None), which commits inline.
 
         `clock` is the wall time that history is dated by. Values of resources for which `encrypted` holds are
-        sealed with `cipher`. `inline` commits on the calling thread, before `write` returns.
+        sealed with `cipher`. `inline` commits on the calling thread, before `write` returns. One in memory counts its
+        revisions from `start`: beyond those of one that it takes the place of, so that watches of that start anew.
         """
         if directory is None:
             database = Database(connect(None), cipher=cipher, encrypted=encrypted)
+            if start:
+                database.set_state(compacted=start)
             return cls(database, None, clock=clock, inline=True)
         opened = Directory(directory)
         try:
