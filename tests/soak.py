@@ -13,11 +13,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from bench.__main__ import machine
+from herder.sim import loop
+from herder.sim.faults import ROUGH, Faults
+from herder.sim.world import World
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "soak.md"
 
@@ -42,13 +46,27 @@ def server_kills(scale: float) -> str:
 
 
 def simulations(scale: float) -> str:
-    from herder.sim import loop
-    from herder.sim.faults import ROUGH
     from tests.sim.test_flock import live_through
 
+    return simulated(live_through, scale)
+
+
+def rollouts(scenario: str) -> Callable[[float], str]:
+    def run(scale: float) -> str:
+        from tests.sim.capi.scenarios import SCENARIOS
+
+        return simulated(SCENARIOS[scenario], scale)
+
+    return run
+
+
+def simulated(live_through: Callable[[int, Faults], Coroutine[Any, Any, World]], scale: float) -> str:
     count, crashes, events = int(1000 * scale), 0, 0
     for seed in range(1, count + 1):
-        world = loop.run(live_through(seed, ROUGH))
+        try:
+            world = loop.run(live_through(seed, ROUGH))
+        except Exception as error:
+            raise RuntimeError(f"seed {seed}: {error}") from error
         crashes += world.crashes
         events += len(world.log)
     return f"seeds 1–{count}: {crashes} crashes, {events} events, every invariant held"
@@ -67,6 +85,10 @@ RUNS: dict[str, tuple[str, Callable[[float], str]]] = {  # the longest first
     "kills": ("The store killed and its disk cut off, at any moment", kills),
     "fuzzing": ("Bad input of every kind, compared with the real server", fuzzing),
     "server-kills": ("The whole server killed under HTTP traffic", server_kills),
+    "rolling-updates": ("Rolling updates through conflicts, losses and crashes", rollouts("rolling update")),
+    "on-delete": ("OnDelete rollouts, the user deleting Machines", rollouts("on delete")),
+    "changes-of-mind": ("Scaled, paused and edited in mid-rollout", rollouts("changes of mind")),
+    "storms": ("Nodes that break, alone and many at once, under a health check", rollouts("storm")),
     "simulations": ("The example controller through conflicts, losses and crashes", simulations),
 }
 

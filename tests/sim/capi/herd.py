@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -38,7 +38,7 @@ class Herd:
     def __init__(self, seed: int, faults: Faults) -> None:
         self.random = Random(f"user {seed}")
         self.account = Account(lambda: asyncio.get_running_loop().time())
-        self._helpers: list[asyncio.Task[None]] = []
+        self._helpers: list[asyncio.Future[None]] = []
         self.world = World(
             seed,
             [*core_controllers(), *in_memory_controllers()],
@@ -131,7 +131,7 @@ class Herd:
     async def until_settled(self) -> None:
         await self.until(self.account.settled)
 
-    def meanwhile(self, what: Awaitable[None]) -> None:
+    def meanwhile(self, what: Coroutine[Any, Any, None]) -> None:
         self._helpers.append(asyncio.ensure_future(what))
 
     # --- the end ----------------------------------------------------------------------------------------------------

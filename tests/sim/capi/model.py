@@ -19,6 +19,8 @@ from herder.engine.meta.kinds import Kind, Object
 
 NEWS_SECONDS = 2.0
 ON_THE_WAY_SECONDS = 0.25
+SILENCE_SECONDS = 75.0
+"""So long what was last seen of a workload cluster may count: five probes, ten seconds apart, have then failed."""
 
 PARTS = (IN_MEMORY_MACHINE, IN_MEMORY_BOOTSTRAP)
 WATCHED = (CLUSTER, MACHINE_DEPLOYMENT, MACHINE_SET, MACHINE, MACHINE_HEALTH_CHECK, *PARTS)
@@ -212,7 +214,7 @@ class Account:
     def _check_storm(self, machine: Object) -> None:
         """When too many are broken it is not the Machines, and when the cluster does not answer nobody knows."""
         now, name = self._clock(), machine["metadata"]["name"]
-        assert now - self.unreachable_since < NEWS_SECONDS + 5, f"{name} is condemned though its cluster is silent"
+        assert now - self.unreachable_since < SILENCE_SECONDS, f"{name} is condemned though its cluster is silent"
         names = {each["metadata"]["name"]: each for each in self.objects[MACHINE].values()}
         for check in self.objects[MACHINE_HEALTH_CHECK].values():
             given = check["spec"]["remediation"]["triggerIf"]["unhealthyLessThanOrEqualTo"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from herder.api.capi.kinds import MACHINE
@@ -76,7 +76,7 @@ async def changes_of_mind(seed: int, faults: Faults) -> World:
 
 async def change_mind(herd: Herd, template: str) -> None:
     random = herd.random
-    match random.choice(("scale", "scale", "pause", "hold", "strategy", "template", "back")):
+    match random.choice(("scale", "scale", "pause", "pause", "hold", "strategy", "template", "back")):
         case "scale":
             await herd.edit(replicas=random.randint(0, 6))
         case "pause":
@@ -141,7 +141,7 @@ async def calm(herd: Herd) -> None:
     await herd.check_quiet()
 
 
-SCENARIOS: dict[str, Callable[[int, Faults], Awaitable[World]]] = {
+SCENARIOS: dict[str, Callable[[int, Faults], Coroutine[Any, Any, World]]] = {
     "rolling update": rolling_update,
     "on delete": on_delete,
     "changes of mind": changes_of_mind,

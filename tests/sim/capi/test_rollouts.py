@@ -1,6 +1,6 @@
 """Whole herds in simulation: random orders of controllers, conflicts, losses and crashes, one account at every event.
 
-`python -m tests.soak --only rollouts` goes through a thousand seeds of each scenario.
+The long runs (`make soak`) go through a thousand seeds of each scenario.
 """
 
 from __future__ import annotations
