@@ -384,6 +384,13 @@ def test_trouble_that_is_asked_for_is_told(annotation: str, value: str, reason: 
     assert condition(patched(of, decision), "Available")[:2] == ("False", reason)
 
 
+def test_nonsense_on_a_control_plane_that_works_is_told_and_changes_nothing() -> None:
+    of = plane(annotations={names.NEVER_READY: "perhaps"}, status={"initialization": {"controlPlaneInitialized": True}})
+    status, reason, message = condition(told(of, machine("a")), "Available")
+    assert (status, reason) == ("True", "Available")
+    assert names.NEVER_READY in message
+
+
 # --- the end ----------------------------------------------------------------------------------------------------
 
 

@@ -32,10 +32,10 @@ def status(
 ) -> Object:
     """`judged` has each Machine's UpToDate condition, by name; `blocked` is what keeps machines from being made."""
     asked = behaviour(plane)
-    told = trouble(asked, "the control plane")
+    told = trouble(asked, "the control plane") if asked.fail or not is_initialized(plane) else None
     joined = any((machine.get("status") or {}).get("nodeRef") for machine in machines)
     initialized = is_initialized(plane) or (joined and told is None)
-    available = _available(told, machines, initialized)
+    available = _available(told, machines, initialized, asked.problem)
     conditions = [
         available,
         _either("Initialized", initialized, "Initialized", "NotInitialized"),
@@ -62,14 +62,14 @@ def status(
     return status_with(plane, fields, conditions, now, legacy_too=legacy)
 
 
-def _available(told: Condition | None, machines: Sequence[Object], initialized: bool) -> Condition:
+def _available(told: Condition | None, machines: Sequence[Object], initialized: bool, remark: str) -> Condition:
     if told is not None:
         return {**told, "type": "Available"}
     if not initialized:
         return condition("Available", "False", "NotAvailable", "Control plane not yet initialized")
     if not any(is_true(machine, "Ready") for machine in machines):
         return condition("Available", "False", "NotAvailable", "No Machine of the control plane is ready")
-    return condition("Available", "True", "Available")
+    return condition("Available", "True", "Available", remark)
 
 
 def _rolling_out(judged: Iterable[Condition]) -> Condition:
