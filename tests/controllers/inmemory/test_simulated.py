@@ -19,6 +19,7 @@ from herder.api.inmemory.kinds import (
     IN_MEMORY_CLUSTER,
     IN_MEMORY_CONTROL_PLANE,
     IN_MEMORY_MACHINE,
+    IN_MEMORY_MACHINE_TEMPLATE,
 )
 from herder.controllers.capi.cluster import controller as core_cluster
 from herder.controllers.capi.machine import controller as core_machine
@@ -131,6 +132,28 @@ def test_faults_and_crashes_on_the_way_change_nothing(seed: int) -> None:
 
 def test_the_same_seed_gives_the_same_story() -> None:
     assert simulate(a_whole_life, seed=3).digest() == simulate(a_whole_life, seed=3).digest()
+
+
+def test_it_does_not_matter_in_which_order_the_objects_come() -> None:
+    async def story(play: Play) -> None:
+        for kind, obj in reversed(manifests.cluster("c", workers=1)):
+            await play.client.create(kind.resource, obj, namespace=NAMESPACE)
+            await asyncio.sleep(5)
+        await play.until_available(2, within=60)
+
+    simulate(story)
+
+
+@pytest.mark.parametrize("late", [IN_MEMORY_MACHINE_TEMPLATE, IN_MEMORY_CLUSTER, IN_MEMORY_CONTROL_PLANE])
+def test_what_comes_late_is_seen_when_it_comes(late: Kind) -> None:
+    async def story(play: Play) -> None:
+        objects = manifests.cluster("c", workers=1)
+        for kind, obj in sorted(objects, key=lambda each: each[0] == late):
+            await asyncio.sleep(60 if kind == late else 0)
+            await play.client.create(kind.resource, obj, namespace=NAMESPACE)
+        await play.until_available(2, within=60)
+
+    simulate(story)
 
 
 def test_without_delays_nothing_waits() -> None:

@@ -6,6 +6,7 @@ go and are replaced one at a time; the control plane is initialized when the fir
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import NamedTuple
 
@@ -45,10 +46,11 @@ from herder.controllers.inmemory.telling import status_with, trouble
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Apply, Create, Decision, Patch, Together, Write, waiting
-from herder.engine.runtime.triggers import Watches, changed, owner
+from herder.engine.runtime.triggers import Indexed, Watches, changed, owner
 from herder.engine.runtime.view import View
 
 PROGRESS_PATIENCE = 2.0
+BY_TEMPLATE = "template"
 
 
 class Scene(NamedTuple):
@@ -287,6 +289,14 @@ def _tell(scene: Scene, blocked: str = "") -> Decision:
     )
 
 
+def _template_of(plane: Object) -> Iterable[str]:
+    return (f"{plane['metadata']['namespace']}/{making.template_name(plane)}",)
+
+
+def _template_itself(template: Object) -> Iterable[str]:
+    return (f"{template['metadata']['namespace']}/{template['metadata']['name']}",)
+
+
 CONTROLLER = Controller(
     name="inmemory-control-plane",
     kind=IN_MEMORY_CONTROL_PLANE,
@@ -310,11 +320,16 @@ CONTROLLER = Controller(
         ),
         Watches(IN_MEMORY_MACHINE),
         Watches(IN_MEMORY_BOOTSTRAP),
-        Watches(IN_MEMORY_MACHINE_TEMPLATE),
+        Watches(IN_MEMORY_MACHINE_TEMPLATE, Indexed(BY_TEMPLATE, _template_itself), changed()),
         Watches(SECRET_METADATA, all_that_need(kubeconfig_secret), changed(), fields=f"type={SECRET_TYPE}"),
     ),
     when=changed(
-        "metadata.annotations", "metadata.ownerReferences", "metadata.finalizers", "metadata.deletionTimestamp", "spec"
+        "metadata.annotations",
+        "metadata.labels",
+        "metadata.ownerReferences",
+        "metadata.finalizers",
+        "metadata.deletionTimestamp",
+        "spec",
     ),
-    indexes={IN_MEMORY_CONTROL_PLANE: {BY_CLUSTER: cluster_label}},
+    indexes={IN_MEMORY_CONTROL_PLANE: {BY_CLUSTER: cluster_label, BY_TEMPLATE: _template_of}},
 )
