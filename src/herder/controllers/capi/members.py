@@ -113,13 +113,13 @@ def machines_ready(members: Members) -> Condition:
 
 def machines_up_to_date(members: Members, now: datetime) -> tuple[Condition, datetime | None]:
     """The condition, and when to look again at Machines that were too new to be asked."""
-    outdated = members.listed(NOT_UP_TO_DATE)
-    too_new = {id(machine): asked_at(machine) for machine in outdated if asked_at(machine) > now}
-    asked = [machine for machine in outdated if id(machine) not in too_new]
+    outdated = [(asked_at(machine), machine) for machine in members.listed(NOT_UP_TO_DATE)]
+    too_new = [at for at, _ in outdated if at > now]
+    asked = [machine for at, machine in outdated if at <= now]
     none = condition("MachinesUpToDate", "True", "NoReplicas" if members.total == len(too_new) else "UpToDate")
     reasons = Reasons("NotUpToDate", "UpToDateUnknown", "UpToDate")
     told = aggregate("MachinesUpToDate", asked, "UpToDate", reasons=reasons, none=none)
-    return told, min(too_new.values(), default=None)
+    return told, min(too_new, default=None)
 
 
 def asked_at(machine: Object) -> datetime:

@@ -186,6 +186,32 @@ def test_machines_with_the_sets_label_count_even_if_another_controls_them() -> N
     w = world(ready_set(3), *strayed)
     w.settle(CONTROLLER, SET)
     assert len(w.all(MACHINE)) == 3
+    assert _blocked(w) == [
+        "3 Machines carry this MachineSet's label cluster.x-k8s.io/set-name, but it does not control them"
+    ]
+
+
+def test_a_name_that_cannot_be_made_is_told_with_its_field() -> None:
+    w = world(ready_set(1, machineNaming={"template": "{{ .nonsense }}-{{ .random }}"}))
+    w.settle(CONTROLLER, SET)
+    assert not w.all(MACHINE)
+    (cause,) = _blocked(w)
+    assert cause.startswith("spec.machineNaming.template: {{ .nonsense }} is not one of")
+
+
+def test_no_machines_are_made_whose_objects_could_not_be() -> None:
+    w = world(ready_set(1))
+    w.remove(definition(INFRA))
+    w.settle(CONTROLLER, SET)
+    assert not w.all(MACHINE)
+    assert _blocked(w) == ["the kind TestMachine, which TestMachineTemplate makes, is not defined for a known contract"]
+
+
+def _blocked(w: World) -> list[str]:
+    message: str = condition_of(w.get(MACHINE_SET, SET), "ScalingUp")["message"]
+    first, *causes = message.split("\n* ")
+    assert first.endswith("is blocked because:")
+    return causes
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,8 @@ from herder.api.capi.kinds import CLUSTER, DEFINITION, GROUP, MACHINE, MACHINE_D
 from herder.api.capi.names import (
     CLUSTER_NAME,
     DEPLOYMENT_NAME,
-    DISABLE_MACHINE_CREATE,
     MACHINE_SET_FINALIZER,
     SET_NAME,
-    annotations_of,
     cluster_key,
     is_deleting,
     labels_of,
@@ -133,35 +131,24 @@ def _act(scope: Scope, templates: Templates, paused: Object) -> tuple[Decision, 
 
 def _resize(scope: Scope, templates: Templates, findings: Findings) -> Decision:
     acts = creation.complete(scope, templates)
-    missing = creation.missing_machines(scope)
-    if missing and not findings.blocked and templates.complete:
-        acts += creation.create(scope, templates, missing)
-    elif missing:
-        acts += Decision(wait=Wait("; ".join(findings.causes)))
-    elif scope.replicas is not None:
-        acts += deletion.shrink(scope, scope.members.total - scope.replicas)
-    return acts
+    surplus = scope.members.total - (scope.members.total if scope.replicas is None else scope.replicas)
+    if surplus >= 0:
+        return acts + deletion.shrink(scope, surplus)
+    if findings.causes:
+        return acts + Decision(wait=Wait("; ".join(findings.causes)))
+    return acts + creation.create(scope, templates, -surplus)
 
 
 def _findings(scope: Scope, templates: Templates, paused: Object) -> Findings:
     """What keeps Machines from being made; asked only where some are missing."""
     missing_templates = templates.missing()
-    if not creation.missing_machines(scope):
+    if (scope.replicas or 0) <= scope.members.total:
         return Findings(paused, missing_templates)
-    blocked = list(_refusals(scope))
-    if blocked:
+    if blocked := list(creation.obstacles(scope, templates)):
         return Findings(paused, missing_templates, blocked, "MachineCreationFailed")
-    blocked = failed_checks(scope, "Scale up")
-    if blocked:
+    if blocked := failed_checks(scope, "Scale up"):
         return Findings(paused, missing_templates, blocked, "PreflightCheckFailed")
     return Findings(paused, missing_templates, templates.problems(), _cloning_failure(templates))
-
-
-def _refusals(scope: Scope) -> Iterable[str]:
-    if is_deleting(scope.cluster):
-        yield f"Cluster {scope.cluster['metadata']['name']} is being deleted"
-    if annotations_of(scope.machine_set).get(DISABLE_MACHINE_CREATE) == "true":
-        yield f"the annotation {DISABLE_MACHINE_CREATE} is set"
 
 
 def _cloning_failure(templates: Templates) -> str:

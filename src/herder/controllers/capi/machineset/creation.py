@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from herder.api.capi.conditions import find
 from herder.api.capi.kinds import MACHINE
-from herder.api.capi.names import SET_NAME, is_deleting, labels_of
-from herder.api.capi.naming import machine_name, set_name_label
+from herder.api.capi.names import DISABLE_MACHINE_CREATE, SET_NAME, annotations_of, is_deleting, labels_of
+from herder.api.capi.naming import NamingError, machine_name, set_name_label
 from herder.controllers.capi.externals import look_up
 from herder.controllers.capi.machine_templates import Template, Templates
 from herder.controllers.capi.machineset.machines import cloned, new_machine
@@ -30,10 +30,23 @@ def create(scope: Scope, templates: Templates, missing: int) -> Decision:
     return Decision(writes=(Together(tuple(machines)),))
 
 
-def missing_machines(scope: Scope) -> int:
-    """Machines with this set's label count even where another controls them: creation can never run away."""
-    labelled = scope.view.count(MACHINE, (LABELLED, f"{scope.namespace}/{set_name_label(scope.name)}"))
-    return max((scope.replicas or 0) - max(scope.members.total, labelled), 0)
+def obstacles(scope: Scope, templates: Templates) -> Iterator[str]:
+    """What in the objects themselves keeps Machines from being made, in words."""
+    if is_deleting(scope.cluster):
+        yield f"Cluster {scope.cluster['metadata']['name']} is being deleted"
+    if annotations_of(scope.machine_set).get(DISABLE_MACHINE_CREATE) == "true":
+        yield f"the annotation {DISABLE_MACHINE_CREATE} is set"
+    strays = scope.view.count(MACHINE, (LABELLED, _label_word(scope))) - scope.members.total
+    if strays > 0:  # whatever takes Machines away from their set, it must not make it create without end
+        yield f"{strays} Machines carry this MachineSet's label {SET_NAME}, but it does not control them"
+    try:
+        _name(scope, "random")
+    except NamingError as error:
+        yield f"spec.machineNaming.template: {error}"
+    kinds = _Kinds(scope)
+    for template in templates.all:
+        if template.found.kind and kinds.of({**template.reference, "kind": template.made_kind}) is None:
+            yield f"the kind {template.made_kind}, which {template.kind} makes, is not defined for a known contract"
 
 
 def complete(scope: Scope, templates: Templates) -> Decision:
@@ -51,16 +64,23 @@ def complete(scope: Scope, templates: Templates) -> Decision:
 
 def _new_names(scope: Scope, count: int) -> Iterator[str]:
     """Decided again on the same view, the same names come out: nothing is made twice."""
-    meta, spec = scope.machine_set["metadata"], scope.machine_set["spec"]
-    template = (spec.get("machineNaming") or {}).get("template", "")
-    slot, found = scope.members.total, 0
+    revision, slot, found = scope.machine_set["metadata"]["resourceVersion"], scope.members.total, 0
     while found < count:
-        random = scope.view.unique(f"{meta['uid']}/{meta['resourceVersion']}/{slot}")
-        name = machine_name(template, spec["clusterName"], meta["name"], random)
+        name = _name(scope, scope.view.unique(f"{scope.uid}/{revision}/{slot}"))
         slot += 1
         if scope.view.get(MACHINE, name) is None:
             found += 1
             yield name
+
+
+def _name(scope: Scope, random: str) -> str:
+    spec = scope.machine_set["spec"]
+    template = (spec.get("machineNaming") or {}).get("template", "")
+    return machine_name(template, spec["clusterName"], scope.name, random)
+
+
+def _label_word(scope: Scope) -> str:
+    return f"{scope.namespace}/{set_name_label(scope.name)}"
 
 
 # --- the objects beside a Machine -----------------------------------------------------------------------------------
