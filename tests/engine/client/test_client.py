@@ -126,6 +126,20 @@ async def test_answers_of_something_in_between_are_errors_that_say_so(
         await Client(Answers(Response(status, body=body))).get(CONFIG_MAPS, "a")
 
 
+@pytest.mark.parametrize("between", ["", "\n"])
+async def test_events_may_be_indented_with_nothing_in_between_as_some_servers_write_them(between: str) -> None:
+    events = [{"type": "ADDED", "object": {"metadata": {"name": name, "labels": {}}}} for name in "abc"]
+    spread = between.join(json.dumps(event, indent=1) for event in events)
+
+    async def stream() -> AsyncIterator[bytes]:
+        for start in range(0, len(spread), 7):
+            yield spread[start : start + 7].encode()
+
+    answer = Response(200, stream=stream())
+    seen = [event.object["metadata"]["name"] async for event in Client(Answers(answer)).watch(CONFIG_MAPS)]
+    assert seen == ["a", "b", "c"]
+
+
 async def test_lines_of_a_stream_are_whole_however_they_come() -> None:
     async def stream() -> AsyncIterator[bytes]:
         whole = b"".join(

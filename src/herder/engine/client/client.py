@@ -159,9 +159,9 @@ class Client:
             raise await _failure(response)
         if opened is not None:
             opened()
-        async with aclosing(_lines(response)) as lines:
-            async for line in lines:
-                event = _event(line)
+        async with aclosing(_documents(response)) as documents:
+            async for document in documents:
+                event = _event(document)
                 if event.type == "ERROR":
                     error = StatusError.from_status(event.object, int(event.object.get("code") or 500))
                     raise Expired(error.message, details=error.details) if error.code == 410 else error
@@ -320,18 +320,18 @@ def _excerpt(content: bytes) -> str:
     return content.decode(errors="replace").strip()[:300]
 
 
-def _event(line: bytes) -> WatchEvent:
+def _event(document: bytes) -> WatchEvent:
     try:
-        event = _decode(line)
+        event = _decode(document)
         kind, obj = event["type"], event["object"]
         obj["metadata" if kind != "ERROR" else "status"]
     except (msgspec.DecodeError, KeyError, TypeError):
-        raise ServiceUnavailable(f"the watch brought something that is no event: {_excerpt(line)}") from None
+        raise ServiceUnavailable(f"the watch brought something that is no event: {_excerpt(document)}") from None
     return WatchEvent(kind, obj)
 
 
-async def _lines(response: Response) -> AsyncGenerator[bytes, None]:
-    """Whole lines of a stream, however it was cut into chunks; a last one without an end was cut off and is dropped."""
+async def _documents(response: Response) -> AsyncGenerator[bytes, None]:
+    """The JSON documents of a stream, however it was cut into chunks; a last one that was cut off is dropped."""
     if response.stream is None:
         for line in response.content().splitlines():
             yield line
@@ -339,12 +339,22 @@ async def _lines(response: Response) -> AsyncGenerator[bytes, None]:
     stream, held = response.stream, b""
     try:
         async for chunk in stream:
-            *lines, held = (held + chunk).split(b"\n")
-            for line in lines:
-                if line:
-                    yield line
+            documents, held = _split(held + chunk)
+            for document in documents:
+                if document:
+                    yield document
     finally:
         await _closed(stream)
+
+
+def _split(text: bytes) -> tuple[list[bytes], bytes]:
+    """Whole documents, and what is left. Servers write one a line; some indent them and put nothing in between, and
+    then the only brace that ends one is the only one that begins a line."""
+    if not text.startswith(b"{\n"):
+        *lines, left = text.split(b"\n")
+        return lines, left
+    *documents, left = text.split(b"\n}")
+    return [document.lstrip() + b"\n}" for document in documents], left.lstrip()
 
 
 async def _closed(stream: AsyncIterator[bytes]) -> None:
