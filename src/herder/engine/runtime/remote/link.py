@@ -26,7 +26,8 @@ Connector = Callable[[str], Awaitable[Client]]
 SILENCE_SECONDS = 10.0
 """Without a sign of life, until the cluster is asked for one; and from one such question to the next."""
 FAILED_PROBES = 5
-RETRY_SECONDS = 30.0
+RETRY_FIRST_SECONDS, RETRY_SECONDS = 1.0, 30.0
+"""From one try to the next, at first and after many: a cluster that is only starting is reached soon after it has."""
 
 
 class Link:
@@ -81,11 +82,17 @@ class Link:
     # --- the life of a link -------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause = RETRY_FIRST_SECONDS
         while True:
+            began = loop.time()
             failure = await self._once()
+            if loop.time() - began >= RETRY_SECONDS:
+                pause = RETRY_FIRST_SECONDS  # it did work for a while
             if failure:
                 self._tell(failure)
-                await self._pause()
+                await self._pause(RETRY_SECONDS if self._refused else min(pause, RETRY_SECONDS))
+                pause = min(pause * 2, RETRY_SECONDS)
 
     async def _once(self) -> str:
         """One connection, from its opening until it is given up: why, or nothing where another is to follow at once."""
@@ -137,10 +144,10 @@ class Link:
             return "the cluster does not accept the credentials"  # new ones would not help, these are hardly older
         return ""
 
-    async def _pause(self) -> None:
+    async def _pause(self, seconds: float) -> None:
         """Before another try; other credentials end it."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + RETRY_SECONDS
+        until = loop.time() + seconds
         while self._used == self._credential and loop.time() < until:
             await self._stirred(until - loop.time())
 
