@@ -31,7 +31,7 @@ class Secrets:
 
     async def get(self, _resource: Any, name: str, *, namespace: str) -> Object:
         if self._data is None:
-            raise NotFound(f"secrets \"{name}\" not found")
+            raise NotFound(f'secrets "{name}" not found')
         assert (namespace, name) == ("ns", "c-ca")
         data = {field: base64.b64encode(value).decode() for field, value in self._data.items()}
         return {"metadata": {"name": name, "namespace": namespace}, "data": data}
@@ -119,14 +119,14 @@ GOOD = ours()
     ("data", "problem"),
     [
         (None, "Secret c-ca does not exist"),
-        ({}, "Secret c-ca: tls.crt is not a PEM certificate"),
-        ({**GOOD, "tls.crt": b"hello"}, "Secret c-ca: tls.crt is not a PEM certificate"),
-        ({**GOOD, "tls.key": b"hello"}, "Secret c-ca: tls.key is not a PEM private key without a password"),
+        ({}, "Secret c-ca: tls.crt: not a PEM certificate"),
+        ({**GOOD, "tls.crt": b"hello"}, "Secret c-ca: tls.crt: not a PEM certificate"),
+        ({**GOOD, "tls.key": b"hello"}, "Secret c-ca: tls.key: not a PEM private key without a password"),
         (
             foreign(ed25519.Ed25519PrivateKey.generate()),
-            "Secret c-ca: tls.key is neither an RSA nor an elliptic curve key",
+            "Secret c-ca: tls.key: neither an RSA nor an elliptic curve key",
         ),
-        ({**GOOD, "tls.key": ours()["tls.key"]}, "Secret c-ca: tls.key is not the key of tls.crt"),
+        ({**GOOD, "tls.key": ours()["tls.key"]}, "Secret c-ca: tls.key: does not belong to the certificate in tls.crt"),
     ],
 )
 async def test_an_authority_that_cannot_sign_is_told_and_nothing_of_it_shown(

@@ -19,7 +19,7 @@ from herder.engine.client import kubeconfig
 from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
 from herder.engine.client.wire import User
-from herder.workload.authorities import authority_from, make_authority
+from herder.workload.authorities import make_authority, usable
 
 NAMESPACE = "default"
 ADMIN = User("admin", groups=("system:masters", "system:authenticated"))
@@ -51,7 +51,7 @@ async def with_authority(client: Client, cluster: str) -> dict[str, str]:
 
 def workload_client(authority: dict[str, str], served: dict[str, Any]) -> Client:
     """As whoever holds the cluster's kubeconfig reaches it."""
-    signer = authority_from(authority, "test")
+    signer = usable(authority, "test")
     pair = client_certificate(signer, "kubernetes-admin", ("system:masters",), now=clock())
     config = kubeconfig.build(
         server=f"https://{served['host']}:{served['port']}",

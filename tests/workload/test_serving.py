@@ -17,7 +17,7 @@ from herder.cli.clusters import connect
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound, ServiceUnavailable, StatusError
 from herder.gateway.kubeconfigs import Kubeconfigs
-from herder.workload.authorities import AuthorityError, authority_from
+from herder.workload.authorities import AuthorityError, usable
 from herder.workload.serving import Workloads
 from tests.workload.clusters import NAMESPACE, clock, management, with_authority, workload_client
 
@@ -271,9 +271,9 @@ def test_serving_waits_for_the_authority() -> None:
     ("change", "told"),
     [
         ({"tls.crt": ""}, "tls.crt: not a PEM certificate"),
-        ({"tls.key": ""}, "tls.key: not a PEM private key"),
-        ({"tls.key": base64.b64encode(b"secret words").decode()}, "tls.key: not a PEM private key"),
-        ({"tls.key": "~"}, "tls.key: not a PEM private key"),
+        ({"tls.key": ""}, "tls.key: not a PEM private key without a password"),
+        ({"tls.key": base64.b64encode(b"secret words").decode()}, "tls.key: not a PEM private key without a password"),
+        ({"tls.key": "~"}, "tls.key: not a PEM private key without a password"),
     ],
 )
 def test_an_authority_that_cannot_be_used_is_named_without_its_content(change: dict[str, str], told: str) -> None:
@@ -281,7 +281,7 @@ def test_an_authority_that_cannot_be_used_is_named_without_its_content(change: d
         async with management() as client:
             data = await with_authority(client, "c") | change
             with pytest.raises(AuthorityError) as error:
-                authority_from(data, "Secret default/c-ca")
+                usable(data, "Secret default/c-ca")
             assert str(error.value) == f"Secret default/c-ca: {told}"
 
     run(test)
@@ -292,7 +292,7 @@ def test_an_authority_whose_key_is_anothers_is_refused() -> None:
         async with management() as client:
             mine, yours = await with_authority(client, "c"), await with_authority(client, "d")
             with pytest.raises(AuthorityError, match="does not belong"):
-                authority_from(mine | {"tls.key": yours["tls.key"]}, "here")
+                usable(mine | {"tls.key": yours["tls.key"]}, "here")
             assert (await client.get(SECRET.resource, "c-ca", namespace=NAMESPACE))["data"] == mine
 
     run(test)

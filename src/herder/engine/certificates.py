@@ -5,10 +5,12 @@ A new key takes less than a millisecond, so nothing here is worth keeping only t
 
 from __future__ import annotations
 
+import base64
+import binascii
 import ipaddress
 import ssl
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
@@ -33,6 +35,14 @@ class KeyPair:
     @property
     def key_pem(self) -> bytes:
         return private_pem(self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """An authority that somebody else may have made, perhaps with an RSA key."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 class Signer(Protocol):
@@ -60,6 +70,30 @@ def private_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
         raise ValueError("not a P-256 private key")
     return key
+
+
+def authority_from(data: Mapping[str, str]) -> Authority:
+    """From a Secret's data. ValueError for what cannot sign, naming the key of the Secret and nothing that it holds."""
+    try:
+        certificate = x509.load_pem_x509_certificate(_content(data, "tls.crt"))
+    except ValueError:
+        raise ValueError("tls.crt: not a PEM certificate") from None
+    try:
+        key = serialization.load_pem_private_key(_content(data, "tls.key"), password=None)
+    except (ValueError, TypeError):
+        raise ValueError("tls.key: not a PEM private key without a password") from None
+    if not isinstance(key, (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey)):
+        raise ValueError("tls.key: neither an RSA nor an elliptic curve key")
+    if certificate.public_key() != key.public_key():
+        raise ValueError("tls.key: does not belong to the certificate in tls.crt")
+    return Authority(certificate, key)
+
+
+def _content(data: Mapping[str, str], key: str) -> bytes:
+    try:
+        return base64.b64decode(data.get(key) or "", validate=True)
+    except binascii.Error:
+        return b""
 
 
 # --- making -----------------------------------------------------------------------------------------------------

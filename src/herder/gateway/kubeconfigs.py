@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from herder.api.capi.kinds import SECRET
 from herder.api.capi.names import authority_secret
-from herder.engine.certificates import KeyPair, leaf
+from herder.engine.certificates import Authority, KeyPair, authority_from, leaf
 from herder.engine.client import kubeconfig
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound
@@ -31,12 +29,6 @@ ADMINISTRATOR, ADMINISTRATORS = "kubernetes-admin", "system:masters"
 
 class UnusableAuthority(ValueError):
     """A cluster's authority that cannot sign; the text names the Secret and the key in it, and no more of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Authority:
-    certificate: x509.Certificate
-    key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 class Kubeconfigs:
@@ -62,11 +54,12 @@ class Kubeconfigs:
             secret = await self._client.get(SECRET.resource, name, namespace=namespace)
         except NotFound:
             raise UnusableAuthority(f"Secret {name} does not exist") from None
-        authority = Authority(_certificate(secret), _key(secret))
-        if authority.certificate.public_key() != authority.key.public_key():
-            raise UnusableAuthority(f"Secret {name}: tls.key is not the key of tls.crt")
+        try:
+            authority = authority_from(secret.get("data") or {})
+        except ValueError as error:
+            raise UnusableAuthority(f"Secret {name}: {error}") from None
         if authority.certificate.not_valid_after_utc <= self._clock():
-            raise UnusableAuthority(f"Secret {name}: tls.crt has expired")
+            raise UnusableAuthority(f"Secret {name}: tls.crt: expired")
         return authority
 
 
@@ -90,28 +83,3 @@ def _encoded(cluster: str, server: str, authority: Authority, pair: KeyPair) -> 
         key=pair.key_pem,
     )
     return base64.b64encode(yaml.safe_dump(config).encode()).decode()
-
-
-def _certificate(secret: Object) -> x509.Certificate:
-    try:
-        return x509.load_pem_x509_certificate(_data(secret, "tls.crt"))
-    except ValueError:
-        raise _unusable(secret, "tls.crt is not a PEM certificate") from None
-
-
-def _key(secret: Object) -> ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey:
-    try:
-        key = serialization.load_pem_private_key(_data(secret, "tls.key"), password=None)
-    except (ValueError, TypeError):
-        raise _unusable(secret, "tls.key is not a PEM private key without a password") from None
-    if not isinstance(key, (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey)):
-        raise _unusable(secret, "tls.key is neither an RSA nor an elliptic curve key")
-    return key
-
-
-def _data(secret: Object, field: str) -> bytes:
-    return base64.b64decode((secret.get("data") or {}).get(field) or "")
-
-
-def _unusable(secret: Object, problem: str) -> UnusableAuthority:
-    return UnusableAuthority(f"Secret {secret['metadata']['name']}: {problem}")

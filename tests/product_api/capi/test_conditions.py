@@ -25,7 +25,7 @@ from herder.api.capi.conditions import (
     merged,
     merged_legacy,
     mirror,
-    paused,
+    paused_condition,
     summary,
 )
 from herder.engine.meta.kinds import Object
@@ -453,4 +453,4 @@ def test_a_legacy_aggregate_names_the_worst_and_counts_the_good() -> None:
 def test_a_pause_says_whose_it_is(cluster_paused: bool, annotated: bool, expected: Condition) -> None:
     annotations = {"cluster.x-k8s.io/paused": ""} if annotated else {}
     obj = {"kind": "Machine", "metadata": {"name": "m", "annotations": annotations}}
-    assert paused({"spec": {"paused": cluster_paused}}, obj) == expected
+    assert paused_condition({"spec": {"paused": cluster_paused}}, obj) == expected

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 from datetime import datetime
 
-from herder.api.capi.conditions import paused
+from herder.api.capi.conditions import paused_condition
 from herder.api.capi.kinds import CLUSTER, MACHINE, SECRET, SECRET_METADATA
 from herder.api.capi.names import CLUSTER_NAME, SECRET_TYPE, UNINITIALIZED_TAINT, is_deleting, is_paused, labels_of
 from herder.api.inmemory.behaviour import behaviour
@@ -48,9 +48,9 @@ def reconcile(view: View) -> Decision:
     if cluster is None:
         return waiting("its Cluster does not exist")
     if is_paused(cluster, config):
-        return _tell(config, {}, [paused(cluster, config)], "tell that it is paused", view.now)
+        return _tell(config, {}, [paused_condition(cluster, config)], "tell that it is paused", view.now)
     if _created(config):
-        return _tell(config, {}, [paused(cluster, config)], "tell that it is no longer paused", view.now)
+        return _tell(config, {}, [paused_condition(cluster, config)], "tell that it is no longer paused", view.now)
     return _not_before_the_cluster(config, machine, cluster, view) or _make(config, machine, cluster, view)
 
 
@@ -64,7 +64,7 @@ def _not_before_the_cluster(config: Object, machine: Object, cluster: Object, vi
     asked = behaviour(config)
     told = trouble(asked, "the bootstrap data")
     if told is not None:
-        conditions = [told, paused(cluster, config)]
+        conditions = [told, paused_condition(cluster, config)]
         return _tell(config, failure(asked, told), conditions, "tell why there are no data", view.now)
     at = _ready_for_it(config, machine, cluster) + asked.bootstrap_delay
     if asked.bootstrap_delay and at > view.now:
@@ -84,7 +84,7 @@ def _make(config: Object, machine: Object, cluster: Object, view: View) -> Decis
     secret = _data_secret(config, machine)
     name = secret["metadata"]["name"]
     fields: Object = {"dataSecretName": name, "initialization": {"dataSecretCreated": True}, "ready": True}
-    conditions = [ready(), paused(cluster, config)]
+    conditions = [ready(), paused_condition(cluster, config)]
     told = _tell(config, fields, conditions, "the bootstrap data are made", view.now)
     if view.get(SECRET_METADATA, name) is not None:
         return told

@@ -6,7 +6,7 @@ the API is served there again, so kubeconfigs that were handed out stay good.
 
 from __future__ import annotations
 
-from herder.api.capi.conditions import Condition, paused
+from herder.api.capi.conditions import Condition, paused_condition
 from herder.api.capi.kinds import CLUSTER, SECRET, SECRET_METADATA
 from herder.api.capi.names import (
     CLUSTER_NAME,
@@ -53,7 +53,7 @@ def reconcile(view: View) -> Decision:
         return DONE
     cluster = owner_cluster(view, infra)
     if is_paused(cluster, infra):
-        return _tell(infra, {}, [paused(cluster, infra)], "tell that it is paused", view)
+        return _tell(infra, {}, [paused_condition(cluster, infra)], "tell that it is paused", view)
     if is_deleting(infra):
         return _remove(infra, view)
     if cluster is None:
@@ -79,7 +79,7 @@ def _not_now(infra: Object, cluster: Object, view: View) -> Decision | None:
     asked = behaviour(infra)
     told = trouble(asked, "the cluster")
     if told is not None:
-        conditions = [told, paused(cluster, infra)]
+        conditions = [told, paused_condition(cluster, infra)]
         return _tell(infra, failure(asked, told), conditions, "tell why it is not provisioned", view)
     at = created_at(infra) + asked.api_delay
     if asked.api_delay and at > view.now:
@@ -122,7 +122,7 @@ def _serve(infra: Object, cluster: Object, asked: Behaviour, view: View) -> Deci
     if result is None:
         return served + waiting("the workload API starts")
     if not result.done:
-        conditions = [not_ready(SERVING_FAILED, _error(result)), paused(cluster, infra)]
+        conditions = [not_ready(SERVING_FAILED, _error(result)), paused_condition(cluster, infra)]
         return served + _tell(infra, {}, conditions, "tell why it is not served", view) + waiting(_error(result))
     endpoint = {"host": recorded.get("host") or result.value["host"], "port": result.value["port"]}
     if endpoint != recorded:
@@ -145,7 +145,7 @@ def _told_served(infra: Object, cluster: Object, asked: Behaviour, first_fault: 
     setting, fault = _have_fault(infra, asked, before, view)
     if fault or "apiFault" in (infra.get("status") or {}):
         fields["apiFault"] = fault
-    return setting + _tell(infra, fields, [told, paused(cluster, infra)], "the cluster is provisioned", view)
+    return setting + _tell(infra, fields, [told, paused_condition(cluster, infra)], "the cluster is provisioned", view)
 
 
 def _have_fault(infra: Object, asked: Behaviour, before: str, view: View) -> tuple[Decision, str]:

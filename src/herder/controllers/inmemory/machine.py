@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from herder.api.capi.conditions import paused
+from herder.api.capi.conditions import paused_condition
 from herder.api.capi.kinds import CLUSTER, MACHINE, NODE, SECRET_METADATA
 from herder.api.capi.names import SECRET_TYPE, cluster_key, is_deleting, is_paused, kubeconfig_secret
 from herder.api.capi.nodes import node_by_provider_id
@@ -45,7 +45,7 @@ def reconcile(view: View) -> Decision:
     machine = owner_machine(view, infra)
     cluster = cluster_of(view, machine) if machine else None
     if is_paused(cluster, infra):
-        return _tell(infra, {}, [paused(cluster, infra)], "tell that it is paused", view.now)
+        return _tell(infra, {}, [paused_condition(cluster, infra)], "tell that it is paused", view.now)
     if is_deleting(infra):
         return _remove(infra, machine, cluster, view)
     if machine is None or cluster is None:
@@ -67,7 +67,7 @@ def _start(infra: Object, machine: Object, cluster: Object, view: View) -> Decis
     asked = behaviour(infra)
     told = trouble(asked, "the machine")
     if told is not None:
-        conditions = [told, paused(cluster, infra)]
+        conditions = [told, paused_condition(cluster, infra)]
         return _tell(infra, failure(asked, told), conditions, "tell why it does not run", view.now)
     secret = view.get(SECRET_METADATA, data)
     at = created_at(secret or machine) + asked.start_delay
@@ -95,7 +95,7 @@ def _run(infra: Object, machine: Object, cluster: Object, now: datetime) -> Deci
     wanted = {
         "metadata": {**meta, "finalizers": [*others, MACHINE_FINALIZER]},
         "spec": spec,
-        "status": status_with(infra, fields, [ready(), paused(cluster, infra)], now),
+        "status": status_with(infra, fields, [ready(), paused_condition(cluster, infra)], now),
     }
     return Decision(writes=whole_patch(IN_MEMORY_MACHINE, infra, wanted, "the machine runs"))
 
@@ -103,7 +103,7 @@ def _run(infra: Object, machine: Object, cluster: Object, now: datetime) -> Deci
 def _tell_running(infra: Object, cluster: Object, view: View) -> Decision:
     asked = behaviour(infra)
     told = health(asked, "the machine")
-    return _tell(infra, failure(asked, told), [told, paused(cluster, infra)], "tell how it is", view.now)
+    return _tell(infra, failure(asked, told), [told, paused_condition(cluster, infra)], "tell how it is", view.now)
 
 
 # --- its Node ---------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from herder.api.capi.conditions.lists import (
 )
 from herder.api.capi.conditions.merging import Priority, Reasons, aggregate, default_priority, summary
 from herder.api.capi.conditions.mirroring import InvalidCondition, mirror, reported
-from herder.api.capi.conditions.pausing import paused
+from herder.api.capi.conditions.pausing import paused_condition
 
 __all__ = [
     "Condition",
@@ -46,7 +46,7 @@ __all__ = [
     "merged",
     "merged_legacy",
     "mirror",
-    "paused",
+    "paused_condition",
     "reported",
     "summary",
     "timestamp",

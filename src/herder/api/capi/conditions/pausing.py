@@ -7,7 +7,7 @@ from herder.api.capi.names import PAUSED, annotations_of
 from herder.engine.meta.kinds import Object
 
 
-def paused(cluster: Object | None, obj: Object) -> Condition:
+def paused_condition(cluster: Object | None, obj: Object) -> Condition:
     """True where the cluster is paused, or the object alone; the message says by what."""
     causes = []
     if cluster and (cluster.get("spec") or {}).get("paused"):

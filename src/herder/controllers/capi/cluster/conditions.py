@@ -15,7 +15,7 @@ from herder.api.capi.conditions import (
     default_priority,
     find,
     mirror,
-    paused,
+    paused_condition,
     reported,
     summary,
 )
@@ -51,7 +51,7 @@ def conditions_of(scene: Scene, deleting: Condition) -> list[Condition]:
         _activity(scene, "ScalingUp", [*scene.members.deployments, *scene.members.standalone_sets]),
         _activity(scene, "ScalingDown", [*scene.members.deployments, *scene.members.standalone_sets]),
         _remediating(scene),
-        paused(scene.cluster, scene.cluster),
+        paused_condition(scene.cluster, scene.cluster),
     ]
     return [_available(scene, parts), *parts]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from herder.api.capi.conditions import condition, paused
+from herder.api.capi.conditions import condition, paused_condition
 from herder.api.capi.kinds import (
     CLUSTER,
     DEFINITION,
@@ -32,7 +32,11 @@ def reconcile(view: View) -> Decision:
     scene = survey(view, cluster)
     connected = connection.keep(scene)
     if is_paused(cluster, cluster):
-        return connected + status.report_paused(scene, paused(cluster, cluster)) + Decision(wait=Wait("it is paused"))
+        return (
+            connected
+            + status.report_paused(scene, paused_condition(cluster, cluster))
+            + Decision(wait=Wait("it is paused"))
+        )
     if is_deleting(cluster):
         return connected + _take_apart(scene)
     return connected + _bring_together(scene)

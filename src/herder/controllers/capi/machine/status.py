@@ -6,11 +6,20 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from herder.api.capi.conditions import Condition, condition, find, is_false, is_true, merged, merged_legacy, timestamp
+from herder.api.capi.conditions import (
+    Condition,
+    condition,
+    find,
+    is_false,
+    is_true,
+    merged,
+    merged_legacy,
+    paused_condition,
+    timestamp,
+)
 from herder.api.capi.contract.fields import Failure
 from herder.api.capi.kinds import MACHINE
 from herder.api.capi.names import CERTIFICATES_EXPIRY, CONTROL_PLANE, annotations_of, labels_of
-from herder.api.capi.pausing import paused_condition
 from herder.api.writing import status_patch
 from herder.controllers.capi.machine import bootstrap as bootstrap_step
 from herder.controllers.capi.machine import infrastructure as infrastructure_step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from herder.api.capi.conditions import paused_condition
 from herder.api.capi.kinds import CLUSTER, DEFINITION, MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
 from herder.api.capi.names import (
     CLUSTER_NAME,
@@ -13,7 +14,6 @@ from herder.api.capi.names import (
     is_deleting,
     labels_of,
 )
-from herder.api.capi.pausing import paused_condition
 from herder.api.writing import delete, object_patch, owner_reference, with_owner
 from herder.controllers.capi.machine_templates import (
     REFERS,

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from herder.api.capi.conditions import condition, find, is_true, legacy, merged, merged_legacy, timestamp
+from herder.api.capi.conditions import (
+    condition,
+    find,
+    is_true,
+    legacy,
+    merged,
+    merged_legacy,
+    paused_condition,
+    timestamp,
+)
 from herder.api.capi.kinds import CLUSTER, DEFINITION, MACHINE, MACHINE_HEALTH_CHECK
 from herder.api.capi.names import (
     CLUSTER_NAME,
@@ -20,7 +29,6 @@ from herder.api.capi.names import (
     labels_of,
 )
 from herder.api.capi.nodes import all_nodes
-from herder.api.capi.pausing import paused_condition
 from herder.api.writing import delete, object_patch, owner_reference, ref, status_patch, with_owner
 from herder.controllers.capi.machinehealthcheck.budget import Budget, budget
 from herder.controllers.capi.machinehealthcheck.health import Health, State, Target, examine

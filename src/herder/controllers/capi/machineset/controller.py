@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from herder.api.capi.conditions import paused_condition
 from herder.api.capi.kinds import CLUSTER, DEFINITION, GROUP, MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
 from herder.api.capi.names import (
     CLUSTER_NAME,
@@ -14,7 +15,6 @@ from herder.api.capi.names import (
     is_deleting,
     labels_of,
 )
-from herder.api.capi.pausing import paused_condition
 from herder.api.guards import machines as guards
 from herder.api.writing import object_patch, owner_reference, with_owner
 from herder.controllers.capi import members as machines

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import NamedTuple
 
-from herder.api.capi.conditions import Condition, find, is_false, is_true, merged, paused
+from herder.api.capi.conditions import Condition, find, is_false, is_true, merged, paused_condition
 from herder.api.capi.kinds import CLUSTER, MACHINE, SECRET_METADATA
 from herder.api.capi.kubeconfigs import keep_kubeconfig
 from herder.api.capi.names import (
@@ -71,7 +71,7 @@ def reconcile(view: View) -> Decision:
         return DONE
     cluster = owner_cluster(view, plane)
     if is_paused(cluster, plane):
-        told = status_with(plane, {}, [paused(cluster, plane)], view.now)
+        told = status_with(plane, {}, [paused_condition(cluster, plane)], view.now)
         return Decision(writes=status_patch(IN_MEMORY_CONTROL_PLANE, plane, told, "tell that it is paused"))
     if cluster is None:
         return _orphaned(plane, view)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from herder.api.capi.conditions import Condition, Reasons, aggregate, condition, is_true, paused
+from herder.api.capi.conditions import Condition, Reasons, aggregate, condition, is_true, paused_condition
 from herder.api.capi.names import CLUSTER_NAME, CONTROL_PLANE, is_deleting
 from herder.api.inmemory.behaviour import behaviour
 from herder.controllers.inmemory.controlplane.planning import Member
@@ -44,7 +44,7 @@ def status(
         _remediating(members),
         *_machines(machines, judged),
         _deleting(plane, machines),
-        paused(cluster, plane),
+        paused_condition(cluster, plane),
     ]
     fields: Object = {
         "observedGeneration": plane["metadata"].get("generation", 1),
