@@ -138,5 +138,5 @@ async def test_an_authority_that_cannot_sign_is_told_and_nothing_of_it_shown(
 
 
 async def test_an_authority_that_has_expired_signs_nothing() -> None:
-    with pytest.raises(UnusableAuthority, match=r"tls\.crt has expired"):
+    with pytest.raises(UnusableAuthority, match=r"tls\.crt: expired"):
         await made(GOOD, now=NOW + timedelta(days=4000))
