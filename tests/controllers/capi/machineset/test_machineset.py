@@ -168,8 +168,15 @@ def test_nothing_is_made_in_a_cluster_that_goes() -> None:
     w.change(w.get(CLUSTER, "herd"), {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
     w.settle(CONTROLLER, SET)
     assert not w.all(MACHINE)
-    told = condition_of(w.get(MACHINE_SET, SET), "ScalingUp")
-    assert told["message"] == "Scaling up from 0 to 3 replicas is blocked because:\n* Cluster herd is being deleted"
+    assert _blocked(w) == ["Cluster herd is being deleted"]
+
+
+def test_nor_are_the_objects_of_machines_that_lack_them() -> None:
+    w = world(ready_set(3))
+    w.reconcile(CONTROLLER, SET)
+    w.change(w.get(CLUSTER, "herd"), {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    w.settle(CONTROLLER, SET)
+    assert not w.all(INFRA)
 
 
 def test_nothing_is_made_where_creation_is_disabled() -> None:
@@ -191,12 +198,19 @@ def test_machines_with_the_sets_label_count_even_if_another_controls_them() -> N
     ]
 
 
-def test_a_name_that_cannot_be_made_is_told_with_its_field() -> None:
-    w = world(ready_set(1, machineNaming={"template": "{{ .nonsense }}-{{ .random }}"}))
+@pytest.mark.parametrize(
+    ("template", "cause"),
+    [
+        ("{{ .nonsense }}-{{ .random }}", "spec.machineNaming.template: {{ .nonsense }} is not one of"),
+        ("all-the-same", "spec.machineNaming.template: {{ .random }} is missing"),
+    ],
+)
+def test_names_that_cannot_be_made_are_told_with_their_field(template: str, cause: str) -> None:
+    w = world(ready_set(2, machineNaming={"template": template}))
     w.settle(CONTROLLER, SET)
     assert not w.all(MACHINE)
-    (cause,) = _blocked(w)
-    assert cause.startswith("spec.machineNaming.template: {{ .nonsense }} is not one of")
+    (told,) = _blocked(w)
+    assert told.startswith(cause)
 
 
 def test_no_machines_are_made_whose_objects_could_not_be() -> None:

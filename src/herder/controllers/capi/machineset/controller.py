@@ -99,8 +99,8 @@ def _keep(scope: Scope, paused: Object) -> Decision:
     adopted = _adopt(scope)
     if adopted.writes:
         return claims + adopted  # they count from the next pass on
-    acts, blocked = _act(scope, templates, paused)
-    return claims + acts + told(scope.machine_set, scope.members, blocked, scope.view.now)
+    acts, findings = _act(scope, templates, paused)
+    return claims + acts + told(scope.machine_set, scope.members, findings, scope.view.now)
 
 
 def _adopt(scope: Scope) -> Decision:
@@ -130,13 +130,17 @@ def _act(scope: Scope, templates: Templates, paused: Object) -> tuple[Decision, 
 
 
 def _resize(scope: Scope, templates: Templates, findings: Findings) -> Decision:
+    missing = 0 if scope.replicas is None else scope.replicas - scope.members.total
+    if missing < 0:
+        deletes = deletion.shrink(scope, -missing)
+        if deletes.writes:
+            return deletes
     acts = creation.complete(scope, templates)
-    surplus = scope.members.total - (scope.members.total if scope.replicas is None else scope.replicas)
-    if surplus >= 0:
-        return acts + deletion.shrink(scope, surplus)
+    if missing <= 0:
+        return acts
     if findings.causes:
         return acts + Decision(wait=Wait("; ".join(findings.causes)))
-    return acts + creation.create(scope, templates, -surplus)
+    return acts + creation.create(scope, templates, missing)
 
 
 def _findings(scope: Scope, templates: Templates, paused: Object) -> Findings:

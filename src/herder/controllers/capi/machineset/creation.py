@@ -40,7 +40,8 @@ def obstacles(scope: Scope, templates: Templates) -> Iterator[str]:
     if strays > 0:  # whatever takes Machines away from their set, it must not make it create without end
         yield f"{strays} Machines carry this MachineSet's label {SET_NAME}, but it does not control them"
     try:
-        _name(scope, "random")
+        if _name(scope, "one") == _name(scope, "two"):
+            yield "spec.machineNaming.template: {{ .random }} is missing, so that all Machines would have the same name"
     except NamingError as error:
         yield f"spec.machineNaming.template: {error}"
     kinds = _Kinds(scope)
@@ -51,7 +52,7 @@ def obstacles(scope: Scope, templates: Templates) -> Iterator[str]:
 
 def complete(scope: Scope, templates: Templates) -> Decision:
     """A Machine is made before its objects, and the manager may stop in between: what lacks is made up for."""
-    if not templates.complete or not scope.members.count(INCOMPLETE):
+    if not templates.complete or is_deleting(scope.cluster) or not scope.members.count(INCOMPLETE):
         return Decision()
     kinds = _Kinds(scope)
     objects: list[Apply] = []
@@ -62,15 +63,16 @@ def complete(scope: Scope, templates: Templates) -> Decision:
     return Decision(writes=(Together(tuple(objects)),) if objects else ())
 
 
-def _new_names(scope: Scope, count: int) -> Iterator[str]:
+def _new_names(scope: Scope, count: int) -> list[str]:
     """Decided again on the same view, the same names come out: nothing is made twice."""
-    revision, slot, found = scope.machine_set["metadata"]["resourceVersion"], scope.members.total, 0
-    while found < count:
+    revision, slot = scope.machine_set["metadata"]["resourceVersion"], scope.members.total
+    names: dict[str, None] = {}
+    while len(names) < count:
         name = _name(scope, scope.view.unique(f"{scope.uid}/{revision}/{slot}"))
         slot += 1
         if scope.view.get(MACHINE, name) is None:
-            found += 1
-            yield name
+            names[name] = None
+    return list(names)
 
 
 def _name(scope: Scope, random: str) -> str:
