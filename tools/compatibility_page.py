@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.api.differences import DIFFERENCES as API
 from tests.fuzz.differences import DIFFERENCES as BAD_INPUT
 from tests.interop.kubectl.differences import DIFFERENCES as KUBECTL
+from tests.product_api.capi.admission.cases import CASES as ADMISSION
 
 PAGE = Path(__file__).parents[1] / "docs" / "compatibility.md"
 
@@ -31,10 +32,20 @@ def bad_input() -> str:
     return f"| what | why |\n|---|---|\n{rows}"
 
 
+def capi_admission() -> str:
+    rows = "".join(
+        f"| {case.kind.kind} | {case.name} | {'refused' if case.fields else 'let in'} | {case.upstream} |\n"
+        for case in ADMISSION
+        if case.upstream
+    )
+    return f"| kind | what | here | upstream |\n|---|---|---|---|\n{rows}"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "api-suite": api_suite,
     "kubectl-output": kubectl_output,
     "bad-input": bad_input,
+    "capi-admission": capi_admission,
 }
 
 
