@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 NAME, NAMESPACE, WORKERS = "meadow", "default", 3
 PHASES = ("Pending", "Provisioning", "Provisioned", "Running", "Deleting")
 DELAYS = {START_DELAY: "0.6", NODE_DELAY: "0.4"}
+WIDTH = 124  # of a terminal that all of it fits
 
 
 @click.command()
@@ -108,9 +110,10 @@ async def _follow(client: Client) -> None:
 
 async def _print_phases(client: Client) -> None:
     phases: dict[str, str] = {}
-    told = ""
+    are_known, told = False, ""
     async for event in client.watch(MACHINE.resource, namespace=NAMESPACE, initial_events=True):
-        if event.type == "BOOKMARK":
+        if event.type == "BOOKMARK":  # those that were there before are known now, and told with what changes next
+            are_known = True
             continue
         name = event.object["metadata"]["name"]
         phases[name] = (event.object.get("status") or {}).get("phase", "Pending")
@@ -119,7 +122,7 @@ async def _print_phases(client: Client) -> None:
         line = "  ".join(
             f"{phase} {list(phases.values()).count(phase)}" for phase in PHASES if phase in phases.values()
         )
-        if line != told:
+        if are_known and line != told:
             click.echo(f"    Machines: {line}")
             told = line
 
@@ -141,7 +144,7 @@ async def _describe(kubeconfig: Path) -> None:
     from herder.engine.client import kubeconfig as kubeconfigs
 
     for line in await show(kubeconfigs.load(kubeconfig), NAMESPACE, NAME):
-        click.echo(f"    {line}")
+        click.echo("    " + (line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"))
 
 
 async def _nodes(client: Client) -> None:
@@ -171,7 +174,8 @@ async def _refused(client: Client) -> None:
     try:
         await client.patch(MACHINE_DEPLOYMENT.resource, f"{NAME}-workers", patch, namespace=NAMESPACE)
     except Invalid as error:
-        click.echo(f"    {error.code} {error.reason}: {error.message}")
+        told = textwrap.wrap(f"{error.code} {error.reason}: {error.message}", WIDTH, subsequent_indent="  ")
+        click.echo(textwrap.indent("\n".join(told), "    "))
 
 
 async def _gone(client: Client) -> None:
