@@ -7,9 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from herder.api.guards import machines as guards
+from herder.api.inmemory import names
+from herder.api.inmemory.kinds import GROUP
+from herder.api.settings import DEFINITIONS
+from tests.support.capi import CORE_KINDS, PROVIDED_KINDS, served
+from tests.support.embedded import Embedded
+from tests.support.engines import Engine
 from tools import compatibility_page
 
 ROOT = Path(__file__).parents[2]
+CLUSTERS, CORE, SERVER = (ROOT / "docs" / name for name in ("clusters.md", "cluster-api-core.md", "embedded-server.md"))
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
@@ -23,3 +31,51 @@ def test_links_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
     missing = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
     assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_to_headings_lead_to_one(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
+        assert anchor in _anchors(page.parent / target if target else page), f"{target}#{anchor}"
+
+
+def _anchors(page: Path) -> set[str]:
+    """As GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_tests_that_pages_name_are_there() -> None:
+    named = re.findall(r"`(tests/[\w/.]+|…/[\w/.]+)`", compatibility_page.PAGE.read_text())
+    paths = [name.replace("…", "tests/controllers/capi") for name in named]
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_every_setting_is_told() -> None:
+    told = set(re.findall(r"^\| `([\w-]+)` \|", SERVER.read_text(), re.MULTILINE))
+    assert set(DEFINITIONS) <= told
+
+
+def test_every_annotation_of_in_memory_objects_is_told() -> None:
+    values = {value for value in vars(names).values() if isinstance(value, str) and value.startswith(f"{GROUP}/")}
+    told = set(re.findall(r"^\| `([\w-]+)` \| (?:InMemory|all)", CLUSTERS.read_text(), re.MULTILINE))
+    assert told == {value.removeprefix(f"{GROUP}/") for value in values}
+
+
+def test_every_guard_of_machines_is_told() -> None:
+    source = Path(guards.__file__).read_text()
+    told = set(re.findall(r"^\| `([\w-]+)` \|", CORE.read_text(), re.MULTILINE))
+    assert set(re.findall(r'_refuse\("([\w-]+)"', source)) <= told
+
+
+async def test_the_example_is_a_cluster_that_comes_and_goes(tmp_path: Path) -> None:
+    with Embedded(tmp_path, flags=("--in-memory",)) as server:
+        engine = Engine("embedded", server.kubeconfig)
+        client = engine.client()
+        try:
+            await served(client, *CORE_KINDS, *PROVIDED_KINDS)
+        finally:
+            await client.close()
+        engine.kubectl("apply", "-f", str(ROOT / "examples" / "in-memory-cluster.yaml"))
+        engine.kubectl("wait", "cluster/meadow", "--for=condition=Available", "--timeout=60s")
+        engine.kubectl("delete", "cluster", "meadow", "--timeout=60s")
