@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from herder.workload.serving import Workloads
 
 WEBHOOK_SERVICE = "herder-webhooks"
+UNREACHABLE_WEBHOOKS = (
+    "the API server must reach this process to have objects filled in and checked: say where it listens with "
+    "--webhook-url https://HOST:PORT, or --no-webhooks where all objects come complete"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +139,11 @@ async def _work(options: Options, client: Client) -> None:
     from herder.cli.install import install, make_namespace
     from herder.cli.metrics import process_metrics
 
-    await make_namespace(client, options.namespace)
     core = Core(client, options.core)
     roles = Roles(core=await core.choose(), in_memory=options.in_memory, example=options.example)
+    if roles.core and options.webhooks is not None and options.webhook_place is None:
+        raise click.UsageError(UNREACHABLE_WEBHOOKS)  # before anything is written
+    await make_namespace(client, options.namespace)
     metrics = process_metrics()
     metrics.leader.labels(name="herder").set(0)
     watched = parts.WatchedSettings(client)
@@ -202,11 +208,7 @@ async def _webhooks(options: Options, client: Client, roles: Roles) -> AsyncIter
     if not roles.core or options.webhooks is None:
         yield lambda: None
         return
-    if options.webhook_place is None:
-        raise click.UsageError(
-            "the API server must reach this process to have objects filled in and checked: say where it listens with "
-            "--webhook-url https://HOST:PORT, or --no-webhooks where all objects come complete"
-        )
+    assert options.webhook_place is not None
     from herder.gateway.webhooks.keeping import install, keep, remove
     from herder.gateway.webhooks.server import Webhooks
 
