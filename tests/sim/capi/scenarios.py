@@ -57,7 +57,7 @@ async def on_delete(seed: int, faults: Faults) -> World:
 
 
 async def changes_of_mind(seed: int, faults: Faults) -> World:
-    """In the middle of a rollout the user scales, pauses, changes the strategy and the template again."""
+    """In the middle of a rollout the user scales, pauses, deletes, changes the strategy and the template."""
 
     async def story(herd: Herd) -> None:
         random = herd.random
@@ -76,7 +76,7 @@ async def changes_of_mind(seed: int, faults: Faults) -> World:
 
 async def change_mind(herd: Herd, template: str) -> None:
     random = herd.random
-    match random.choice(("scale", "scale", "pause", "pause", "hold", "strategy", "template", "back")):
+    match random.choice(("scale", "scale", "pause", "pause", "hold", "strategy", "template", "back", "delete")):
         case "scale":
             await herd.edit(replicas=random.randint(0, 6))
         case "pause":
@@ -98,6 +98,9 @@ async def change_mind(herd: Herd, template: str) -> None:
             await herd.change_template(template)
         case "back":
             await herd.edit(template={"spec": {"infrastructureRef": {"name": FIRST}}})
+        case "delete":
+            for machine in random.sample(herd.account.members(), min(1, len(herd.account.members()))):
+                await herd.delete_machine(name_of(machine))
 
 
 async def storm(seed: int, faults: Faults) -> World:
@@ -110,8 +113,11 @@ async def storm(seed: int, faults: Faults) -> World:
         strategy = rolling(herd) if random.random() < 0.7 else {"strategy": {"type": "OnDelete"}}
         await herd.bring_up(workers, rollout=strategy, remediation={"maxInFlight": in_flight})
         await herd.check_health(timeout=random.choice((40, 60, 90)), most=most)
-        if random.random() < 0.4:
+        if random.random() < 0.5:
             await herd.change_template("second")
+            for machine in random.sample(herd.account.members(), 2):  # so that both revisions have some
+                await herd.delete_machine(name_of(machine))
+            await herd.pass_time(0, 60)
         for _ in range(random.randint(1, 3)):
             await herd.pass_time(0, 60)
             await strike(herd)

@@ -114,10 +114,29 @@ def test_old_revisions_are_left_to_the_rollout() -> None:
     )
 
 
-def test_where_only_users_delete_old_machines_broken_ones_are_replaced_onto_the_new_revision() -> None:
+def _add_current_set(w: World) -> None:
+    old = w.get(MACHINE_SET, SET)
+    meta = old["metadata"] | {"name": "current", "uid": "current-uid", "annotations": {REVISION: "2"}}
+    w.put({**old, "metadata": meta, "spec": {**old["spec"], "replicas": 0}})
+
+
+def test_where_only_users_delete_old_machines_the_current_set_has_broken_ones_replaced() -> None:
     w = _world([machine("bad", **BROKEN)], revision="2", strategy="OnDelete")
     w.settle(CONTROLLER, SET)
+    assert not _deleted(w)
+    _add_current_set(w)
+    w.settle(CONTROLLER, "current")
     assert _deleted(w) == ["bad"]
+
+
+def test_the_sets_of_a_deployment_share_one_limit() -> None:
+    mine = machine("mine", days=1, owner="current-uid", **BROKEN)
+    w = _world([machine("old", days=9, **BROKEN), mine], revision="2", strategy="OnDelete", max_in_flight=1)
+    _add_current_set(w)
+    w.settle(CONTROLLER, SET)
+    w.settle(CONTROLLER, "current")
+    assert _deleted(w) == ["mine"]
+    assert _told(w, "old")[0] == "RemediationDeferred"
 
 
 def test_a_failed_preflight_check_defers() -> None:

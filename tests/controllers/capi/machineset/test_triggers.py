@@ -91,6 +91,30 @@ def test_an_orphan_wakes_the_set_whose_name_it_carries() -> None:
     assert _woken(SETS, CHILD, MACHINE, None, orphan) == ["default/set"]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "wakes"),
+    [
+        ({}, {"OwnerRemediated": "False/WaitingForRemediation"}, True),
+        ({"OwnerRemediated": "False/WaitingForRemediation"}, {"OwnerRemediated": "False/MachineDeleting"}, True),
+        ({"OwnerRemediated": "False/MachineDeleting"}, None, True),
+        ({}, {"Ready": "True"}, False),
+        ({}, None, False),
+    ],
+)
+def test_a_machine_to_be_remediated_wakes_all_sets_of_its_deployment(
+    old: dict[str, str], new: dict[str, str] | None, wakes: bool
+) -> None:
+    def of_another_set(conditions: dict[str, str]) -> Object:
+        obj = machine("m", owner="another-uid", **conditions)
+        owner = {**obj["metadata"]["ownerReferences"][0], "name": "another"}
+        labels = {"cluster.x-k8s.io/deployment-name": "pool"}
+        return _with(obj, metadata={**obj["metadata"], "ownerReferences": [owner], "labels": labels})
+
+    child = _with(CHILD, metadata={**CHILD["metadata"], "labels": {"cluster.x-k8s.io/deployment-name": "pool"}})
+    woken = _woken(SETS, child, MACHINE, of_another_set(old), of_another_set(new) if new is not None else None)
+    assert ("default/set" in woken) is wakes
+
+
 def test_a_deployments_news_wakes_its_sets_where_it_matters_to_them() -> None:
     before = deployment()
     after = _with(before, spec={**before["spec"], "remediation": {"maxInFlight": 1}})

@@ -44,6 +44,7 @@ from herder.engine.runtime.triggers import Follows, Indexed, Watches, changed, o
 from herder.engine.runtime.view import View
 
 ORPHANS = "set-orphans"
+OF_DEPLOYMENT = "sets-of-deployment"
 
 
 def reconcile(view: View) -> Decision:
@@ -215,6 +216,7 @@ CONTROLLER = Controller(
                 *("status.nodeRef", "status.nodeInfo"),
             ),
         ),
+        Watches(MACHINE, Indexed(OF_DEPLOYMENT, remediation.deployment_of), remediation.turned),
         Watches(
             MACHINE_DEPLOYMENT,
             Indexed("controller", lambda deployment: [deployment["metadata"]["uid"]]),
@@ -237,7 +239,7 @@ CONTROLLER = Controller(
             IN_STEP: in_step,
             ORPHANS: _orphaned,
         },
-        MACHINE_SET: {REFERS: refers},
+        MACHINE_SET: {REFERS: refers, OF_DEPLOYMENT: remediation.deployment_of},
     },
     cluster_of=lambda machine_set: cluster_key(
         machine_set["metadata"]["namespace"], machine_set["spec"]["clusterName"]

@@ -16,13 +16,14 @@ from herder.api.capi.conditions import (
     merged_legacy,
 )
 from herder.api.capi.kinds import MACHINE, MACHINE_SET
-from herder.api.capi.names import REMEDIATE_MACHINE, annotations_of, is_deleting
+from herder.api.capi.names import DEPLOYMENT_NAME, REMEDIATE_MACHINE, annotations_of, is_deleting, labels_of
 from herder.api.capi.rollout import ON_DELETE, scaled, strategy_of
 from herder.api.writing import delete, status_patch
 from herder.controllers.capi.machineset.preflight import failed_checks
 from herder.controllers.capi.machineset.scope import Scope
 from herder.controllers.capi.members import UNHEALTHY, Members, moment, only, to_be_remediated
 from herder.engine.meta.kinds import Object
+from herder.engine.runtime.cache import Change
 from herder.engine.runtime.decision import Decision, Patch, Together, Write
 
 REMEDIATED = "OwnerRemediated"
@@ -35,20 +36,44 @@ UNLIMITED = sys.maxsize
 
 
 def remediate(scope: Scope) -> Decision:
-    recovered = [patch for machine in scope.members.listed(RECOVERED) for patch in _forgive(scope, machine)]
-    broken = [
-        machine for machine in scope.members.listed(UNHEALTHY) if to_be_remediated(machine) and not is_deleting(machine)
-    ]
-    acts = _together(recovered)
-    if not broken or (scope.of_deployment and scope.deployment is None):
+    acts = _together([patch for machine in scope.members.listed(RECOVERED) for patch in _forgive(scope, machine)])
+    if scope.of_deployment and scope.deployment is None:
         return acts
-    if not _may_remediate(scope):
-        pending = "Machine won't be remediated because it is pending removal due to rollout"
-        return acts + _told(scope, broken, "CannotBeRemediated", pending)
-    first = sorted(broken, key=_urgency)
+    if not scope.current_revision:
+        return acts + _leave(scope)
+    broken = sorted(_broken(_in_charge_of(scope)), key=_urgency)
+    if not broken:
+        return acts
     allowed = max(_limit(scope) - _in_flight(scope), 0)
-    acts += _told(scope, first[allowed:], "RemediationDeferred", _too_many(scope))
-    return acts + _replace(scope, first[:allowed])
+    acts += _told(scope, broken[allowed:], "RemediationDeferred", _too_many(scope))
+    return acts + _replace(scope, broken[:allowed])
+
+
+def _leave(scope: Scope) -> Decision:
+    """A rolling update removes old Machines anyway. Where only users do, the current MachineSet sees to them."""
+    if _only_users_delete(scope):
+        return Decision()
+    pending = "Machine won't be remediated because it is pending removal due to rollout"
+    return _told(scope, _broken(scope.members), "CannotBeRemediated", pending)
+
+
+def _in_charge_of(scope: Scope) -> Members:
+    """The current MachineSet makes the replacements of old Machines, so it decides on them as well: were it left to
+    their own sets, several would begin at once, each not knowing of the others, and exceed what may be in flight."""
+    return _of_all_sets(scope) if _only_users_delete(scope) else scope.members
+
+
+def _only_users_delete(scope: Scope) -> bool:
+    return scope.deployment is not None and strategy_of(scope.deployment["spec"]) == ON_DELETE
+
+
+def _of_all_sets(scope: Scope) -> Members:
+    assert scope.deployment is not None
+    return Members(scope.view, scope.view.owned(MACHINE_SET, scope.deployment["metadata"]["uid"]))
+
+
+def _broken(members: Members) -> list[Object]:
+    return [machine for machine in members.listed(UNHEALTHY) if to_be_remediated(machine) and not is_deleting(machine)]
 
 
 def _replace(scope: Scope, machines: list[Object]) -> Decision:
@@ -60,14 +85,6 @@ def _replace(scope: Scope, machines: list[Object]) -> Decision:
     # Told before the deletion: so that Machines which are going can be counted as being remediated.
     told = _told(scope, machines, DELETING_REASON, "Machine is deleting", legacy(REMEDIATED, "True"))
     return told + _together([delete(MACHINE, machine, "it is unhealthy, and replaced") for machine in machines])
-
-
-def _may_remediate(scope: Scope) -> bool:
-    """A rolling update removes old Machines anyway. When only users delete them, nobody else replaces broken ones:
-    the replacement is made by the current MachineSet, since old ones make no Machines."""
-    if scope.current_revision:
-        return True
-    return scope.deployment is not None and strategy_of(scope.deployment["spec"]) == ON_DELETE
 
 
 def _limit(scope: Scope) -> int:
@@ -86,9 +103,7 @@ def _max_in_flight(scope: Scope) -> int | str | None:
 
 def _in_flight(scope: Scope) -> int:
     """In all sets of the deployment: the limit is the deployment's."""
-    if scope.deployment is None:
-        return scope.members.count(IN_FLIGHT)
-    return Members(scope.view, scope.view.owned(MACHINE_SET, scope.deployment["metadata"]["uid"])).count(IN_FLIGHT)
+    return (_of_all_sets(scope) if scope.deployment else scope.members).count(IN_FLIGHT)
 
 
 def _urgency(machine: Object) -> tuple[bool, float, str]:
@@ -162,6 +177,22 @@ def _has_recovered(machine: Object) -> bool:
 def _is_in_flight(machine: Object) -> bool:
     told = find(machine, REMEDIATED) or {}
     return is_deleting(machine) and (told.get("status"), told.get("reason")) == ("False", DELETING_REASON)
+
+
+def turned(change: Change) -> bool:
+    """Whether a Machine is to be remediated that was not, or is no more."""
+    return _told_of(change.old) != _told_of(change.new)
+
+
+def _told_of(machine: Object | None) -> tuple[bool, Condition | None] | None:
+    told = find(machine, REMEDIATED)
+    return (is_deleting(machine), told) if machine is not None and told is not None else None
+
+
+def deployment_of(obj: Object) -> Iterable[str]:
+    """By which a Machine finds all sets of its deployment."""
+    name = labels_of(obj).get(DEPLOYMENT_NAME)
+    return [f"{obj['metadata']['namespace']}/{name}"] if name else ()
 
 
 INDEXES = {RECOVERED: only(_has_recovered), IN_FLIGHT: only(_is_in_flight)}
