@@ -43,7 +43,7 @@ from tests.support.embedded import HERDER, Embedded
 from tests.support.engines import CONTROLLERS, Engine
 from tests.support.inmemory import in_memory_cluster, made, reference
 from tests.support.kube import RealKube
-from tests.support.recording import Names, Recording, differences, recorded
+from tests.support.recording import Names, Recording, differences, normalized, recorded
 
 NAMESPACE, NAME, WORKERS = "pasture", "merino", "merino-workers"
 WATCHED = (*CORE_KINDS, *PROVIDED_KINDS)
@@ -296,23 +296,6 @@ def test_no_secret_is_told_anywhere(both: tuple[Told, Told]) -> None:
 
 
 # --- the same, whatever its name ------------------------------------------------------------------------------------
-
-_CHANCE = (
-    (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\b[0-9a-f]{32}\b"), "<uid>"),
-    (re.compile(r"\b\d{5,10}-[a-z0-9]{5}\b"), "<template hash>"),
-    (re.compile(r'"port": \d+|127\.0\.0\.1:\d+'), "<port>"),
-    (re.compile(r"\b10\.\d+\.\d+\.\d+\b"), "<address>"),
-)
-
-
-def normalized(roles: Names, obj: Object) -> str:
-    """Without what is chance: times, identities, revisions, ports, generated names."""
-    meta = {name: value for name, value in obj["metadata"].items() if name != "resourceVersion"}
-    meta["managedFields"] = sorted(meta["managedFields"], key=lambda entry: json.dumps(entry, sort_keys=True))
-    text = json.dumps({**obj, "metadata": meta}, sort_keys=True)
-    for pattern, name in _CHANCE:
-        text = pattern.sub(lambda match, name=name: '"port": 0' if match[0][0] == '"' else name, text)  # type: ignore[misc]
-    return roles.masked(text)
 
 
 def table(roles: Names, printed: str) -> list[str]:

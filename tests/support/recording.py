@@ -8,6 +8,7 @@ when both do in one instant is nobody's promise.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
@@ -149,6 +150,26 @@ async def recorded(client: Client, namespace: str, cluster: str, kinds: Iterable
             task.cancel()
         await asyncio.gather(*watching, return_exceptions=True)
     assert not ended, f"a watch was not there to the end: {ended}"
+
+
+# --- an object without what is chance ---------------------------------------------------------------------------
+
+_CHANCE = (
+    (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\b[0-9a-f]{32}\b"), "<uid>"),
+    (re.compile(r"\b\d{5,10}-[a-z0-9]{5}\b"), "<template hash>"),
+    (re.compile(r'(?<="port": )\d+|(?<=127\.0\.0\.1:)\d+'), "0"),
+    (re.compile(r"\b10\.\d+\.\d+\.\d+\b"), "<address>"),
+)
+
+
+def normalized(names: Names, obj: Object) -> str:
+    """As JSON, without times, identities, revisions, ports and generated names."""
+    meta = {name: value for name, value in obj["metadata"].items() if name != "resourceVersion"}
+    meta["managedFields"] = sorted(meta["managedFields"], key=lambda entry: json.dumps(entry, sort_keys=True))
+    text = json.dumps({**obj, "metadata": meta}, sort_keys=True)
+    for pattern, stand_in in _CHANCE:
+        text = pattern.sub(stand_in, text)
+    return names.masked(text)
 
 
 # --- two of them ------------------------------------------------------------------------------------------------
