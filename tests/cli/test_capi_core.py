@@ -10,7 +10,7 @@ import pytest
 
 from herder.api.capi.core import DEPLOYMENT, Mode, Verdict
 from herder.api.capi.inventory import NAMESPACE, PROVIDER_CRD, PROVIDERS
-from herder.cli.capi_core import CoreChoice, gather, keep_inventory
+from herder.cli.capi_core import CoreChoice, enter_inventory, gather, leave_inventory
 from herder.cli.install import install_kinds
 from herder.cli.process import wall_clock
 from herder.engine.client.client import Client
@@ -56,19 +56,27 @@ async def test_another_core_is_noticed_when_it_comes_and_when_it_has_gone(client
         following.cancel()
 
 
-async def test_what_of_ours_runs_is_in_the_inventory_and_nothing_else_of_ours(client: Client) -> None:
+async def test_what_of_ours_runs_is_in_the_inventory(client: Client) -> None:
     async def listed() -> list[str]:
         found = await client.list_all(PROVIDERS.resource, namespace=NAMESPACE)
         return [provider["metadata"]["name"] for provider in found.items]
 
     in_memory = ["bootstrap-inmemory", "control-plane-inmemory", "infrastructure-inmemory"]
-    await keep_inventory(client, core=True, in_memory=True)
+    await enter_inventory(client, core=True, in_memory=True)
     assert await listed() == sorted(["cluster-api", *in_memory])
     assert (await CoreChoice(client, Mode.OWN, clock=wall_clock).look()).run
-    await keep_inventory(client, core=False, in_memory=True)
+    await leave_inventory(client)
     assert await listed() == in_memory
-    await keep_inventory(client, core=False, in_memory=False)
-    assert await listed() == []
+
+
+async def test_a_core_inside_the_api_server_keeps_others_of_ours_away(client: Client) -> None:
+    await enter_inventory(client, core=True, in_memory=False, inside=True)
+    inside = CoreChoice(client, Mode.AUTO, clock=wall_clock, inside=True)
+    outside = CoreChoice(client, Mode.AUTO, clock=wall_clock)
+    assert ((await inside.look()).run, (await outside.look()).run) == (True, False)
+    assert "herder up runs one inside this API server" in (await outside.look()).reason
+    await leave_inventory(client)
+    assert (await outside.look()).run
 
 
 async def test_the_inventory_entry_of_another_core_stays(client: Client) -> None:
@@ -80,6 +88,7 @@ async def test_the_inventory_entry_of_another_core_stays(client: Client) -> None
     await client.create(
         PROVIDERS.resource, {**theirs, "apiVersion": PROVIDERS.api_version, "kind": "Provider"}, namespace=NAMESPACE
     )
-    await keep_inventory(client, core=False, in_memory=False)
-    assert [provider["version"] for provider in (await gather(client, wall_clock())).providers] == ["v1.12.0"]
+    await leave_inventory(client)
+    providers = (await gather(client, wall_clock())).providers
+    assert [provider["version"] for provider in providers if provider["type"] == "CoreProvider"] == ["v1.12.0"]
     await client.delete(PROVIDERS.resource, "cluster-api", namespace=NAMESPACE)

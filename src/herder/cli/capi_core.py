@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from herder.api.capi.core import (
     Verdict,
     decide,
 )
-from herder.api.capi.inventory import PROVIDERS, core_provider, in_memory_providers, is_ours
+from herder.api.capi.inventory import INSIDE, PROVIDERS, core_provider, in_memory_providers, is_ours
 from herder.api.capi.names import PROVIDER
 from herder.engine.client.client import Client
 from herder.engine.logs import get_logger
@@ -53,14 +54,15 @@ SOURCES = (*WEBHOOKS, INVENTORY, DEPLOYMENTS, LEASES, DEFINITIONS)
 
 
 class CoreChoice:
-    def __init__(self, client: Client, mode: Mode, *, clock: Callable[[], datetime]) -> None:
+    def __init__(self, client: Client, mode: Mode, *, clock: Callable[[], datetime], inside: bool = False) -> None:
         self._client = client
         self._mode = mode
         self._clock = clock
+        self._inside = inside
         self._news = asyncio.Event()
 
     async def look(self) -> Verdict:
-        return decide(self._mode, await gather(self._client, self._clock()))
+        return decide(self._mode, replace(await gather(self._client, self._clock()), inside=self._inside))
 
     async def follow(self, last: Verdict, tell: Callable[[Verdict], None]) -> None:
         """Tell each verdict that differs from the last, for ever."""
@@ -94,7 +96,9 @@ def _told_by(obj: Object) -> Any:
     """What of an object can be evidence: a lease is renewed all the time, a Deployment reports all the time."""
     if obj.get("kind") == LEASE.kind:
         return (obj.get("spec") or {}).get("holderIdentity")
-    return [obj["metadata"].get("labels"), obj.get("spec"), obj.get("webhooks"), obj.get("type"), obj.get("version")]
+    meta = obj["metadata"]
+    marks = [meta.get("labels"), (meta.get("annotations") or {}).get(INSIDE)]
+    return [marks, obj.get("spec"), obj.get("webhooks"), obj.get("type"), obj.get("version")]
 
 
 async def gather(client: Client, now: datetime) -> Evidence:
@@ -121,15 +125,16 @@ async def gather(client: Client, now: datetime) -> Evidence:
     )
 
 
-async def keep_inventory(client: Client, *, core: bool, in_memory: bool) -> None:
-    """clusterctl's inventory says what of ours runs: applied where it does, removed where it stands aside."""
-    wanted = [*([core_provider()] if core else []), *(in_memory_providers() if in_memory else [])]
+async def enter_inventory(client: Client, *, core: bool, in_memory: bool, inside: bool = False) -> None:
+    """clusterctl's inventory says what of ours runs."""
+    wanted = [*([core_provider(inside=inside)] if core else []), *(in_memory_providers() if in_memory else [])]
     for provider in wanted:
         await client.apply(PROVIDERS.resource, provider)
-    names = {provider["metadata"]["name"] for provider in wanted}
-    for provider in (core_provider(), *in_memory_providers()):
-        if provider["metadata"]["name"] not in names:
-            await _remove_ours(client, provider)
+
+
+async def leave_inventory(client: Client) -> None:
+    """Our core does not run (any more): clusterctl is not to take ours for another's."""
+    await _remove_ours(client, core_provider())
 
 
 async def _remove_ours(client: Client, provider: Object) -> None:

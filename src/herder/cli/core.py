@@ -8,7 +8,7 @@ from collections.abc import Callable
 import click
 
 from herder.api.capi.core import Mode, Verdict
-from herder.cli.capi_core import CoreChoice, keep_inventory
+from herder.cli.capi_core import CoreChoice, enter_inventory, leave_inventory
 from herder.cli.process import wall_clock
 from herder.engine.client.client import Client
 from herder.engine.logs import get_logger
@@ -19,9 +19,12 @@ log = get_logger(__name__)
 
 
 class Core:
-    def __init__(self, client: Client, mode: str) -> None:
+    """`inside`: in the process of the embedded API server, where nobody else's core of ours may run."""
+
+    def __init__(self, client: Client, mode: str, *, inside: bool = False) -> None:
         self._client = client
-        self._choice = CoreChoice(client, Mode(mode), clock=wall_clock)
+        self._inside = inside
+        self._choice = CoreChoice(client, Mode(mode), clock=wall_clock, inside=inside)
         self._verdict = Verdict(False, "")
 
     @property
@@ -36,7 +39,12 @@ class Core:
         log.info("Cluster API core", runs=self._verdict.run, reason=self._verdict.reason)
         return self._verdict.run
 
-    async def watch_for_another(self, manager: Manager, *, in_memory: bool, aside: Callable[[], None]) -> None:
+    async def enter_inventory(self, *, in_memory: bool) -> None:
+        await enter_inventory(self._client, core=self.runs, in_memory=in_memory, inside=self._inside)
+        if self._inside and not self.runs:
+            await leave_inventory(self._client)  # of a time when it ran here
+
+    async def watch_for_another(self, manager: Manager, aside: Callable[[], None]) -> None:
         """For as long as ours runs: `aside` is called when it must not any more. It comes back with a restart."""
         halted = asyncio.Event()
         names = [running.controller.name for running in manager.running.values() if _is_of_the_core(running.controller)]
@@ -49,13 +57,12 @@ class Core:
                 aside()
                 halted.set()
 
-        await keep_inventory(self._client, core=True, in_memory=in_memory)
         following = asyncio.ensure_future(self._choice.follow(self._verdict, tell))
         try:
             await asyncio.wait([following, asyncio.ensure_future(halted.wait())], return_when=asyncio.FIRST_COMPLETED)
         finally:
             following.cancel()
-        await keep_inventory(self._client, core=False, in_memory=in_memory)
+        await leave_inventory(self._client)
 
 
 def _is_of_the_core(controller: Controller) -> bool:

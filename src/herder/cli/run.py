@@ -90,13 +90,15 @@ def command(
 ) -> None:
     """Run the controllers on an existing Kubernetes cluster."""
     configure(level=log_level)
+    metrics = split_listen(metrics_listen, "--metrics-listen") if metrics_listen else None
+    layers = layers_from(set_flags, settings_file)
     try:
         options = Options(
             connection=kubeconfigs.in_cluster() if in_cluster else kubeconfigs.load(kubeconfig_path(kubeconfig)),
             namespace=namespace,
             data_dir=data_dir or data_directory(),
-            layers=layers_from(set_flags, settings_file),
-            metrics=split_listen(metrics_listen, "--metrics-listen") if metrics_listen else None,
+            layers=layers,
+            metrics=metrics,
             core=capi_core,
             in_memory=in_memory,
             example=example,
@@ -149,6 +151,7 @@ async def _work(options: Options, client: Client) -> None:
     watched = parts.WatchedSettings(client)
     settings = parts.settings_from(options.layers, watched)
     await install(client, settings, roles)
+    await core.enter_inventory(in_memory=roles.in_memory)
     async with _metrics(options, metrics), _webhooks(options, client, roles) as unhook, asyncio.TaskGroup() as tasks:
         tasks.create_task(watched.run())
         await watched.ready()
@@ -157,7 +160,7 @@ async def _work(options: Options, client: Client) -> None:
         workloads = _workloads(options, client) if roles.in_memory else None
         manager = parts.make_manager(client, settings, roles, workloads=workloads, metrics=metrics)
         if roles.core:
-            tasks.create_task(core.watch_for_another(manager, in_memory=roles.in_memory, aside=unhook))
+            tasks.create_task(core.watch_for_another(manager, unhook))
         tune_interpreter()
         try:
             await _lead(options, manager, metrics.leader.labels(name="herder").set)

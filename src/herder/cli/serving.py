@@ -102,11 +102,12 @@ class Serving:
         self.server.add_route("/metrics", scrape)
         watched = parts.WatchedSettings(self.client)
         settings = parts.settings_from(self._layers, watched)
-        core = Core(self.client, self._mode)
+        core = Core(self.client, self._mode, inside=True)
         roles = parts.Roles(core=await core.choose(), in_memory=self._in_memory, example=self._example)
         self._judges = roles.core
         await make_namespace(self.client, NAMESPACE)
         await install(self.client, settings, roles)
+        await core.enter_inventory(in_memory=roles.in_memory)
         workloads = self._workloads() if roles.in_memory else None
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(watched.run())
@@ -118,7 +119,7 @@ class Serving:
                 tasks.create_task(self._run_jobs(settings, pki))
             manager = parts.make_manager(self.client, settings, roles, workloads=workloads, metrics=metrics)
             if roles.core:
-                tasks.create_task(core.watch_for_another(manager, in_memory=roles.in_memory, aside=self._stand_aside))
+                tasks.create_task(core.watch_for_another(manager, self._stand_aside))
             try:
                 await manager.run()
             finally:

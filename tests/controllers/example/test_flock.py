@@ -135,7 +135,16 @@ def running(engine: str, directory: Path, request: pytest.FixtureRequest) -> Ite
     real: Engine = request.getfixturevalue("real_engine")
     with (directory / "run.log").open("wb") as log:
         process = subprocess.Popen(
-            [HERDER, "run", "--kubeconfig", real.kubeconfig, "--example", "--namespace", "flock-test"],
+            [
+                HERDER,
+                "run",
+                "--kubeconfig",
+                real.kubeconfig,
+                "--example",
+                "--namespace",
+                "flock-test",
+                "--capi-core=external",
+            ],
             stdout=log,
             stderr=log,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},

@@ -133,7 +133,16 @@ class RealEngine(Engine):
     def restart(self) -> None:
         with (self._directory / "run.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [HERDER, "run", "--kubeconfig", self.kubeconfig, "--runner", "--data-dir", self._directory / "node"],
+                [
+                    HERDER,
+                    "run",
+                    "--kubeconfig",
+                    self.kubeconfig,
+                    "--runner",
+                    "--capi-core=external",
+                    "--data-dir",
+                    self._directory / "node",
+                ],
                 stdout=log,
                 stderr=log,
                 env=os.environ | {"PYTHONUNBUFFERED": "1"},

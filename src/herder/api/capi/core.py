@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
-from herder.api.capi.inventory import CORE_PROVIDER, is_ours
+from herder.api.capi.inventory import CORE_PROVIDER, INSIDE, is_ours
 from herder.api.capi.kinds import CLUSTER, GROUP
 from herder.engine.meta.kinds import Kind, Object
 
@@ -50,6 +50,7 @@ class Evidence:
     leases: tuple[Object, ...] = ()  # of the name that a core uses
     definitions: tuple[Object, ...] = ()  # that of Cluster
     unseen: tuple[str, ...] = ()
+    inside: bool = False  # we are the process of the embedded API server
 
 
 class Verdict(NamedTuple):
@@ -75,7 +76,11 @@ def signs_of_another(evidence: Evidence) -> Iterator[str]:
         if not is_ours(deployment) and (deployment.get("spec") or {}).get("replicas", 1) > 0:
             yield f"Deployment {_place(deployment)} runs it"
     for provider in evidence.providers:
-        if provider.get("type") == CORE_PROVIDER and not is_ours(provider):
+        if provider.get("type") != CORE_PROVIDER:
+            continue
+        if is_ours(provider) and not evidence.inside and INSIDE in (provider["metadata"].get("annotations") or {}):
+            yield "herder up runs one inside this API server"
+        elif not is_ours(provider):
             yield f"clusterctl installed it ({provider.get('version', 'version unknown')}, Provider {_place(provider)})"
     for configuration in evidence.webhooks:
         if not is_ours(configuration) and any(map(_is_a_cores, configuration.get("webhooks") or [])):

@@ -18,6 +18,8 @@ CLUSTER_API_VERSION = "v1.13.4"
 """The release of Cluster API whose core ours stands for: clusterctl compares versions before it moves clusters."""
 
 PART_OF, US = "app.kubernetes.io/part-of", "herder"
+INSIDE = "cluster.herder.io/inside-api-server"
+"""Annotation: this core runs in the process of the embedded API server itself, for as long as that runs."""
 _INVENTORY = {f"{CLUSTERCTL}/core": "inventory"}
 
 PROVIDER_CRD = definition(
@@ -43,9 +45,10 @@ def is_ours(obj: Object) -> bool:
     return bool((obj["metadata"].get("labels") or {}).get(PART_OF) == US)
 
 
-def core_provider() -> Object:
+def core_provider(*, inside: bool = False) -> Object:
     """There only while our core runs: clusterctl installs no second core beside one that it finds."""
-    return _provider("cluster-api", "cluster-api", CORE_PROVIDER, CLUSTER_API_VERSION)
+    provider = _provider("cluster-api", "cluster-api", CORE_PROVIDER, CLUSTER_API_VERSION)
+    return {**provider, "metadata": {**provider["metadata"], "annotations": {INSIDE: "true"} if inside else {}}}
 
 
 def in_memory_providers() -> tuple[Object, ...]:
