@@ -14,7 +14,12 @@ from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_
 from herder.api.capi.names import CLUSTER_NAME, cluster_key
 from herder.api.guards import GUARDS
 from herder.api.inmemory.crds import CRDS as IN_MEMORY_CRDS
-from herder.api.inmemory.kinds import IN_MEMORY_CLUSTER, IN_MEMORY_MACHINE, IN_MEMORY_MACHINE_TEMPLATE
+from herder.api.inmemory.kinds import (
+    IN_MEMORY_CLUSTER,
+    IN_MEMORY_CONTROL_PLANE,
+    IN_MEMORY_MACHINE,
+    IN_MEMORY_MACHINE_TEMPLATE,
+)
 from herder.api.inmemory.names import API_FAULT, NODE_DELAY, NODE_READY, START_DELAY
 from herder.cli.admission import install_admission
 from herder.cli.parts import core_controllers, in_memory_controllers
@@ -157,5 +162,8 @@ class Herd:
     async def _is_gone(self) -> bool:
         if self.account.left():
             return False
-        secrets = await self.world.client.list(SECRET.resource, namespace=NAMESPACE, labels=f"{CLUSTER_NAME}={NAME}")
-        return not secrets.items
+        for kind in (IN_MEMORY_CLUSTER, IN_MEMORY_CONTROL_PLANE, SECRET):
+            labels = f"{CLUSTER_NAME}={NAME}"
+            if (await self.world.client.list(kind.resource, namespace=NAMESPACE, labels=labels)).items:
+                return False
+        return True

@@ -11,7 +11,7 @@ from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH
 from tests.sim.capi.scenarios import SCENARIOS
 
-SEEDS = range(1, 7)
+SEEDS = range(1, 5)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
