@@ -7,6 +7,9 @@ from typing import Any
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Delete, Patch, Ref
 
+PROGRESS_PATIENCE = 2.0
+"""Seconds that a report of mere progress waits for more of it: what goes quickly is told once."""
+
 
 def ref(kind: Kind, obj: Object) -> Ref:
     meta = obj["metadata"]

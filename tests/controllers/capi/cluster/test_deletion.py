@@ -195,11 +195,11 @@ def test_nothing_is_adopted_any_more() -> None:
     assert patches(decision, INFRA) == []
 
 
-def test_each_step_is_told_at_once_and_the_rest_with_patience() -> None:
+def test_that_it_goes_is_told_at_once_and_the_steps_with_patience() -> None:
     made = going()
     members = [machine("w-1"), machine("w-2")]
     (first,) = patches(decide(made, *BELONGINGS, *members), CLUSTER, "status")
     made["status"] = status_after(made, *BELONGINGS, *members)
     (second,) = patches(decide(made, *BELONGINGS, members[0]), CLUSTER, "status")
     (third,) = patches(decide(made, *BELONGINGS), CLUSTER, "status")
-    assert (first.patience, second.patience, third.patience) == (0.0, 2.0, 0.0)
+    assert (first.patience, second.patience, third.patience) == (0.0, 2.0, 2.0)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from herder.api.capi.conditions import Condition, condition, merged
 from herder.api.capi.contract import control_plane
 from herder.api.capi.kinds import CLUSTER
-from herder.api.writing import status_patch
+from herder.api.writing import PROGRESS_PATIENCE, status_patch
 from herder.controllers.capi.cluster import members
 from herder.controllers.capi.cluster.conditions import conditions_of, settled_at
 from herder.controllers.capi.cluster.legacy import deprecated
@@ -18,8 +18,6 @@ from herder.controllers.capi.cluster.scene import Scene
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision
 
-PATIENCE = 2.0
-"""Seconds that reports of mere progress wait for more of it."""
 MOST_VERSIONS = 32
 
 NOT_DELETING = condition("Deleting", "False", "NotDeleting")
@@ -42,7 +40,7 @@ def report(scene: Scene, deleting: Condition = NOT_DELETING) -> Decision:
         "deprecated": deprecated(scene),
     }
     status = {field: value for field, value in wanted.items() if value}
-    patience = 0.0 if _matters(known, status) else PATIENCE
+    patience = 0.0 if _matters(known, status) else PROGRESS_PATIENCE
     writes = status_patch(CLUSTER, scene.cluster, status, "tell how the cluster is", patience=patience)
     return Decision(writes=writes, wake_at=settled_at(scene))
 
@@ -65,7 +63,8 @@ def _matters(known: Object, status: Object) -> bool:
         return True
     if any(_status_of(known, type_) != _status_of(status, type_) for type_ in _AWAITED):
         return True
-    return _reason_of(known, "Deleting") != _reason_of(status, "Deleting") or _failed(known) != _failed(status)
+    stuck = _reason_of(status, "Deleting") == "InternalError" != _reason_of(known, "Deleting")
+    return stuck or _failed(known) != _failed(status)
 
 
 def _status_of(status: Object, type_: str) -> str | None:

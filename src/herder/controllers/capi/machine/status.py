@@ -20,7 +20,7 @@ from herder.api.capi.conditions import (
 from herder.api.capi.contract.fields import Failure
 from herder.api.capi.kinds import MACHINE
 from herder.api.capi.names import CERTIFICATES_EXPIRY, CONTROL_PLANE, annotations_of, labels_of
-from herder.api.writing import status_patch
+from herder.api.writing import PROGRESS_PATIENCE, status_patch
 from herder.controllers.capi.machine import bootstrap as bootstrap_step
 from herder.controllers.capi.machine import infrastructure as infrastructure_step
 from herder.controllers.capi.machine.bootstrap import Bootstrap
@@ -45,7 +45,6 @@ LEGACY_OWNED = frozenset(
         *("VolumeDetachSucceeded", "PreDrainDeleteHookSucceeded", "PreTerminateDeleteHookSucceeded"),
     )
 )
-PROGRESS_PATIENCE = 2.0  # seconds: what goes quickly is told once
 UPDATE_IN_PROGRESS = "in-place-updates.internal.cluster.x-k8s.io/update-in-progress"
 
 _EMPTY_NODE_INFO = dict.fromkeys(

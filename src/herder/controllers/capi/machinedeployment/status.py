@@ -19,7 +19,7 @@ from herder.api.capi.conditions import (
 from herder.api.capi.kinds import MACHINE_DEPLOYMENT
 from herder.api.capi.names import is_deleting
 from herder.api.capi.rollout import ROLLING_UPDATE, limits_of, strategy_of
-from herder.api.writing import status_patch
+from herder.api.writing import PROGRESS_PATIENCE, status_patch
 from herder.controllers.capi.members import (
     NODE_READY,
     NOT_UP_TO_DATE,
@@ -41,7 +41,6 @@ from herder.controllers.capi.reports import (
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision
 
-LATER = 2.0
 """How many seconds mere progress may wait to be told together."""
 
 _COMPUTED = ("replicas", "readyReplicas", "availableReplicas", "upToDateReplicas", "versions")
@@ -94,6 +93,8 @@ def told(deployment: Object, members: Members, findings: Findings, now: datetime
 def _patience(deployment: Object, after: Object) -> float:
     """Users wait for it to be available and for its phase; the rest is progress."""
     before = deployment.get("status") or {}
+    if is_deleting(deployment) and after.get("replicas") and before.get("phase") == after["phase"]:
+        return PROGRESS_PATIENCE
     matters = ("phase", "observedGeneration")
     if is_true(deployment, "Available") != is_true({"status": after}, "Available"):
         return 0.0
@@ -101,7 +102,7 @@ def _patience(deployment: Object, after: Object) -> float:
         return 0.0
     target = deployment["spec"].get("replicas")
     arrived = all(after.get(field) == target for field in ("replicas", "availableReplicas", "upToDateReplicas"))
-    return 0.0 if arrived else LATER
+    return 0.0 if arrived else PROGRESS_PATIENCE
 
 
 def _phase(deployment: Object, members: Members) -> str:

@@ -29,7 +29,15 @@ from herder.api.capi.names import (
     labels_of,
 )
 from herder.api.capi.nodes import all_nodes
-from herder.api.writing import delete, object_patch, owner_reference, ref, status_patch, with_owner
+from herder.api.writing import (
+    PROGRESS_PATIENCE,
+    delete,
+    object_patch,
+    owner_reference,
+    ref,
+    status_patch,
+    with_owner,
+)
 from herder.controllers.capi.machinehealthcheck.budget import Budget, budget
 from herder.controllers.capi.machinehealthcheck.health import Health, State, Target, examine
 from herder.controllers.capi.machinehealthcheck.pacing import Turn, pace_of, take_turns
@@ -52,7 +60,6 @@ from herder.engine.runtime.view import Observed, Unreachable, View
 
 OF_CLUSTER = "health-check.cluster"
 BY_LABEL = "health-check.label"
-PROGRESS_PATIENCE = 2.0
 PACE_SECONDS = 5.0  # a pass looks at all targets, and limits are minutes
 
 

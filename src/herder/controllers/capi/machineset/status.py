@@ -16,7 +16,7 @@ from herder.api.capi.conditions import (
 )
 from herder.api.capi.kinds import MACHINE_SET
 from herder.api.capi.names import is_deleting, labels_of
-from herder.api.writing import status_patch
+from herder.api.writing import PROGRESS_PATIENCE, status_patch
 from herder.controllers.capi.machineset.propagation import IN_STEP, wanted_digests
 from herder.controllers.capi.members import (
     LEGACY_READY,
@@ -40,7 +40,7 @@ from herder.controllers.capi.reports import (
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision
 
-SOON, LATER = 0.5, 2.0
+SOON = 0.5  # seconds
 """How many seconds news may wait to be told together: of Machines that become available, and of mere progress."""
 
 
@@ -90,13 +90,15 @@ def told(machine_set: Object, members: Members, findings: Findings, now: datetim
 def _patience(machine_set: Object, before: Object, after: Object) -> float:
     """A rollout goes on when Machines are available or gone, and users wait for the end; the rest is progress."""
     target = 0 if is_deleting(machine_set) else machine_set["spec"].get("replicas")
+    if is_deleting(machine_set) and after["replicas"]:
+        return PROGRESS_PATIENCE
     have = after["availableReplicas"], before.get("availableReplicas", 0)
     arrived = after["replicas"] == target and after["availableReplicas"] == target
     if arrived or after["replicas"] < before.get("replicas", 0) or have[0] < have[1]:
         return 0.0
     if before.get("observedGeneration") != after["observedGeneration"]:
         return 0.0
-    return SOON if have[0] > have[1] else LATER
+    return SOON if have[0] > have[1] else PROGRESS_PATIENCE
 
 
 # --- conditions -----------------------------------------------------------------------------------------------------

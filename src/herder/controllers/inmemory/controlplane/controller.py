@@ -30,7 +30,15 @@ from herder.api.inmemory.kinds import (
     IN_MEMORY_MACHINE_TEMPLATE,
 )
 from herder.api.inmemory.names import CONTROL_PLANE_FINALIZER, STUCK_DELETION
-from herder.api.writing import delete, object_patch, owner_reference, ref, status_patch, with_owner
+from herder.api.writing import (
+    PROGRESS_PATIENCE,
+    delete,
+    object_patch,
+    owner_reference,
+    ref,
+    status_patch,
+    with_owner,
+)
 from herder.controllers.inmemory.controlplane import machines as making
 from herder.controllers.inmemory.controlplane.planning import Member, Step, next_step
 from herder.controllers.inmemory.controlplane.status import is_initialized, status
@@ -49,7 +57,6 @@ from herder.engine.runtime.decision import DONE, Apply, Create, Decision, Patch,
 from herder.engine.runtime.triggers import Indexed, Watches, changed, owner
 from herder.engine.runtime.view import View
 
-PROGRESS_PATIENCE = 2.0
 BY_TEMPLATE = "template"
 
 

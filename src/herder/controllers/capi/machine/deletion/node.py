@@ -17,10 +17,10 @@ from herder.api.capi.names import (
     labels_of,
 )
 from herder.api.capi.nodes import node_by_name, node_by_provider_id, node_condition, provider_id
-from herder.api.writing import delete, ref
+from herder.api.writing import PROGRESS_PATIENCE, delete, ref
 from herder.controllers.capi.externals import External, look_up
 from herder.controllers.capi.machine.deletion.scope import Clock, NodeOperations, Scope, earlier
-from herder.controllers.capi.machine.deletion.telling import PROGRESS_PATIENCE, STARTED, Held, Passed, Stage
+from herder.controllers.capi.machine.deletion.telling import STARTED, Held, Passed, Stage
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision, Observe, Patch, Wait, waiting
 from herder.engine.runtime.view import Observed, Unreachable, View

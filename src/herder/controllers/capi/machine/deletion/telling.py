@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from herder.api.capi.conditions import Condition, legacy
+from herder.api.writing import PROGRESS_PATIENCE
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import DONE, Decision, Observe
-
-PROGRESS_PATIENCE = 2.0
-"""Seconds that a report of progress may wait: most steps are over before, and need not be told."""
 
 STARTED = "Deleting", "Deletion started"
 
