@@ -30,6 +30,7 @@ from tests.support.capi import (
     PROVIDED_KINDS,
     TEMPLATE_KINDS,
     HerderRun,
+    admitting,
     all_running,
     make_namespace,
     none_left,
@@ -225,10 +226,10 @@ async def told_on(start: Callable[[Path], Started], directory: Path) -> Told:
         client = engine.client()
         try:
             await served(client, *WATCHED)
+            await admitting(client)
             await make_namespace(client, NAMESPACE)
             async with recorded(client, NAMESPACE, NAME, WATCHED) as recording:
                 told = Told(engine, recording)
-                await recording.quiet()
                 await Story(engine, client, told, directory / "home").tell()
             told.log = log()
             return told

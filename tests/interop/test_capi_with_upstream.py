@@ -23,6 +23,7 @@ from tests.support.capi import (
     PROVIDED_KINDS,
     TEMPLATE_KINDS,
     HerderRun,
+    admitting,
     all_running,
     make_namespace,
     none_left,
@@ -186,6 +187,7 @@ async def test_our_core_runs_a_cluster_of_upstreams_providers(tmp_path: Path) ->
         client = engine.client()
         with HerderRun(engine, tmp_path / "core", "--capi-core=own", *webhook_flags()) as core:
             await served(client, *CORE_KINDS)
+            await admitting(client)
             async with upstream(engine, PROVIDERS, tmp_path):
                 await make_namespace(client, NAMESPACE)
                 objects = [(kind_of(obj), obj) for obj in dev_cluster(NAME)]

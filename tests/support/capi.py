@@ -13,7 +13,7 @@ from pathlib import Path
 from herder.api.capi import kinds as capi
 from herder.api.inmemory import kinds as inmemory
 from herder.engine.client.client import Client, WatchEvent
-from herder.engine.meta.errors import NotFound, TooManyRequests
+from herder.engine.meta.errors import InternalError, Invalid, NotFound, TooManyRequests
 from herder.engine.meta.kinds import GroupVersionResource, Kind, Object
 from tests.support.embedded import HERDER
 from tests.support.engines import Engine
@@ -96,6 +96,33 @@ async def served(client: Client, *kinds: Kind) -> None:
         for kind in kinds:
             while not await _is_served(client, kind):
                 await asyncio.sleep(0.1)
+
+
+async def admitting(client: Client) -> None:
+    """Until what is written is filled in: on a real server the webhooks are asked a moment after they are there."""
+    spec = {"clusterName": "c", "bootstrap": {"dataSecretName": "s"}, "infrastructureRef": _REFERENCE}
+    tried = {
+        "apiVersion": capi.MACHINE_DEPLOYMENT.api_version,
+        "kind": capi.MACHINE_DEPLOYMENT.kind,
+        "metadata": {"name": "tried"},
+        "spec": {"clusterName": "c", "template": {"spec": spec}},
+    }
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                made = await client.create(capi.MACHINE_DEPLOYMENT.resource, tried, namespace="default", dry_run=True)
+                if made["spec"].get("replicas") == 1:
+                    return
+            except (Invalid, InternalError):
+                pass
+            await asyncio.sleep(0.1)
+
+
+_REFERENCE = {
+    "apiGroup": inmemory.IN_MEMORY_MACHINE_TEMPLATE.group,
+    "kind": inmemory.IN_MEMORY_MACHINE_TEMPLATE.kind,
+    "name": "t",
+}
 
 
 async def _is_served(client: Client, kind: Kind) -> bool:

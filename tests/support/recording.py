@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -133,7 +133,7 @@ def _words(condition: Object, *parts: str) -> str:
 
 
 @asynccontextmanager
-async def recorded(client: Client, namespace: str, cluster: str, kinds: Iterable[Kind]) -> AsyncGenerator[Recording]:
+async def recorded(client: Client, namespace: str, cluster: str, kinds: Iterable[Kind]) -> AsyncIterator[Recording]:
     recording = Recording(cluster)
 
     async def watch(kind: Kind) -> None:
