@@ -81,14 +81,14 @@ def conformance(scale: float) -> str:
 
 
 RUNS: dict[str, tuple[str, Callable[[float], str]]] = {  # the longest first
+    "changes-of-mind": ("Scaled, paused and edited in mid-rollout", rollouts("changes of mind")),
+    "storms": ("Nodes that break, alone and many at once, under a health check", rollouts("storm")),
+    "on-delete": ("OnDelete rollouts, the user deleting Machines", rollouts("on delete")),
+    "rolling-updates": ("Rolling updates through conflicts, losses and crashes", rollouts("rolling update")),
     "conformance": ("API-machinery conformance specs of e2e.test that start no pod", conformance),
     "kills": ("The store killed and its disk cut off, at any moment", kills),
     "fuzzing": ("Bad input of every kind, compared with the real server", fuzzing),
     "server-kills": ("The whole server killed under HTTP traffic", server_kills),
-    "rolling-updates": ("Rolling updates through conflicts, losses and crashes", rollouts("rolling update")),
-    "on-delete": ("OnDelete rollouts, the user deleting Machines", rollouts("on delete")),
-    "changes-of-mind": ("Scaled, paused and edited in mid-rollout", rollouts("changes of mind")),
-    "storms": ("Nodes that break, alone and many at once, under a health check", rollouts("storm")),
     "simulations": ("The example controller through conflicts, losses and crashes", simulations),
 }
 
