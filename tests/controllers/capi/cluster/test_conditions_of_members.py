@@ -28,14 +28,6 @@ from tests.support.views import NOW
 Told = tuple[str, str, str]
 
 
-def ready(status: str, reason: str, message: str = "") -> Object:
-    return {"conditions": [condition("Ready", status, reason, message)]}
-
-
-def available(status: str, reason: str, message: str = "") -> Object:
-    return {"conditions": [condition("Available", status, reason, message)]}
-
-
 UNLABELLED = (
     "CustomResourceDefinition {} names no version for a contract known here: "
     "its label cluster.x-k8s.io/v1beta2 or cluster.x-k8s.io/v1beta1 is not set"
