@@ -75,12 +75,12 @@ def reconcile(view: View) -> Decision:
         return waiting("its Cluster is being deleted, and all Machines with it", ref(CLUSTER, cluster))
     if is_paused(cluster, check):
         return Decision(writes=_status(view, check, cluster, {}, Told()))
-    claimed = _claimed(check, cluster)
-    if claimed:
-        return Decision(writes=claimed)
     nodes = _nodes(view, cluster)
+    claimed = Decision(writes=_claimed(check, cluster))
     if isinstance(nodes, Decision):
-        return nodes
+        return claimed + nodes
+    if claimed.writes:
+        return claimed + Decision(observe=nodes.observe)  # what is told is written over what was read
     return _tend(view, check, cluster, nodes)
 
 
