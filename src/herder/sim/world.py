@@ -150,12 +150,12 @@ class World:
         """Let virtual time pass until it is so."""
         deadline = asyncio.get_running_loop().time() + within
         while not await reached():
-            self._check()
+            self.check()
             if asyncio.get_running_loop().time() > deadline:
                 raise TimeoutError(f"not reached within {within} s of virtual time; last: {self.log[-5:]}")
             await asyncio.sleep(0.25)
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """A broken invariant ends the simulation, and so does a manager or a recorder that ended by itself."""
         if self._wrong is not None:
             raise self._wrong

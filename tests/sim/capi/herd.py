@@ -126,6 +126,7 @@ class Herd:
 
     async def pass_time(self, at_least: float, at_most: float) -> None:
         await asyncio.sleep(self.random.uniform(at_least, at_most))
+        self.world.check()
 
     async def until(self, reached: Callable[[], bool]) -> None:
         async def so() -> bool:

@@ -198,9 +198,13 @@ class Account:
         assert len(available) >= minimum, f"{told}: {len(available)} are left, and {minimum} must be"
 
     def _counted_available(self, machine: Object) -> bool:
-        """One that broke by itself a moment ago is taken for available, as who decided took it."""
-        lost = self._lost.get(machine["metadata"]["uid"], -math.inf)
-        return not is_going(machine) and (is_available(machine) or lost > self._clock() - NEWS_SECONDS)
+        """One that broke by itself a moment ago, or that a user deleted then, is taken for available, as who decided
+        took it."""
+        uid, lately = machine["metadata"]["uid"], self._clock() - NEWS_SECONDS
+        stays = not is_going(machine)
+        if not stays and machine["metadata"]["name"] in self.asked_for:
+            stays = self._going[uid] > lately
+        return stays and (is_available(machine) or self._lost.get(uid, -math.inf) > lately)
 
     def _check_remediations(self, machine: Object) -> None:
         given = (self.deployment["spec"].get("remediation") or {}).get("maxInFlight")

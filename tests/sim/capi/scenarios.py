@@ -17,6 +17,8 @@ FIRST = "herd"
 SURGES = (0, 1, 2, 3, "20%", "34%", "100%")
 UNAVAILABLE = (0, 1, 2, "20%", "50%", "100%")
 SHARE_THAT_FAILS = 0.25
+MANY = 20
+"""Times that a user comes by: at the last all that is old has been deleted."""
 
 
 async def rolling_update(seed: int, faults: Faults) -> World:
@@ -44,12 +46,13 @@ async def on_delete(seed: int, faults: Faults) -> World:
         random = herd.random
         await herd.bring_up(random.randint(3, 6), rollout={"strategy": {"type": "OnDelete"}})
         await herd.change_template("second")
-        while outdated := [name_of(machine) for machine in herd.account.outdated()]:
-            await herd.pass_time(0, 30)
+        for _ in range(MANY):
+            outdated = [name_of(machine) for machine in herd.account.outdated()]
             for name in random.sample(outdated, min(random.randint(1, 2), len(outdated))):
                 await herd.delete_machine(name)
-            if random.random() < 0.3:
+            if outdated and random.random() < 0.3:
                 await herd.edit(replicas=random.randint(2, 6))
+            await herd.pass_time(0, 30)
         await herd.until_settled()
         await herd.check_quiet()
 

@@ -123,6 +123,19 @@ def test_a_machine_may_go_when(herd: Herd, why: str) -> None:
     herd.machines("1", status={}, deletionTimestamp="now")
 
 
+@pytest.mark.parametrize(("seconds", "noticed"), [(0.1, False), (10.0, True)])
+def test_a_users_deletion_counts_from_when_it_must_be_known(herd: Herd, seconds: float, noticed: bool) -> None:
+    herd.machines("1", "2", "3", "4")
+    herd.account.asked_for.add("1")
+    herd.machines("1", deletionTimestamp="now")
+    herd.now = seconds
+    if noticed:
+        with pytest.raises(AssertionError, match="2 are left, and 3 must be"):
+            herd.machines("2", deletionTimestamp="now")
+    else:
+        herd.machines("2", deletionTimestamp="now")
+
+
 def test_two_sets_for_one_template_are_noticed(herd: Herd) -> None:
     herd.size("t", 1, template="second")
     with pytest.raises(AssertionError, match="two MachineSets for one template"):
