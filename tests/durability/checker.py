@@ -139,7 +139,8 @@ class Checker:
         done = [line.revision for line in report if isinstance(line, Compacting) and line.done]
         asked = [line.revision for line in report if isinstance(line, Compacting)]
         require(store.compacted >= max([self._compacted, *done]), "the compacted revision went back")
-        require(store.compacted <= max([self._compacted, *asked]), "more was compacted than anybody asked for")
+        if self.facts:  # a store killed between its first two files goes on far beyond whatever may have been given out
+            require(store.compacted <= max([self._compacted, *asked]), "more was compacted than anybody asked for")
 
     async def _check_states(self, store: Store, pick: random.Random) -> None:
         """The present, a past moment, and a replay from there, are what the history says."""
