@@ -12,8 +12,8 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -241,7 +241,7 @@ async def race(contestant: Contestant, size: Size, directory: Path) -> Result:
             meter = Meter(client, managers, [process.pid for process in kube.processes.values()], size)
             await meter.begin()
             await put_up(client, contestant, size)
-            made = await running(client, size)
+            made = await running(client, size, managers)
             up = await meter.read()
             await settled(client, meter)
             await meter.begin()
@@ -264,10 +264,10 @@ async def put_up(client: Client, contestant: Contestant, size: Size) -> None:
             await client.create(resource, obj, namespace=NAMESPACE)
 
 
-async def running(client: Client, size: Size) -> int:
+async def running(client: Client, size: Size, managers: Managers) -> int:
     """Until as many Machines run as were asked for; how many there ever were."""
     phases: dict[str, str] = {}
-    async with asyncio.timeout(LONGEST_SECONDS):
+    async with asyncio.timeout(LONGEST_SECONDS), all_alive(managers):
         while True:
             async with aclosing(client.watch(MACHINE.resource, namespace=NAMESPACE, initial_events=True)) as events:
                 async for event in events:
@@ -276,6 +276,24 @@ async def running(client: Client, size: Size) -> int:
                     phases[event.object["metadata"]["uid"]] = (event.object.get("status") or {}).get("phase", "")
                     if sum(phase == "Running" for phase in phases.values()) >= size.machines:
                         return len(phases)
+
+
+@asynccontextmanager
+async def all_alive(managers: Managers) -> AsyncIterator[None]:
+    """One that has ended would be waited for in vain."""
+    working = asyncio.current_task()
+    assert working is not None
+
+    async def look() -> None:
+        while all(process.poll() is None for process in managers.processes):
+            await asyncio.sleep(0.5)
+        working.cancel("a manager has ended")
+
+    looking = asyncio.ensure_future(look())
+    try:
+        yield
+    finally:
+        looking.cancel()
 
 
 async def settled(client: Client, meter: Meter) -> None:

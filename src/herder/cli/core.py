@@ -8,7 +8,9 @@ from collections.abc import Callable
 import click
 
 from herder.api.capi.core import Mode, Verdict
+from herder.api.capi.inventory import NAMESPACE
 from herder.cli.capi_core import CoreChoice, enter_inventory, leave_inventory
+from herder.cli.install import make_namespace
 from herder.cli.process import wall_clock
 from herder.engine.client.client import Client
 from herder.engine.logs import get_logger
@@ -40,6 +42,8 @@ class Core:
         return self._verdict.run
 
     async def enter_inventory(self, *, in_memory: bool) -> None:
+        if self.runs or in_memory:
+            await make_namespace(self._client, NAMESPACE)
         await enter_inventory(self._client, core=self.runs, in_memory=in_memory, inside=self._inside)
         if self._inside and not self.runs:
             await leave_inventory(self._client)  # of a time when it ran here

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herder.api.capi.core import Mode
-from herder.api.capi.inventory import NAMESPACE
 from herder.api.settings import SETTING, seconds, validate_value
 from herder.cli.admission import install_admission
 from herder.cli.process import tune_interpreter, until_stopped, wall_clock
@@ -91,7 +90,7 @@ class Serving:
         # Loaded beside the first requests rather than before them.
         parts = await asyncio.to_thread(importlib.import_module, "herder.cli.parts")
         from herder.cli.core import Core
-        from herder.cli.install import install, make_namespace
+        from herder.cli.install import install
         from herder.cli.metrics import CONTENT_TYPE, process_metrics
 
         metrics = process_metrics()
@@ -105,7 +104,6 @@ class Serving:
         core = Core(self.client, self._mode, inside=True)
         roles = parts.Roles(core=await core.choose(), in_memory=self._in_memory, example=self._example)
         self._judges = roles.core
-        await make_namespace(self.client, NAMESPACE)
         await install(self.client, settings, roles)
         await core.enter_inventory(in_memory=roles.in_memory)
         workloads = self._workloads() if roles.in_memory else None
