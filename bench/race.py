@@ -20,7 +20,7 @@ from typing import Any
 
 from herder.api.capi.kinds import CLUSTER, MACHINE
 from herder.engine.client.client import Client
-from herder.engine.meta.errors import NotFound
+from herder.engine.meta.errors import NotFound, StatusError
 from herder.engine.meta.kinds import GroupVersionResource, Object
 from tests.support.api import Api
 from tests.support.embedded import HERDER
@@ -269,13 +269,22 @@ async def running(client: Client, size: Size, managers: Managers) -> int:
     phases: dict[str, str] = {}
     async with asyncio.timeout(LONGEST_SECONDS), all_alive(managers):
         while True:
-            async with aclosing(client.watch(MACHINE.resource, namespace=NAMESPACE, initial_events=True)) as events:
-                async for event in events:
-                    if event.type == "BOOKMARK":
-                        continue
-                    phases[event.object["metadata"]["uid"]] = (event.object.get("status") or {}).get("phase", "")
-                    if sum(phase == "Running" for phase in phases.values()) >= size.machines:
-                        return len(phases)
+            try:
+                if await all_run(client, size, phases):
+                    return len(phases)
+            except StatusError:  # a server under such load ends watches, or cannot begin them for a while
+                await asyncio.sleep(0.5)
+
+
+async def all_run(client: Client, size: Size, phases: dict[str, str]) -> bool:
+    async with aclosing(client.watch(MACHINE.resource, namespace=NAMESPACE, initial_events=True)) as events:
+        async for event in events:
+            if event.type == "BOOKMARK":
+                continue
+            phases[event.object["metadata"]["uid"]] = (event.object.get("status") or {}).get("phase", "")
+            if sum(phase == "Running" for phase in phases.values()) >= size.machines:
+                return True
+    return False
 
 
 @asynccontextmanager
