@@ -7,11 +7,13 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
 import yaml
 
+from herder.api.capi.inventory import NAMESPACE, PROVIDERS
 from herder.engine.client import kubeconfig
 from tests.cli.commands import herder, refused, replica
 from tests.support.api import Api
@@ -258,3 +260,42 @@ def apply_all(engine: Engine, exported: str) -> str:
             done.stderr
         )
     raise AssertionError(done.stderr)
+
+
+# --- Cluster API's core ---------------------------------------------------------------------------------------------
+
+
+async def test_our_core_stands_aside_when_another_is_installed_later(tmp_path: Path) -> None:
+    with Embedded(tmp_path, flags=("--no-runner", "--capi-core=auto")) as server:
+        api = Api(kubeconfig.load(server.kubeconfig))
+        ours = f"/apis/{PROVIDERS.api_version}/namespaces/{NAMESPACE}/providers/cluster-api"
+        await api.until(ours, lambda answer: answer.status == 200)
+        sets = "/apis/cluster.x-k8s.io/v1beta2/namespaces/default/machinedeployments"
+        assert (await api.post(sets, machine_deployment("before"))).expect(201)["spec"]["replicas"] == 1, (
+            "our rules are in force"
+        )
+
+        await api.create_cluster("namespaces", {"metadata": {"name": "capi-system"}})
+        theirs = {"providerName": "cluster-api", "type": "CoreProvider", "version": "v1.13.4"}
+        body = {"apiVersion": PROVIDERS.api_version, "kind": "Provider", "metadata": {"name": "cluster-api"}, **theirs}
+        (await api.post(f"/apis/{PROVIDERS.api_version}/namespaces/capi-system/providers", body)).expect(201)
+        await api.until(ours, lambda answer: answer.status == 404)
+        assert "our Cluster API core stands aside" in server.log()
+        assert "replicas" not in (await api.post(sets, machine_deployment("after"))).expect(201)["spec"]
+        await api.close()
+
+
+def machine_deployment(name: str) -> Any:
+    reference = {"apiGroup": "example.com", "kind": "ThingTemplate", "name": "x"}
+    machine = {"clusterName": "none", "bootstrap": {"configRef": reference}, "infrastructureRef": reference}
+    labels = {"herd": name}
+    return {
+        "apiVersion": "cluster.x-k8s.io/v1beta2",
+        "kind": "MachineDeployment",
+        "metadata": {"name": name},
+        "spec": {
+            "clusterName": "none",
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": machine},
+        },
+    }

@@ -11,7 +11,7 @@ from herder.api.capi.core import Mode, Verdict
 from herder.api.capi.inventory import NAMESPACE
 from herder.cli.capi_core import CoreChoice, enter_inventory, leave_inventory
 from herder.cli.install import make_namespace
-from herder.cli.process import wall_clock
+from herder.cli.process import until_stopped, wall_clock
 from herder.engine.client.client import Client
 from herder.engine.logs import get_logger
 from herder.engine.runtime.controller import Controller
@@ -63,7 +63,7 @@ class Core:
 
         following = asyncio.ensure_future(self._choice.follow(self._verdict, tell))
         try:
-            await asyncio.wait([following, asyncio.ensure_future(halted.wait())], return_when=asyncio.FIRST_COMPLETED)
+            await until_stopped(halted, following)
         finally:
             following.cancel()
         await leave_inventory(self._client)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from herder.api.capi.inventory import NAMESPACE
 from herder.api.settings import Settings
 from herder.cli import parts
 from herder.cli.core import Core
@@ -58,7 +59,12 @@ class Options:
 @click.command()
 @kubeconfig_option
 @click.option("--in-cluster", is_flag=True, help="Use the service account of the pod this runs in.")
-@click.option("--namespace", default="herder-system", show_default=True, help="Where the leader's Lease lies.")
+@click.option(
+    "--namespace",
+    default="herder-system",
+    show_default=True,
+    help="Where the leader's Lease lies (of Cluster API's core: herder-system).",
+)
 @click.option("--metrics-listen", metavar="HOST:PORT", help="Serve Prometheus metrics there.")
 @core_options
 @click.option("--webhook-listen", default="0.0.0.0:9443", show_default=True, metavar="HOST:PORT", help="For admission.")
@@ -163,14 +169,18 @@ async def _work(options: Options, client: Client) -> None:
             tasks.create_task(core.watch_for_another(manager, unhook))
         tune_interpreter()
         try:
-            await _lead(options, manager, metrics.leader.labels(name="herder").set)
+            # Two of our cores would fight like any others: all of them want the same lease, whatever their namespace.
+            place = NAMESPACE if roles.core else options.namespace
+            await _lead(options.connection, place, manager, metrics.leader.labels(name="herder").set)
         finally:
             if workloads is not None:
                 await workloads.close()
         raise click.ClickException("the lease was lost; another replica leads now")
 
 
-async def _lead(options: Options, manager: Manager, tell: Callable[[float], None]) -> None:
+async def _lead(
+    connection: kubeconfigs.Connection, namespace: str, manager: Manager, tell: Callable[[float], None]
+) -> None:
     """Until the lease is lost."""
     from herder.engine.runtime.beside import lead_beside
     from herder.engine.runtime.election import LeaderElection
@@ -178,10 +188,8 @@ async def _lead(options: Options, manager: Manager, tell: Callable[[float], None
     identity = f"{socket.gethostname()}_{os.getpid()}_{os.urandom(4).hex()}"
 
     def election() -> LeaderElection:
-        own = Client(HttpTransport(options.connection))
-        return LeaderElection(
-            own, name="herder-controllers", namespace=options.namespace, identity=identity, clock=wall_clock
-        )
+        own = Client(HttpTransport(connection))
+        return LeaderElection(own, name="herder-controllers", namespace=namespace, identity=identity, clock=wall_clock)
 
     async def lead() -> None:
         tell(1)
