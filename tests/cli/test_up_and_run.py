@@ -23,6 +23,7 @@ from tests.support.kube import free_port
 
 SETTINGS = "management.cattle.io/v3/settings"
 FLOCKS = "examples.herder.io/v1/flocks"
+OUR_CORE = f"/apis/{PROVIDERS.api_version}/namespaces/{NAMESPACE}/providers/cluster-api"
 
 
 @pytest.fixture(scope="module")
@@ -210,6 +211,7 @@ async def test_what_is_exported_applies_to_a_real_cluster(tmp_path: Path, real_e
     with Embedded(tmp_path / "data", flags=("--example", "--no-runner")) as server:
         api = Api(kubeconfig.load(server.kubeconfig))
         await api.until("/apis/examples.herder.io/v1/flocks", lambda answer: answer.status == 200)
+        await api.until(OUR_CORE, lambda answer: answer.status == 200)
         await api.create_cluster("namespaces", {"metadata": {"name": space, "labels": {"team": "a"}}})
         here = api.within(space)
         await here.create(FLOCKS, {"metadata": {"name": "f"}, "spec": {"size": 2, "message": "hello"}} | typed("Flock"))
@@ -226,6 +228,7 @@ async def test_what_is_exported_applies_to_a_real_cluster(tmp_path: Path, real_e
     kinds = [document["kind"] for document in documents]
     assert kinds.index("Namespace") < kinds.index("CustomResourceDefinition") < kinds.index("ConfigMap")
     assert kinds.index("CustomResourceDefinition") < kinds.index("Flock")
+    assert "Provider" not in kinds, "what of ours runs there is not what runs here"
     applied = apply_all(real_engine, exported)
     assert "flock.examples.herder.io/f serverside-applied" in applied
     real = Api(real_engine.connection, namespace=space)
@@ -268,8 +271,7 @@ def apply_all(engine: Engine, exported: str) -> str:
 async def test_our_core_stands_aside_when_another_is_installed_later(tmp_path: Path) -> None:
     with Embedded(tmp_path, flags=("--no-runner", "--capi-core=auto")) as server:
         api = Api(kubeconfig.load(server.kubeconfig))
-        ours = f"/apis/{PROVIDERS.api_version}/namespaces/{NAMESPACE}/providers/cluster-api"
-        await api.until(ours, lambda answer: answer.status == 200)
+        await api.until(OUR_CORE, lambda answer: answer.status == 200)
         sets = "/apis/cluster.x-k8s.io/v1beta2/namespaces/default/machinedeployments"
         assert (await api.post(sets, machine_deployment("before"))).expect(201)["spec"]["replicas"] == 1, (
             "our rules are in force"
@@ -279,7 +281,7 @@ async def test_our_core_stands_aside_when_another_is_installed_later(tmp_path: P
         theirs = {"providerName": "cluster-api", "type": "CoreProvider", "version": "v1.13.4"}
         body = {"apiVersion": PROVIDERS.api_version, "kind": "Provider", "metadata": {"name": "cluster-api"}, **theirs}
         (await api.post(f"/apis/{PROVIDERS.api_version}/namespaces/capi-system/providers", body)).expect(201)
-        await api.until(ours, lambda answer: answer.status == 404)
+        await api.until(OUR_CORE, lambda answer: answer.status == 404)
         assert "our Cluster API core stands aside" in server.log()
         assert "replicas" not in (await api.post(sets, machine_deployment("after"))).expect(201)["spec"]
         await api.close()

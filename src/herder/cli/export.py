@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import click
 
+from herder.api.capi.inventory import is_ours
 from herder.cli.places import kubeconfig_option, kubeconfig_path
 from herder.engine.client import kubeconfig as kubeconfigs
 from herder.engine.client.client import Client
@@ -72,7 +73,7 @@ def _in_order(resources: list[Found]) -> Iterator[Found]:
 
 def _belongs_to_user(obj: Object, found: Found) -> bool:
     meta = obj["metadata"]
-    if BOOTSTRAP_LABEL in (meta.get("labels") or {}) or meta.get("deletionTimestamp"):
+    if BOOTSTRAP_LABEL in (meta.get("labels") or {}) or meta.get("deletionTimestamp") or is_ours(obj):
         return False
     name, plural = meta["name"], found.resource.resource
     made_by_server = (

@@ -42,6 +42,7 @@ PROVIDER_CRD = definition(
 
 
 def is_ours(obj: Object) -> bool:
+    """Whether Herder itself wrote the object, to say what of it runs on this cluster."""
     return bool((obj["metadata"].get("labels") or {}).get(PART_OF) == US)
 
 
