@@ -14,12 +14,12 @@ from pathlib import Path
 from bench.race import cpu_seconds, high_water
 from herder.api.capi.kinds import MACHINE
 from herder.api.inmemory.kinds import IN_MEMORY_MACHINE
+from herder.api.inmemory.manifest import in_memory_cluster
 from herder.api.inmemory.names import NODE_READY
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound
 from tests.support.embedded import Embedded
 from tests.support.engines import Engine
-from tests.support.inmemory import in_memory_cluster
 
 HERDS = (10, 1000, 5000)
 NEWS = 40

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from herder.api.capi.kinds import CLUSTER, MACHINE
+from herder.api.inmemory.manifest import in_memory_cluster
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound, StatusError
 from herder.engine.meta.kinds import GroupVersionResource, Object
 from tests.support.api import Api
 from tests.support.embedded import HERDER
 from tests.support.engines import Engine
-from tests.support.inmemory import in_memory_cluster
 from tests.support.kube import RealKube, free_port
 from tests.support.upstream import (
     CORE,

@@ -21,6 +21,7 @@ from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_
 from herder.api.capi.names import DEPLOYMENT_NAME
 from herder.api.inmemory import names
 from herder.api.inmemory.kinds import IN_MEMORY_MACHINE, IN_MEMORY_MACHINE_TEMPLATE
+from herder.api.inmemory.manifest import in_memory_cluster, made, reference
 from herder.engine.client.client import Client
 from herder.engine.meta.kinds import Kind, Object
 from tests.interop.programs import run
@@ -42,7 +43,6 @@ from tests.support.capi import (
 )
 from tests.support.embedded import HERDER, Embedded
 from tests.support.engines import CONTROLLERS, Engine
-from tests.support.inmemory import in_memory_cluster, made, reference
 from tests.support.kube import RealKube
 from tests.support.recording import Names, Recording, differences, normalized, recorded
 

@@ -13,6 +13,7 @@ import pytest
 
 from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
 from herder.api.capi.names import CONTROL_PLANE, labels_of
+from herder.api.inmemory.manifest import in_memory_cluster
 from herder.cli.parts import core_controllers
 from herder.engine.client.client import Client
 from herder.engine.meta.kinds import Kind, Object
@@ -35,7 +36,6 @@ from tests.support.capi import (
 )
 from tests.support.embedded import Embedded
 from tests.support.engines import CONTROLLERS, Engine
-from tests.support.inmemory import in_memory_cluster
 from tests.support.kube import RealKube
 from tests.support.recording import Names, normalized
 from tests.support.upstream import CORE, PROVIDERS, Program, UpstreamManager, dev_cluster

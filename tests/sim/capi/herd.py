@@ -20,6 +20,7 @@ from herder.api.inmemory.kinds import (
     IN_MEMORY_MACHINE,
     IN_MEMORY_MACHINE_TEMPLATE,
 )
+from herder.api.inmemory.manifest import in_memory_cluster, made
 from herder.api.inmemory.names import API_FAULT, NODE_DELAY, NODE_READY, START_DELAY
 from herder.cli.admission import install_admission
 from herder.cli.parts import core_controllers, in_memory_controllers
@@ -29,7 +30,6 @@ from herder.engine.runtime.evicting import evict
 from herder.sim.faults import Faults
 from herder.sim.world import SAME_MOMENT, World
 from tests.sim.capi.model import WATCHED, Account
-from tests.support.inmemory import in_memory_cluster, made
 
 NAME, NAMESPACE = "herd", "default"
 DEPLOYMENT = f"{NAME}-workers"
