@@ -230,6 +230,17 @@ def test_without_a_known_node_an_unreachable_cluster_is_no_obstacle() -> None:
     assert told(step)[0] == "WaitingForInfrastructureDeletion"
 
 
+def test_a_node_that_was_never_seen_may_be_there_when_a_silent_cluster_answers_again() -> None:
+    """A manager can have died between the first look at a Node and its name in the Machine."""
+    step = at_the_end(machine(node="", limits=TEN), Workload(reason="no route to host"))
+    assert not step.finished
+    reason, message = told(step)
+    assert (reason, message.partition(":")[0]) == ("DeletingNode", "Error deleting Node with provider ID x")
+    assert step.decision.wake_at is not None, "it is given up when the time for it ran out"
+    found = at_the_end(machine(node="", limits=TEN), Workload([node()]))
+    assert [write.ref.name for write in found.decision.writes if isinstance(write, Delete)] == ["n"]
+
+
 def test_a_node_of_the_same_name_that_belongs_to_another_machine_is_left_alone() -> None:
     theirs = node(cordoned=False)
     theirs["spec"]["providerID"] = "x://9"

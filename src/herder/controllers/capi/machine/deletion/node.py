@@ -51,8 +51,6 @@ def look_at_node(view: View, machine: Object, cluster: Object, infrastructure: E
         case None:
             return NodeOperations(name=name, looking=True, observe=(wish,))
         case Unreachable() as cut_off:
-            if not name:
-                return NodeOperations(off=f"no Node of it is known, and {_in_words(cut_off)}")
             return NodeOperations(name=name, unreachable=cut_off, observe=(wish,))
         case Observed(objects):
             return _found(wish, name, [node for node in objects if _is_of(machine, node)])
@@ -143,7 +141,8 @@ def node_deletion_clock(scope: Scope) -> Clock:
 
 
 def _cannot_be_deleted(scope: Scope, clock: Clock) -> Held:
-    message = f"Error deleting Node {scope.node.name}: {why_unreachable(scope.node)}"
+    which = scope.node.name or f"with provider ID {scope.machine['spec'].get('providerID', '')}"
+    message = f"Error deleting Node {which}: {why_unreachable(scope.node)}"
     running = Clock(clock.started or scope.view.now, clock.limit)
     wake_at = earlier(scope.view.now + LOOK_AGAIN, running.deadline)
     decision = Decision(writes=_keep_start(scope, clock, 0.0)) + waiting(message, wake_at=wake_at)

@@ -46,6 +46,12 @@ class NodeOperations(NamedTuple):
     looking: bool = False  # nothing is known yet
     observe: tuple[Observe, ...] = ()
 
+    @property
+    def unknown(self) -> bool:
+        """There is nothing to take out of service: no Node, or none that was ever seen in a cluster that is silent now.
+        In the latter case one may still have to be deleted, when the cluster answers again in time."""
+        return bool(self.off) or (self.unreachable is not None and not self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:

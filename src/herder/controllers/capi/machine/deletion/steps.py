@@ -65,15 +65,15 @@ def step(
 def _pre_drain_hooks(scope: Scope) -> Stage:
     if scope.node.looking:
         return Held(*STARTED)
-    return Passed() if scope.node.off else hooks.pre_drain(scope.machine)
+    return Passed() if scope.node.unknown else hooks.pre_drain(scope.machine)
 
 
 def _drain(scope: Scope) -> Stage:
-    return Passed() if scope.node.off else drain(scope)
+    return Passed() if scope.node.unknown else drain(scope)
 
 
 def _volumes(scope: Scope) -> Stage:
-    return Passed() if scope.node.off else wait_for_volumes(scope)
+    return Passed() if scope.node.unknown else wait_for_volumes(scope)
 
 
 def _pre_terminate_hooks(scope: Scope) -> Stage:
