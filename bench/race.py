@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -24,9 +23,11 @@ from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound, StatusError
 from herder.engine.meta.kinds import GroupVersionResource, Object
 from tests.support.api import Api
+from tests.support.capi import webhook_flags
 from tests.support.embedded import HERDER
 from tests.support.engines import Engine
-from tests.support.kube import RealKube, free_port
+from tests.support.kube import RealKube
+from tests.support.processes import ended
 from tests.support.upstream import (
     CORE,
     DEV,
@@ -139,30 +140,23 @@ def herder_run(engine: Engine, directory: Path, name: str, *flags: str) -> subpr
 
 
 def own_core(engine: Engine, directory: Path, *flags: str) -> subprocess.Popen[bytes]:
-    port = free_port()
-    listen = ("--webhook-listen", f"127.0.0.1:{port}", "--webhook-url", f"https://127.0.0.1:{port}")
-    return herder_run(engine, directory, "core", "--capi-core=own", *listen, *flags)
+    return herder_run(engine, directory, "core", "--capi-core=own", *webhook_flags(), *flags)
 
 
 def in_memory_provider(engine: Engine, directory: Path) -> subprocess.Popen[bytes]:
     return herder_run(engine, directory, "provider", "--capi-core=external", "--in-memory", "--namespace=provider")
 
 
-def ended(*processes: subprocess.Popen[bytes]) -> None:
+def stop_all(*processes: subprocess.Popen[bytes]) -> None:
     for process in processes:
-        process.send_signal(signal.SIGTERM)
-    for process in processes:
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
+        ended(process)
 
 
 async def start_ours(engine: Engine, directory: Path) -> Managers:
     """Everything in one process, as a user runs it."""
     whole = own_core(engine, directory, "--in-memory")
     await served(engine, "inmemorymachines.inmemory.cluster.x-k8s.io")
-    return Managers([whole], [whole], lambda: ended(whole))
+    return Managers([whole], [whole], lambda: stop_all(whole))
 
 
 async def start_our_core_alone(engine: Engine, directory: Path) -> Managers:
@@ -170,7 +164,7 @@ async def start_our_core_alone(engine: Engine, directory: Path) -> Managers:
     await served(engine, "machines.cluster.x-k8s.io")
     provider = in_memory_provider(engine, directory)
     await served(engine, "inmemorymachines.inmemory.cluster.x-k8s.io")
-    return Managers([core, provider], [core], lambda: ended(core, provider))
+    return Managers([core, provider], [core], lambda: stop_all(core, provider))
 
 
 async def start_their_core_alone(engine: Engine, directory: Path) -> Managers:
@@ -179,7 +173,7 @@ async def start_their_core_alone(engine: Engine, directory: Path) -> Managers:
     await served(engine, "inmemorymachines.inmemory.cluster.x-k8s.io")
 
     def stop() -> None:
-        ended(provider)
+        stop_all(provider)
         managers.stop()
 
     return Managers([*managers.processes, provider], managers.core, stop)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import subprocess
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
@@ -18,6 +17,7 @@ from herder.engine.meta.kinds import GroupVersionResource, Kind, Object
 from tests.support.embedded import HERDER
 from tests.support.engines import Engine
 from tests.support.kube import free_port
+from tests.support.processes import ended
 
 CORE_KINDS = (
     capi.CLUSTER,
@@ -69,14 +69,7 @@ class HerderRun:
 
     def stop(self) -> int:
         """Its exit status, 0 after an orderly end."""
-        if self.process is None:
-            return 0
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            return self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            return self.process.wait()
+        return ended(self.process)
 
     def __enter__(self) -> HerderRun:
         return self.start()

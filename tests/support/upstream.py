@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
-import signal
 import subprocess
 import urllib.error
 import urllib.request
@@ -20,6 +19,7 @@ from tests.support.api import PATIENCE, Api
 from tests.support.engines import Engine
 from tests.support.kube import Authority, free_port
 from tests.support.peers import peer
+from tests.support.processes import ended
 
 CONTRACT = {"cluster.x-k8s.io/v1beta1": "v1beta1", "cluster.x-k8s.io/v1beta2": "v1beta2"}
 
@@ -98,14 +98,7 @@ class UpstreamManager:
 
     def stop(self) -> int:
         """Its exit status, 0 after an orderly end."""
-        if self.process is None:
-            return 0
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            return self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            return self.process.wait()
+        return ended(self.process)
 
     def _client(self, path: str) -> dict[str, str]:
         return {"url": f"https://127.0.0.1:{self.webhooks}{path}", "caBundle": self.bundle}

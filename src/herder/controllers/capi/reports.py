@@ -46,9 +46,8 @@ def told_paused(kind: Kind, obj: Object, paused: Condition, now: datetime) -> De
 
 
 def observed_conditions(obj: Object, conditions: Iterable[Condition], now: datetime) -> list[Condition]:
-    generation = obj["metadata"].get("generation")
-    wanted = [{**each, "observedGeneration": generation} if generation else each for each in conditions]
-    return merged((obj.get("status") or {}).get("conditions"), wanted, now)
+    known = (obj.get("status") or {}).get("conditions")
+    return merged(known, conditions, now, generation=obj["metadata"].get("generation") or 0)
 
 
 def earliest(*moments: datetime | None) -> datetime | None:

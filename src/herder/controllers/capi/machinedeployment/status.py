@@ -41,8 +41,6 @@ from herder.controllers.capi.reports import (
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision
 
-"""How many seconds mere progress may wait to be told together."""
-
 _COMPUTED = ("replicas", "readyReplicas", "availableReplicas", "upToDateReplicas", "versions")
 
 

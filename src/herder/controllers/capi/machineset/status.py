@@ -40,8 +40,8 @@ from herder.controllers.capi.reports import (
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision
 
-SOON = 0.5  # seconds
-"""How many seconds news may wait to be told together: of Machines that become available, and of mere progress."""
+SOON = 0.5
+"""Seconds that news of Machines which become available waits for more of it: rollouts go on with it."""
 
 
 @dataclass(frozen=True, slots=True)
