@@ -36,6 +36,8 @@ class Peer:
     module: str  # whose version keys the cache
     package: str  # a main package by import path, or ./folder for a program of our own
     stamp: bool = False  # write the Kubernetes version into the binary, as its own build does
+    version_in: str = ""  # the variable that tells the version, where the program has one of its own
+    tags: str = ""  # build tags, as its own build sets them
     test_binary: bool = False  # built by `go test -c`
     data: tuple[str, ...] = ()  # folders of the module's source to keep beside the binary
 
@@ -83,6 +85,14 @@ PEERS = (
         "sigs.k8s.io/cluster-api/test",
         "sigs.k8s.io/cluster-api/test/infrastructure/docker",
         data=("infrastructure/docker/config/crd/bases", "infrastructure/docker/config/webhook"),
+    ),
+    Peer(
+        "rancher-machine",
+        "machine",
+        "github.com/rancher/machine",
+        "github.com/rancher/machine/cmd/rancher-machine",
+        version_in="github.com/rancher/machine/version.Version",
+        tags="netgo",
     ),
 )
 BY_NAME = {peer.name: peer for peer in PEERS}
@@ -143,7 +153,8 @@ def build(peer: Peer, toolchain: str) -> Path:
     staging.mkdir(parents=True)
     wrapper = HERE / peer.wrapper
     command = ["test", "-c"] if peer.test_binary else ["build"]
-    go(*command, "-trimpath", "-ldflags", ldflags(peer), "-o", str(staging / peer.name), peer.package, cwd=wrapper)
+    how = ("-trimpath", "-ldflags", ldflags(peer), "-tags", peer.tags, "-o", str(staging / peer.name))
+    go(*command, *how, peer.package, cwd=wrapper)
     if peer.data:
         source = Path(go("list", "-m", "-f", "{{.Dir}}", peer.module, cwd=wrapper))
         for folder in peer.data:
@@ -160,6 +171,8 @@ def ldflags(peer: Peer) -> str:
         major, minor = version.removeprefix("v").split(".")[:2]
         stamp = {"gitVersion": version, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
         flags += "".join(f" -X k8s.io/component-base/version.{k}={v}" for k, v in stamp.items())
+    if peer.version_in:
+        flags += f" -X {peer.version_in}={module_version(peer)}"
     return flags
 
 

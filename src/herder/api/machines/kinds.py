@@ -1,0 +1,40 @@
+"""The kinds of the generic machine provider, and how those of one driver are named after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from herder.engine.meta.kinds import Kind
+
+MANAGEMENT_GROUP = "management.cattle.io"
+NODE_DRIVER = Kind(MANAGEMENT_GROUP, "v3", "NodeDriver", "nodedrivers", namespaced=False)
+DYNAMIC_SCHEMA = Kind(MANAGEMENT_GROUP, "v3", "DynamicSchema", "dynamicschemas", namespaced=False)
+
+MACHINE_GROUP = "rke-machine.cattle.io"
+CONFIG_GROUP = "rke-machine-config.cattle.io"
+VERSION = "v1"
+
+
+@dataclass(frozen=True, slots=True)
+class DriverKinds:
+    """The three kinds that a driver brings."""
+
+    config: Kind
+    template: Kind
+    machine: Kind
+
+
+def kinds_of(driver: str) -> DriverKinds:
+    """`amazonec2` → Amazonec2Config, Amazonec2MachineTemplate, Amazonec2Machine."""
+    prefix, plural = driver[:1].upper() + driver[1:], driver.lower()
+    return DriverKinds(
+        config=Kind(CONFIG_GROUP, VERSION, f"{prefix}Config", f"{plural}configs"),
+        template=Kind(MACHINE_GROUP, VERSION, f"{prefix}MachineTemplate", f"{plural}machinetemplates"),
+        machine=Kind(MACHINE_GROUP, VERSION, f"{prefix}Machine", f"{plural}machines"),
+    )
+
+
+def driver_of(kind: str) -> str:
+    """`Amazonec2Machine` → `amazonec2`: a driver's name has no capitals but those that its kinds keep."""
+    name = kind.removesuffix("MachineTemplate").removesuffix("Machine").removesuffix("Config")
+    return name[:1].lower() + name[1:]

@@ -1,0 +1,73 @@
+"""Names that the generic machine provider and those beside it agree on, each in one place.
+
+The two ways to shorten a name are upstream's, byte for byte: other programs compute the same names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+LONGEST = 63
+
+STATE_SECRET_TYPE = "rke.cattle.io/machine-state"
+STATE_KEY = "extractedConfig"
+BACKUP_LABEL = "resources.cattle.io/backup"
+
+HOSTNAME_LIMIT = "rke.cattle.io/hostname-length-limit"
+FORCE_REMOVE = "provisioning.cattle.io/force-machine-remove"
+
+ARCHIVE_NAMESPACE = "herder-archive"
+
+
+def safe_concat(*parts: str) -> str:
+    """Joined with `-`; what does not fit into a label is cut, and told apart by a hash."""
+    whole = "-".join(parts)
+    if len(whole) <= LONGEST:
+        return whole
+    digest = hashlib.sha256(whole.encode()).hexdigest()
+    if _is_alphanumeric(whole[56]):
+        return f"{whole[:57]}-{digest[:5]}"
+    return f"{whole[:56]}-{digest[:6]}"
+
+
+def limited_concat(limit: int, *parts: str) -> str:
+    """The same for another length."""
+    whole = "-".join(parts)
+    if len(whole) <= limit:
+        return whole
+    if limit <= 5:
+        return whole[:limit]
+    digest = hashlib.sha256(whole.encode()).hexdigest()
+    if _is_alphanumeric(whole[limit - 7]):
+        return f"{whole[: limit - 6]}-{digest[:5]}"
+    return f"{whole[: limit - 7]}-{digest[:6]}"
+
+
+def _is_alphanumeric(character: str) -> bool:
+    return character.isascii() and (character.islower() or character.isdigit())
+
+
+def state_secret(infra: str) -> str:
+    return safe_concat(infra, "machine", "state")
+
+
+def environment_secret(infra: str) -> str:
+    return safe_concat(infra, "machine", "driver", "secret")
+
+
+def provision_job(infra: str) -> str:
+    """Of the Job, and of its ServiceAccount, Role, RoleBinding and files Secret too."""
+    return safe_concat(infra, "machine", "provision")
+
+
+def instance_name(infra: str) -> str:
+    """What the machine is called at its provider."""
+    return safe_concat(infra.replace(".", "-"))
+
+
+def hostname(infra: str, limit_annotation: str | None) -> str:
+    """What the machine calls itself: shorter where an annotation asks for it."""
+    limit = LONGEST
+    if limit_annotation and limit_annotation.isdecimal() and 10 <= int(limit_annotation) <= LONGEST:
+        limit = int(limit_annotation)
+    return limited_concat(limit, infra.replace(".", "-"))

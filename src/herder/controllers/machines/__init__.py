@@ -1,0 +1,1 @@
+"""What decides for the generic machine provider: drivers become kinds, machine objects become machines."""
