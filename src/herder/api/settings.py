@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from herder import __version__
 from herder.engine.meta.errors import FieldError, invalid_value
 from herder.engine.meta.kinds import Kind, Object
 
@@ -57,6 +58,14 @@ SYNC_MACHINE_LABELS = "capi-additional-sync-machine-labels"
 SYNC_MACHINE_ANNOTATIONS = "capi-additional-sync-machine-annotations"
 MACHINE_TAINT_PROPAGATION = "capi-machine-taint-propagation"
 
+MACHINE_IMAGE = "machine-provision-image"
+MACHINE_IMAGE_PULL_POLICY = "machine-provision-image-pull-policy"
+RANCHER_MACHINE_IMAGE = "rancher-machine-image"
+RANCHER_MACHINE_PATH = "rancher-machine-path"
+DELETE_FAILED_MACHINES_AFTER = "delete-machine-on-failure-after"
+PASSED_VARIABLES = "whitelist-envvars"
+ARCHIVE_RETENTION = "archive-retention"
+
 
 def patterns(text: str) -> list[str]:
     """The regular expressions in a list of them with commas between."""
@@ -74,6 +83,10 @@ def _patterns(text: str) -> str:
 
 def _boolean(text: str) -> str:
     return "" if text in {"true", "false"} else 'must be "true" or "false"'
+
+
+def _pull_policy(text: str) -> str:
+    return "" if text in {"Always", "IfNotPresent", "Never"} else "must be Always, IfNotPresent or Never"
 
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -120,6 +133,44 @@ DEFINITIONS = {
             "false",
             "whether the taints of Machines are brought to their Nodes",
             _boolean,
+        ),
+        Definition(
+            MACHINE_IMAGE,
+            f"herder/machine:v{__version__}",
+            "the image of Jobs that create and remove machines",
+        ),
+        Definition(
+            MACHINE_IMAGE_PULL_POLICY,
+            "Always",
+            "when that image is pulled: Always, IfNotPresent or Never",
+            _pull_policy,
+        ),
+        Definition(
+            RANCHER_MACHINE_IMAGE,
+            "rancher/machine:v0.15.0-rancher145",
+            "the image of those Jobs for drivers that are not our own",
+        ),
+        Definition(
+            RANCHER_MACHINE_PATH,
+            "rancher-machine",
+            "where the built-in runner finds the program of that image",
+        ),
+        Definition(
+            DELETE_FAILED_MACHINES_AFTER,
+            "0s",
+            "how long a Machine stays whose server could not be created",
+            _duration,
+        ),
+        Definition(
+            PASSED_VARIABLES,
+            "HTTP_PROXY,HTTPS_PROXY,NO_PROXY",
+            "variables of the manager's environment that Jobs for machines get too, with commas between",
+        ),
+        Definition(
+            ARCHIVE_RETENTION,
+            "7d",
+            "how long logs are kept after their machine is gone",
+            _duration,
         ),
     )
 }
