@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 
-HOST_SECRET = "herder-host"  # noqa: S105 - its name
+HOST_SECRET = "herder-host"
 HOST_NAMESPACE = "herder-system"
 HOST_KEY = "key"  # in its data: what credentials are made of
 HOST_DIRECTORY = "directory"  # the directory on the host that holds the socket, and nothing else
