@@ -21,6 +21,7 @@ from herder.engine.meta.kinds import GroupVersionResource, Kind, Object
 from herder.engine.runtime.carrying import Guard
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.effects import Performer
+from herder.engine.runtime.family import Family
 from herder.engine.runtime.manager import Manager
 from herder.engine.runtime.metrics import Metrics
 from herder.engine.runtime.remote import RemotePerformer
@@ -41,6 +42,7 @@ class World:
         seed: int,
         controllers: Sequence[Controller],
         *,
+        families: Sequence[Family] = (),
         crds: Sequence[Object] = (),
         guards: Sequence[Guard] = (),
         performers: Mapping[str, Performer] | None = None,
@@ -56,6 +58,7 @@ class World:
         self.log: list[str] = []
         self.crashes = 0
         self._controllers = controllers
+        self._families = families
         self._crds = crds
         self._guards = guards
         self.workloads = Workloads(clock=self.now, entropy=self.random.randbytes, note=self.note)
@@ -114,6 +117,7 @@ class World:
         self.manager = Manager(
             self._managers_client(InProcess(self.server, MANAGER)),
             self._controllers,
+            families=self._families,
             clock=self.now,
             entropy=self.random.randbytes,
             guards=self._guards,

@@ -95,12 +95,18 @@ class Cache:
         self._decoded: OrderedDict[Key, Object] = OrderedDict()
 
     def add_indexer(self, name: str, index: Indexer) -> None:
-        if self._entries:
-            raise RuntimeError("indexers are declared before the cache is filled")
+        """What is in the cache already is found by it too."""
         if self._indexers.get(name, index) is not index:
             raise ValueError(f"{self.kind} has another index named '{name}' already")
+        if name in self._indexers:
+            return
         self._indexers[name] = index
         self._indexes[name] = {}
+        for key, entry in self._entries.items():
+            if values := index_values(name, index, self._object(key, entry)):
+                entry.indexed[name] = values
+                for value in values:
+                    self._indexes[name].setdefault(value, {})[key] = None
 
     # --- reading ------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,10 @@ from dataclasses import dataclass
 
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.controller import Controller
+from herder.engine.runtime.triggers import Watches
+
+UNKNOWN = Kind("", "", "", "")
+"""Stands for the kind that is not known yet: what a family reads besides is the same for all its kinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,3 +23,7 @@ class Family:
     definitions: Kind  # what defines kinds: CustomResourceDefinitions, as metadata
     kind_of: Callable[[Object], Kind | None]  # from a definition to the kind it is about; None: not one of ours
     controller: Callable[[Kind], Controller]  # named after the kind, so that each has metrics of its own
+
+    def watches(self) -> tuple[Watches, ...]:
+        """What is read from the start, whether or not there is a kind to work for."""
+        return (Watches(self.definitions), *self.controller(UNKNOWN).watches)

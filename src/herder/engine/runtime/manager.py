@@ -9,16 +9,18 @@ from functools import partial
 
 from herder.engine.client.client import Client
 from herder.engine.logs import get_logger
-from herder.engine.meta.kinds import Kind
+from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.cache import Cache, Change, Key, controller_uid
 from herder.engine.runtime.carrying import Carrier, Guard
 from herder.engine.runtime.controller import Controller, Running
 from herder.engine.runtime.decision import Decision, Effect
 from herder.engine.runtime.effects import Effects, Performer
+from herder.engine.runtime.family import UNKNOWN, Family
 from herder.engine.runtime.informer import Informer
 from herder.engine.runtime.metrics import Metrics
 from herder.engine.runtime.remote import Connector, RemotePerformer, Remotes
 from herder.engine.runtime.tasks import Tasks
+from herder.engine.runtime.triggers import Watches
 from herder.engine.runtime.view import View
 from herder.engine.runtime.writer import Writer
 
@@ -34,6 +36,7 @@ class Manager:
         client: Client,
         controllers: Sequence[Controller],
         *,
+        families: Sequence[Family] = (),
         clock: Callable[[], datetime],
         entropy: Callable[[int], bytes],
         guards: Sequence[Guard] = (),
@@ -55,28 +58,31 @@ class Manager:
         self._workers: list[asyncio.Task[None]] = []
         self._remotes = Remotes(connect, clock=clock, tasks=self._tasks) if connect else None
         self._effects = Effects({**(performers or {}), **self._reaching(remote_performers or {})}, self._tasks)
-        self.caches = self._shared_caches(controllers)
-        selected = _selected(controllers)
+        self._families = families
+        self._guards = guards
+        declared = [watch for controller in controllers for watch in controller.kinds()]
+        declared += [watch for family in families for watch in family.watches()]
+        self.caches = {watch.kind: Cache(watch.kind) for watch in declared}
+        for controller in (*controllers, *(family.controller(UNKNOWN) for family in families)):
+            self._add_indexes(controller)
+        selected = _selected(declared)
         self.informers = {kind: self._informer(kind, *selected[kind]) for kind in self.caches}
         self._followers: dict[Kind, dict[tuple[str, Key], None]] = {}  # who waits for the first look at a kind
-        self.running = {controller.name: self._make(controller, guards) for controller in controllers}
+        self.running = {controller.name: self._make(controller) for controller in controllers}
 
     def _reaching(self, performers: Mapping[str, RemotePerformer]) -> dict[str, Performer]:
         """The performers that act on downstream clusters, where there is a way to reach them."""
         remotes = self._remotes
         return {name: partial(perform, remotes) for name, perform in performers.items()} if remotes else {}
 
-    def _shared_caches(self, controllers: Sequence[Controller]) -> dict[Kind, Cache]:
-        """One cache for each kind, whoever reads it, with everyone's indexes."""
-        caches: dict[Kind, Cache] = {}
-        for controller in controllers:
-            for watch in controller.kinds():
-                cache = caches.setdefault(watch.kind, Cache(watch.kind))
+    def _add_indexes(self, controller: Controller) -> None:
+        """There is one cache for each kind, whoever reads it, with everyone's indexes."""
+        for watch in controller.kinds():
+            if watch.kind in self.caches:
                 for name, indexer in controller.indexers(watch.kind).items():
-                    cache.add_indexer(name, indexer)
-        return caches
+                    self.caches[watch.kind].add_indexer(name, indexer)
 
-    def _make(self, controller: Controller, guards: Sequence[Guard]) -> Running:
+    def _make(self, controller: Controller) -> Running:
         name = controller.name
         declared = {watch.kind for watch in controller.kinds()}
         caches = {kind: cache for kind, cache in self.caches.items() if kind in declared}
@@ -87,7 +93,7 @@ class Manager:
             on_change=self._changed,
             remote=self._remotes.client if self._remotes else None,
         )
-        carrier = Carrier(writer, guards=guards, perform=lambda effect, key: self._perform(name, effect, key))
+        carrier = Carrier(writer, guards=self._guards, perform=lambda effect, key: self._perform(name, effect, key))
         followed = self._followed if controller.follows is not None else None
         return Running(
             controller,
@@ -144,6 +150,24 @@ class Manager:
         self.running[controller].queue.add(key)
 
     # --- kinds met at run time ----------------------------------------------------------------------------------
+
+    def _adopt(self, family: Family, definition: Object) -> None:
+        """A kind was defined that a family has a controller for: it works from now on. One whose definition goes has
+        no objects any more, and nothing to do."""
+        kind = family.kind_of(definition)
+        controller = family.controller(kind) if kind is not None else None
+        if kind is None or controller is None or controller.name in self.running:
+            return
+        known = kind in self.informers
+        if not known:
+            self.caches[kind] = Cache(kind)
+            self.informers[kind] = self._informer(kind)
+            self._tasks.spawn(self.informers[kind].run(), name=f"informer {kind}")
+        self._add_indexes(controller)
+        running = self.running[controller.name] = self._make(controller)
+        for key in self.caches[kind].keys() if known else ():
+            running.queue.add(key)
+        self._tasks.spawn(self._start(running), name=f"start {controller.name}")
 
     def _followed(self, kind: Kind) -> Cache | None:
         informer = self.informers.get(kind)
@@ -207,6 +231,12 @@ class Manager:
                 log.error("trigger failed", controller=name, kind=str(kind), key=str(change.key), exc_info=error)
             if change.new is None and kind == running.controller.kind:
                 self._effects.forget((name, change.key))
+        for family in self._families:
+            if change.new is not None and kind == family.definitions:
+                try:
+                    self._adopt(family, change.new)
+                except Exception as error:
+                    log.error("definition not understood", family=family.name, key=str(change.key), exc_info=error)
 
     def _observe(self, controller: str, decision: Decision, key: Key) -> None:
         if self._remotes is not None:
@@ -225,10 +255,9 @@ def _no_settings(name: str) -> str:
     raise KeyError(name)
 
 
-def _selected(controllers: Sequence[Controller]) -> dict[Kind, tuple[str, str]]:
+def _selected(declared: Sequence[Watches]) -> dict[Kind, tuple[str, str]]:
     """Which objects of a kind are read: as the controllers say if they agree, else all."""
     wished: dict[Kind, set[tuple[str, str]]] = {}
-    for controller in controllers:
-        for watch in controller.kinds():
-            wished.setdefault(watch.kind, set()).add((watch.labels, watch.fields))
+    for watch in declared:
+        wished.setdefault(watch.kind, set()).add((watch.labels, watch.fields))
     return {kind: wishes.pop() if len(wishes) == 1 else ("", "") for kind, wishes in wished.items()}
