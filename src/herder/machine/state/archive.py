@@ -1,0 +1,77 @@
+"""The archive in the state Secret: gzip of a tar whose names are the absolute paths of the files of all machines.
+
+The Go program unpacks it to those very paths, so names, modes and what is left out are as it has them. Our archives of
+the same files are the same bytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import posixpath
+import tarfile
+import zlib
+from collections.abc import Mapping
+
+from herder.machine.errors import MachineError
+
+SKIPPED_SUFFIXES = (".iso", ".tar.gz", ".vmdk", ".img")  # too large for a Secret, and made again when needed
+LARGEST = 64 << 20  # a Secret holds a megabyte; what unpacks to more than this was made to harm
+
+
+def pack(files: Mapping[str, bytes]) -> bytes:
+    """An archive of files by absolute path, `<store>/machines/NAME/…`; empty for none."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for path in sorted({*files, *_directories(files)}):
+            if path.endswith(SKIPPED_SUFFIXES):
+                continue
+            tar.addfile(*_entry(path, files.get(path)))
+    return gzip.compress(buffer.getvalue(), mtime=0)
+
+
+def unpack(data: bytes) -> dict[str, bytes]:
+    """The files by path; directories are not told of, for each holds one at least."""
+    if not data:
+        return {}
+    try:
+        unzipped = zlib.decompressobj(wbits=31)
+        content = unzipped.decompress(data, LARGEST)
+        if unzipped.unconsumed_tail:
+            raise MachineError("the state archive is larger than any that was made for machines")
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
+            return {_absolute(entry.name): _content(tar, entry) for entry in tar if entry.isfile()}
+    except (zlib.error, EOFError, tarfile.TarError) as error:
+        raise MachineError(
+            f"the state archive cannot be read: {error}",
+            "restore the Secret from a backup, or remove the server at its provider and then the Secret",
+        ) from error
+
+
+def _directories(files: Mapping[str, bytes]) -> set[str]:
+    """Those below `machines`: of each machine, and what is within."""
+    found = set()
+    for path in files:
+        directory = posixpath.dirname(path)
+        while posixpath.basename(directory) != "machines" and directory not in ("", "/"):
+            found.add(directory)
+            directory = posixpath.dirname(directory)
+    return found
+
+
+def _entry(path: str, content: bytes | None) -> tuple[tarfile.TarInfo, io.BytesIO | None]:
+    entry = tarfile.TarInfo(path)
+    if content is None:
+        entry.type, entry.mode = tarfile.DIRTYPE, 0o700
+        return entry, None
+    entry.mode, entry.size = 0o600, len(content)
+    return entry, io.BytesIO(content)
+
+
+def _absolute(name: str) -> str:
+    return posixpath.normpath("/" + name.lstrip("/"))
+
+
+def _content(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
+    stream = tar.extractfile(entry)
+    return stream.read() if stream is not None else b""
