@@ -94,6 +94,8 @@ PEERS = (
         version_in="github.com/rancher/machine/version.Version",
         tags="netgo",
     ),
+    Peer("machine-driver-example", "machine", "github.com/rancher/machine", "./driver", tags="netgo"),
+    Peer("machine-driver-flags", "machine", "github.com/rancher/machine", "./flags", tags="netgo"),
 )
 BY_NAME = {peer.name: peer for peer in PEERS}
 
