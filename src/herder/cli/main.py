@@ -16,6 +16,9 @@ WORDS = {
     "demo": ("demo", "Show it working, on this machine, in a few seconds"),
     "get": ("get", "List objects, or show one"),
     "describe": ("describe", "Show a cluster and how each part of it is"),
+    "logs": ("machine_logs", "Show how a machine was created and removed, also when it is gone"),
+    "ssh": ("ssh", "Open a shell on a machine, or run a command there"),
+    "scp": ("scp", "Copy files to a machine or from it"),
     "store": ("store", "Back up and restore the embedded API server's data"),
     "export": ("export", "Print objects in a form that another cluster can apply"),
 }

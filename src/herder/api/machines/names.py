@@ -16,7 +16,18 @@ BACKUP_LABEL = "resources.cattle.io/backup"
 HOSTNAME_LIMIT = "rke.cattle.io/hostname-length-limit"
 FORCE_REMOVE = "provisioning.cattle.io/force-machine-remove"
 
+MACHINE_NAME_LABEL = "rke.cattle.io/capi-machine-name"
+INFRA_GROUP_LABEL = "rke.cattle.io/infra-machine-group"
+INFRA_VERSION_LABEL = "rke.cattle.io/infra-machine-version"
+INFRA_KIND_LABEL = "rke.cattle.io/infra-machine-kind"
+INFRA_NAME_LABEL = "rke.cattle.io/infra-machine-name"
+INFRA_REMOVE_LABEL = "rke.cattle.io/infra-remove"
+DRIVER_LABEL = "io.cattle.node_driver.name"
+PROGRAM = "machine.herder.io/program"
+
 ARCHIVE_NAMESPACE = "herder-archive"
+ARCHIVE_LABEL = "herder.io/archive"
+CREATE_LOG, REMOVE_LOG = "create.log", "remove.log"
 
 
 def safe_concat(*parts: str) -> str:
@@ -71,3 +82,8 @@ def hostname(infra: str, limit_annotation: str | None) -> str:
     if limit_annotation and limit_annotation.isdecimal() and 10 <= int(limit_annotation) <= LONGEST:
         limit = int(limit_annotation)
     return limited_concat(limit, infra.replace(".", "-"))
+
+
+def archived_log(namespace: str, infra: str) -> str:
+    """Of the ConfigMap that keeps what its Jobs said."""
+    return safe_concat(namespace, infra, "log")

@@ -1,0 +1,73 @@
+"""From the name that a person types to the machine that is meant, and what is saved of it."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+
+import click
+
+from herder.api.capi.kinds import MACHINE, SECRET
+from herder.api.machines.kinds import MACHINE_GROUP
+from herder.api.machines.names import STATE_KEY, state_secret
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import Forbidden, NotFound
+from herder.engine.meta.kinds import Object
+
+OTHERS_TOLD = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A machine as our provider knows it."""
+
+    namespace: str
+    name: str  # of the infrastructure's object, after which Job, state and log are called
+    machine: Object | None  # the Machine that it belongs to, where that is (still) there
+
+
+async def find_machine(client: Client, namespace: str, name: str) -> Found:
+    """By the name of the Machine, or of the infrastructure's own object; they mostly are the same."""
+    try:
+        machine = await client.get(MACHINE.resource, name, namespace=namespace)
+    except (NotFound, Forbidden):
+        return Found(namespace, name, None)
+    reference = machine["spec"].get("infrastructureRef") or {}
+    if reference.get("apiGroup", "") != MACHINE_GROUP:
+        raise click.ClickException(
+            f'Machine "{name}" is a {reference.get("kind", "machine")} of another provider: '
+            "only machines that Herder provisioned can be reached this way"
+        )
+    return Found(namespace, reference["name"], machine)
+
+
+async def read_state(client: Client, found: Found) -> bytes:
+    """The archive in the state Secret: whoever may not read that Secret does not get in."""
+    secret_name = state_secret(found.name)
+    try:
+        secret = await client.get(SECRET.resource, secret_name, namespace=found.namespace)
+    except NotFound:
+        raise click.ClickException(await _nothing_saved(client, found)) from None
+    except Forbidden as error:
+        raise click.ClickException(
+            f'you may not get into machine "{found.name}": that takes the right to get '
+            f"Secret {found.namespace}/{secret_name} ({error})"
+        ) from None
+    encoded = (secret.get("data") or {}).get(STATE_KEY)
+    if not encoded:
+        raise click.ClickException(
+            f'machine "{found.name}" has not been created yet; see: herder logs machine {found.name}'
+        )
+    return base64.b64decode(encoded)
+
+
+async def _nothing_saved(client: Client, found: Found) -> str:
+    if found.machine is not None:
+        return f'machine "{found.name}" has not been created yet: nothing is saved of it'
+    told = f'no machine "{found.name}" in namespace "{found.namespace}"'
+    try:
+        page = await client.list(MACHINE.resource, namespace=found.namespace, limit=OTHERS_TOLD)
+    except (NotFound, Forbidden):
+        return told
+    others = ", ".join(machine["metadata"]["name"] for machine in page.items)
+    return f"{told}; there are: {others}" if others else told

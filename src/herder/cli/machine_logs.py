@@ -1,0 +1,104 @@
+"""`herder logs machine`: what the Jobs said that made a machine and removed it, also when both are long gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import click
+
+from herder.api.machines.names import (
+    ARCHIVE_NAMESPACE,
+    CREATE_LOG,
+    INFRA_NAME_LABEL,
+    INFRA_REMOVE_LABEL,
+    REMOVE_LOG,
+    archived_log,
+)
+from herder.cli.finding import Found, find_machine
+from herder.cli.places import kubeconfig_option, kubeconfig_path
+from herder.engine.client import kubeconfig as kubeconfigs
+from herder.engine.client.client import Client
+from herder.engine.client.wire import Query
+from herder.engine.meta.errors import Forbidden, NotFound, StatusError
+from herder.engine.meta.kinds import GroupVersionResource, Object
+
+PODS = GroupVersionResource("", "v1", "pods")
+CONFIG_MAPS = GroupVersionResource("", "v1", "configmaps")
+
+
+@click.group()
+def command() -> None:
+    """Show what was said, also by what is gone."""
+
+
+@command.command()
+@click.argument("name")
+@click.option("-n", "--namespace", help="Where the machine is or was; the kubeconfig's own by default.")
+@click.option("-f", "--follow", is_flag=True, help="Go on while it is being made or removed.")
+@kubeconfig_option
+def machine(name: str, namespace: str | None, follow: bool, kubeconfig: str | None) -> None:
+    """Show how the machine NAME was created, and removed."""
+    try:
+        connection = kubeconfigs.load(kubeconfig_path(kubeconfig))
+        asyncio.run(_show(connection, namespace or connection.namespace, name, follow))
+    except (StatusError, kubeconfigs.KubeconfigError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+async def _show(connection: kubeconfigs.Connection, namespace: str, name: str, follow: bool) -> None:
+    from herder.engine.client.http import HttpTransport
+
+    client = Client(HttpTransport(connection))
+    try:
+        found = await find_machine(client, namespace, name)
+        pods = await _pods(client, found)
+        archived = await _archived(client, found)
+        told = False
+        for key, removing in ((CREATE_LOG, False), (REMOVE_LOG, True)):
+            own = [pod for pod in pods if (INFRA_REMOVE_LABEL in _labels(pod)) is removing]
+            for pod in own:
+                async for text in _pod_log(client, pod, follow):
+                    click.echo(text, nl=False)
+                    told = True
+            if not own and key in archived:
+                click.echo(archived[key], nl=not archived[key].endswith("\n"))
+                told = True
+        if not told:
+            raise click.ClickException(f'nothing was said yet about a machine "{name}" in namespace "{namespace}"')
+    finally:
+        await client.close()
+
+
+async def _pods(client: Client, found: Found) -> list[Object]:
+    """Of the Jobs that are still there, the oldest first."""
+    try:
+        page = await client.list_all(PODS, namespace=found.namespace, labels=f"{INFRA_NAME_LABEL}={found.name}")
+    except Forbidden:
+        return []
+    return sorted(page.items, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+
+
+async def _archived(client: Client, found: Found) -> dict[str, str]:
+    try:
+        kept = await client.get(CONFIG_MAPS, archived_log(found.namespace, found.name), namespace=ARCHIVE_NAMESPACE)
+    except NotFound:
+        return {}
+    return kept.get("data") or {}
+
+
+async def _pod_log(client: Client, pod: Object, follow: bool) -> AsyncIterator[str]:
+    meta = pod["metadata"]
+    query = Query([("follow", "true")] if follow else [])
+    response = await client.raw("GET", PODS.path(meta["namespace"], meta["name"], "log"), query)
+    if response.status >= 400:
+        return  # it has not begun yet, has just gone, or is not ours to read
+    if response.stream is None:
+        yield response.content().decode(errors="replace")
+        return
+    async for chunk in response.stream:
+        yield chunk.decode(errors="replace")
+
+
+def _labels(pod: Object) -> dict[str, str]:
+    return pod["metadata"].get("labels") or {}
