@@ -10,6 +10,7 @@ import hashlib
 import hmac
 
 HOST_SECRET = "herder-host"
+HOST_SECRET_TYPE = "herder.io/host"
 HOST_NAMESPACE = "herder-system"
 HOST_KEY = "key"  # in its data: what credentials are made of
 HOST_DIRECTORY = "directory"  # the directory on the host that holds the socket, and nothing else

@@ -250,6 +250,13 @@ class Client:
         """What lies at a path that is not a resource's: discovery, versions."""
         return await self._object("GET", path)
 
+    async def text(self, path: str, query: Query | None = None) -> str:
+        """What lies at a path, where it is no object: a log."""
+        response = await self.raw("GET", path, query)
+        if response.status >= 400:
+            raise await _failure(response)
+        return (await _content(response)).decode(errors="replace")
+
     async def raw(
         self,
         method: str,
