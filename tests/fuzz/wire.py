@@ -9,8 +9,8 @@ import zlib
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from herder.engine.client.http import tls_context
 from herder.engine.client.kubeconfig import Connection
+from herder.engine.client.tls import tls_context
 
 PATIENCE = 30.0
 """Seconds within which every request must be answered, on a busy machine too."""

@@ -14,8 +14,8 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from herder.engine.client.http import tls_context
 from herder.engine.client.kubeconfig import Connection
+from herder.engine.client.tls import tls_context
 
 JSON_PATCH = "application/json-patch+json"
 MERGE = "application/merge-patch+json"

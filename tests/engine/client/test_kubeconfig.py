@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from herder.engine.client import kubeconfig
-from herder.engine.client.http import tls_context
 from herder.engine.client.kubeconfig import Connection, KubeconfigError
+from herder.engine.client.tls import tls_context
 
 
 def config(cluster: Any = None, user: Any = None, **more: Any) -> dict[str, Any]:

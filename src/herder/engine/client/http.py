@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket as sockets
-import ssl
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from socket import IPPROTO_TCP, SO_KEEPALIVE, SOL_SOCKET, socket
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +14,8 @@ from yarl import URL
 
 from herder import __version__
 from herder.engine.client.credentials import credentials_for
-from herder.engine.client.kubeconfig import Connection, KubeconfigError
+from herder.engine.client.kubeconfig import Connection
+from herder.engine.client.tls import tls_context
 from herder.engine.client.wire import Request, Response
 from herder.engine.meta.errors import ServiceUnavailable
 
@@ -112,27 +110,6 @@ def _probing_socket(info: Any) -> socket:
         if hasattr(sockets, name):  # not every platform has all of them
             made.setsockopt(IPPROTO_TCP, getattr(sockets, name), value)
     return made
-
-
-def tls_context(connection: Connection) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cadata=connection.ca.decode() if connection.ca else None)
-    except (ssl.SSLError, ValueError) as error:
-        raise KubeconfigError("certificate-authority: not a certificate in PEM") from error
-    if connection.skip_tls_verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if connection.client_certificate and connection.client_key:
-        # The ssl module takes a client certificate only from a file: one nobody else can read, for this moment.
-        with tempfile.TemporaryDirectory(prefix="herder-") as folder:
-            path = Path(folder) / "client.pem"
-            path.touch(mode=0o600)
-            path.write_bytes(connection.client_certificate + b"\n" + connection.client_key)
-            try:
-                context.load_cert_chain(path)
-            except ssl.SSLError as error:
-                raise KubeconfigError(f"client-certificate, client-key: not a pair in PEM: {error.reason}") from error
-    return context
 
 
 async def _stream(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

@@ -1,0 +1,180 @@
+"""One Secret of an API server, read and replaced with the standard library alone.
+
+Hundreds of these processes start at once on a small host, each for two or three requests: the asynchronous client would
+cost each of them more than all the rest.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from herder.engine.client import kubeconfig
+from herder.engine.client.kubeconfig import Connection, KubeconfigError
+from herder.machine.errors import MachineError, Unreachable
+
+Secret = dict[str, Any]
+
+REQUEST_SECONDS = 30.0
+PATIENCE_SECONDS = 300.0  # a server that restarts or fails over is back by then
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
+
+
+class Conflict(Exception):
+    """Somebody has written since we read."""
+
+
+class SecretClient:
+    """GET and PUT of one Secret, again and again while the server does not answer."""
+
+    def __init__(
+        self, connection: Connection, namespace: str, name: str, *, pause: Callable[[float], None] = time.sleep
+    ) -> None:
+        self.namespace, self.name = namespace, name
+        self._connection = connection
+        self._path = f"{urlsplit(connection.server).path}/api/v1/namespaces/{namespace}/secrets/{name}"
+        self._pause = pause
+        self._open: http.client.HTTPConnection | None = None
+
+    def read(self) -> Secret:
+        return self._request("GET", None)
+
+    def replace(self, secret: Secret) -> Secret:
+        """Raises `Conflict` where its resourceVersion is not the newest. Where an answer is lost on its way the PUT is
+        sent again, and may then conflict with itself: who reads next sees what became of it."""
+        return self._request("PUT", json.dumps(secret).encode())
+
+    def _request(self, method: str, body: bytes | None) -> Secret:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                status, content = self._exchange(method, body)
+                if status < 500 and status != 429:
+                    return self._understood(method, status, content)
+                trouble = f"answers {status} {_message(content)}"
+            except (OSError, http.client.HTTPException) as error:
+                self._close()
+                if isinstance(error, _NO_USE_IN_TRYING):
+                    raise self._unreachable(str(error)) from error
+                trouble = str(error) or type(error).__name__
+            if time.monotonic() > deadline:
+                raise self._unreachable(trouble)
+            self._pause(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _unreachable(self, trouble: str) -> Unreachable:
+        return Unreachable(
+            f"the API server {self._connection.server} cannot be used: {trouble}",
+            "see that it runs and that --kubeconfig names the right one",
+        )
+
+    def _exchange(self, method: str, body: bytes | None) -> tuple[int, bytes]:
+        if self._open is None:
+            self._open = _connect(self._connection)
+        headers = {"Accept": "application/json", "User-Agent": "herder-machine"}
+        if authorization := _authorization(self._connection):
+            headers["Authorization"] = authorization
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        self._open.request(method, self._path, body, headers)
+        answer = self._open.getresponse()
+        return answer.status, answer.read()
+
+    def _understood(self, method: str, status: int, content: bytes) -> Secret:
+        if status == 200:
+            secret: Secret = json.loads(content)
+            return secret
+        what = f"Secret {self.namespace}/{self.name}"
+        if status == 409:
+            raise Conflict
+        if status == 404:
+            raise MachineError(
+                f"{what} does not exist",
+                "it holds what is known of the machine and is never made here: create it, or name the right one "
+                "with --secret-name and --secret-namespace"
+                if method == "GET"
+                else "it was deleted while a machine was worked on, whose server may still exist at its provider",
+            )
+        verb = "get" if method == "GET" else "update"
+        if status in (401, 403):
+            raise MachineError(f"{what}: {_message(content)}", f"allow this user to {verb} it")
+        raise MachineError(f"{what}: cannot {verb} it: {status} {_message(content)}")
+
+    def _close(self) -> None:
+        if self._open is not None:
+            self._open.close()
+        self._open = None
+
+
+def connection_for(path: str) -> Connection:
+    """As `--kubeconfig` says, or that of the pod we run in."""
+    try:
+        return kubeconfig.load(Path(path)) if path else kubeconfig.in_cluster()
+    except KubeconfigError as error:
+        raise MachineError(str(error), "name the API server that keeps the Secret with --kubeconfig") from error
+
+
+def _connect(connection: Connection) -> http.client.HTTPConnection:
+    address = urlsplit(connection.proxy_url or connection.server)
+    host, port = address.hostname or "", address.port
+    if not connection.server.startswith("https:"):
+        return http.client.HTTPConnection(host, port, timeout=REQUEST_SECONDS)
+    made = _Https(connection, host, port)
+    if connection.proxy_url:
+        server = urlsplit(connection.server)
+        made.set_tunnel(server.hostname or "", server.port or 443)
+    return made
+
+
+class _Https(http.client.HTTPSConnection):
+    """Whose certificate is checked against the name that the kubeconfig gives, where it gives one."""
+
+    def __init__(self, connection: Connection, host: str, port: int | None) -> None:
+        from herder.engine.client.tls import tls_context
+
+        self._tls = tls_context(connection)
+        self._server_name = connection.tls_server_name or urlsplit(connection.server).hostname
+        super().__init__(host, port, timeout=REQUEST_SECONDS, context=self._tls)
+
+    def connect(self) -> None:
+        http.client.HTTPConnection.connect(self)
+        self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._server_name)
+
+
+def _authorization(connection: Connection) -> str:
+    if connection.token_file:  # read each time: it is rotated
+        return f"Bearer {Path(connection.token_file).read_text().strip()}"
+    if connection.token:
+        return f"Bearer {connection.token}"
+    if connection.username:
+        return "Basic " + base64.b64encode(f"{connection.username}:{connection.password}".encode()).decode()
+    if connection.exec_plugin:
+        import asyncio
+
+        from herder.engine.client.credentials import credentials_for
+
+        return asyncio.run(credentials_for(connection).header())
+    return ""
+
+
+def _message(content: bytes) -> str:
+    try:
+        return str(json.loads(content).get("message") or "")
+    except (ValueError, AttributeError):
+        return content[:200].decode(errors="replace")
+
+
+def _no_use_in_trying() -> tuple[type[Exception], ...]:
+    import ssl
+
+    return (ssl.SSLCertVerificationError, FileNotFoundError)
+
+
+_NO_USE_IN_TRYING = _no_use_in_trying()

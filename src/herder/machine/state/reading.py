@@ -1,0 +1,59 @@
+"""A saved machine as others see it who only want to get in: from the state Secret's archive, without a driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from herder.machine.driver import Reach
+from herder.machine.errors import MachineError
+from herder.machine.state import archive, record
+
+KNOWN_HOSTS = "known_hosts"
+PRIVATE_KEY = "id_rsa"
+DEFAULT_USER = "root"
+DEFAULT_PORT = 22
+
+
+@dataclass(frozen=True, slots=True)
+class SavedMachine:
+    name: str
+    driver: str
+    config: dict[str, Any]  # the `Driver` object of config.json
+    files: dict[str, bytes]  # of the machine's own directory, but config.json
+    reach: Reach
+
+
+def saved_machine(data: bytes, name: str = "") -> SavedMachine:
+    """The machine in an archive; `name` is needed where it holds several."""
+    machines = by_machine(archive.unpack(data))
+    if not name and len(machines) == 1:
+        (name,) = machines
+    if name not in machines:
+        what = f'no machine "{name}"' if name else f"{len(machines)} machines and no word which is meant"
+        raise MachineError(f"the saved state holds {what}", "it is empty until a machine's creation has begun")
+    found = record.read(name, machines[name])
+    return SavedMachine(found.name, found.driver, found.config, found.files, reach_of(found.config))
+
+
+def by_machine(files: dict[str, bytes]) -> dict[str, dict[str, bytes]]:
+    """From absolute paths to machines' names and the paths in their directories."""
+    machines: dict[str, dict[str, bytes]] = {}
+    for path, content in files.items():
+        _, found, rest = path.partition("/machines/")
+        name, slash, within = rest.partition("/")
+        if found and slash:
+            machines.setdefault(name, {})[within] = content
+    return machines
+
+
+def reach_of(config: dict[str, Any]) -> Reach:
+    """As the fields say that all drivers have."""
+    address = config.get("IPAddress") or config.get("IPv6Address") or ""
+    return Reach(str(address), int(config.get("SSHPort") or DEFAULT_PORT), str(config.get("SSHUser") or DEFAULT_USER))
+
+
+def private_key(config: dict[str, Any], files: dict[str, bytes]) -> bytes:
+    """The key of the machine: the file that its record names, wherever the record's store was."""
+    named = str(config.get("SSHKeyPath") or PRIVATE_KEY).rsplit("/", 1)[-1]
+    return files.get(named) or files.get(PRIVATE_KEY) or b""

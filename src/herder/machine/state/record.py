@@ -1,0 +1,112 @@
+"""One machine's record: config.json in the words of the Go program, and the files beside it.
+
+What we do not know in it is kept. What is only ours stands under `Herder`, which the Go program ignores and drops: a
+record without it was finished by that program, or taken over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from herder.machine.errors import MachineError
+
+CONFIG = "config.json"
+VERSION = 3
+OWN = "Herder"
+
+
+class Phase(StrEnum):
+    CREATING = "creating"
+    CREATED = "created"
+    REMOVING = "removing"
+
+
+@dataclass
+class Record:
+    name: str
+    driver: str
+    config: dict[str, Any]  # the `Driver` object
+    options: dict[str, Any]  # `HostOptions`
+    files: dict[str, bytes]  # of the machine's directory, but config.json, by path within it
+    phase: Phase = Phase.CREATED
+    attempt: int = 0  # grows with each process that takes the machine on: a process that was overtaken cannot save
+    others: dict[str, Any] = field(default_factory=dict)  # top-level fields that we do not know
+
+
+def new_record(name: str, driver: str, store_path: str, *, script_path: str, hostname: str) -> Record:
+    config: dict[str, Any] = {
+        "IPAddress": "",
+        "IPv6Address": "",
+        "MachineName": name,
+        "SSHUser": "",
+        "SSHPort": 0,
+        "SSHKeyPath": "",
+        "StorePath": store_path,
+        "SwarmMaster": False,
+        "SwarmHost": "",
+        "SwarmDiscovery": "",
+    }
+    options: dict[str, Any] = {
+        "Driver": "",
+        "Memory": 0,
+        "Disk": 0,
+        "CustomInstallScript": script_path,
+        "HostnameOverride": hostname,
+        "MachineOS": "",
+        "EngineOptions": None,
+        "SwarmOptions": None,
+        "AuthOptions": None,
+    }
+    return Record(name, driver, config, options, {}, Phase.CREATING)
+
+
+def read(name: str, files: Mapping[str, bytes]) -> Record:
+    """From the files of a machine's directory."""
+    try:
+        content = json.loads(files[CONFIG])
+        config, driver = content["Driver"], content["DriverName"]
+        if not isinstance(config, dict) or not isinstance(driver, str):
+            raise TypeError
+    except (KeyError, TypeError, ValueError) as error:
+        raise MachineError(
+            f'the record of machine "{name}" cannot be read: config.json is missing or damaged',
+            "remove its server at the provider by hand, and forget the record with rm --force",
+        ) from error
+    if content.get("ConfigVersion") != VERSION:
+        raise MachineError(
+            f'the record of machine "{name}" has ConfigVersion {content.get("ConfigVersion")}, not {VERSION}',
+            "let rancher-machine bring it up to date: rancher-machine inspect NAME",
+        )
+    own = content.get(OWN) or {}
+    known = {"ConfigVersion", "Driver", "DriverName", "HostOptions", "Name", OWN}
+    return Record(
+        name=name,
+        driver=driver,
+        config=config,
+        options=content.get("HostOptions") or {},
+        files={path: data for path, data in files.items() if path != CONFIG},
+        phase=Phase(own.get("Phase", Phase.CREATED)),
+        attempt=int(own.get("Attempt", 0)),
+        others={key: value for key, value in content.items() if key not in known},
+    )
+
+
+def as_json(record: Record) -> dict[str, Any]:
+    return {
+        "ConfigVersion": VERSION,
+        "Driver": record.config,
+        "DriverName": record.driver,
+        "HostOptions": record.options,
+        "Name": record.name,
+        **record.others,
+        OWN: {"Phase": str(record.phase), "Attempt": record.attempt},
+    }
+
+
+def write(record: Record) -> dict[str, bytes]:
+    """The files of the machine's directory."""
+    return {**record.files, CONFIG: json.dumps(as_json(record), indent=4, ensure_ascii=False).encode()}

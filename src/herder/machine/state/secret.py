@@ -1,0 +1,64 @@
+"""Records in the machine state Secret: nothing touches the disk, and nobody's newer record is overwritten."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+
+from herder.api.machines.names import STATE_KEY
+from herder.machine.state import archive
+from herder.machine.state.kubernetes import Conflict, Secret, SecretClient
+from herder.machine.state.reading import by_machine
+from herder.machine.state.store import Overtaken
+
+IMAGE_PATH = "/home/machine/.docker/machine"
+"""The store of the Go program's image: it finds records only under the names that they have there."""
+
+
+class SecretStore:
+    def __init__(self, client: SecretClient, path: str = IMAGE_PATH) -> None:
+        self.path = path
+        self._client = client
+        self._seen = _archive(client.read())  # what we know: written by us, or read at the start
+        self._files = archive.unpack(self._seen)
+
+    @property
+    def scope(self) -> str:
+        return self._client.namespace
+
+    def names(self) -> list[str]:
+        return sorted(by_machine(self._files))
+
+    def load(self, name: str) -> dict[str, bytes] | None:
+        return by_machine(self._files).get(name)
+
+    def save(self, name: str, files: Mapping[str, bytes]) -> None:
+        directory = f"{self.path}/machines/{name}"
+        self._put(name, {**self._without(name), **{f"{directory}/{path}": data for path, data in files.items()}})
+
+    def remove(self, name: str) -> None:
+        self._put(name, self._without(name))
+
+    def _without(self, name: str) -> dict[str, bytes]:
+        return {path: data for path, data in self._files.items() if name not in by_machine({path: data})}
+
+    def _put(self, name: str, files: dict[str, bytes]) -> None:
+        wanted = archive.pack(files)
+        while wanted != self._seen:
+            secret = self._client.read()
+            stored = _archive(secret)
+            if stored == wanted:  # ours, whose answer was lost
+                break
+            if stored != self._seen:
+                raise Overtaken(name)
+            secret["data"] = {**(secret.get("data") or {}), STATE_KEY: base64.b64encode(wanted).decode()}
+            try:
+                self._client.replace(secret)
+            except Conflict:  # perhaps only its labels have changed: look again
+                continue
+            break
+        self._seen, self._files = wanted, files
+
+
+def _archive(secret: Secret) -> bytes:
+    return base64.b64decode((secret.get("data") or {}).get(STATE_KEY) or "")

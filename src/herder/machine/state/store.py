@@ -1,0 +1,115 @@
+"""Where records are kept. A store hands out the files of one machine's directory and takes them back, durably."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from herder.machine.errors import MachineError
+from herder.machine.state.archive import SKIPPED_SUFFIXES
+
+
+class Overtaken(MachineError):
+    """Somebody else has written the record since we read it. What they know must not be lost, so nothing is written."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f'another process works on machine "{name}": its record has changed since it was read',
+            "let that one finish, then try again",
+        )
+
+
+class Store(Protocol):
+    path: str
+    """The absolute path that the store has, or pretends to have: records name files below it."""
+
+    def names(self) -> list[str]: ...
+
+    def load(self, name: str) -> dict[str, bytes] | None:
+        """The files of the machine's directory by path within it; None where there is none."""
+
+    def save(self, name: str, files: Mapping[str, bytes]) -> None:
+        """All of them, durable on return. Raises `Overtaken` rather than overwrite what it has not handed out."""
+
+    def remove(self, name: str) -> None: ...
+
+
+def directory_of(store: Store, name: str) -> str:
+    return f"{store.path}/machines/{name}"
+
+
+class DirectoryStore:
+    """As docker-machine keeps them: `<path>/machines/NAME/`, for its owner alone."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path.absolute())
+        self._machines = path.absolute() / "machines"
+        self._seen: dict[str, dict[str, bytes]] = {}
+
+    def names(self) -> list[str]:
+        if not self._machines.is_dir():
+            return []
+        return sorted(entry.name for entry in self._machines.iterdir() if entry.is_dir() and entry.name[0] != ".")
+
+    def load(self, name: str) -> dict[str, bytes] | None:
+        found = _read(self._machines / name)
+        self._seen[name] = found or {}
+        return found
+
+    def save(self, name: str, files: Mapping[str, bytes]) -> None:
+        directory = self._machines / name
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _locked(directory):
+            before = _read(directory) or {}
+            if before != self._seen.get(name, {}):
+                raise Overtaken(name)
+            # config.json last: a new key is on disk before a record speaks of it.
+            for path in sorted(files, key=lambda path: (path == "config.json", path)):
+                if files[path] != before.get(path):
+                    _write(directory / path, files[path])
+            for path in before.keys() - files.keys():
+                (directory / path).unlink(missing_ok=True)
+        self._seen[name] = dict(files)
+
+    def remove(self, name: str) -> None:
+        shutil.rmtree(self._machines / name, ignore_errors=False)
+        self._seen.pop(name, None)
+
+
+def _read(directory: Path) -> dict[str, bytes] | None:
+    if not directory.is_dir():
+        return None
+    paths = (path for path in directory.rglob("*") if path.is_file() and not path.name.endswith(SKIPPED_SUFFIXES))
+    return {str(path.relative_to(directory)): path.read_bytes() for path in paths if not path.name.endswith(".tmp")}
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Whole or not at all, whatever ends us meanwhile; for the owner alone from the first byte."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
