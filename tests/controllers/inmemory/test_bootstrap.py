@@ -58,12 +58,12 @@ def test_a_secret_and_one_write_tell_of_the_data() -> None:
 
 
 @pytest.mark.parametrize("control_plane", [False, True])
-def test_the_data_are_a_cloud_config_that_leaves_the_sentinel_file(control_plane: bool) -> None:
+def test_the_data_are_a_script_that_leaves_the_sentinel_file(control_plane: bool) -> None:
     of = machine(control_plane=control_plane)
     create = flat(decided(config(of), of, cluster()))[0]
     assert isinstance(create, Create)
     text = base64.b64decode(create.obj["data"]["value"]).decode()
-    assert text.startswith("#cloud-config\n")
+    assert text.startswith("#!/bin/sh\n")
     assert "/run/cluster-api/bootstrap-success.complete" in text
     assert ("node.cluster.x-k8s.io/uninitialized" in text) is not control_plane
 

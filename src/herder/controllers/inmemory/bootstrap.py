@@ -103,21 +103,20 @@ def _data_secret(config: Object, machine: Object) -> Object:
             "ownerReferences": [owner_reference(IN_MEMORY_BOOTSTRAP, config, controller=True)],
         },
         "type": SECRET_TYPE,
-        "data": {"value": base64.b64encode(_cloud_config(machine).encode()).decode()},
+        "data": {"value": base64.b64encode(_script(machine).encode()).decode()},
     }
 
 
-def _cloud_config(machine: Object) -> str:
-    """What a real machine would be handed: here it tells a reader what the simulated one does."""
+def _script(machine: Object) -> str:
+    """A real machine can run it, whatever brings it there; it does what a simulated one pretends to have done."""
     taint = (
         "" if is_control_plane(machine) else f"# its Node registers with the taint {UNINITIALIZED_TAINT}:NoSchedule\n"
     )
     return (
-        "#cloud-config\n"
-        f"# {machine['metadata']['name']}, Kubernetes {machine['spec'].get('version') or 'of any version'}\n"
+        "#!/bin/sh\n"
+        f"# what {machine['metadata']['name']} runs first\n"
         f"{taint}"
-        "runcmd:\n"
-        f"- mkdir -p {SENTINEL_FILE.rpartition('/')[0]} && echo success > {SENTINEL_FILE}\n"
+        f"mkdir -p {SENTINEL_FILE.rpartition('/')[0]} && echo success > {SENTINEL_FILE}\n"
     )
 
 
