@@ -3,31 +3,69 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from herder.api.settings import Settings
+import herder
+from herder.api.settings import MACHINE_IMAGE, RANCHER_MACHINE_IMAGE, RANCHER_MACHINE_PATH, Settings
 from herder.cli.process import wall_clock
 from herder.engine.client.client import Client
-from herder.engine.runner.environment import Commands
+from herder.engine.runner.environment import Commands, Program
 from herder.engine.runner.runner import DEFAULT_NAME, Runner
+from herder.engine.runner.sources import NotReady
 
 
 def commands_from(settings: Settings) -> Commands:
-    """`runner-commands` as it is at each look. An image is known by its full name, or by its name without a tag."""
+    """The settings as they are at each look. An image is known by its full name, or by its name without a tag."""
 
-    def command(image: str) -> list[str] | None:
-        known: dict[str, list[str]] = msgspec.json.decode(settings.get("runner-commands"))
-        return known.get(image) or known.get(untagged(image))
+    def program(image: str) -> Program | None:
+        chosen: dict[str, list[str]] = msgspec.json.decode(settings.get("runner-commands"))
+        name = untagged(image)
+        if words := chosen.get(image) or chosen.get(name):
+            return Program(words)
+        if name == untagged(settings.get(MACHINE_IMAGE)):
+            return machine_program()
+        if name == untagged(settings.get(RANCHER_MACHINE_IMAGE)):
+            return rancher_machine_program(settings.get(RANCHER_MACHINE_PATH))
+        return None
 
-    return command
+    return program
 
 
 def untagged(image: str) -> str:
     name = image.partition("@")[0]
     head, colon, tag = name.rpartition(":")
     return head if colon and "/" not in tag else name
+
+
+def machine_program(
+    *arguments: str, needs: tuple[str, ...] = (), environment: Mapping[str, str] | None = None
+) -> Program:
+    """This very installation, wherever it lies. It writes no bytecode, and no user's own modules get into it."""
+    sources = str(Path(herder.__file__).parents[1])
+    return Program(
+        [sys.executable, "-B", "-P", "-s", "-m", "herder.machine.entrypoint", *arguments],
+        needs=(sys.base_prefix, sys.prefix, sources, *needs),
+        environment={"PYTHONPATH": sources, **(environment or {})},
+    )
+
+
+def rancher_machine_program(path: str) -> Program:
+    found = shutil.which(path)
+    if found is None:
+        raise NotReady(
+            "ErrImagePull",
+            f'there is no program "{path}" on this host: install rancher-machine, '
+            f'or say where it is by the setting "{RANCHER_MACHINE_PATH}"',
+        )
+    place = os.path.realpath(found)
+    return machine_program(
+        "--program", "rancher-machine", needs=(place,), environment={"HERDER_RANCHER_MACHINE": place}
+    )
 
 
 def make_runner(
@@ -39,7 +77,9 @@ def make_runner(
     name: str = DEFAULT_NAME,
     client_ca: bytes | None = None,
     hidden: tuple[Path, ...] = (),
+    host_paths: tuple[Path, ...] = (),
 ) -> Runner:
+    """`host_paths` are the directories of this host that pods may mount."""
     return Runner(
         client,
         name=name,
@@ -50,4 +90,5 @@ def make_runner(
         api_server=api_server,
         client_ca=client_ca,
         hidden=hidden,
+        host_paths=host_paths,
     )

@@ -97,6 +97,65 @@ async def test_hidden_directories_are_empty_to_it(place: Path) -> None:
     assert "secret" not in ran.said
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: only then containers are somebody else")
+async def test_what_a_program_needs_is_seen_where_only_others_may_go(place: Path) -> None:
+    tool = place / "private" / "tools" / "1.2"
+    tool.mkdir(parents=True)
+    (tool / "value").write_text("needed\n")
+    (tool / "value").chmod(0o644)
+    (place / "private" / "tools" / "1").symlink_to("1.2")
+    (place / "private" / "tools" / "2").symlink_to("/etc")
+    (place / "private" / "letter").write_text("secret")
+    script = f"cd {place} && cat private/tools/1.2/value private/tools/1/value && ls -x . private private/tools"
+    assert "Permission denied" in (await run(place, f"cat {tool}/value")).said
+    ran = await run(place, script, needs=[str(tool)])
+    assert ran.said.split() == "needed needed .: private private: tools private/tools: 1 1.2".split()
+    assert "Read-only file system" in (await run(place, f"touch {tool}/new", needs=[str(tool)])).said
+
+
+async def test_what_a_program_needs_may_lie_in_the_hosts_tmp(place: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        ran = await run(place, "ls /tmp", needs=[volume(Path(name), "v", "x"), f"{name}/v/value"])
+    assert ran.said == f"{Path(name).name}\n"
+
+
+async def test_what_everybody_sees_is_not_mounted_again(place: Path) -> None:
+    ran = await run(place, "grep -c ' /usr/lib ' /proc/self/mountinfo", needs=["/usr/lib"])
+    assert ran.said == "0\n"
+
+
+async def test_a_volume_may_be_mounted_within_a_hidden_directory(place: Path) -> None:
+    place.chmod(0o755)
+    (place / "ca.key").write_text("secret")
+    mounts = [{"source": volume(place, "lent", "shared"), "target": f"{place}/lent"}]
+    ran = await run(place, f"cat {place}/lent/value {place}/ca.key", mounts=mounts, hidden=[str(place)])
+    assert "shared" in ran.said
+    assert "secret" not in ran.said
+
+
+async def test_a_socket_in_a_private_directory_is_reached_through_its_mount(place: Path) -> None:
+    """Its directory is mounted: only the permissions of the directory and of the socket count."""
+    (place / "api").mkdir()
+    (place / "api").chmod(0o755)
+    asked = asyncio.Event()
+
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        writer.write(b"hello\n")
+        writer.close()
+
+    server = await asyncio.start_unix_server(answer, place / "api" / "socket")
+    (place / "api" / "socket").chmod(0o666)
+    code = "import socket as s; c = s.socket(s.AF_UNIX); c.connect('/run/herder/host/socket'); print(c.recv(9))"
+    if not shutil.which("python3", path="/usr/bin"):
+        pytest.skip("needs /usr/bin/python3")
+    async with server:
+        mounts = [{"source": str(place / "api"), "target": "/run/herder/host"}]
+        ran = await run(place, f'/usr/bin/python3 -c "{code}"', mounts=mounts, hidden=[str(place)])
+    assert ran.said == "b'hello\\n'\n"
+    assert asked.is_set()
+
+
 async def test_a_read_only_volume_cannot_be_written(place: Path) -> None:
     source = volume(place, "v", "x")
     os.chmod(source, 0o777)

@@ -14,7 +14,7 @@ import pytest
 
 from herder.engine.meta.kinds import Object
 from herder.engine.runner import downward
-from herder.engine.runner.environment import command_line, expand, variables_of
+from herder.engine.runner.environment import Program, command_line, expand, program_of, variables_of
 from herder.engine.runner.kinds import CONFIG_MAPS, PODS, SECRETS
 from herder.engine.runner.sources import NotReady, Sources
 from herder.engine.runner.volumes import Volumes
@@ -37,6 +37,12 @@ async def server() -> AsyncIterator[Served]:
 def a_pod(**spec: Any) -> Object:
     meta = {"name": "p", "namespace": "default", "uid": "u", "labels": {"app": "x"}}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [], **spec}, "status": {}}
+
+
+async def variables(server: Served, container: Object, image: dict[str, str] | None = None) -> dict[str, str]:
+    sources = Sources(server.client, "default")
+    service = {"S": "1"}
+    return await variables_of(a_pod(), container, sources, node="n", address="a", service=service, image=image or {})
 
 
 @pytest.mark.parametrize(
@@ -64,12 +70,13 @@ def test_references_are_expanded_as_the_kubelet_does(text: str, found: str) -> N
     ],
 )
 def test_command_replaces_the_images_own_and_args_follow(container: Object, words: list[str]) -> None:
-    assert command_line(container, {"known": ["/bin/tool"]}.get, {"A": "1"}) == words
+    program = program_of(container, {"known": Program(["/bin/tool"])}.get)
+    assert command_line(container, program, {"A": "1"}) == words
 
 
 def test_an_unknown_image_names_the_setting() -> None:
     with pytest.raises(NotReady, match=r'image "unknown".*"runner-commands"') as caught:
-        command_line({"image": "unknown", "args": ["x"]}, lambda _image: None, {})
+        program_of({"image": "unknown", "args": ["x"]}, lambda _image: None)
     assert caught.value.reason == "ErrImagePull"
 
 
@@ -86,7 +93,7 @@ def test_an_unknown_image_names_the_setting() -> None:
 async def test_a_variable_that_cannot_be_had_says_why(server: Served, source: Object, problem: str) -> None:
     container = {"name": "main", "env": [{"name": "X", "valueFrom": source}]}
     with pytest.raises(NotReady, match=problem) as caught:
-        await variables_of(a_pod(), container, Sources(server.client, "default"), node="n", address="a", service={})
+        await variables(server, container)
     assert caught.value.reason == "CreateContainerConfigError"
 
 
@@ -96,10 +103,8 @@ async def test_later_variables_win_and_may_use_earlier_ones(server: Served) -> N
         "envFrom": [{"configMapRef": {"name": "c"}}, {"secretRef": {"name": "none", "optional": True}}],
         "env": [{"name": "colour", "value": "dark-$(colour)"}, {"name": "PATH", "value": "/x"}],
     }
-    found = await variables_of(
-        a_pod(), container, Sources(server.client, "default"), node="n", address="a", service={"S": "1"}
-    )
-    assert found == {"PATH": "/x", "HOME": "/", "HOSTNAME": "p", "S": "1", "colour": "dark-red"}
+    found = await variables(server, container, image={"colour": "blue", "HOME": "/home/image"})
+    assert found == {"PATH": "/x", "HOME": "/home/image", "HOSTNAME": "p", "S": "1", "colour": "dark-red"}
 
 
 @pytest.mark.parametrize(
@@ -128,9 +133,9 @@ def test_resources_are_rounded_up_to_the_divisor(resource: str, divisor: str, va
     assert downward.resource(pod, reference, container="main") == value
 
 
-def volumes(server: Served, directory: Path, *wanted: Object) -> Volumes:
+def volumes(server: Served, directory: Path, *wanted: Object, host_paths: tuple[Path, ...] = ()) -> Volumes:
     pod = a_pod(volumes=list(wanted))
-    return Volumes(server.client, pod, directory, user=None, node="node", address="127.0.0.1")
+    return Volumes(server.client, pod, directory, user=None, node="node", address="127.0.0.1", host_paths=host_paths)
 
 
 async def test_secrets_and_config_maps_become_files_with_their_modes(server: Served, tmp_path: Path) -> None:
@@ -158,7 +163,8 @@ async def test_secrets_and_config_maps_become_files_with_their_modes(server: Ser
     [
         ({"secret": {"secretName": "nobody"}}, 'secret "nobody" not found'),
         ({"secret": {"secretName": "s", "items": [{"key": "no", "path": "x"}]}}, "non-existent key: no"),
-        ({"hostPath": {"path": "/"}}, "no volumes of type hostPath"),
+        ({"hostPath": {"path": "/"}}, r"hostPath / is not among .* lends to pods \(none\)"),
+        ({"nfs": {"server": "s", "path": "/"}}, "no volumes of type nfs"),
     ],
 )
 async def test_a_volume_that_cannot_be_made_says_why(
@@ -200,3 +206,36 @@ async def test_a_sub_path_does_not_lead_out_of_its_volume(server: Served, tmp_pa
             made.mounts({"volumeMounts": [{"name": "v", "mountPath": "/x", "subPath": path}]})
     (mount,) = made.mounts({"volumeMounts": [{"name": "v", "mountPath": "/x", "subPath": "deep/er"}]})
     assert mount["source"] == str(tmp_path / "v" / "deep" / "er")
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ({"path": "lent/inside"}, "is not among the directories that this runner lends to pods"),
+        ({"path": "lent/../other"}, "is not among the directories"),
+        ({"path": "lent", "type": "DirectoryOrCreate"}, 'type "DirectoryOrCreate" is not supported'),
+        ({"path": "absent"}, "is not a directory on this host"),
+    ],
+)
+async def test_directories_of_the_host_are_lent_by_name_only(
+    server: Served, tmp_path: Path, source: Object, problem: str
+) -> None:
+    (tmp_path / "lent").mkdir()
+    wanted = {"name": "v", "hostPath": {**source, "path": f"{tmp_path}/{source['path']}"}}
+    made = volumes(server, tmp_path / "volumes", wanted, host_paths=(tmp_path / "lent", tmp_path / "absent"))
+    with pytest.raises(NotReady, match=problem):
+        await made.materialise(Sources(server.client, "default"), NOW)
+
+
+async def test_a_directory_of_the_host_is_mounted_whole_and_may_be_written(server: Served, tmp_path: Path) -> None:
+    lent = tmp_path / "lent"
+    lent.mkdir()
+    made = volumes(
+        server, tmp_path / "volumes", {"name": "v", "hostPath": {"path": f"{lent}/", "type": ""}}, host_paths=(lent,)
+    )
+    await made.materialise(Sources(server.client, "default"), NOW)
+    (mount,) = made.mounts({"volumeMounts": [{"name": "v", "mountPath": "/x"}]})
+    assert Path(mount["source"]).resolve() == lent
+    assert mount["read_only"] is False
+    with pytest.raises(NotReady, match="mounted whole"):
+        made.mounts({"volumeMounts": [{"name": "v", "mountPath": "/x", "subPath": "inside"}]})

@@ -13,7 +13,7 @@ from typing import Any
 from herder.engine.meta.kinds import Object
 from herder.engine.runner import downward
 from herder.engine.runner.attempts import LOST_CODE, Attempt, Outcome, attempts_in
-from herder.engine.runner.environment import command_line, variables_of
+from herder.engine.runner.environment import command_line, program_of, variables_of
 from herder.engine.runner.host import Host
 from herder.engine.runner.isolation import container_config
 from herder.engine.runner.logs import tail_text
@@ -161,19 +161,25 @@ class Container:
         host, spec = self._host, self.spec
         if self._is_init and spec.get("restartPolicy") == "Always":
             raise NotReady("CreateContainerConfigError", "the runner has no init containers that go on running")
-        sources = Sources(host.client, self._pod["metadata"]["namespace"])
+        program = program_of(spec, host.commands)
         variables = await variables_of(
-            self._pod, spec, sources, node=host.name, address=host.address, service=host.service
+            self._pod,
+            spec,
+            Sources(host.client, self._pod["metadata"]["namespace"]),
+            node=host.name,
+            address=host.address,
+            service=host.service,
+            image=program.environment,
         )
-        command = command_line(spec, host.commands, variables)
         context = {**(self._pod["spec"].get("securityContext") or {}), **(spec.get("securityContext") or {})}
         return container_config(
-            command,
+            command_line(spec, program, variables),
             variables,
             isolation=host.isolation,
             user=host.user,
             seen_as=(context.get("runAsUser"), context.get("runAsGroup")),
             mounts=self._volumes.mounts(spec),
+            needs=list(program.needs),
             hidden=[str(path) for path in host.hidden],
             working_dir=str(spec.get("workingDir") or "/"),
             limits=limits_of(spec),

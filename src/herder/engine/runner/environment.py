@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from herder.engine.meta.kinds import Object
 from herder.engine.runner import downward
 from herder.engine.runner.sources import NotReady, Sources
 
-Commands = Callable[[str], list[str] | None]
-"""Image name → the local command that stands for it; None for an image that is not known."""
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What stands for an image on this host."""
+
+    command: list[str]
+    needs: tuple[str, ...] = ()  # of the host's files: seen where they are, though the pod's user could not get there
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+Commands = Callable[[str], Program | None]
+"""Image name → the program that stands for it; None for an image that is not known."""
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _REFERENCE = re.compile(r"\$(\$|\(([^()]*)\))")
@@ -28,24 +39,37 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
     return _REFERENCE.sub(replacement, text)
 
 
-def command_line(container: Object, commands: Commands, variables: Mapping[str, str]) -> list[str]:
-    """The image's own command is the entrypoint: `command` replaces it, `args` follow it."""
-    entrypoint = container.get("command") or commands(container.get("image", ""))
-    if not entrypoint:
+def program_of(container: Object, commands: Commands) -> Program:
+    """The image's own, unless the container brings a `command`: then the image need not be known."""
+    if container.get("command"):
+        return Program([])
+    program = commands(container.get("image", ""))
+    if program is None:
         raise NotReady(
             "ErrImagePull",
             f'no local command stands for image "{container.get("image", "")}": '
             'add it to the setting "runner-commands", such as {"image": ["/path/to/program"]}',
         )
-    if container.get("command"):
-        entrypoint = [expand(word, variables) for word in entrypoint]
-    return [*entrypoint, *(expand(word, variables) for word in container.get("args") or ())]
+    return program
+
+
+def command_line(container: Object, program: Program, variables: Mapping[str, str]) -> list[str]:
+    """The image's own command is the entrypoint: `command` replaces it, `args` follow it."""
+    words = [*(container.get("command") or ()), *(container.get("args") or ())]
+    return [*program.command, *(expand(word, variables) for word in words)]
 
 
 async def variables_of(
-    pod: Object, container: Object, sources: Sources, *, node: str, address: str, service: Mapping[str, str]
+    pod: Object,
+    container: Object,
+    sources: Sources,
+    *,
+    node: str,
+    address: str,
+    service: Mapping[str, str],
+    image: Mapping[str, str],
 ) -> dict[str, str]:
-    """envFrom first, then env in order; a later one may use `$(NAME)` of those before it."""
+    """What the image brings, then envFrom, then env in order; a later one may use `$(NAME)` of those before it."""
     meta = pod["metadata"]
     found: dict[str, str] = {}
     for source in container.get("envFrom") or ():
@@ -63,7 +87,7 @@ async def variables_of(
         else:
             value = expand(variable.get("value") or "", known)
         found[name] = known[name] = value
-    base = {"PATH": DEFAULT_PATH, "HOME": "/", "HOSTNAME": pod["spec"].get("hostname") or meta["name"]}
+    base = {"PATH": DEFAULT_PATH, "HOME": "/", "HOSTNAME": pod["spec"].get("hostname") or meta["name"], **image}
     return {**base, **service, **found}
 
 

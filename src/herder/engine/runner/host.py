@@ -27,6 +27,7 @@ class Host:
     user: HostUser | None
     service: Mapping[str, str]  # the variables by which a program in a pod finds the API server
     hidden: tuple[Path, ...] = ()  # what no container may see, whoever it runs as
+    host_paths: tuple[Path, ...] = ()  # the directories that a pod may have mounted nevertheless
     alone: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by the one pod where pods cannot be kept apart
 
     def pod_directory(self, uid: str) -> Path:

@@ -33,7 +33,13 @@ class Pod:
         self._dirty = asyncio.Event()
         self._published: Object | None = None
         self._volumes = Volumes(
-            host.client, pod, self.directory / "volumes", user=host.user, node=host.name, address=host.address
+            host.client,
+            pod,
+            self.directory / "volumes",
+            user=host.user,
+            node=host.name,
+            address=host.address,
+            host_paths=host.host_paths,
         )
         self.init = [self._container(spec, is_init=True) for spec in pod["spec"].get("initContainers") or ()]
         self.containers = [self._container(spec, is_init=False) for spec in pod["spec"]["containers"]]

@@ -51,6 +51,7 @@ class Runner:
         api_server: str = "",
         client_ca: bytes | None = None,
         hidden: tuple[Path, ...] = (),
+        host_paths: tuple[Path, ...] = (),
         user: str = "nobody",
         address: str = "127.0.0.1",
         port: int = 0,
@@ -63,6 +64,7 @@ class Runner:
         self._service = service_variables(api_server)
         self._client_ca = client_ca
         self._hidden = (work_dir, *hidden)
+        self._host_paths = host_paths
         self._user = user
         self._address = address
         self._port = port
@@ -136,6 +138,7 @@ class Runner:
             user=user,
             service=self._service,
             hidden=self._hidden,
+            host_paths=self._host_paths,
         )
 
     async def _serve(self) -> tuple[int, Callable[[], asyncio.Future[None]]]:

@@ -1,4 +1,7 @@
-"""A pod's volumes as directories on the host, readable by the pod's user alone, gone with the pod."""
+"""A pod's volumes as directories on the host, readable by the pod's user alone, gone with the pod.
+
+Directories of the host itself are volumes only where the runner was told so; of those the link alone goes.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,8 @@ from herder.engine.runner.sources import NotReady, Sources
 
 _DEFAULT_MODE = 0o644
 _DEFAULT_TOKEN_SECONDS = 3600
+_WRITABLE = {"emptyDir", "hostPath"}
+_CONFIG_ERROR = "CreateContainerConfigError"
 _MOUNT_ERROR = "ContainerCreating"  # what a pod shows while the kubelet waits for a volume
 
 
@@ -30,7 +35,15 @@ class File:
 
 class Volumes:
     def __init__(
-        self, client: Client, pod: Object, directory: Path, *, user: HostUser | None, node: str, address: str
+        self,
+        client: Client,
+        pod: Object,
+        directory: Path,
+        *,
+        user: HostUser | None,
+        node: str,
+        address: str,
+        host_paths: tuple[Path, ...] = (),
     ) -> None:
         self._client = client
         self._pod = pod
@@ -38,6 +51,7 @@ class Volumes:
         self._user = user
         self._node = node
         self._address = address
+        self._host_paths = host_paths
         self.refresh_at: datetime | None = None  # when the first of the tokens wants renewal
 
     async def materialise(self, sources: Sources, now: datetime) -> None:
@@ -47,7 +61,9 @@ class Volumes:
         for volume in self._pod["spec"].get("volumes") or ():
             place = self._directory / volume["name"]
             fresh = not place.exists()
-            if fresh or "projected" in volume:
+            if fresh and "hostPath" in volume:
+                place.symlink_to(self._allowed(volume["hostPath"], volume["name"]))
+            elif fresh or "projected" in volume:
                 files = await self._files(volume, sources, now)
                 self._private_directory(place, 0o777 if "emptyDir" in volume else 0o755)
                 for file in files:
@@ -59,11 +75,29 @@ class Volumes:
         for mount in container.get("volumeMounts") or ():
             source = self._directory / mount["name"]
             if mount.get("subPath"):
+                if "hostPath" in self._volume(mount["name"]):
+                    raise NotReady(
+                        _CONFIG_ERROR, f'volume "{mount["name"]}": a hostPath is mounted whole, not by subPath'
+                    )
                 source = self._sub_path(source, mount["subPath"])
             # Content written by the node cannot be changed by the pod, whatever the mount says.
-            read_only = bool(mount.get("readOnly")) or "emptyDir" not in self._volume(mount["name"])
+            read_only = bool(mount.get("readOnly")) or not _WRITABLE & self._volume(mount["name"]).keys()
             found.append({"source": str(source), "target": mount["mountPath"], "read_only": read_only})
         return found
+
+    def _allowed(self, source: Object, name: str) -> Path:
+        """The host's directory, if it is one that the runner was told of."""
+        path, kind = Path(os.path.normpath(source.get("path", ""))), source.get("type") or ""
+        if path not in self._host_paths:
+            known = ", ".join(map(str, self._host_paths)) or "none"
+            told = f"hostPath {path} is not among the directories that this runner lends to pods ({known})"
+        elif kind not in {"", "Directory"}:
+            told = f'hostPath of type "{kind}" is not supported: leave the type out, or say "Directory"'
+        elif not path.is_dir():
+            told = f"hostPath {path} is not a directory on this host"
+        else:
+            return path
+        raise NotReady(_MOUNT_ERROR, f'volume "{name}": {told}')
 
     # --- contents -----------------------------------------------------------------------------------------------
 
@@ -167,7 +201,7 @@ class Volumes:
         """A part of a volume; links that lead out of it are not followed."""
         source = Path(os.path.realpath(volume / sub_path))
         if not source.is_relative_to(os.path.realpath(volume)):
-            raise NotReady("CreateContainerConfigError", f'subPath "{sub_path}" leads out of the volume')
+            raise NotReady(_CONFIG_ERROR, f'subPath "{sub_path}" leads out of the volume')
         if not source.exists():
             self._private_directory(source, 0o777)
         return source

@@ -41,7 +41,7 @@ def _enter(config: dict[str, Any]) -> None:
         kernel.adopt_orphans()
     if isolation["mount"]:
         kernel.unshare(kernel.CLONE_NEWNS)
-        Root(config["scratch"], config["mounts"], config["hidden"], isolation["pid"]).enter()
+        Root(config).enter()
 
 
 def _supervise(config: dict[str, Any], report: int) -> int:

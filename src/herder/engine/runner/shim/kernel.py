@@ -6,12 +6,16 @@ import ctypes
 import os
 
 CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_NOATIME, MS_NODIRATIME, MS_BIND, MS_REC = 32, 1024, 2048, 4096, 16384
-MS_UNBINDABLE, MS_PRIVATE, MS_RELATIME = 1 << 17, 1 << 18, 1 << 21
+MS_UNBINDABLE, MS_PRIVATE, MS_SHARED, MS_RELATIME = 1 << 17, 1 << 18, 1 << 20, 1 << 21
 MNT_DETACH = 2
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
@@ -21,6 +25,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def unshare(flags: int) -> None:
     _check(_libc.unshare(ctypes.c_int(flags)), "unshare")
+
+
+def join_namespace(pid: int, kind: str) -> None:
+    """The one that a process is in; `kind` as in /proc/PID/ns."""
+    descriptor = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _check(_libc.setns(ctypes.c_int(descriptor), ctypes.c_int(0)), f"/proc/{pid}/ns/{kind}")
+    finally:
+        os.close(descriptor)
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
