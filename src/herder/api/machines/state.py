@@ -1,0 +1,66 @@
+"""How far a machine's state Secret says that the machine CLI came: the one thing that who decides reads of it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import tarfile
+import zlib
+from enum import StrEnum
+
+import msgspec
+
+from herder.api.machines.names import STATE_KEY
+from herder.engine.meta.kinds import Object
+
+STATE_FINALIZER = "machine.herder.io/state"
+"""On state Secrets: they live until the machine is removed for certain."""
+
+_LARGEST = 64 << 20  # a Secret holds a megabyte; what unpacks to more than this was made to harm
+
+
+class Recorded(StrEnum):
+    NOTHING = "nothing"  # so nothing was made: the CLI writes down what it is going to make
+    BEGUN = "begun"  # something may have been made
+    CREATED = "created"
+    FOREIGN = "foreign"  # the Go program's, which does not say how far it came
+    UNREADABLE = "unreadable"
+
+
+def recorded(secret: Object | None) -> Recorded:
+    encoded = ((secret or {}).get("data") or {}).get(STATE_KEY)
+    if not encoded:
+        return Recorded.NOTHING
+    try:
+        configs = _configs(base64.b64decode(encoded))
+    except (binascii.Error, zlib.error, EOFError, tarfile.TarError, msgspec.DecodeError, ValueError):
+        return Recorded.UNREADABLE
+    if not configs:
+        return Recorded.NOTHING
+    phases = {(config.get("Herder") or {}).get("Phase", "") for config in configs}
+    if phases - {"", "created"}:
+        return Recorded.BEGUN
+    return Recorded.FOREIGN if "" in phases else Recorded.CREATED
+
+
+def _configs(archive: bytes) -> list[Object]:
+    unzipped = zlib.decompressobj(wbits=31)
+    content = unzipped.decompress(archive, _LARGEST)
+    if unzipped.unconsumed_tail:
+        raise ValueError("larger than any that was made for a machine")
+    with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
+        members = [entry for entry in tar if entry.isfile() and _is_config(entry.name)]
+        return [_object(tar, entry) for entry in members]
+
+
+def _is_config(name: str) -> bool:
+    return "/machines/" in name and name.endswith("/config.json")
+
+
+def _object(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> Object:
+    stream = tar.extractfile(entry)
+    config = msgspec.json.decode(stream.read() if stream is not None else b"")
+    if not isinstance(config, dict):
+        raise ValueError("config.json holds no object")
+    return config
