@@ -11,9 +11,9 @@ import (
 
 type example struct{ *noop.Driver }
 
-func (example) DriverName() string { return "example" }
+func (*example) DriverName() string { return "example" }
 
-func (example) GetCreateFlags() []mcnflag.Flag {
+func (*example) GetCreateFlags() []mcnflag.Flag {
 	return []mcnflag.Flag{
 		mcnflag.StringFlag{Name: "example-region", Usage: "where it runs", EnvVar: "EXAMPLE_REGION", Value: "north"},
 		mcnflag.StringFlag{Name: "example-token", Usage: "what lets us in", EnvVar: "EXAMPLE_TOKEN"},
@@ -24,8 +24,8 @@ func (example) GetCreateFlags() []mcnflag.Flag {
 	}
 }
 
-func (example) SetConfigFromFlags(drivers.DriverOptions) error { return nil }
+func (*example) SetConfigFromFlags(drivers.DriverOptions) error { return nil }
 
 func main() {
-	plugin.RegisterDriver(example{noop.NewDriver("", "")})
+	plugin.RegisterDriver(&example{noop.NewDriver("", "")})
 }

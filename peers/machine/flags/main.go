@@ -5,11 +5,13 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/rpc"
 	"os"
 
 	"github.com/rancher/machine/libmachine/drivers/plugin/localbinary"
 	rpcdriver "github.com/rancher/machine/libmachine/drivers/rpc"
+	"github.com/rancher/machine/libmachine/log"
 	"github.com/rancher/machine/libmachine/mcnflag"
 )
 
@@ -26,6 +28,7 @@ func main() {
 		json.NewEncoder(os.Stdout).Encode(localbinary.CoreDrivers)
 		return
 	}
+	log.SetOutWriter(io.Discard) // what plugins say would come between
 	found := map[string][]flag{}
 	for _, driver := range os.Args[1:] {
 		flags, err := flagsOf(driver)

@@ -1,0 +1,44 @@
+"""The create flags of the drivers that rancher-machine has, as it tells them: written by tools/driver_flags.py."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+
+import msgspec
+
+from herder.api.machines.flags import Flag, FlagType
+
+FILE = "flags.json"
+
+
+class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A flag, without the words of its help: what it is called and what it takes is what matters here."""
+
+    name: str
+    type: FlagType = FlagType.STRING
+    default: str | int | bool | tuple[str, ...] | None = None
+    env: str = ""
+
+    def flag(self) -> Flag:
+        return Flag(self.name, type=self.type, env=self.env, default=self.value)
+
+    @property
+    def value(self) -> str | int | bool | tuple[str, ...]:
+        return Flag("", type=self.type).empty if self.default is None else self.default
+
+
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: str  # of rancher-machine
+    drivers: dict[str, tuple[Row, ...]]
+
+
+@cache
+def table() -> Table:
+    return msgspec.json.decode(resources.files(__name__).joinpath(FILE).read_bytes(), type=Table)
+
+
+def table_flags(driver: str) -> tuple[Flag, ...] | None:
+    """None for a driver that rancher-machine does not have."""
+    rows = table().drivers.get(driver)
+    return tuple(row.flag() for row in rows) if rows is not None else None
