@@ -1,0 +1,145 @@
+"""What every word of the command shares: the global flags, where records are, and how to speak."""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from herder.api.machines.flags import Flag, FlagType
+from herder.machine import rancher
+from herder.machine.cli.flags import Parsed
+from herder.machine.driver import Driver, Machine
+from herder.machine.drivers import NATIVE, driver_class
+from herder.machine.errors import MachineError
+from herder.machine.state import record as records
+from herder.machine.state.record import Phase, Record
+from herder.machine.state.store import Store, directory_of
+
+GLOBAL_FLAGS = (
+    Flag("debug", "Enable debug mode", FlagType.BOOL, False, "MACHINE_DEBUG"),
+    Flag("storage-path", "Configures storage path", env="MACHINE_STORAGE_PATH"),
+    Flag("secret-name", "The Secret that holds the machine's record", env="K8S_SECRET_NAME"),
+    Flag("secret-namespace", "The namespace of that Secret", default="default", env="K8S_SECRET_NAMESPACE"),
+    Flag("kubeconfig", "The API server that holds it; empty: that of the pod we run in", env="KUBECONFIG"),
+    # Known so that a command line for the Go program is one for ours; they are about Docker, GitHub and crash reports.
+    Flag("tls-ca-cert", "Not used", env="MACHINE_TLS_CA_CERT"),
+    Flag("tls-ca-key", "Not used", env="MACHINE_TLS_CA_KEY"),
+    Flag("tls-client-cert", "Not used", env="MACHINE_TLS_CLIENT_CERT"),
+    Flag("tls-client-key", "Not used", env="MACHINE_TLS_CLIENT_KEY"),
+    Flag("github-api-token", "Not used", env="MACHINE_GITHUB_API_TOKEN"),
+    Flag("native-ssh", "Always so", FlagType.BOOL, False, "MACHINE_NATIVE_SSH"),
+    Flag("bugsnag-api-token", "Not used", env="MACHINE_BUGSNAG_API_TOKEN"),
+)
+GLOBAL_SHORTS = {"D": "debug", "s": "storage-path"}
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def complain(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+@dataclass
+class Context:
+    options: Parsed
+    words: Sequence[str]  # the whole command line, for the program that we may hand it to
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    @cached_property
+    def store(self) -> Store:
+        said = self.options.text("storage-path")
+        if name := self.options.text("secret-name"):
+            from herder.machine.state.kubernetes import SecretClient, connection_for
+            from herder.machine.state.secret import IMAGE_PATH, SecretStore
+
+            connection = connection_for(self.options.text("kubeconfig"))
+            client = SecretClient(connection, self.options.text("secret-namespace"), name)
+            return SecretStore(client, said.rstrip("/") or IMAGE_PATH)
+        from herder.machine.state.store import DirectoryStore
+
+        return DirectoryStore(Path(said or Path(self.environment.get("HOME", "~")) / ".docker/machine").expanduser())
+
+    @property
+    def scope(self) -> str:
+        return self.options.text("secret-namespace") if self.options.text("secret-name") else ""
+
+    def find(self, name: str) -> Record | None:
+        files = self.store.load(name)
+        return records.read(name, files) if files is not None else None
+
+    def record(self, name: str) -> Record:
+        found = self.find(name)
+        if found is None:
+            raise MachineError(
+                f'Docker machine "{name}" does not exist. '
+                'Use "herder-machine ls" to list machines. Use "herder-machine create" to add a new one.'
+            )
+        return found
+
+
+class Workbench:
+    """A record and its driver, at work."""
+
+    def __init__(self, context: Context, record: Record, driver: type[Driver]) -> None:
+        self.record = record
+        self._store = context.store
+        self.machine = Machine(
+            name=record.name,
+            config=record.config,
+            files=record.files,
+            save=self.save,
+            say=lambda line: say(f"({record.name}) {line}"),
+            directory=directory_of(context.store, record.name),
+            scope=context.scope,
+            sleep=time.sleep,
+        )
+        self._loaded = copy.deepcopy(record.config), dict(record.files)
+        self.driver = driver(self.machine)
+
+    def save(self) -> None:
+        self.record.config, self.record.files = self.machine.config, dict(self.machine.files)
+        self._store.save(self.record.name, records.write(self.record))
+
+    def save_if_changed(self) -> None:
+        """For words that only ask: a record that the Go program wrote is not rewritten for nothing."""
+        if (self.machine.config, dict(self.machine.files)) != self._loaded:
+            self.save()
+
+    def enter(self, phase: Phase) -> None:
+        self.record.phase = phase
+        self.save()
+
+    def take_on(self) -> None:
+        """Before a work that makes or removes something: a process that we overtake cannot save any more."""
+        self.record.attempt += 1
+
+
+def native(record: Record) -> type[Driver]:
+    found = driver_class(record.driver)
+    assert found is not None, "commands on machines of other drivers are handed over before"
+    return found
+
+
+def named(context: Context, names: Sequence[str]) -> list[Workbench]:
+    """The machines of a command. Where they are of other drivers, the Go program gets the whole command."""
+    if not names:
+        raise MachineError("Error: Expected to get one or more machine names as arguments")
+    records = [context.record(name) for name in names]
+    hand_over_others(context, records)
+    return [Workbench(context, record, native(record)) for record in records]
+
+
+def hand_over_others(context: Context, records: Sequence[Record]) -> None:
+    others = [record for record in records if record.driver not in NATIVE]
+    if others and len(others) < len(records):
+        raise MachineError("these machines are of drivers of two programs", "name them in two commands")
+    if others:
+        rancher.hand_over(context.words, context.environment, context.store.path)

@@ -1,0 +1,129 @@
+"""Words of a command line as Go's flag package reads them: `-flag`, `--flag`, `--flag=value`, `--flag value`.
+
+Values also come from the environment. Flags may stand after arguments, but where a command's arguments are another's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from herder.api.machines.flags import Flag, FlagType, Value
+from herder.machine.errors import MachineError
+
+_TRUE = {"1", "t", "true", "yes", "on"}
+_FALSE = {"0", "f", "false", "no", "off", ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    values: dict[str, Value]  # of every flag, defaults filled in
+    given: dict[str, Value]  # of those that somebody has set
+    arguments: list[str]
+
+    def text(self, name: str) -> str:
+        return str(self.values[name])
+
+    def on(self, name: str) -> bool:
+        return bool(self.values[name])
+
+
+def parse(
+    words: Sequence[str],
+    flags: Iterable[Flag],
+    environment: Mapping[str, str],
+    *,
+    shorts: Mapping[str, str] | None = None,
+    until_argument: bool = False,
+    help_line: str = "",
+) -> Parsed:
+    """`until_argument`: what follows the first argument belongs to somebody else."""
+    known = {flag.name: flag for flag in flags}
+    given = _from_environment(known.values(), environment)
+    from_words: dict[str, Value] = {}
+    arguments: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            arguments += rest
+            break
+        if not word.startswith("-") or word == "-":
+            arguments.append(word)
+            if until_argument:
+                arguments += rest
+                break
+            continue
+        name, has_value, value = word.lstrip("-").partition("=")
+        name = (shorts or {}).get(name, name)
+        if name not in known:
+            raise MachineError(f"unknown flag {word.partition('=')[0]}{_perhaps(name, known)}", help_line)
+        flag = known[name]
+        if flag.type is FlagType.BOOL:
+            from_words[name] = _read(flag, value, f"--{name}") if has_value else True
+            continue
+        if not has_value:
+            if not rest:
+                raise MachineError(f"flag --{name} needs a value", help_line)
+            value = rest.pop(0)
+        read = _read(flag, value, f"--{name}")
+        before = from_words.get(name, ())
+        if isinstance(read, tuple) and isinstance(before, tuple):
+            read = (*before, *read)
+        from_words[name] = read
+    given |= from_words
+    defaults = {flag.name: flag.default if flag.default != "" else flag.empty for flag in known.values()}
+    return Parsed({**defaults, **given}, given, arguments)
+
+
+def _from_environment(flags: Iterable[Flag], environment: Mapping[str, str]) -> dict[str, Value]:
+    """A flag may have several variables, with commas between: the first that is set counts."""
+    found: dict[str, Value] = {}
+    for flag in flags:
+        for variable in flag.env.split(",") if flag.env else ():
+            if text := environment.get(variable.strip()):
+                parts = text.split(",") if flag.type is FlagType.LIST else (text,)
+                values = [_read(flag, part.strip(), f"${variable}") for part in parts]
+                found[flag.name] = tuple(str(v[0]) for v in values if isinstance(v, tuple)) or values[0]
+                break
+    return found
+
+
+def _read(flag: Flag, text: str, source: str) -> Value:
+    match flag.type:
+        case FlagType.INT:
+            try:
+                return int(text)
+            except ValueError:
+                raise MachineError(f'{source}: "{text}" is not a whole number') from None
+        case FlagType.BOOL:
+            if text.lower() in _TRUE | _FALSE:
+                return text.lower() in _TRUE
+            raise MachineError(f'{source}: "{text}" is neither true nor false')
+        case FlagType.LIST:
+            return (text,)
+        case _:
+            return text
+
+
+def _perhaps(name: str, known: Mapping[str, Flag]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, known, 1)
+    return f" (did you mean --{near[0]}?)" if near else ""
+
+
+def described(flags: Iterable[Flag], shorts: Mapping[str, str] | None = None) -> str:
+    """For a help page: a line for each, as the Go program prints them, so that who reads those can read these."""
+    long_to_short = {long: short for short, long in (shorts or {}).items()}
+    lines = []
+    for flag in sorted(flags, key=lambda flag: flag.name):
+        word = f"--{flag.name}" + (f", -{long_to_short[flag.name]}" if flag.name in long_to_short else "")
+        if flag.type is FlagType.LIST:
+            word = f"{word} [{word} option {word} option]"
+        elif flag.type is FlagType.INT or flag.default not in ("", (), False):
+            word += f' "{flag.default if flag.default != "" else 0}"'
+        elif flag.type is FlagType.STRING:
+            word += " "
+        lines.append(f"   {word}\t{flag.usage}" + (f" [${flag.env.replace(',', ', $')}]" if flag.env else ""))
+    return "\n".join(lines)

@@ -1,0 +1,78 @@
+"""The command itself: global flags, the word, and what an error means for the exit status."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from herder.machine.cli.context import GLOBAL_FLAGS, GLOBAL_SHORTS, Context, complain, say
+from herder.machine.cli.flags import described, parse
+from herder.machine.errors import MachineError
+
+# word → (module, function, what it does)
+WORDS = {
+    "create": ("create", "run", "Create a machine"),
+    "inspect": ("showing", "inspect", "Inspect information about a machine"),
+    "ip": ("showing", "ip", "Get the IP address of a machine"),
+    "kill": ("power", "kill", "Kill a machine"),
+    "ls": ("showing", "ls", "List machines"),
+    "restart": ("power", "restart", "Restart a machine"),
+    "rm": ("rm", "run", "Remove a machine"),
+    "scp": ("entering", "scp", "Copy files between machines"),
+    "ssh": ("entering", "ssh", "Log into or run a command on a machine with SSH"),
+    "start": ("power", "start", "Start a machine"),
+    "status": ("showing", "status", "Get the status of a machine"),
+    "stop": ("power", "stop", "Stop a machine"),
+    "url": ("showing", "url", "Get the URL of a machine"),
+    "version": ("showing", "version", "Show the version"),
+}
+
+
+def main() -> int:
+    return run(sys.argv[1:], os.environ)
+
+
+def run(words: Sequence[str], environment: Mapping[str, str]) -> int:
+    """The exit status: 0, 1, 3 where a check before creation failed, 4 where the provider has no such server."""
+    try:
+        return _run(words, environment)
+    except MachineError as error:
+        complain(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        complain("interrupted; what was made is on record: go on with create, or remove it with rm")
+        return 130
+
+
+def _run(words: Sequence[str], environment: Mapping[str, str]) -> int:
+    if words and words[0] in ("--version", "-v"):
+        words = ["version"]
+    if not words or words[0] in ("--help", "-h", "help"):
+        say(_help())
+        return 0
+    options = parse(words, GLOBAL_FLAGS, environment, shorts=GLOBAL_SHORTS, until_argument=True)
+    if not options.arguments:
+        say(_help())
+        return 0
+    word, *rest = options.arguments
+    if word not in WORDS:
+        raise MachineError(f"herder-machine: '{word}' is not a herder-machine command. See 'herder-machine --help'.")
+    module, function, _ = WORDS[word]
+    command: Callable[[Context, Sequence[str]], int] = getattr(
+        importlib.import_module(f"herder.machine.cli.{module}"), function
+    )
+    return command(Context(options, words, environment), rest)
+
+
+def _help() -> str:
+    commands = "\n".join(f"  {word:10}{told}" for word, (_, _, told) in WORDS.items())
+    return (
+        "Usage: herder-machine [OPTIONS] COMMAND [arg...]\n\nCreate and manage machines.\n\n"
+        f"Options:\n{described(GLOBAL_FLAGS, GLOBAL_SHORTS)}\n\nCommands:\n{commands}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

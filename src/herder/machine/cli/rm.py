@@ -1,0 +1,67 @@
+"""`rm`: the server first, its record last; killed anywhere, the next `rm` goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from herder.api.machines.flags import Flag, FlagType, Value
+from herder.machine.cli.context import Context, Workbench, complain, hand_over_others, native, say
+from herder.machine.cli.updating import UPDATE_CONFIG, parse_with_driver
+from herder.machine.errors import MachineError, ServerGone
+from herder.machine.state.record import Phase
+
+FLAGS = (
+    Flag("force", "Forget the record even if the machine cannot be removed; implies -y", FlagType.BOOL, False),
+    Flag("y", "Do not ask", FlagType.BOOL, False),
+    UPDATE_CONFIG,
+)
+SHORTS = {"f": "force"}
+
+
+def run(context: Context, words: Sequence[str]) -> int:
+    parsed, credentials = parse_with_driver(context, words, FLAGS, SHORTS)
+    names = parsed.arguments
+    if not names:
+        raise MachineError("Error: Expected to get one or more machine names as arguments")
+    hand_over_others(context, [record for record in map(context.find, names) if record is not None])
+    say(f"About to remove {', '.join(names)}")
+    say("WARNING: This action will delete both local reference and remote instance.")
+    force = parsed.on("force")
+    if not (force or parsed.on("y") or _confirmed()):
+        return 0
+    failed = False
+    for name in names:
+        try:
+            _remove(context, name, credentials)
+        except MachineError as error:
+            complain(f'Error removing host "{name}": {error}')
+            failed = failed or not force
+            if force and context.store.load(name) is not None:
+                context.store.remove(name)
+                say(f"Successfully removed {name}")
+    return 1 if failed else 0
+
+
+def _confirmed() -> bool:
+    try:
+        return input("Are you sure? (y/n): ").lower().startswith("y")
+    except EOFError:
+        return False
+
+
+def _remove(context: Context, name: str, credentials: dict[str, Value]) -> None:
+    record = context.find(name)
+    if record is None:
+        say(f"Machine config for {name} does not exists, so nothing to do...")
+        return
+    bench = Workbench(context, record, native(record))
+    if credentials:
+        bench.driver.update_credentials(credentials)
+    bench.take_on()
+    bench.enter(Phase.REMOVING)
+    try:
+        bench.driver.remove()
+    except ServerGone:
+        bench.machine.say("the provider does not have it any more")
+    context.store.remove(name)
+    say(f"Successfully removed {name}")

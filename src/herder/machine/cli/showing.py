@@ -1,0 +1,77 @@
+"""Words that only tell: `inspect`, `ip`, `ls`, `status`, `url`, `version`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from herder import __version__
+from herder.machine.cli.context import Context, Workbench, named, say
+from herder.machine.cli.flags import parse
+from herder.machine.cli.updating import UPDATE_CONFIG, parse_with_driver
+from herder.machine.driver import State
+from herder.machine.errors import MachineError, ServerGone
+from herder.machine.state import record as records
+
+
+def ip(context: Context, words: Sequence[str]) -> int:
+    parsed = parse(words, (), context.environment)
+    for bench in named(context, parsed.arguments):
+        address = bench.driver.address()
+        if not address:
+            raise MachineError(f'machine "{bench.record.name}" has no address', "see its status: it may not run")
+        say(address)
+        bench.save_if_changed()
+    return 0
+
+
+def status(context: Context, words: Sequence[str]) -> int:
+    bench = _the_one(context, words)
+    try:
+        state = bench.driver.state()
+    except ServerGone:
+        state = State.NOT_FOUND
+    say(state.value)
+    bench.save_if_changed()
+    if state is State.NOT_FOUND:
+        raise ServerGone(f"{bench.record.name} not found")
+    return 0
+
+
+def url(context: Context, words: Sequence[str]) -> int:
+    bench = _the_one(context, words)
+    if bench.driver.state() is not State.RUNNING:
+        raise MachineError("Host is not running")
+    address = bench.driver.address()
+    shown = f"[{address}]" if ":" in address else address
+    say(f"tcp://{shown}:{bench.machine.config.get('EnginePort') or 2376}")
+    return 0
+
+
+def inspect(context: Context, words: Sequence[str]) -> int:
+    name = _one_name(parse(words, (), context.environment).arguments)
+    say(json.dumps(records.as_json(context.record(name)), indent=4, ensure_ascii=False))
+    return 0
+
+
+def version(context: Context, words: Sequence[str]) -> int:
+    if words:
+        context.record(_one_name(words))
+        say("Docker was not installed on machine")
+    else:
+        say(f"herder-machine version {__version__}")
+    return 0
+
+
+def _one_name(arguments: Sequence[str]) -> str:
+    if len(arguments) != 1:
+        raise MachineError("Error: Expected one machine name as an argument")
+    return arguments[0]
+
+
+def _the_one(context: Context, words: Sequence[str]) -> Workbench:
+    parsed, credentials = parse_with_driver(context, words, (UPDATE_CONFIG,))
+    (bench,) = named(context, [_one_name(parsed.arguments)])
+    if credentials:
+        bench.driver.update_credentials(credentials)
+    return bench

@@ -1,0 +1,29 @@
+"""`--update-config`: the flags of a machine's own driver, on commands about machines that exist already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from herder.api.machines.flags import Flag, FlagType, Value
+from herder.machine.cli.context import Context
+from herder.machine.cli.flags import Parsed, parse
+from herder.machine.drivers import create_flags
+from herder.machine.errors import MachineError
+
+UPDATE_CONFIG = Flag("update-config", "Take credentials from flags and environment anew", FlagType.BOOL, False)
+
+
+def parse_with_driver(
+    context: Context, words: Sequence[str], flags: tuple[Flag, ...], shorts: Mapping[str, str] | None = None
+) -> tuple[Parsed, dict[str, Value]]:
+    """What was said, and the driver's own values among it (none where nobody asked for an update)."""
+    if not any(word.lstrip("-").partition("=")[0] == UPDATE_CONFIG.name for word in words if word.startswith("-")):
+        return parse(words, flags, context.environment, shorts=shorts), {}
+    if not words or words[-1].startswith("-"):
+        raise MachineError("Error: Expected to get one or more machine names as arguments")
+    record = context.record(words[-1])  # as the Go program: the last word is a machine
+    own = create_flags(record.driver) or ()
+    parsed = parse(words, (*flags, *own), context.environment, shorts=shorts)
+    if not parsed.on(UPDATE_CONFIG.name):
+        return parsed, {}
+    return parsed, {flag.name: parsed.given[flag.name] for flag in own if flag.name in parsed.given}

@@ -1,0 +1,31 @@
+"""The Go program, for drivers that are not ours: it gets the same command line, and its exit status is ours."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from herder.machine.errors import MachineError
+
+PROGRAM = "rancher-machine"
+PROGRAM_VARIABLE = "HERDER_RANCHER_MACHINE"
+
+
+def program(environment: Mapping[str, str]) -> str:
+    """Where it is."""
+    said = environment.get(PROGRAM_VARIABLE, "")
+    found = shutil.which(said or PROGRAM, path=environment.get("PATH"))
+    if found is None:
+        raise MachineError(
+            f"{said or PROGRAM} is needed for this driver and was not found",
+            f"install it (https://github.com/rancher/machine/releases) on PATH, or name it in {PROGRAM_VARIABLE}",
+        )
+    return found
+
+
+def hand_over(words: Sequence[str], environment: Mapping[str, str], storage_path: str) -> NoReturn:
+    """This process becomes the Go program. It must look for records where we would."""
+    path = program(environment)
+    os.execve(path, [path, *words], {**environment, "MACHINE_STORAGE_PATH": storage_path})  # noqa: S606 - a list
