@@ -7,15 +7,9 @@ from pathlib import Path
 
 import click
 
+from herder.machine.host.places import data_directory
+
 DEFAULT_LISTEN = "127.0.0.1:7443"
-
-
-def data_directory() -> Path:
-    if os.environ.get("HERDER_DATA_DIR"):
-        return Path(os.environ["HERDER_DATA_DIR"])
-    if os.geteuid() == 0:
-        return Path("/var/lib/herder")
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "herder"
 
 
 def kubeconfig_path(given: str | None) -> Path:

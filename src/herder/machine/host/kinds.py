@@ -17,6 +17,16 @@ Tell = Callable[[str], None]
 """A line of progress for whoever asked."""
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a machine is found."""
+
+    address: str
+    ssh_port: int
+    ssh_user: str
+    host_key: str  # the public half, as in a known_hosts line without the host
+
+
 @dataclass
 class Record:
     """What the daemon remembers of a machine, on disk before anything is made; `directory` is its own."""
@@ -30,6 +40,7 @@ class Record:
     wanted: str = "running"  # running, stopped, removed: what recovery brings it to
     options: dict[str, Any] = field(default_factory=dict)  # as asked: image, cpus, memory, zone …
     facts: dict[str, Any] = field(default_factory=dict)  # the kind's own: addresses, process IDs, host key …
+    place: Place | None = None  # the daemon's: where it was found last; None until its creation is complete
     save: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
 
 
@@ -43,29 +54,19 @@ class Ask:
     user_data: bytes = b""  # `#cloud-config`, for kinds that have cloud-init
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a machine is found."""
-
-    address: str
-    ssh_port: int
-    ssh_user: str
-    host_key: str  # the public half, as in a known_hosts line without the host
-
-
 class MachineKind(Protocol):
     """A way to make machines of this host."""
 
     name: str
 
     async def prepare(self) -> None:
-        """At the daemon's start: what all machines share. Must not need what only some hosts have."""
+        """Before the first machine is made or recovered: what all machines share."""
 
     def check(self, options: dict[str, Any]) -> None:
         """Whether such a machine can be made here. Raises `PreCreateFailed` with what to do."""
 
     async def create(self, record: Record, ask: Ask, tell: Tell) -> Place:
-        """Made and running, its SSH answering."""
+        """Made and running, its SSH answering. It may be cancelled: then it is called again, or `remove` is."""
 
     async def start(self, record: Record, tell: Tell) -> Place: ...
 
@@ -75,7 +76,7 @@ class MachineKind(Protocol):
     def state(self, record: Record) -> State: ...
 
     async def recover(self, record: Record) -> None:
-        """The daemon is back: watch over the machine again if it runs, start it if it should and does not."""
+        """The daemon is back, and the machine should run: watch over it again if it does, start it if it does not."""
 
     async def remove(self, record: Record) -> None:
         """Nothing is left of it outside its directory, from whatever state; the daemon deletes the directory."""

@@ -1,0 +1,40 @@
+"""Machines that are a directory and a tree of processes on this host, each in its own namespaces. They cost next to
+nothing and need no privileges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from herder.api.machines.flags import Flag, FlagType, Value
+from herder.machine.drivers.hosted import Hosted
+from herder.machine.errors import PreCreateFailed
+
+
+class Process(Hosted):
+    name: ClassVar[str] = "process"
+    flags: ClassVar[tuple[Flag, ...]] = (
+        Flag("process-zone", "Failure domain that the machine says it is in", env="PROCESS_ZONE"),
+        Flag(
+            "process-memory",
+            "Most private memory that each of its processes may use, in MB; 0 for no limit",
+            FlagType.INT,
+            0,
+            "PROCESS_MEMORY",
+        ),
+        Flag(
+            "process-ssh-port",
+            "Port of the machine's own address where SSH is served",
+            FlagType.INT,
+            2222,
+            "PROCESS_SSH_PORT",
+        ),
+    )
+
+    def options(self, values: Mapping[str, Value]) -> dict[str, Any]:
+        memory, port = int(str(values["process-memory"])), int(str(values["process-ssh-port"]))
+        if memory < 0:
+            raise PreCreateFailed(f"--process-memory: {memory} is less than nothing", "say 0 for no limit")
+        if not 1 <= port <= 65535:
+            raise PreCreateFailed(f"--process-ssh-port: {port} is not a port", "choose one from 1024 to 65535")
+        return {"zone": values["process-zone"], "memory": memory, "ssh_port": port}

@@ -1,0 +1,55 @@
+"""The host daemon as a program: `python -m herder.machine.host --state-dir DIR`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from herder.machine.host.daemon import AlreadyRunning, Daemon
+from herder.machine.host.places import state_directory
+from herder.machine.host.starting import ANOTHER_SERVES
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m herder.machine.host", description=__doc__)
+    parser.add_argument("--state-dir", type=Path, default=state_directory(), help="where it keeps its machines")
+    parser.add_argument("--detach", action="store_true", help="return when it serves, and leave it running")
+    options = parser.parse_args()
+    state_dir = options.state_dir.absolute()
+    os.umask(0o022)
+    serving = _detached() if options.detach else lambda: None
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        asyncio.run(_run(state_dir, serving))
+    except AlreadyRunning as error:
+        print(error, file=sys.stderr)
+        return ANOTHER_SERVES
+    return 0
+
+
+async def _run(state_dir: Path, serving: Callable[[], None]) -> None:
+    await Daemon(state_dir).run(serving)
+
+
+def _detached() -> Callable[[], None]:
+    """Goes on in a process of its own; this one ends when that one serves, or as that one does."""
+    told, teller = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(told)
+        os.setsid()
+        os.chdir("/")
+        return lambda: os.close(teller) if os.write(teller, b"1") else None
+    os.close(teller)
+    if os.read(told, 1):
+        os._exit(0)
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""How the host daemon is asked: by Jobs with a credential for their machine, by its owner with the key."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from herder.api.machines.hosts import CREDENTIAL_VARIABLE, SOCKET_VARIABLE, machine_credential
+from herder.machine.driver import State
+from herder.machine.errors import MachineError, Unreachable
+from herder.machine.host import places, protocol, sockets
+from herder.machine.host.kinds import Ask, Place
+from herder.machine.host.starting import ensure_running
+
+CONNECT_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0  # for a daemon that is just being replaced
+
+
+def _nobody_listens(_line: str) -> None:
+    pass
+
+
+class HostClient:
+    """`credential` makes or hands out what opens the machine of a scope and a name."""
+
+    def __init__(self, socket: Path, credential: Callable[[str, str], str], patience: float = PATIENCE_SECONDS) -> None:
+        self._socket = socket
+        self._credential = credential
+        self._patience = patience
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> HostClient:
+        """What a Job was given; else that of the daemon in this user's data directory, started if need be."""
+        if not environment.get(SOCKET_VARIABLE):
+            state_dir = places.state_directory()
+            ensure_running(state_dir)
+            return cls.of(state_dir)
+        given = environment.get(CREDENTIAL_VARIABLE, "")
+        if not given:
+            raise MachineError(f"{SOCKET_VARIABLE} is set, but not {CREDENTIAL_VARIABLE}", "set both or neither")
+        return cls(Path(environment[SOCKET_VARIABLE]), lambda _scope, _name: given)
+
+    @classmethod
+    def of(cls, state_dir: Path, patience: float = PATIENCE_SECONDS) -> HostClient:
+        """For the owner of the key."""
+
+        def credential(scope: str, name: str) -> str:
+            try:
+                return machine_credential((state_dir / places.KEY).read_bytes(), scope, name)
+            except OSError as error:
+                raise Unreachable(
+                    f"the key of the host daemon cannot be read: {state_dir / places.KEY}: {error.strerror}",
+                    "be the user who started it",
+                ) from None
+
+        return cls(places.socket_of(state_dir), credential, patience)
+
+    def machine(self, kind: str, scope: str, name: str, token: str) -> HostedMachine:
+        return HostedMachine(self, kind, scope, name, token)
+
+    def machines(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.ask("list", protocol.OWNER)["machines"]
+        return found
+
+    def version(self) -> dict[str, Any]:
+        return self.ask("version", protocol.OWNER)
+
+    def shutdown(self) -> None:
+        self.ask("shutdown", protocol.OWNER)
+
+    def ask(
+        self,
+        verb: str,
+        subject: tuple[str, str],
+        say: Callable[[str], None] = _nobody_listens,
+        **others: Any,
+    ) -> dict[str, Any]:
+        """Asked again when the daemon goes away: every verb may be, and what was begun is gone on with."""
+        deadline = time.monotonic() + self._patience
+        line = protocol.asking(verb, subject, self._credential(*subject), **others)
+        while True:
+            try:
+                return self._ask(line, say)
+            except (OSError, Unreachable) as error:
+                if time.monotonic() > deadline:
+                    raise Unreachable(
+                        f"the host daemon does not answer at {self._socket}: {error}", "is 'herder up' still running?"
+                    ) from None
+            time.sleep(0.2)
+
+    def _ask(self, line: bytes, say: Callable[[str], None]) -> dict[str, Any]:
+        with sockets.connected(self._socket, CONNECT_SECONDS) as stream:
+            stream.sendall(line)
+            stream.settimeout(None)  # a machine takes the time it takes; a daemon that dies closes the connection
+            with stream.makefile("rb") as answers:
+                for answer in answers:
+                    told = json.loads(answer) if answer.endswith(b"\n") else {}
+                    if "say" in told:
+                        say(told["say"])
+                    elif "done" in told:
+                        done: dict[str, Any] = told["done"]
+                        return done
+                    elif "error" in told:
+                        raise protocol.error_of(told["error"])
+        raise Unreachable("it went away in the middle of an answer")
+
+
+class HostedMachine:
+    """One machine at the daemon."""
+
+    def __init__(self, client: HostClient, kind: str, scope: str, name: str, token: str) -> None:
+        self._client = client
+        self._kind = kind
+        self._subject = (scope, name)
+        self._token = token
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        self._ask("check", options=dict(options))
+
+    def create(self, options: Mapping[str, Any], ask: Ask, say: Callable[[str], None]) -> Place:
+        return protocol.place_of(self._ask("create", say, options=dict(options), ask=ask))
+
+    def place(self) -> Place:
+        return protocol.place_of(self._ask("place"))
+
+    def state(self) -> State:
+        return State(self._ask("state")["state"])
+
+    def start(self, say: Callable[[str], None] = _nobody_listens) -> None:
+        self._ask("start", say)
+
+    def stop(self) -> None:
+        self._ask("stop")
+
+    def restart(self, say: Callable[[str], None] = _nobody_listens) -> None:
+        self._ask("restart", say)
+
+    def kill(self) -> None:
+        self._ask("kill")
+
+    def remove(self) -> None:
+        self._ask("remove")
+
+    def _ask(self, verb: str, say: Callable[[str], None] = _nobody_listens, **others: Any) -> dict[str, Any]:
+        return self._client.ask(verb, self._subject, say, kind=self._kind, token=self._token, **others)

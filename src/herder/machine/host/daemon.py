@@ -1,0 +1,160 @@
+"""The daemon that owns this host's machines: a Unix socket, a credential for each machine, and what was asked of it."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hmac
+import logging
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import herder
+from herder.api.machines.hosts import machine_credential
+from herder.machine.errors import MachineError, Unreachable
+from herder.machine.host import places, protocol, sockets
+from herder.machine.host.kinds import Tell
+from herder.machine.host.machines import Machines
+from herder.machine.host.protocol import Request
+from herder.machine.host.records import write_whole
+
+REQUEST_SECONDS = 30  # for a client to say what it wants
+KEY_BYTES = 32
+
+log = logging.getLogger(__name__)
+
+
+class AlreadyRunning(MachineError):
+    """Another daemon has the directory."""
+
+
+class Daemon:
+    def __init__(self, state_dir: Path, machines: Machines | None = None) -> None:
+        self.state_dir = state_dir.absolute()
+        self.machines = machines or Machines(self.state_dir)
+        self._key = b""
+        self._asked: set[asyncio.Task[Any]] = set()
+        self._end = asyncio.Event()
+
+    async def run(self, serving: Callable[[], None] = lambda: None) -> None:
+        """Until SIGTERM, or until its owner asks it to end; `serving` is called when it answers."""
+        lock = self._take_directory()
+        try:
+            self._key = self._own_key()
+            self.machines.recover()
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self._end.set)
+            await self._serve(serving)
+        finally:
+            os.close(lock)
+
+    async def _serve(self, serving: Callable[[], None]) -> None:
+        api = self.state_dir / places.API
+        api.mkdir(mode=0o755, exist_ok=True)
+        api.chmod(0o755)  # whatever the umask: Jobs of any user see it, those that it is shown to
+        # Any user may connect: what opens anything is the credential.
+        listener = sockets.listening(places.socket_of(self.state_dir), 0o666)
+        server = await asyncio.start_unix_server(self._answer, sock=listener, limit=protocol.LONGEST_REQUEST)
+        log.info("serving machines of this host in %s", self.state_dir)
+        serving()
+        try:
+            await self._end.wait()
+        finally:
+            server.close()
+            for asked in list(self._asked):
+                asked.cancel()
+            await asyncio.gather(*self._asked, return_exceptions=True)
+            await self.machines.close()
+        log.info("ended; machines go on")
+
+    def _take_directory(self) -> int:
+        self.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.state_dir.chmod(0o700)
+        lock = os.open(self.state_dir, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise AlreadyRunning(f"another host daemon serves {self.state_dir}") from None
+        return lock
+
+    def _own_key(self) -> bytes:
+        file = self.state_dir / places.KEY
+        if not file.exists():
+            write_whole(file, os.urandom(KEY_BYTES))
+        return file.read_bytes()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._asked.add(task)
+
+        def tell(line: str) -> None:
+            if not writer.is_closing():
+                writer.write(protocol.answer(say=line))
+
+        try:
+            answer = await self._outcome(reader, tell)
+            if not writer.is_closing():
+                writer.write(answer)
+                await writer.drain()
+        except ConnectionError:
+            pass  # whoever asked is gone; what was begun goes on
+        finally:
+            self._asked.discard(task)
+            writer.close()
+
+    async def _outcome(self, reader: asyncio.StreamReader, tell: Tell) -> bytes:
+        try:
+            request = protocol.parse(await _line(reader))
+            self._authorize(request)
+            return protocol.answer(done=await self._verb(request.verb)(request, tell))
+        except MachineError as error:
+            return protocol.error_answer(error)
+        except asyncio.CancelledError:
+            return protocol.error_answer(Unreachable("the host daemon ends", "ask again when it is back"))
+        except ConnectionError:
+            raise
+        except Exception:
+            log.exception("a request failed")
+            where = self.state_dir / places.LOG
+            return protocol.error_answer(
+                MachineError("the host daemon failed in a way it does not know", f"see {where}")
+            )
+
+    def _authorize(self, request: Request) -> None:
+        good = machine_credential(self._key, *request.subject)
+        if not hmac.compare_digest(good.encode(), request.credential.encode()):
+            raise MachineError(
+                "the credential is not good for this machine" if request.name else "this is for the daemon's owner",
+                "Jobs find theirs in HERDER_HOST_CREDENTIAL; by hand, be the user who started the daemon",
+            )
+
+    def _verb(self, verb: str) -> Callable[[Request, Tell], Awaitable[dict[str, Any]]]:
+        if verb in protocol.ON_DAEMON - {"list"}:
+            return {"version": self._version, "shutdown": self._shutdown}[verb]
+        act: Callable[[Request, Tell], Awaitable[dict[str, Any]]] = getattr(self.machines, verb)
+        return act
+
+    async def _version(self, _request: Request, _tell: Tell) -> dict[str, Any]:
+        return {"version": herder.__version__, "pid": os.getpid()}
+
+    async def _shutdown(self, _request: Request, _tell: Tell) -> dict[str, Any]:
+        asyncio.get_running_loop().call_later(0.05, self._end.set)  # after the answer
+        return {}
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    try:
+        line = await asyncio.wait_for(reader.readline(), REQUEST_SECONDS)
+    except TimeoutError:
+        raise protocol.BadRequest(f"nothing was asked for {REQUEST_SECONDS} seconds") from None
+    except ValueError:
+        raise protocol.BadRequest(f"the request is longer than {protocol.LONGEST_REQUEST} bytes") from None
+    if not line.endswith(b"\n"):
+        raise protocol.BadRequest("the request ends before its line does")
+    return line

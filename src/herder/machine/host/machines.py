@@ -1,0 +1,303 @@
+"""What the daemon does with machines: one act at a time on each, begun acts finished whoever goes away.
+
+A creation that was begun is joined, not doubled, by whoever asks again with its token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from herder.machine.driver import State
+from herder.machine.errors import MachineError, PreCreateFailed, ServerGone
+from herder.machine.host.kinds import Ask, MachineKind, Place, Record, Tell
+from herder.machine.host.protocol import Request
+from herder.machine.host.records import Records
+
+GRACE_SECONDS = 20.0
+KINDS = {
+    "local": "herder.machine.host.local.kind:LocalKind",
+    "process": "herder.machine.host.process.kind:ProcessKind",
+}
+
+log = logging.getLogger(__name__)
+
+
+def load_kind(name: str, state_dir: Path) -> MachineKind:
+    if name not in KINDS:
+        raise PreCreateFailed(f'kind: "{name[:40]}" is none of {", ".join(KINDS)}')
+    module, _, attribute = KINDS[name].partition(":")
+    kind: MachineKind = getattr(importlib.import_module(module), attribute)(state_dir)
+    return kind
+
+
+@dataclass
+class Creation:
+    """One that is under way, and who listens to it."""
+
+    listeners: list[Tell] = field(default_factory=list)
+    task: asyncio.Task[Place] | None = None
+
+    def tell(self, line: str) -> None:
+        for listener in self.listeners:
+            listener(line)
+
+
+class Machines:
+    def __init__(
+        self,
+        state_dir: Path,
+        load: Callable[[str, Path], MachineKind] = load_kind,
+        at_once: int = 2 * (os.cpu_count() or 1),
+    ) -> None:
+        self._state_dir = state_dir
+        self._load = load
+        self._records = Records(state_dir)
+        self._kinds: dict[str, asyncio.Task[MachineKind]] = {}
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._creations: dict[str, Creation] = {}
+        self._acts: set[asyncio.Task[Any]] = set()
+        self._slots = asyncio.Semaphore(at_once)
+        self._waiting = 0
+
+    def recover(self) -> None:
+        """Begin to bring every machine to what was wanted of it when the last daemon ended."""
+        self._records.load()
+        for record in self._records:
+            self._begin(self._recover(record))
+
+    async def close(self) -> None:
+        """Acts under way are broken off, as they would be by a power loss; machines are left alone."""
+        for act in list(self._acts):
+            act.cancel()
+        await asyncio.gather(*self._acts, return_exceptions=True)
+        for kind in list(self._kinds.values()):
+            if kind.done() and not kind.cancelled() and kind.exception() is None:
+                await kind.result().close()
+
+    async def check(self, request: Request, _tell: Tell) -> dict[str, Any]:
+        (await self._kind(request.kind)).check(request.options)
+        return {}
+
+    async def create(self, request: Request, tell: Tell) -> dict[str, Any]:
+        record = self._records.find(request.scope, request.name)
+        if record is None:
+            (await self._kind(request.kind)).check(request.options)
+            record = self._records.find(request.scope, request.name)  # somebody may have been faster meanwhile
+        if record is None:
+            record = self._records.add(request.scope, request.name, request.kind, request.token, request.options)
+        if record.token != request.token:
+            raise MachineError(
+                f'this host has a machine "{request.name}" already, made by another creation',
+                "remove that one first, or choose another name",
+            )
+        if record.wanted == "removed":
+            raise MachineError(f'machine "{request.name}" is being removed', "create it again when that is done")
+        place = record.place or await self._joined(record, request.ask, tell)
+        return asdict(place)
+
+    async def start(self, request: Request, tell: Tell) -> dict[str, Any]:
+        record = self._complete(request)
+
+        async def act(kind: MachineKind) -> None:
+            self._want(record, "running")
+            self._put(record, await kind.start(record, tell))
+
+        await self._do(record, act)
+        return {}
+
+    async def stop(self, request: Request, _tell: Tell) -> dict[str, Any]:
+        return await self._stop(self._complete(request), GRACE_SECONDS)
+
+    async def kill(self, request: Request, _tell: Tell) -> dict[str, Any]:
+        return await self._stop(self._complete(request), 0)
+
+    async def restart(self, request: Request, tell: Tell) -> dict[str, Any]:
+        record = self._complete(request)
+
+        async def act(kind: MachineKind) -> None:
+            self._want(record, "running")
+            await kind.stop(record, grace=GRACE_SECONDS)
+            self._put(record, await kind.start(record, tell))
+
+        await self._do(record, act)
+        return {}
+
+    async def state(self, request: Request, _tell: Tell) -> dict[str, Any]:
+        record = self._find(request)
+        return {"state": str(await self._state(record) if record else State.NOT_FOUND)}
+
+    async def place(self, request: Request, _tell: Tell) -> dict[str, Any]:
+        place = self._complete(request).place
+        return asdict(place) if place else {}
+
+    async def remove(self, request: Request, _tell: Tell) -> dict[str, Any]:
+        record = self._find(request)
+        if record is not None:
+            self._want(record, "removed")
+            await asyncio.shield(self._begin(self._remove(record)))
+        return {}
+
+    async def list(self, _request: Request, _tell: Tell) -> dict[str, Any]:
+        return {
+            "machines": [
+                {
+                    "scope": record.scope,
+                    "name": record.name,
+                    "kind": record.kind,
+                    "state": str(await self._state(record)),
+                    "address": record.place.address if record.place else "",
+                    "directory": str(record.directory),
+                }
+                for record in self._records
+            ]
+        }
+
+    def _find(self, request: Request) -> Record | None:
+        """Without the token of its creation it is not the machine that was meant, but another of the same name."""
+        record = self._records.find(request.scope, request.name)
+        return record if record is not None and record.token == request.token else None
+
+    def _complete(self, request: Request) -> Record:
+        record = self._find(request)
+        if record is None or record.wanted == "removed":
+            raise ServerGone(f'this host has no machine "{request.name}"', "remove its record and create it again")
+        if record.place is None:
+            raise MachineError(
+                f'the creation of machine "{request.name}" is not finished', "create it again, or remove it"
+            )
+        return record
+
+    async def _kind(self, name: str) -> MachineKind:
+        if name not in self._kinds:
+            self._kinds[name] = asyncio.create_task(self._prepared(name))
+        try:
+            return await asyncio.shield(self._kinds[name])
+        except Exception:
+            self._kinds.pop(name, None)  # what was missing may be there the next time
+            raise
+
+    async def _prepared(self, name: str) -> MachineKind:
+        kind = self._load(name, self._state_dir)
+        await kind.prepare()
+        return kind
+
+    def _want(self, record: Record, wanted: str) -> None:
+        if record.wanted != wanted:
+            record.wanted = wanted
+            record.save()
+
+    def _put(self, record: Record, place: Place) -> None:
+        if record.place != place:
+            record.place = place
+            record.save()
+
+    async def _state(self, record: Record) -> State:
+        if record.id in self._creations:
+            return State.STARTING
+        if record.wanted == "removed":
+            return State.STOPPING
+        if record.place is None:
+            return State.ERROR  # broken off: to be created again, or removed
+        return (await self._kind(record.kind)).state(record)
+
+    async def _joined(self, record: Record, ask: Ask, tell: Tell) -> Place:
+        creation = self._creations.get(record.id)
+        if creation is None:
+            creation = self._creations[record.id] = Creation()
+            creation.task = self._begin(self._create(record, ask, creation))
+            creation.task.add_done_callback(lambda _task: self._creations.pop(record.id, None))
+        assert creation.task is not None
+        creation.listeners.append(tell)
+        try:
+            return await asyncio.shield(creation.task)
+        except asyncio.CancelledError:
+            if creation.task.cancelled():
+                raise MachineError(f'the creation of machine "{record.name}" was broken off') from None
+            raise
+        finally:
+            creation.listeners.remove(tell)
+
+    async def _create(self, record: Record, ask: Ask, creation: Creation) -> Place:
+        kind = await self._kind(record.kind)
+        async with self._turn(record):
+            await self._slot(creation)
+            try:
+                place = await kind.create(record, ask, creation.tell)
+            finally:
+                self._slots.release()
+            self._put(record, place)
+        return place
+
+    async def _slot(self, creation: Creation) -> None:
+        if self._slots.locked():
+            creation.tell(f"Waiting for {self._waiting + 1} other creations on this host to get on")
+        self._waiting += 1
+        try:
+            await self._slots.acquire()
+        finally:
+            self._waiting -= 1
+
+    async def _stop(self, record: Record, grace: float) -> dict[str, Any]:
+        async def act(kind: MachineKind) -> None:
+            self._want(record, "stopped")
+            await kind.stop(record, grace=grace)
+
+        await self._do(record, act)
+        return {}
+
+    async def _remove(self, record: Record) -> None:
+        creation = self._creations.get(record.id)
+        if creation is not None and creation.task is not None:
+            creation.task.cancel()
+        async with self._turn(record):
+            if self._records.find(record.scope, record.name) is not record:
+                return  # somebody else asked for the same, and it is done
+            await (await self._kind(record.kind)).remove(record)
+            await self._records.drop(record)
+        self._turns.pop(record.id, None)
+
+    async def _recover(self, record: Record) -> None:
+        try:
+            if record.wanted == "removed":
+                await self._remove(record)
+            elif record.place is not None:  # one that is not complete waits for whoever asked to ask again
+                kind = await self._kind(record.kind)
+                async with self._turn(record), self._slots:
+                    if record.wanted == "running":
+                        await kind.recover(record)
+                    elif record.wanted == "stopped":
+                        await kind.stop(record, grace=GRACE_SECONDS)
+        except Exception as error:
+            log.exception("machine %s/%s cannot be recovered: %s", record.scope, record.name, error)
+
+    async def _do(self, record: Record, act: Callable[[MachineKind], Awaitable[None]]) -> None:
+        async def in_turn() -> None:
+            kind = await self._kind(record.kind)
+            async with self._turn(record):
+                if record.wanted == "removed":
+                    raise ServerGone(f'machine "{record.name}" is being removed')
+                await act(kind)
+
+        await asyncio.shield(self._begin(in_turn()))
+
+    def _turn(self, record: Record) -> asyncio.Lock:
+        return self._turns.setdefault(record.id, asyncio.Lock())
+
+    def _begin(self, act: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """It goes on when whoever asked for it is gone."""
+        task = asyncio.create_task(act)
+        self._acts.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._acts.discard(task)
+        if not task.cancelled():
+            task.exception()  # told to who asked, if they are still there
