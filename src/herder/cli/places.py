@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from herder.machine.host.places import data_directory
+from herder.machine.host.places import data_directory as data_directory
 
 DEFAULT_LISTEN = "127.0.0.1:7443"
 
