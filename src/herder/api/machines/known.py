@@ -52,12 +52,27 @@ _PREFIXES = {
     "vmwarevsphere": "VSPHERE",
 }
 _USER_DATA_WORDS = ("user-data", "userdata", "custom-data", "cloud-config")
+_WORD_BOUNDARY = re.compile(r"([a-z0-9])([A-Z])")
 _DRIVER_NAME = re.compile(r"[a-z][a-z0-9]{0,46}")
 
 
 def environment_prefix(driver: str) -> str:
     """Of the variables in which a cloud credential reaches the driver."""
     return _PREFIXES.get(driver, driver.upper())
+
+
+def credential_variable(driver: str, field: str) -> str:
+    """The variable for a field of a cloud credential: `accessToken` → DIGITALOCEAN_ACCESS_TOKEN."""
+    return f"{environment_prefix(driver)}_{_separated(field, '_').upper()}"
+
+
+def flag_name(driver: str, field: str) -> str:
+    """The flag that a field of a machine's spec becomes: `sshKeypath` → amazonec2-ssh-keypath."""
+    return f"{driver}-{_separated(field, '-').lower()}"
+
+
+def _separated(field: str, mark: str) -> str:
+    return _WORD_BOUNDARY.sub(rf"\1{mark}\2", field)
 
 
 def user_data_flag(flags: Iterable[Flag]) -> Flag | None:
