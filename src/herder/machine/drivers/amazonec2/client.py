@@ -1,0 +1,79 @@
+"""The connection to the cloud: where it is, who we are there, and how patient we are."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import boto3
+from botocore.config import Config as ClientConfig
+
+from herder.machine.drivers.amazonec2 import settings
+from herder.machine.drivers.amazonec2.options import PREFIX
+from herder.machine.drivers.amazonec2.settings import Config
+from herder.machine.errors import MachineError
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.client import EC2Client
+
+_CONNECT_SECONDS = 10
+_ANSWER_SECONDS = 60
+
+
+def connect(config: Config) -> EC2Client:
+    """Throttled requests and broken connections are tried again by the library, as often as the flag says."""
+    session = boto3.session.Session(region_name=config["Region"])
+    if not config.get("Endpoint"):
+        _insist_on_known_region(session, config["Region"])
+    access, secret, token = _credentials(config)
+    return session.client(
+        "ec2",
+        endpoint_url=_endpoint(config),
+        aws_access_key_id=access,
+        aws_secret_access_key=secret,
+        aws_session_token=token,
+        config=ClientConfig(
+            connect_timeout=_CONNECT_SECONDS,
+            read_timeout=_ANSWER_SECONDS,
+            retries={"mode": "standard", "total_max_attempts": max(config.get("RetryCount", 0), 0) + 1},
+        ),
+    )
+
+
+def _insist_on_known_region(session: boto3.session.Session, region: str) -> None:
+    known = {
+        name
+        for partition in session.get_available_partitions()
+        for name in session.get_available_regions("ec2", partition)
+    }
+    if region not in known:
+        common = ", ".join(sorted(session.get_available_regions("ec2")))
+        raise MachineError(
+            f'AWS has no region "{region}" that boto3 {boto3.__version__} knows of',
+            f"set --{PREFIX}region to one of {common}; for a newer region run pip install --upgrade boto3",
+        )
+
+
+def _credentials(config: Config) -> tuple[str | None, str | None, str | None]:
+    """What was typed, then the environment; then None three times, and boto3 looks for itself: its own files, a role
+    of the instance that we run on."""
+    if config.get("AccessKey") and config.get("SecretKey"):
+        return config["AccessKey"], config["SecretKey"], config.get("SessionToken") or None
+    found = settings.environment_credentials()
+    if found is not None:
+        return *found, os.environ.get("AWS_SESSION_TOKEN") or None
+    return None, None, None
+
+
+def _endpoint(config: Config) -> str | None:
+    endpoint = config.get("Endpoint")
+    if not endpoint:
+        return None
+    url = endpoint if "://" in endpoint else f"{'http' if config.get('DisableSSL') else 'https'}://{endpoint}"
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        raise MachineError(
+            f"--{PREFIX}endpoint is neither a host name nor a URL without credentials", "write https://ec2.example.org"
+        )
+    return url

@@ -1,0 +1,67 @@
+"""The SSH key of a machine: in its own files, and as a key pair that the cloud puts into the instance."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import asyncssh
+from botocore.exceptions import ClientError
+
+from herder.machine.driver import Machine
+from herder.machine.drivers.amazonec2.explaining import code_of
+from herder.machine.drivers.amazonec2.options import PREFIX
+from herder.machine.drivers.amazonec2.settings import Config
+from herder.machine.errors import MachineError
+from herder.machine.ssh.keys import new_key_pair
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.client import EC2Client
+
+_PRIVATE, _PUBLIC = "id_rsa", "id_rsa.pub"
+
+
+def prepare(machine: Machine) -> None:
+    """The files, and the name that the key pair is going to have: written down before anything is made."""
+    if _PRIVATE not in machine.files:
+        machine.files[_PRIVATE], machine.files[_PUBLIC] = _key_pair(machine.config)
+    if not machine.config["KeyName"]:
+        machine.config["KeyName"] = f"{machine.name}-{''.join(secrets.choice(string.ascii_letters) for _ in range(5))}"
+
+
+def ensure(client: EC2Client, machine: Machine) -> None:
+    if machine.config["ExistingKey"]:
+        return
+    try:
+        client.import_key_pair(KeyName=machine.config["KeyName"], PublicKeyMaterial=machine.files[_PUBLIC])
+    except ClientError as error:
+        if code_of(error) != "InvalidKeyPair.Duplicate":  # by an attempt before this one, which chose the name
+            raise
+
+
+def delete(client: EC2Client, config: Config) -> None:
+    """One that was there before the machine stays."""
+    if not config.get("KeyName") or config.get("ExistingKey"):
+        return
+    try:
+        client.delete_key_pair(KeyName=config["KeyName"])
+    except ClientError as error:
+        if code_of(error) != "InvalidKeyPair.NotFound":
+            raise
+
+
+def _key_pair(config: Config) -> tuple[bytes, bytes]:
+    if not config["SSHPrivateKeyPath"]:
+        return new_key_pair()
+    path = Path(config["SSHPrivateKeyPath"])
+    try:
+        private = path.read_bytes()
+        return private, asyncssh.import_private_key(private).export_public_key()
+    except OSError as error:
+        raise MachineError(f"--{PREFIX}ssh-keypath cannot be read: {path}: {error.strerror}") from error
+    except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError) as error:
+        raise MachineError(
+            f"--{PREFIX}ssh-keypath: {path} is no private SSH key that can be used", "give one without a passphrase"
+        ) from error

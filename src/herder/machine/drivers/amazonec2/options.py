@@ -1,0 +1,82 @@
+"""What an EC2 machine can be told: each flag, and the field of the Go driver's record that keeps its value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from herder.api.machines.flags import Flag, FlagType, Value
+
+PREFIX = "amazonec2-"
+DEFAULT_GROUP = "rancher-nodes"
+
+_BY_NAME = "AWS_…"  # the environment variable that the flag's own name makes
+_TYPES: dict[type, FlagType] = {
+    str: FlagType.STRING,
+    int: FlagType.INT,
+    bool: FlagType.BOOL,
+    tuple: FlagType.LIST,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    flag: Flag
+    field: str
+
+
+def _option(name: str, field: str, usage: str, default: Value = "", env: str = _BY_NAME) -> Option:
+    variable = "AWS_" + name.upper().replace("-", "_") if env == _BY_NAME else env
+    return Option(Flag(PREFIX + name, usage, _TYPES[type(default)], default, variable), field)
+
+
+CREDENTIALS = (
+    _option("access-key", "AccessKey", "Access key ID of the AWS account", env="AWS_ACCESS_KEY_ID"),
+    _option("secret-key", "SecretKey", "Secret access key of the AWS account", env="AWS_SECRET_ACCESS_KEY"),
+    _option("session-token", "SessionToken", "Session token that belongs to a temporary access key"),
+)
+
+SETTINGS = (
+    _option("ami", "AMI", "Machine image to boot; without it, the newest Ubuntu 22.04 of the region"),
+    _option("region", "Region", "Region to create the instance in", "us-east-1", env="AWS_DEFAULT_REGION"),
+    _option("vpc-id", "VpcId", "VPC to create the instance in; without it, the region's default VPC"),
+    _option("zone", "Zone", "Availability zone: its letter in the region, or its full name", "a"),
+    _option("subnet-id", "SubnetId", "Subnet of the VPC; without it, the zone's default one"),
+    _option(
+        "security-group-readonly",
+        "SecurityGroupReadOnly",
+        "Take the security groups as they are: neither create any nor add rules",
+        False,
+    ),
+    _option("security-group", "SecurityGroupNames", "Security group of the VPC, by name", (DEFAULT_GROUP,)),
+    _option("open-port", "OpenPorts", "Port (8080 or 53/udp) to open to the whole Internet", (), env=""),
+    _option("tags", "Tags", "Tags for instance, volumes and network interface (key1,value1,key2,value2)"),
+    _option("instance-type", "InstanceType", "Instance type", "t2.micro"),
+    _option("device-name", "DeviceName", "Name of the root device; without it, as the image says"),
+    _option("root-size", "RootSize", "Size of the root volume in GiB", 16),
+    _option("volume-type", "VolumeType", "EBS type of the root volume", "gp2"),
+    _option("iam-instance-profile", "IamInstanceProfile", "IAM instance profile", env="AWS_INSTANCE_PROFILE"),
+    _option("ssh-user", "SSHUser", "User of the image that SSH logs in as", "ubuntu"),
+    _option("request-spot-instance", "RequestSpotInstance", "Ask for a spot instance", False, env=""),
+    _option("spot-price", "SpotPrice", "Highest price for a spot instance, in dollars per hour", "0.50", env=""),
+    _option("block-duration-minutes", "BlockDurationMinutes", "Minutes that a spot instance shall last", 0, env=""),
+    _option("private-address-only", "PrivateIPOnly", "Give the instance no public address", False, env=""),
+    _option("use-private-address", "UsePrivateIP", "Reach the instance by its private address", False, env=""),
+    _option("monitoring", "Monitoring", "Switch detailed CloudWatch monitoring on", False, env=""),
+    _option("use-ebs-optimized-instance", "UseEbsOptimizedInstance", "Optimize the instance for EBS", False, env=""),
+    _option("ssh-keypath", "SSHPrivateKeyPath", "File with the private SSH key to use; without it, a new one"),
+    _option("keypair-name", "KeyName", "Key pair that AWS has already; needs --amazonec2-ssh-keypath"),
+    _option("retries", "RetryCount", "How often a request is tried again; -1 for never", 5, env=""),
+    _option("endpoint", "Endpoint", "Address of another EC2 API: host name or URL"),
+    _option("insecure-transport", "DisableSSL", "Speak HTTP with an endpoint given as host name", False),
+    _option("userdata", "UserDataFile", "File with cloud-init user data"),
+    _option("encrypt-ebs-volume", "EncryptEbsVolume", "Encrypt the volumes", False),
+    _option("kms-key", "KmsKeyId", "KMS key to encrypt the volumes with"),
+    _option("http-endpoint", "HttpEndpoint", "Instance metadata service: enabled or disabled"),
+    _option("http-tokens", "HttpTokens", "Tokens for instance metadata: optional or required"),
+    _option("http-protocol-ipv6", "HttpProtocolIpv6", "Instance metadata by IPv6: enabled or disabled", "disabled"),
+    _option("ipv6-address-count", "Ipv6AddressCount", "How many IPv6 addresses the instance gets", 0),
+    _option("enable-primary-ipv6", "EnablePrimaryIpv6", "Make the first IPv6 address the lasting one", False),
+    _option("ipv6-address-only", "Ipv6AddressOnly", "IPv6 addresses alone, for a subnet that has no others", False),
+)
+
+FLAGS = tuple(option.flag for option in (*CREDENTIALS, *SETTINGS))

@@ -1,0 +1,244 @@
+"""One instance through its life, from any half-made state.
+
+Before each thing is made, the record says by what it can be found: the key pair and the groups by name, the instance by
+a token. So whoever comes after a crash finishes, or removes, exactly what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from botocore.exceptions import ClientError
+
+from herder.machine.driver import Machine, State
+from herder.machine.drivers.amazonec2 import groups, images, keys, launching, network, settings
+from herder.machine.drivers.amazonec2.client import connect
+from herder.machine.drivers.amazonec2.explaining import code_of, explained, is_refusal
+from herder.machine.drivers.amazonec2.options import PREFIX
+from herder.machine.drivers.amazonec2.settings import CREATION_TOKEN, LAUNCH_ASKED
+from herder.machine.errors import MachineError, ServerGone
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import FilterTypeDef, ImageTypeDef, InstanceTypeDef
+
+_POLLS, _POLL_SECONDS = 60, 3.0
+_LAUNCHES = 5  # tries, where others remove a group that was just there
+_LOOKS, _LOOK_SECONDS = 4, 2.0  # a launched instance may take some seconds to be seen
+_ENDED = ("shutting-down", "terminated")
+_STATES = {
+    "pending": State.STARTING,
+    "running": State.RUNNING,
+    "stopping": State.STOPPING,
+    "shutting-down": State.STOPPING,
+    "stopped": State.STOPPED,
+    "terminated": State.NOT_FOUND,
+}
+
+
+class Server:
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.config = machine.config
+        self._image: ImageTypeDef | None = None
+        with explained(self.config):
+            self.client = connect(self.config)
+
+    # Making it
+
+    def check(self) -> None:
+        """Everything that can be known before, and written down what was left open; not for one that exists already."""
+        if self.config["InstanceId"]:
+            return
+        with explained(self.config):
+            network.choose(self.client, self.config)
+            self._image = images.find(self.client, self.config)
+            groups.check(self.client, self.config)
+            launching.user_data(self.machine.user_data)
+
+    def create(self) -> None:
+        self.machine.say("Launching instance...")
+        with explained(self.config):
+            if not self.config["InstanceId"]:
+                self._remember(self._begun() or self._launch())
+            self._await(self._is_reachable, "running and reachable")
+
+    def _begun(self) -> InstanceTypeDef | None:
+        """An instance that an attempt before this one launched and did not live to write down."""
+        found = self._find_lost() if self.config.get(LAUNCH_ASKED) else None
+        if found is None or _state(found) not in _ENDED:
+            return found
+        self.config[CREATION_TOKEN] = settings.new_token()  # that instance is over, and its token with it
+        return None
+
+    def _launch(self) -> InstanceTypeDef:
+        keys.prepare(self.machine)
+        self.machine.save()
+        keys.ensure(self.client, self.machine)
+        for last in (False,) * (_LAUNCHES - 1) + (True,):
+            try:
+                self.config["SecurityGroupIds"] = groups.ensure(self.client, self.config, self.machine.sleep)
+                return self._run()
+            except ClientError as error:
+                if code_of(error) != groups.GONE or last:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _run(self) -> InstanceTypeDef:
+        image = self._image or images.find(self.client, self.config)
+        asked = launching.request(self.machine, image)
+        self.config[LAUNCH_ASKED] = True
+        self.machine.save()
+        try:
+            return self.client.run_instances(**asked)["Instances"][0]
+        except ClientError as error:
+            if is_refusal(error) and not code_of(error).startswith("Idempotent"):
+                self.config[LAUNCH_ASKED] = False
+                self.machine.save()
+            raise
+
+    def _remember(self, instance: InstanceTypeDef) -> None:
+        self.config["InstanceId"] = instance["InstanceId"]
+        self.config[LAUNCH_ASKED] = False
+        self.machine.save()
+
+    def _is_reachable(self, instance: InstanceTypeDef) -> bool:
+        """Running, and with the addresses that the flags ask for; they are written down."""
+        if _state(instance) in _ENDED:
+            reason = instance.get("StateReason", {}).get("Message", "EC2 does not say why")
+            raise MachineError(f"instance {instance['InstanceId']} ended while it started: {reason}")
+        self.config["PrivateIPAddress"] = instance.get("PrivateIpAddress", "")
+        self.config["IPAddress"] = "" if self.config.get("Ipv6AddressOnly") else self._ipv4(instance)
+        self.config["IPv6Address"] = _ipv6(instance) if self.config.get("Ipv6AddressCount") else ""
+        complete = bool(self.config["IPAddress"] or self.config.get("Ipv6AddressOnly")) and bool(
+            self.config["IPv6Address"] or not self.config.get("Ipv6AddressCount")
+        )
+        return _state(instance) == "running" and complete
+
+    # Living with it
+
+    def address(self) -> str:
+        with explained(self.config):
+            instance = self._existing()
+        by_6 = _ipv6(instance) if self.config.get("Ipv6AddressCount") else ""
+        return by_6 if self.config.get("Ipv6AddressOnly") else self._ipv4(instance) or by_6
+
+    def state(self) -> State:
+        with explained(self.config):
+            instance = self._find()
+        return _STATES.get(_state(instance), State.ERROR) if instance is not None else State.NOT_FOUND
+
+    def start(self) -> None:
+        with explained(self.config):
+            self.client.start_instances(InstanceIds=[self._existing()["InstanceId"]])
+            self._await(self._is_reachable, "running and reachable")
+            self.machine.save()  # its public address is another one now
+
+    def stop(self, *, force: bool) -> None:
+        with explained(self.config):
+            self.client.stop_instances(InstanceIds=[self._existing()["InstanceId"]], Force=force)
+
+    def restart(self) -> None:
+        with explained(self.config):
+            self.client.reboot_instances(InstanceIds=[self._existing()["InstanceId"]])
+
+    # Removing it
+
+    def remove(self) -> None:
+        with explained(self.config):
+            self._terminate()
+            keys.delete(self.client, self.config)
+            self._delete_groups()
+
+    def _terminate(self) -> None:
+        instance = self._find() or self._find_lost()
+        if instance is None:
+            return
+        self.config["InstanceId"] = instance["InstanceId"]
+        if "SpotInstanceRequestId" in instance:
+            self._cancel_spot_request(instance["SpotInstanceRequestId"])
+        if _state(instance) not in _ENDED:
+            self.client.terminate_instances(InstanceIds=[instance["InstanceId"]])
+
+    def _cancel_spot_request(self, name: str) -> None:
+        try:
+            self.client.cancel_spot_instance_requests(SpotInstanceRequestIds=[name])
+        except ClientError as error:
+            if code_of(error) != "InvalidSpotInstanceRequestID.NotFound":
+                raise
+
+    def _delete_groups(self) -> None:
+        """By the last machine that uses them. Two that end at once both wait until they have ended, so one of them
+        comes last."""
+        for group in groups.removable(self.client, self.config):
+            if not self._has_ended() or not groups.delete(self.client, group, self.machine.sleep):
+                self.machine.say(f"Security group {group} stays, because it is still in use or may not be deleted")
+
+    def _has_ended(self) -> bool:
+        for attempt in range(_POLLS):
+            self.machine.sleep(_POLL_SECONDS if attempt else 0)
+            instance = self._find()
+            if instance is None or _state(instance) == "terminated":
+                return True
+        return False
+
+    # Finding it
+
+    def _find(self) -> InstanceTypeDef | None:
+        """By its ID; None where there is none (any more)."""
+        name = self.config.get("InstanceId")
+        if not name:
+            return None
+        try:
+            reservations = self.client.describe_instances(InstanceIds=[name])["Reservations"]
+        except ClientError as error:
+            if code_of(error) in ("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"):
+                return None
+            raise
+        return next((instance for reservation in reservations for instance in reservation["Instances"]), None)
+
+    def _find_lost(self) -> InstanceTypeDef | None:
+        """By its token, where a launch was asked for and the answer not written down."""
+        if self.config.get("InstanceId") or not self.config.get(LAUNCH_ASKED):
+            return None
+        by_token: FilterTypeDef = {"Name": f"tag:{launching.CREATION_TAG}", "Values": [self.config[CREATION_TOKEN]]}
+        for attempt in range(_LOOKS):
+            self.machine.sleep(_LOOK_SECONDS if attempt else 0)
+            for reservation in self.client.describe_instances(Filters=[by_token])["Reservations"]:
+                return reservation["Instances"][0]
+        return None
+
+    def _existing(self) -> InstanceTypeDef:
+        instance = self._find()
+        if instance is None or _state(instance) == "terminated":
+            name = self.config.get("InstanceId") or "that was never launched"
+            raise ServerGone(f"EC2 has no instance {name} in {self.config['Region']}", "remove the machine")
+        return instance
+
+    def _await(self, is_so: Callable[[InstanceTypeDef], bool], what: str) -> None:
+        for attempt in range(_POLLS):
+            self.machine.sleep(_POLL_SECONDS if attempt else 0)
+            instance = self._find()
+            if instance is not None and is_so(instance):
+                return
+        raise MachineError(
+            f"instance {self.config['InstanceId']} was not {what} after {_POLLS * _POLL_SECONDS:.0f} seconds",
+            f"look at its state in the EC2 console; where its subnet gives no public address, set"
+            f" --{PREFIX}use-private-address",
+        )
+
+    def _ipv4(self, instance: InstanceTypeDef) -> str:
+        if self.config.get("PrivateIPOnly") or self.config.get("UsePrivateIP"):
+            return instance.get("PrivateIpAddress", "")
+        return instance.get("PublicIpAddress", "")
+
+
+def _state(instance: InstanceTypeDef) -> str:
+    return instance["State"]["Name"]
+
+
+def _ipv6(instance: InstanceTypeDef) -> str:
+    for interface in instance.get("NetworkInterfaces", []):
+        for address in interface.get("Ipv6Addresses", []):
+            return address["Ipv6Address"]
+    return instance.get("Ipv6Address", "")

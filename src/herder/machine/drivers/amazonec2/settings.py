@@ -1,0 +1,147 @@
+"""From flags to the machine's record, and what cannot be right whatever the cloud says."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from herder.api.machines.flags import Value
+from herder.machine.drivers.amazonec2.options import CREDENTIALS, PREFIX, SETTINGS
+from herder.machine.errors import MachineError
+
+Config = dict[str, Any]
+
+CREATION_TOKEN = "CreationToken"
+"""Our own field, chosen before anything is made: the launch's client token, and a tag of the instance."""
+
+LAUNCH_ASKED = "LaunchAsked"
+"""Our own: a launch was asked for, and no answer has been written down yet."""
+
+_FOUND_OUT = ("AMI", "VpcId", "SubnetId", "DeviceName")  # where a flag is silent, what an earlier attempt chose stays
+_FIXED = ("Region", "Endpoint", "VpcId", "SecurityGroupNames")  # where to find again what an earlier attempt made
+_SSH_PORT = 22
+
+
+def take(config: Config, values: Mapping[str, Value]) -> None:
+    """A record with a token is of an earlier attempt: what it made must stay findable by it."""
+    wanted = {option.field: _plain(values[option.flag.name]) for option in SETTINGS}
+    for field in _FOUND_OUT:
+        wanted[field] = wanted[field] or config.get(field, "")
+    existing_key = bool(wanted["KeyName"])
+    if CREATION_TOKEN in config:
+        _insist_on_same_place(config, wanted)
+        if config["KeyName"]:
+            wanted["KeyName"], existing_key = config["KeyName"], config["ExistingKey"]
+    take_credentials(config, values)
+    _check(wanted, existing_key=existing_key)
+    config.update(wanted)
+    config["ExistingKey"] = existing_key
+    config["SSHPort"] = _SSH_PORT
+    for field, nothing in (("InstanceId", ""), ("PrivateIPAddress", ""), ("SecurityGroupIds", [])):
+        config.setdefault(field, nothing)
+    config.setdefault(CREATION_TOKEN, new_token())
+
+
+def new_token() -> str:
+    return str(uuid.uuid4())
+
+
+def take_credentials(config: Config, values: Mapping[str, Value]) -> None:
+    """Only what was typed is written down. What the environment says is asked of it each time, so that a rotated key
+    counts at once and the record holds none."""
+    typed = {option.field: _typed(values, option.flag.name, option.flag.env) for option in CREDENTIALS}
+    if bool(typed["AccessKey"]) != bool(typed["SecretKey"]):
+        given, missing = ("access", "secret") if typed["AccessKey"] else ("secret", "access")
+        raise MachineError(f"--{PREFIX}{given}-key needs --{PREFIX}{missing}-key", "give both, or neither")
+    config.update(typed)
+
+
+def renew_credentials(config: Config, values: Mapping[str, Value]) -> None:
+    """Whoever says nothing new keeps what is written down."""
+    typed = any(_typed(values, option.flag.name, option.flag.env) for option in CREDENTIALS)
+    if typed or environment_credentials() is not None:
+        take_credentials(config, values)
+
+
+def environment_credentials() -> tuple[str, str] | None:
+    """Access key and secret key. Jobs bring them under names that the Go library knows and boto3 does not."""
+    for access, secret in (("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), ("AWS_ACCESS_KEY", "AWS_SECRET_KEY")):
+        if os.environ.get(access) and os.environ.get(secret):
+            return os.environ[access], os.environ[secret]
+    return None
+
+
+def zone_name(config: Config) -> str:
+    """`a` is a zone of the region; another cloud's zones may be named in any way."""
+    zone, region = str(config["Zone"]), str(config["Region"])
+    if zone.startswith(region) or (config["Endpoint"] and len(zone) > 1):
+        return zone
+    return region + zone
+
+
+def tags(config: Config) -> dict[str, str]:
+    words = config["Tags"].split(",") if config.get("Tags") else []
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def open_ports(config: Config) -> Iterator[tuple[str, int]]:
+    for text in config.get("OpenPorts") or ():
+        port, _, protocol = text.partition("/")
+        yield protocol or "tcp", int(port)
+
+
+def group_names(config: Config) -> list[str]:
+    """Records of long ago have one name in a field of its own."""
+    return [name for name in (config.get("SecurityGroupName"), *(config.get("SecurityGroupNames") or ())) if name]
+
+
+def _plain(value: Value) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _typed(values: Mapping[str, Value], flag: str, variable: str) -> str:
+    value = str(values.get(flag) or "")
+    return "" if value == os.environ.get(variable) else value
+
+
+def _insist_on_same_place(config: Config, wanted: Config) -> None:
+    for option in SETTINGS:
+        if option.field in _FIXED and config.get(option.field) not in (None, "", wanted[option.field]):
+            raise MachineError(
+                f"the creation of this machine began with --{option.flag.name}={config[option.field]}",
+                "go on with the same value, or remove the machine first",
+            )
+
+
+def _check(wanted: Config, *, existing_key: bool) -> None:
+    _check_one_of(wanted, "HttpEndpoint", "http-endpoint", "enabled", "disabled")
+    _check_one_of(wanted, "HttpTokens", "http-tokens", "optional", "required")
+    _check_one_of(wanted, "HttpProtocolIpv6", "http-protocol-ipv6", "enabled", "disabled")
+    _check_ports(wanted)
+    if len(wanted["Tags"].split(",")) % 2 and wanted["Tags"]:
+        raise MachineError(f"--{PREFIX}tags is a list of pairs", "write key1,value1,key2,value2, with no comma inside")
+    if existing_key and not wanted["SSHPrivateKeyPath"]:
+        raise MachineError(f"--{PREFIX}keypair-name needs --{PREFIX}ssh-keypath", "give the file of the private key")
+    if wanted["DisableSSL"] and not wanted["Endpoint"]:
+        raise MachineError(f"--{PREFIX}insecure-transport needs --{PREFIX}endpoint", "AWS itself always speaks HTTPS")
+    if wanted["KmsKeyId"] and not wanted["EncryptEbsVolume"]:
+        raise MachineError(f"--{PREFIX}kms-key needs --{PREFIX}encrypt-ebs-volume", "give both, or neither")
+    if wanted["Ipv6AddressOnly"] and wanted["Ipv6AddressCount"] < 1:
+        raise MachineError(
+            f"--{PREFIX}ipv6-address-only needs an address", f"set --{PREFIX}ipv6-address-count to 1 or more"
+        )
+
+
+def _check_one_of(wanted: Config, field: str, flag: str, *allowed: str) -> None:
+    if wanted[field] and wanted[field] not in allowed:
+        raise MachineError(f'--{PREFIX}{flag} cannot be "{wanted[field]}"', f"use {' or '.join(allowed)}")
+
+
+def _check_ports(wanted: Config) -> None:
+    for text in wanted["OpenPorts"]:
+        port, slash, protocol = text.partition("/")
+        number = int(port) if port.isdecimal() and port.isascii() else 0
+        if not 0 < number < 65536 or (slash and protocol not in ("tcp", "udp")):
+            raise MachineError(f'--{PREFIX}open-port cannot be "{text}"', "write a port as 8080, 8080/tcp or 53/udp")
