@@ -202,12 +202,11 @@ def driver_definitions(driver: str, fields: Mapping[str, Object]) -> tuple[Objec
         "auth.cattle.io/cluster-indexed": "true",
         DRIVER_LABEL: driver,
     }
-    spec = _fields({**fields}, defaults=False, more={"common": _COMMON, "providerID": _PROVIDER_ID})
-    flat = _fields(fields, defaults=True, more={})
+    spec = record({**_properties(fields, defaults=False), "common": _COMMON, "providerID": _PROVIDER_ID})
     config = _definition(
         kinds.config,
         f"How machines of driver {driver} are to be.",
-        {f"{name}!" if name in flat.get("required", ()) else name: each for name, each in flat["properties"].items()},
+        _properties(fields, defaults=True),
         columns=(AGE,),
         labels=labels,
     )
@@ -236,15 +235,14 @@ def driver_definitions(driver: str, fields: Mapping[str, Object]) -> tuple[Objec
     return config, template, machine
 
 
-def _fields(fields: Mapping[str, Object], *, defaults: bool, more: Mapping[str, Schema]) -> Schema:
-    properties: dict[str, Schema] = {}
-    for name, field in sorted(fields.items()):
-        schema = _field(field, defaults=defaults)
-        properties[f"{name}!" if field.get("required") else name] = schema
-    return record({**properties, **more})
+def _properties(fields: Mapping[str, Object], *, defaults: bool) -> dict[str, Schema]:
+    return {
+        f"{name}!" if field.get("required") else name: _property(field, defaults=defaults)
+        for name, field in sorted(fields.items())
+    }
 
 
-def _field(field: Object, *, defaults: bool) -> Schema:
+def _property(field: Object, *, defaults: bool) -> Schema:
     type_ = field.get("type") or "string"
     schema = _TYPES.get(type_)
     if schema is None:

@@ -1,0 +1,96 @@
+"""The schema of an active driver's machines becomes the three kinds of that driver; the kinds go when it does.
+
+A kind is only taken away when there is no object of it: its objects would go with it, and with them their machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from herder.api.capi.kinds import DEFINITION
+from herder.api.machines import schemas
+from herder.api.machines.crds import UnusableField, driver_definitions
+from herder.api.machines.driver_admission import needed_by
+from herder.api.machines.kinds import DYNAMIC_SCHEMA
+from herder.api.writing import delete
+from herder.controllers.machines.left import driver_of_definition, driver_of_object, gone, objects_left
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.cache import Key
+from herder.engine.runtime.controller import Controller
+from herder.engine.runtime.decision import DONE, Apply, Decision, Ref, Together, waiting
+from herder.engine.runtime.triggers import Follows, Watches, changed
+from herder.engine.runtime.view import View
+
+BY_DRIVER = "driver"
+
+
+def reconcile(view: View) -> Decision:
+    if view.name in schemas.REGISTRY_NAMES or not view.name.endswith("config"):
+        return DONE
+    schema = view.get(DYNAMIC_SCHEMA, view.name)
+    registry = view.get(DYNAMIC_SCHEMA, schemas.NODE_TEMPLATE.name)
+    driver = schemas.active_driver(registry, view.name)
+    if schema is None or driver is None:
+        return _without_kinds(view, view.name.removesuffix("config"))
+    return _with_kinds(driver, schema)
+
+
+def _with_kinds(driver: str, schema: Object) -> Decision:
+    try:
+        definitions = driver_definitions(driver, schemas.fields_of(schema))
+    except UnusableField as problem:
+        ref = Ref(DYNAMIC_SCHEMA, schema["metadata"]["name"])
+        return waiting(f"spec.resourceFields: {problem}; no kinds can be made of it until that is corrected", ref)
+    reason = f"driver {driver} is active"
+    return Decision(writes=(Together(tuple(Apply(DEFINITION, each, reason) for each in definitions)),))
+
+
+def _without_kinds(view: View, driver: str) -> Decision:
+    definitions = view.select(DEFINITION, index=(BY_DRIVER, driver))
+    if not definitions:
+        return DONE
+    left = objects_left(view, driver)
+    if left:
+        return waiting(f"the kinds of driver {driver}, which is not active, cannot go: {needed_by(driver, left)}")
+    reason = f"driver {driver} is not active, and there are no objects of its kinds"
+    return Decision(writes=(Together(tuple(delete(DEFINITION, each, reason) for each in definitions)),))
+
+
+# --- what sets it off -----------------------------------------------------------------------------------------------
+
+
+def _schemas_in_registry(schema: Object) -> Iterable[Key]:
+    if schema["metadata"]["name"] == schemas.NODE_TEMPLATE.name:
+        for key in schemas.fields_of(schema):
+            yield Key("", key.lower())
+
+
+def _schema_of_definition(definition: Object) -> Iterable[Key]:
+    for driver in driver_of_definition(definition):
+        yield Key("", schemas.config_schema_name(driver))
+
+
+def _schema_of_object(obj: Object) -> Iterable[Key]:
+    driver = driver_of_object(obj)
+    if driver is not None:
+        yield Key("", schemas.config_schema_name(driver))
+
+
+CONTROLLER = Controller(
+    name="dynamic-schema",
+    kind=DYNAMIC_SCHEMA,
+    reconcile=reconcile,
+    watches=(
+        Watches(DYNAMIC_SCHEMA, _schemas_in_registry, changed("spec.resourceFields")),
+        Watches(
+            DEFINITION,
+            _schema_of_definition,
+            changed("metadata.labels", "metadata.generation", "metadata.deletionTimestamp"),
+        ),
+    ),
+    when=changed("spec"),
+    indexes={DEFINITION: {BY_DRIVER: driver_of_definition}},
+    follows=Follows(_schema_of_object, gone),
+    pace=0.1,
+    workers=2,
+)
