@@ -11,6 +11,7 @@ from herder.machine.errors import MachineError
 
 PROGRAM = "rancher-machine"
 PROGRAM_VARIABLE = "HERDER_RANCHER_MACHINE"
+STORAGE_VARIABLE = "MACHINE_STORAGE_PATH"
 
 
 def program(environment: Mapping[str, str]) -> str:
@@ -25,7 +26,6 @@ def program(environment: Mapping[str, str]) -> str:
     return found
 
 
-def hand_over(words: Sequence[str], environment: Mapping[str, str], storage_path: str) -> NoReturn:
-    """This process becomes the Go program. It must look for records where we would."""
+def become(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     path = program(environment)
-    os.execve(path, [path, *words], {**environment, "MACHINE_STORAGE_PATH": storage_path})  # noqa: S606 - a list
+    os.execve(path, [path, *words], dict(environment))  # noqa: S606 - a list of words, no shell

@@ -12,14 +12,13 @@ from functools import cached_property
 from pathlib import Path
 
 from herder.api.machines.flags import Flag, FlagType
-from herder.machine import rancher
 from herder.machine.cli.flags import Parsed
 from herder.machine.driver import Driver, Machine
 from herder.machine.drivers import NATIVE, driver_class
 from herder.machine.errors import MachineError
 from herder.machine.state import record as records
 from herder.machine.state.record import Phase, Record
-from herder.machine.state.store import Store, directory_of
+from herder.machine.state.store import IMAGE_PATH, Store
 
 GLOBAL_FLAGS = (
     Flag("debug", "Enable debug mode", FlagType.BOOL, False, "MACHINE_DEBUG"),
@@ -47,25 +46,33 @@ def complain(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+class OfOtherProgram(Exception):
+    """The command is about a driver that is not ours: the Go program gets it whole."""
+
+
 @dataclass
 class Context:
     options: Parsed
-    words: Sequence[str]  # the whole command line, for the program that we may hand it to
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    @property
+    def store_path(self) -> str:
+        """In a Secret, the paths of the Go program's image, where nobody says otherwise."""
+        home = self.environment.get("HOME") or "/"
+        default = IMAGE_PATH if self.options.text("secret-name") else f"{home}/.docker/machine"
+        return str(Path(self.options.text("storage-path") or default).absolute())
 
     @cached_property
     def store(self) -> Store:
-        said = self.options.text("storage-path")
         if name := self.options.text("secret-name"):
             from herder.machine.state.kubernetes import SecretClient, connection_for
-            from herder.machine.state.secret import IMAGE_PATH, SecretStore
+            from herder.machine.state.secret import SecretStore
 
             connection = connection_for(self.options.text("kubeconfig"))
-            client = SecretClient(connection, self.options.text("secret-namespace"), name)
-            return SecretStore(client, said.rstrip("/") or IMAGE_PATH)
+            return SecretStore(SecretClient(connection, self.options.text("secret-namespace"), name), self.store_path)
         from herder.machine.state.store import DirectoryStore
 
-        return DirectoryStore(Path(said or Path(self.environment.get("HOME", "~")) / ".docker/machine").expanduser())
+        return DirectoryStore(Path(self.store_path))
 
     @property
     def scope(self) -> str:
@@ -97,7 +104,7 @@ class Workbench:
             files=record.files,
             save=self.save,
             say=lambda line: say(f"({record.name}) {line}"),
-            directory=directory_of(context.store, record.name),
+            directory=context.store.directory(record.name),
             scope=context.scope,
             sleep=time.sleep,
         )
@@ -105,7 +112,7 @@ class Workbench:
         self.driver = driver(self.machine)
 
     def save(self) -> None:
-        self.record.config, self.record.files = self.machine.config, dict(self.machine.files)
+        self.record.config, self.record.files = self.machine.config, self.machine.files
         self._store.save(self.record.name, records.write(self.record))
 
     def save_if_changed(self) -> None:
@@ -133,13 +140,13 @@ def named(context: Context, names: Sequence[str]) -> list[Workbench]:
     if not names:
         raise MachineError("Error: Expected to get one or more machine names as arguments")
     records = [context.record(name) for name in names]
-    hand_over_others(context, records)
+    hand_over_others(records)
     return [Workbench(context, record, native(record)) for record in records]
 
 
-def hand_over_others(context: Context, records: Sequence[Record]) -> None:
+def hand_over_others(records: Sequence[Record]) -> None:
     others = [record for record in records if record.driver not in NATIVE]
     if others and len(others) < len(records):
         raise MachineError("these machines are of drivers of two programs", "name them in two commands")
     if others:
-        rancher.hand_over(context.words, context.environment, context.store.path)
+        raise OfOtherProgram

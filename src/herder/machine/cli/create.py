@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from herder.api.machines.flags import Flag, FlagType, Value
-from herder.machine import rancher, userdata
-from herder.machine.cli.context import Context, Workbench, say
+from herder.machine import userdata
+from herder.machine.cli.context import Context, OfOtherProgram, Workbench, say
 from herder.machine.cli.flags import Parsed, described, parse
 from herder.machine.driver import Driver
 from herder.machine.drivers import NATIVE, driver_class
@@ -46,7 +46,7 @@ def run(context: Context, words: Sequence[str]) -> int:
     name = _driver_name(words, context)
     driver = driver_class(name)
     if name and driver is None:
-        rancher.hand_over(context.words, context.environment, context.store.path)
+        raise OfOtherProgram
     own = driver.flags if driver else ()
     see = f"see herder-machine create --driver {name or 'NAME'} --help"
     parsed = parse(words, (*FLAGS, *_DOCKER_FLAGS, HELP, *own), context.environment, shorts=SHORTS, help_line=see)
@@ -81,7 +81,7 @@ def _create(context: Context, driver: type[Driver], parsed: Parsed) -> None:
         fresh = new_record(
             name,
             driver.name,
-            context.store.path,
+            context.store_path,
             script_path=parsed.text("custom-install-script"),
             hostname=parsed.text("hostname-override"),
         )

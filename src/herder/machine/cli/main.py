@@ -7,7 +7,8 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from herder.machine.cli.context import GLOBAL_FLAGS, GLOBAL_SHORTS, Context, complain, say
+from herder.machine import rancher
+from herder.machine.cli.context import GLOBAL_FLAGS, GLOBAL_SHORTS, Context, OfOtherProgram, complain, say
 from herder.machine.cli.flags import described, parse
 from herder.machine.errors import MachineError
 
@@ -30,14 +31,18 @@ WORDS = {
 }
 
 
+Other = Callable[[Sequence[str], Mapping[str, str]], int]
+"""Runs a command line of the Go program; its exit status."""
+
+
 def main() -> int:
-    return run(sys.argv[1:], os.environ)
+    return guarded(lambda: run(sys.argv[1:], os.environ))
 
 
-def run(words: Sequence[str], environment: Mapping[str, str]) -> int:
+def guarded(act: Callable[[], int]) -> int:
     """The exit status: 0, 1, 3 where a check before creation failed, 4 where the provider has no such server."""
     try:
-        return _run(words, environment)
+        return act()
     except MachineError as error:
         complain(str(error))
         return error.exit_code
@@ -46,7 +51,7 @@ def run(words: Sequence[str], environment: Mapping[str, str]) -> int:
         return 130
 
 
-def _run(words: Sequence[str], environment: Mapping[str, str]) -> int:
+def run(words: Sequence[str], environment: Mapping[str, str], *, other: Other = rancher.become) -> int:
     if words and words[0] in ("--version", "-v"):
         words = ["version"]
     if not words or words[0] in ("--help", "-h", "help"):
@@ -63,7 +68,11 @@ def _run(words: Sequence[str], environment: Mapping[str, str]) -> int:
     command: Callable[[Context, Sequence[str]], int] = getattr(
         importlib.import_module(f"herder.machine.cli.{module}"), function
     )
-    return command(Context(options, words, environment), rest)
+    context = Context(options, environment)
+    try:
+        return command(context, rest)
+    except OfOtherProgram:  # it must look for records where we would
+        return other(words, {**environment, rancher.STORAGE_VARIABLE: context.store_path})
 
 
 def _help() -> str:

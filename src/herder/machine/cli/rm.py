@@ -23,7 +23,7 @@ def run(context: Context, words: Sequence[str]) -> int:
     names = parsed.arguments
     if not names:
         raise MachineError("Error: Expected to get one or more machine names as arguments")
-    hand_over_others(context, [record for record in map(context.find, names) if record is not None])
+    hand_over_others([record for record in map(context.find, names) if record is not None])
     say(f"About to remove {', '.join(names)}")
     say("WARNING: This action will delete both local reference and remote instance.")
     force = parsed.on("force")

@@ -6,12 +6,18 @@ import json
 from collections.abc import Sequence
 
 from herder import __version__
-from herder.machine.cli.context import Context, Workbench, named, say
+from herder.api.machines.flags import Flag, FlagType
+from herder.machine.cli.context import Context, Workbench, named, native, say
 from herder.machine.cli.flags import parse
 from herder.machine.cli.updating import UPDATE_CONFIG, parse_with_driver
 from herder.machine.driver import State
+from herder.machine.drivers import NATIVE
 from herder.machine.errors import MachineError, ServerGone
 from herder.machine.state import record as records
+from herder.machine.state.reading import reach_of
+from herder.machine.state.record import Phase
+
+LIST_FLAGS = (Flag("quiet", "Names alone", FlagType.BOOL, False),)
 
 
 def ip(context: Context, words: Sequence[str]) -> int:
@@ -75,3 +81,34 @@ def _the_one(context: Context, words: Sequence[str]) -> Workbench:
     if credentials:
         bench.driver.update_credentials(credentials)
     return bench
+
+
+def ls(context: Context, words: Sequence[str]) -> int:
+    parsed = parse(words, LIST_FLAGS, context.environment, shorts={"q": "quiet"})
+    if parsed.on("quiet"):
+        for name in context.store.names():
+            say(name)
+        return 0
+    rows = [("NAME", "DRIVER", "STATE", "ADDRESS", "ERRORS"), *(_row(context, name) for name in context.store.names())]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        say("   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    return 0
+
+
+def _row(context: Context, name: str) -> tuple[str, str, str, str, str]:
+    """One that cannot be asked does not keep the others from being shown."""
+    driver = address = ""
+    try:
+        record = context.record(name)
+        driver, address = record.driver, reach_of(record.config).host
+        if record.phase is not Phase.CREATED:
+            return name, driver, record.phase.value.capitalize(), address, ""
+        if driver not in NATIVE:
+            return name, driver, "", address, f"ask rancher-machine status {name}"
+        bench = Workbench(context, record, native(record))
+        return name, driver, bench.driver.state().value, address, ""
+    except ServerGone:
+        return name, driver, State.NOT_FOUND.value, address, ""
+    except MachineError as error:
+        return name, driver or "not found", State.ERROR.value, address, " ".join(str(error).split())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ Secret = dict[str, Any]
 
 REQUEST_SECONDS = 30.0
 PATIENCE_SECONDS = 300.0  # a server that restarts or fails over is back by then
+_NO_USE_IN_TRYING = (ssl.SSLCertVerificationError, FileNotFoundError)
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 
 
@@ -169,12 +171,3 @@ def _message(content: bytes) -> str:
         return str(json.loads(content).get("message") or "")
     except (ValueError, AttributeError):
         return content[:200].decode(errors="replace")
-
-
-def _no_use_in_trying() -> tuple[type[Exception], ...]:
-    import ssl
-
-    return (ssl.SSLCertVerificationError, FileNotFoundError)
-
-
-_NO_USE_IN_TRYING = _no_use_in_trying()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ class SavedMachine:
     name: str
     driver: str
     config: dict[str, Any]  # the `Driver` object of config.json
-    files: dict[str, bytes]  # of the machine's own directory, but config.json
+    files: MutableMapping[str, bytes]  # of the machine's own directory, but config.json
     reach: Reach
 
 
@@ -48,12 +49,14 @@ def by_machine(files: dict[str, bytes]) -> dict[str, dict[str, bytes]]:
 
 
 def reach_of(config: dict[str, Any]) -> Reach:
-    """As the fields say that all drivers have."""
+    """As the fields say that drivers have in common."""
     address = config.get("IPAddress") or config.get("IPv6Address") or ""
-    return Reach(str(address), int(config.get("SSHPort") or DEFAULT_PORT), str(config.get("SSHUser") or DEFAULT_USER))
+    port, user = int(config.get("SSHPort") or DEFAULT_PORT), str(config.get("SSHUser") or DEFAULT_USER)
+    key = config.get("HostKey")  # where the driver made the machine's host key, or asked its provider for it
+    return Reach(str(address), port, user, (str(key),) if key else ())
 
 
-def private_key(config: dict[str, Any], files: dict[str, bytes]) -> bytes:
+def private_key(config: Mapping[str, Any], files: Mapping[str, bytes]) -> bytes:
     """The key of the machine: the file that its record names, wherever the record's store was."""
     named = str(config.get("SSHKeyPath") or PRIVATE_KEY).rsplit("/", 1)[-1]
     return files.get(named) or files.get(PRIVATE_KEY) or b""

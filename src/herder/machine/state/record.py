@@ -7,7 +7,7 @@ record without it was finished by that program, or taken over.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -31,7 +31,7 @@ class Record:
     driver: str
     config: dict[str, Any]  # the `Driver` object
     options: dict[str, Any]  # `HostOptions`
-    files: dict[str, bytes]  # of the machine's directory, but config.json, by path within it
+    files: MutableMapping[str, bytes]  # of the machine's directory, but config.json, by path within it
     phase: Phase = Phase.CREATED
     attempt: int = 0  # grows with each process that takes the machine on: a process that was overtaken cannot save
     others: dict[str, Any] = field(default_factory=dict)  # top-level fields that we do not know

@@ -9,22 +9,22 @@ from herder.api.machines.names import STATE_KEY
 from herder.machine.state import archive
 from herder.machine.state.kubernetes import Conflict, Secret, SecretClient
 from herder.machine.state.reading import by_machine
-from herder.machine.state.store import Overtaken
-
-IMAGE_PATH = "/home/machine/.docker/machine"
-"""The store of the Go program's image: it finds records only under the names that they have there."""
+from herder.machine.state.store import IMAGE_PATH, Overtaken
 
 
 class SecretStore:
     def __init__(self, client: SecretClient, path: str = IMAGE_PATH) -> None:
-        self.path = path
+        self._path = path
         self._client = client
         self._seen = _archive(client.read())  # what we know: written by us, or read at the start
         self._files = archive.unpack(self._seen)
 
-    @property
-    def scope(self) -> str:
-        return self._client.namespace
+    def directory(self, name: str) -> str:
+        """Where it is already, for a record speaks of its own place."""
+        for path in self._files:
+            if name in by_machine({path: b""}):
+                return f"{path.partition('/machines/')[0]}/machines/{name}"
+        return f"{self._path}/machines/{name}"
 
     def names(self) -> list[str]:
         return sorted(by_machine(self._files))
@@ -33,14 +33,14 @@ class SecretStore:
         return by_machine(self._files).get(name)
 
     def save(self, name: str, files: Mapping[str, bytes]) -> None:
-        directory = f"{self.path}/machines/{name}"
+        directory = self.directory(name)
         self._put(name, {**self._without(name), **{f"{directory}/{path}": data for path, data in files.items()}})
 
     def remove(self, name: str) -> None:
         self._put(name, self._without(name))
 
     def _without(self, name: str) -> dict[str, bytes]:
-        return {path: data for path, data in self._files.items() if name not in by_machine({path: data})}
+        return {path: data for path, data in self._files.items() if name not in by_machine({path: b""})}
 
     def _put(self, name: str, files: dict[str, bytes]) -> None:
         wanted = archive.pack(files)

@@ -14,6 +14,9 @@ from typing import Protocol
 from herder.machine.errors import MachineError
 from herder.machine.state.archive import SKIPPED_SUFFIXES
 
+IMAGE_PATH = "/home/machine/.docker/machine"
+"""The store of the Go program's image: it finds records only under the names that they have there."""
+
 
 class Overtaken(MachineError):
     """Somebody else has written the record since we read it. What they know must not be lost, so nothing is written."""
@@ -26,8 +29,8 @@ class Overtaken(MachineError):
 
 
 class Store(Protocol):
-    path: str
-    """The absolute path that the store has, or pretends to have: records name files below it."""
+    def directory(self, name: str) -> str:
+        """The absolute path that the machine's directory has, or pretends to have: records name files in it."""
 
     def names(self) -> list[str]: ...
 
@@ -40,17 +43,15 @@ class Store(Protocol):
     def remove(self, name: str) -> None: ...
 
 
-def directory_of(store: Store, name: str) -> str:
-    return f"{store.path}/machines/{name}"
-
-
 class DirectoryStore:
     """As docker-machine keeps them: `<path>/machines/NAME/`, for its owner alone."""
 
     def __init__(self, path: Path) -> None:
-        self.path = str(path.absolute())
         self._machines = path.absolute() / "machines"
         self._seen: dict[str, dict[str, bytes]] = {}
+
+    def directory(self, name: str) -> str:
+        return str(self._machines / name)
 
     def names(self) -> list[str]:
         if not self._machines.is_dir():

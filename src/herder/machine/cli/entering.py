@@ -1,0 +1,69 @@
+"""`ssh` and `scp`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from herder.api.machines.flags import Flag, FlagType
+from herder.machine.cli.context import Context, Workbench, named
+from herder.machine.cli.flags import parse
+from herder.machine.driver import State
+from herder.machine.errors import MachineError
+from herder.machine.state.reading import SavedMachine
+
+ACCEPT_NEW = Flag(
+    "accept-new-host-key",
+    "The machine was installed anew: insist on its new host key from now on",
+    FlagType.BOOL,
+    False,
+)
+COPY_FLAGS = (
+    Flag("recursive", "Copy directories with all that is in them", FlagType.BOOL, False),
+    Flag("quiet", "Not used: copies are always quiet", FlagType.BOOL, False),
+    Flag("delta", "Not supported", FlagType.BOOL, False),
+)
+
+
+def ssh(context: Context, words: Sequence[str]) -> int:
+    parsed = parse(words, (ACCEPT_NEW,), context.environment, until_argument=True)
+    if not parsed.arguments:
+        raise MachineError("Error: Expected one machine name as an argument")
+    name, *command = parsed.arguments
+    (bench,) = named(context, [name])
+    if bench.driver.state() is not State.RUNNING:
+        raise MachineError(f'Error: Cannot run SSH command: Host "{name}" is not running')
+    from herder.machine.ssh.session import interactive
+
+    command = command[1:] if command[:1] == ["--"] else command
+    accept = parsed.on(ACCEPT_NEW.name)
+    return interactive(_saved(bench), command, remember=bench.save, accept_new_host_key=accept)
+
+
+def scp(context: Context, words: Sequence[str]) -> int:
+    parsed = parse(words, COPY_FLAGS, context.environment, shorts={"r": "recursive", "q": "quiet", "d": "delta"})
+    if len(parsed.arguments) != 2:
+        raise MachineError("Improper number of arguments", "give a source and a target")
+    if parsed.on("delta"):
+        raise MachineError("--delta is not supported", "leave it out, or use rsync with the files of inspect")
+    from herder.machine.ssh.session import copy
+
+    benches: dict[str, Workbench] = {}
+
+    def find(name: str) -> SavedMachine:
+        (benches[name],) = named(context, [name])
+        return _saved(benches[name])
+
+    source, target = parsed.arguments
+    copy(
+        source,
+        target,
+        find,
+        recursive=parsed.on("recursive"),
+        remember=lambda saved: benches[saved.name].save(),
+    )
+    return 0
+
+
+def _saved(bench: Workbench) -> SavedMachine:
+    record = bench.record
+    return SavedMachine(record.name, record.driver, bench.machine.config, bench.machine.files, bench.driver.reach())

@@ -1,0 +1,122 @@
+"""What a machine's Job runs: it fetches a driver of others' making, and keeps all output as the Job's last words.
+
+python -m herder.machine.entrypoint [--program rancher-machine] [--driver-download-url=URL --driver-hash=SHA256] WORD…
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+from herder.machine import rancher
+from herder.machine.cli.context import say
+from herder.machine.cli.main import guarded, run
+
+TERMINATION_LOG = Path("/dev/termination-log")
+
+
+def main() -> int:
+    # As the first process of a container we are only ended by signals that we handle. What was made is on record.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
+    with _last_words(TERMINATION_LOG) as log:
+        return guarded(lambda: _main(sys.argv[1:], dict(os.environ), log))
+
+
+def _main(words: Sequence[str], environment: dict[str, str], log: BinaryIO) -> int:
+    own, rest = _own_flags(words)
+    with tempfile.TemporaryDirectory(prefix="herder-driver-") as directory:
+        if url := own["driver-download-url"]:
+            from herder.machine import plugins
+
+            say(f"Downloading driver from {url}")
+            if not own["driver-hash"]:
+                say("driver-hash not provided, will not verify after download")
+            plugins.install(url, own["driver-hash"], Path(directory))
+            environment["PATH"] = f"{directory}:{environment.get('PATH', os.defpath)}"
+
+        def other(words: Sequence[str], environment: Mapping[str, str]) -> int:
+            return _run_other(words, environment, log)
+
+        if own["program"] == rancher.PROGRAM:
+            return other(rest, environment)
+        return run(rest, environment, other=other)
+
+
+def _own_flags(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    own = {"program": "", "driver-download-url": "", "driver-hash": ""}
+    rest = list(words)
+    if rest[:1] == ["--program"]:
+        own["program"] = rest[1] if len(rest) > 1 else ""
+        rest = rest[2:]
+    others = []
+    for word in rest:
+        name, has_value, value = word.removeprefix("--").partition("=")
+        if word.startswith("--") and has_value and name in own:
+            own[name] = value
+        else:
+            others.append(word)
+    return own, others
+
+
+def _run_other(words: Sequence[str], environment: Mapping[str, str], log: BinaryIO) -> int:
+    """As a child, for its output must be kept too. `--k=v` becomes two words, as the program's own image has it."""
+    split = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else (word,))]
+    child = subprocess.Popen(
+        [rancher.program(environment), *split],
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    assert isinstance(child.stdout, io.BufferedReader)
+    while chunk := child.stdout.read1():
+        for target in (sys.stdout.buffer, log):
+            target.write(chunk)
+            target.flush()
+    status = child.wait()
+    return status if status >= 0 else 128 - status
+
+
+@contextlib.contextmanager
+def _last_words(path: Path) -> Iterator[BinaryIO]:
+    """All that is printed is written there too; where there is no such file, nobody asks for it."""
+    kept = path if os.access(path, os.W_OK) else Path(os.devnull)
+    with (
+        kept.open("ab") as log,
+        contextlib.redirect_stdout(_Both(sys.stdout, log)),
+        contextlib.redirect_stderr(_Both(sys.stderr, log)),
+    ):
+        yield log
+
+
+class _Both(io.TextIOBase):
+    def __init__(self, shown: TextIO, log: BinaryIO) -> None:
+        self._shown, self._log = shown, log
+
+    @property
+    def buffer(self) -> BinaryIO:
+        return self._shown.buffer
+
+    def fileno(self) -> int:
+        return self._shown.fileno()
+
+    def write(self, text: str) -> int:
+        self._log.write(text.encode())
+        return self._shown.write(text)
+
+    def flush(self) -> None:
+        self._log.flush()
+        self._shown.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""One SSH connection, used synchronously: commands, whose output is told line by line, and small files.
+
+Only this module and `session` load asyncssh, which takes longer than most of what herder-machine does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+import asyncssh
+
+from herder.machine.driver import Reach
+from herder.machine.errors import MachineError, Unreachable
+from herder.machine.ssh.hosts import HostKeys
+
+CONNECT_SECONDS = 20.0
+COMMAND_SECONDS = 300.0
+KEPT_BYTES = 64 << 10  # of a command's output: its end says what went wrong
+
+Say = Callable[[str], None]
+
+
+class LoginRefused(MachineError):
+    """The host is there and does not let us in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    status: int
+    output: str  # both streams, its last part
+
+
+class Shell:
+    """A connection that is open."""
+
+    def __init__(self, runner: asyncio.Runner, connection: asyncssh.SSHClientConnection) -> None:
+        self._runner = runner
+        self._connection = connection
+
+    def run(
+        self, command: str, *, stdin: bytes = b"", say: Say | None = None, timeout: float | None = COMMAND_SECONDS
+    ) -> Outcome:
+        """`command` must be ours, word for word; what comes from elsewhere goes through `stdin` or `shlex.quote`."""
+        return self._runner.run(self._run(command, stdin, say, timeout))
+
+    def put(self, content: bytes, path: str) -> None:
+        """A file for its owner alone. A link or file of somebody else's in its place is not written through."""
+        place = shlex.quote(path)
+        outcome = self.run(f"umask 077; rm -f {place} && set -C && cat >{place}", stdin=content)
+        if outcome.status:
+            raise MachineError(f"cannot write {path} on the machine: {outcome.output.strip()}")
+
+    async def _run(self, command: str, stdin: bytes, say: Say | None, timeout: float | None) -> Outcome:
+        try:
+            async with asyncio.timeout(timeout):
+                process = await self._connection.create_process(
+                    command, encoding=None, stderr=asyncssh.STDOUT, stdin=asyncssh.PIPE
+                )
+                process.stdin.write(stdin)
+                process.stdin.write_eof()
+                output = b""
+                async for line in process.stdout:
+                    output = (output + line)[-KEPT_BYTES:]
+                    if say is not None:
+                        say(line.decode(errors="replace").rstrip())
+                done = await process.wait()
+        except TimeoutError:
+            raise MachineError(f"a command on the machine did not end in {timeout:.0f} s: {command}") from None
+        except (asyncssh.Error, OSError) as error:
+            raise Unreachable(
+                f"the connection to the machine broke: {error}", "see that it runs, and try again"
+            ) from error
+        return Outcome(done.returncode if done.returncode is not None else 255, output.decode(errors="replace"))
+
+
+@contextmanager
+def connected(reach: Reach, key: bytes, hosts: HostKeys, *, timeout: float = CONNECT_SECONDS) -> Iterator[Shell]:
+    with asyncio.Runner() as runner:
+        connection = runner.run(connect(reach, key, hosts, timeout=timeout))
+        try:
+            yield Shell(runner, connection)
+        finally:
+            connection.close()
+            runner.run(connection.wait_closed())
+
+
+async def connect(
+    reach: Reach, key: bytes, hosts: HostKeys, *, timeout: float = CONNECT_SECONDS
+) -> asyncssh.SSHClientConnection:
+    if not reach.host:
+        raise Unreachable("the machine has no address", "see its status: it may not run")
+
+    class Client(asyncssh.SSHClient):
+        def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
+            return hosts.accepts(key.export_public_key("openssh").decode().strip())
+
+    connection = await _opened(reach, _imported(key), hosts, Client, timeout)
+    hosts.keep_first_seen()
+    return connection
+
+
+async def _opened(
+    reach: Reach, key: asyncssh.SSHKey, hosts: HostKeys, client: type[asyncssh.SSHClient], timeout: float
+) -> asyncssh.SSHClientConnection:
+    where = f"{reach.host} port {reach.port}"
+    try:
+        async with asyncio.timeout(timeout):
+            return await asyncssh.connect(
+                reach.host,
+                reach.port,
+                username=reach.user,
+                client_keys=[key],
+                client_factory=client,
+                known_hosts=([], [], []),  # the client above decides
+                server_host_key_algs=hosts.algorithms() or (),
+                preferred_auth=("publickey",),
+                agent_path=None,
+                config=None,
+                keepalive_interval=15,
+            )
+    except asyncssh.PermissionDenied as error:
+        raise LoginRefused(
+            f'{where} does not let user "{reach.user}" in with the machine\'s key',
+            "see that the user exists there and that the public key is in its ~/.ssh/authorized_keys",
+        ) from error
+    except asyncssh.HostKeyNotVerifiable as error:
+        raise hosts.refused or Unreachable(f"{where}: {error}") from error
+    except asyncssh.KeyExchangeFailed as error:
+        raise Unreachable(
+            f"{where}: {error}", "it has no host key of the kind it had before, or no cipher in common with us"
+        ) from error
+    except TimeoutError:
+        raise Unreachable(
+            f"{where} did not answer in {timeout:.0f} s",
+            "see that the address is right, that the host is up, and that no firewall drops the connection",
+        ) from None
+    except ConnectionRefusedError as error:
+        raise Unreachable(
+            f"{where} refuses connections", "see that its SSH server runs, and that the port is right"
+        ) from error
+    except (asyncssh.Error, OSError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise Unreachable(f"{where} cannot be reached by SSH: {reason}", "see that the address is right") from error
+
+
+def _imported(key: bytes) -> asyncssh.SSHKey:
+    if not key:
+        raise MachineError("the machine's record holds no SSH key", "it was made without one, or by another program")
+    try:
+        return asyncssh.import_private_key(key)
+    except asyncssh.KeyEncryptionError:
+        raise MachineError("the SSH key has a passphrase", "use one without: nobody is there to type it") from None
+    except asyncssh.KeyImportError:
+        raise MachineError("the SSH key cannot be read", "use a private key in OpenSSH or PEM format") from None
+
+
+@asynccontextmanager
+async def connection_to(reach: Reach, key: bytes, hosts: HostKeys) -> AsyncIterator[asyncssh.SSHClientConnection]:
+    """For those who run a loop themselves."""
+    connection = await connect(reach, key, hosts)
+    try:
+        yield connection
+    finally:
+        connection.close()
+        await connection.wait_closed()

@@ -1,0 +1,89 @@
+"""Which host key a machine must show. Either its maker told us, or the first one seen is kept and insisted on."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Callable, MutableMapping
+
+from herder.machine.driver import Reach
+from herder.machine.errors import MachineError
+from herder.machine.state.reading import KNOWN_HOSTS
+
+# What a key of a type signs with: a server that has several must show the one that we know.
+_ALGORITHMS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
+
+
+class HostKeyChanged(MachineError):
+    def __init__(self, host: str, expected: list[str], shown: str) -> None:
+        super().__init__(
+            f"{host} shows another host key than before: {fingerprint(shown)} instead of "
+            f"{' or '.join(map(fingerprint, expected))}. Somebody may be between you and it, or it was installed anew",
+            "if you know why, accept the new key once: herder-machine ssh --accept-new-host-key NAME",
+        )
+
+
+class HostKeys:
+    """`files` is the machine's own directory; `remember` makes a first key durable there."""
+
+    def __init__(
+        self,
+        reach: Reach,
+        files: MutableMapping[str, bytes],
+        *,
+        remember: Callable[[], None] | None = None,
+        accept_new: bool = False,
+    ) -> None:
+        self._reach = reach
+        self._files = files
+        self._remember = remember
+        self._told = bool(reach.host_keys)
+        lines = reach.host_keys or _lines(files.get(KNOWN_HOSTS, b""))
+        self._known = [] if accept_new and not self._told else [_bare(line) for line in lines]
+        self.refused: HostKeyChanged | None = None
+        self.first_seen = ""
+
+    def algorithms(self) -> list[str] | None:
+        """In which the server must prove itself; None: any."""
+        types = [key.split()[0] for key in self._known]
+        return [name for kind in types for name in _ALGORITHMS.get(kind, (kind,))] or None
+
+    def accepts(self, key: str) -> bool:
+        """`key` as `type base64`."""
+        if any(hmac.compare_digest(key, known) for known in self._known):
+            return True
+        if self._known:
+            self.refused = HostKeyChanged(self._reach.host, self._known, key)
+            return False
+        self.first_seen = key
+        return True
+
+    def keep_first_seen(self) -> None:
+        """Once it let us in: only then do we know that we talked to a machine which knows our key."""
+        if self.first_seen:
+            self._known = [self.first_seen]
+            self._files[KNOWN_HOSTS] = f"{_name(self._reach)} {self.first_seen}\n".encode()
+            self.first_seen = ""
+            if self._remember is not None:
+                self._remember()
+
+
+def fingerprint(key: str) -> str:
+    """As `ssh-keygen -l` shows it."""
+    digest = hashlib.sha256(base64.b64decode(key.split()[1])).digest()
+    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+
+def _lines(content: bytes) -> tuple[str, ...]:
+    """Without the host names: the record is of one machine, whatever address it has today."""
+    lines = (line.split(None, 1) for line in content.decode(errors="replace").splitlines() if line[:1] not in "#|@")
+    return tuple(parts[1] for parts in lines if len(parts) == 2)
+
+
+def _bare(line: str) -> str:
+    return " ".join(line.split()[:2])
+
+
+def _name(reach: Reach) -> str:
+    return reach.host if reach.port == 22 else f"[{reach.host}]:{reach.port}"

@@ -1,0 +1,88 @@
+"""Machines without user data: the install script is brought and run by SSH."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+
+from herder.machine.driver import Driver, Machine, Reach
+from herder.machine.errors import MachineError, PreCreateFailed, Unreachable
+from herder.machine.ssh.client import Outcome, Shell, connected
+from herder.machine.ssh.hosts import HostKeys
+from herder.machine.state.reading import private_key
+
+SCRIPT = "/tmp/install_script.sh"  # noqa: S108 - where the Go program puts it; `put` does not follow links
+TRIES, PAUSE = 60, 3.0
+
+# The name comes by standard input, so that no name can be a command. /etc/hosts is rewritten in place, for in
+# containers it is a mount that cannot be replaced.
+_SET_HOSTNAME = r"""IFS= read -r name && hostname "$name" && echo "$name" >/etc/hostname || exit
+grep -q "[[:space:]]$name\$" /etc/hosts && exit
+hosts=$(grep -v '^127\.0\.1\.1[[:space:]]' /etc/hosts)
+printf '%s\n127.0.1.1 %s\n' "$hosts" "$name" >/etc/hosts"""
+
+
+def check_access(reach: Reach, machine: Machine) -> None:
+    """Whether a script could be run there as root. What is wrong is found before anything is done."""
+    try:
+        with _into(reach, machine) as shell:
+            if not _as_root(shell):
+                return
+            outcome = shell.run("sudo -n true")
+    except MachineError as error:
+        raise PreCreateFailed(error.message, error.advice) from error
+    if outcome.status == 127:
+        raise PreCreateFailed(
+            f'{reach.host} has no sudo and "{reach.user}" is not root', "install it, or log in as root"
+        )
+    if outcome.status:
+        raise PreCreateFailed(
+            f'sudo asks user "{reach.user}" for a password on {reach.host}',
+            f'allow it without: a file in /etc/sudoers.d with the line "{reach.user} ALL=(ALL) NOPASSWD: ALL"',
+        )
+
+
+def run_install_script(driver: Driver, machine: Machine) -> None:
+    with contextlib.ExitStack() as stack:
+        shell = _waited_for(driver, machine, stack)
+        as_root = _as_root(shell)
+        machine.say(f"setting its hostname to {machine.hostname}")
+        _done(shell.run(f"{as_root}sh -c {shlex.quote(_SET_HOSTNAME)}", stdin=f"{machine.hostname}\n".encode()))
+        shell.put(machine.script, SCRIPT)
+        machine.say("running the install script")
+        outcome = shell.run(f"{as_root}sh {SCRIPT}", say=machine.say, timeout=None)
+        if outcome.status:
+            raise MachineError(
+                f"the install script failed with status {outcome.status}", "its output is above; correct it"
+            )
+
+
+def reboot(reach: Reach, machine: Machine) -> None:
+    with contextlib.suppress(Unreachable), _into(reach, machine) as shell:  # it may be gone before it answers
+        _done(shell.run(f"{_as_root(shell)}shutdown -r now"))
+
+
+def _into(reach: Reach, machine: Machine) -> contextlib.AbstractContextManager[Shell]:
+    return connected(reach, private_key(machine.config, machine.files), HostKeys(reach, machine.files))
+
+
+def _waited_for(driver: Driver, machine: Machine, stack: contextlib.ExitStack) -> Shell:
+    """A machine that has only just been made may still start its SSH server."""
+    for left in reversed(range(TRIES)):
+        try:
+            return stack.enter_context(_into(driver.reach(), machine))
+        except Unreachable:
+            if not left:
+                raise
+            machine.sleep(PAUSE)
+    raise AssertionError("the last try returns or raises")
+
+
+def _as_root(shell: Shell) -> str:
+    """What goes before a command."""
+    return "" if shell.run("id -u").output.strip() == "0" else "sudo -n "
+
+
+def _done(outcome: Outcome) -> None:
+    if outcome.status:
+        raise MachineError(f"the machine could not be set up: {outcome.output.strip()}")
