@@ -140,6 +140,7 @@ class RealEngine(Engine):
                     self.kubeconfig,
                     "--runner",
                     "--capi-core=external",
+                    "--no-machines",
                     "--data-dir",
                     self._directory / "node",
                 ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +15,8 @@ from herder.engine.apiserver.pki import Pki
 from herder.engine.apiserver.server import assemble
 from herder.engine.client.client import Client
 from herder.engine.client.wire import User
+from herder.engine.meta.errors import NotFound
+from herder.engine.meta.kinds import GroupVersionResource, Object
 from herder.engine.runner.jobs import JobController
 from herder.engine.runner.runner import Runner
 
@@ -39,6 +41,30 @@ async def served() -> AsyncIterator[Served]:
         yield Served(Client(InProcess(server, ADMIN)), pki)
     finally:
         await server.stop()
+
+
+async def until(
+    served: Served,
+    resource: GroupVersionResource,
+    name: str,
+    holds: Callable[[Object], Any],
+    namespace: str = "default",
+) -> Object:
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                obj = await served.client.get(resource, name, namespace=namespace)
+                if holds(obj):
+                    return obj
+            except NotFound:
+                pass
+            await asyncio.sleep(0.02)
+
+
+async def gone(served: Served, resource: GroupVersionResource, name: str) -> None:
+    async with asyncio.timeout(30):
+        while (await served.client.list(resource, namespace="default", fields=f"metadata.name={name}")).items:
+            await asyncio.sleep(0.02)
 
 
 @asynccontextmanager

@@ -6,17 +6,15 @@ import asyncio
 import os
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
 
 from herder.engine.client.wire import Query
-from herder.engine.meta.errors import NotFound
-from herder.engine.meta.kinds import GroupVersionResource, Object
+from herder.engine.meta.kinds import Object
 from herder.engine.runner import runner as runner_module
 from herder.engine.runner.binding import asks_for
 from herder.engine.runner.isolation import NONE, HostUser
@@ -25,31 +23,13 @@ from herder.engine.runner.node import node_labels
 from herder.engine.runner.placing import Links
 from herder.engine.runner.runner import Runner, RunnerError
 from tests.engine.runner.engines import JOBS, NODES, PODS, finished, job
-from tests.engine.runner.inprocess import Served, running, served, wall_clock
+from tests.engine.runner.inprocess import Served, running, served, until, wall_clock
 
 
 @pytest.fixture
 async def server() -> AsyncIterator[Served]:
     async with served() as found:
         yield found
-
-
-async def until(
-    server: Served,
-    resource: GroupVersionResource,
-    name: str,
-    holds: Callable[[Object], Any],
-    namespace: str = "default",
-) -> Object:
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                obj = await server.client.get(resource, name, namespace=namespace)
-                if holds(obj):
-                    return obj
-            except NotFound:
-                pass
-            await asyncio.sleep(0.02)
 
 
 def client_context(server: Served, name: str | None, groups: tuple[str, ...] = ()) -> ssl.SSLContext:

@@ -46,6 +46,7 @@ class Attempt:
         self.log = directory / "log"
         self.termination_message = directory / "termination-message"
         self._pid = 0
+        self._news: asyncio.Event | None = None  # that it runs, or never will; unknown of one that was found again
 
     @property
     def number(self) -> int:
@@ -58,10 +59,29 @@ class Attempt:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         (directory / "root").mkdir(exist_ok=True)
         text = json.dumps({**config, "directory": str(directory), "scratch": str(directory / "root")}).encode() + b"\n"
-        await asyncio.to_thread(attempt._spawn, text)
+        hearing, telling = os.pipe()
+        try:
+            await asyncio.to_thread(attempt._spawn, text, telling)
+        except BaseException:
+            os.close(hearing)
+            raise
+        finally:
+            os.close(telling)
+        attempt._listen(hearing)
         return attempt
 
-    def _spawn(self, config: bytes) -> None:
+    def _listen(self, hearing: int) -> None:
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+
+        def heard() -> None:
+            loop.remove_reader(hearing)
+            os.close(hearing)
+            news.set()
+
+        loop.add_reader(hearing, heard)
+        self._news = news
+
+    def _spawn(self, config: bytes, telling: int) -> None:
         lock = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         reading, writing = os.pipe()
         try:
@@ -71,6 +91,7 @@ class Attempt:
                 (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 2, str(self.directory / "shim-errors"), os.O_WRONLY | os.O_CREAT, 0o600),
                 (os.POSIX_SPAWN_DUP2, lock, 3),
+                (os.POSIX_SPAWN_DUP2, telling, 4),
             ]
             command = [sys.executable, "-P", "-s", "-m", "herder.engine.runner.shim"]
             environment = {"PYTHONPATH": _SOURCES, "PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
@@ -131,6 +152,8 @@ class Attempt:
 
     async def started(self) -> bool:
         """Whether the program was let go; False where it ended or vanished before."""
+        if self._news is not None:
+            await self._news.wait()
         while not self.ran():
             if not self.alive():
                 return self.ran()

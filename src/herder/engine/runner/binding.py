@@ -16,6 +16,7 @@ from herder.engine.runner.recorder import Recorder
 log = get_logger(__name__)
 
 _RETRY = 2.0
+_AT_ONCE = 4
 
 
 class Binder:
@@ -30,11 +31,16 @@ class Binder:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.unbound.run())
-            while True:
-                name = await self._waiting.get()
-                pod = self.unbound.get(name)
-                if pod is not None and asks_for(pod, self._labels):
-                    await self._bind(name, pod)
+            for _ in range(_AT_ONCE):
+                tasks.create_task(self._bind_all())
+
+    async def _bind_all(self) -> None:
+        while True:
+            name = await self._waiting.get()
+            pod = self.unbound.get(name)
+            if pod is not None and asks_for(pod, self._labels):
+                await self._bind(name, pod)
+            await asyncio.sleep(0)  # calls within the process may never have waited: let others on
 
     def _seen(self, name: Name, pod: Object | None) -> None:
         if pod is not None and asks_for(pod, self._labels):

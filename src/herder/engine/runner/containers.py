@@ -99,6 +99,11 @@ class Container:
                 return
             await self._follow(attempt, found_again=found is not None)
 
+    @property
+    def runs_already(self) -> bool:
+        """Whether a runner before us started it, and nobody waits for its end yet."""
+        return self._found is not None
+
     def log_of(self, *, previous: bool) -> Path | None:
         attempts = [attempt for attempt in attempts_in(self.directory) if attempt.ran()]
         wanted = 2 if previous else 1
@@ -302,6 +307,7 @@ def _last_bytes(path: Path, limit: int) -> str:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             file.seek(max(0, size - limit))
-            return file.read(limit).decode(errors="replace")
+            text = file.read(limit).decode(errors="replace")
+            return text.encode()[-limit:].decode(errors="ignore")  # what replaces a broken character may be longer
     except OSError:
         return ""

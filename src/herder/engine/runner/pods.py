@@ -43,6 +43,8 @@ class Pod:
         )
         self.init = [self._container(spec, is_init=True) for spec in pod["spec"].get("initContainers") or ()]
         self.containers = [self._container(spec, is_init=False) for spec in pod["spec"]["containers"]]
+        running = any(container.runs_already for container in (*self.init, *self.containers))
+        self._turn = host.turns.at_once() if running else None
         self._state = PodState(
             {container.name: container.state for container in self.containers},
             {container.name: container.state for container in self.init},
@@ -110,14 +112,31 @@ class Pod:
     async def _live(self) -> None:
         deadline = asyncio.ensure_future(self._keep_deadline())
         try:
-            if self._host.isolation.side_by_side:
-                await self._run_containers()
-            else:
-                self._wait_all("ContainerCreating", self._host.isolation.describe())
-                async with self._host.alone:
+            if await self._turn_comes():
+                try:
                     await self._run_containers()
+                finally:
+                    self._host.turns.give_back()
         finally:
             deadline.cancel()
+
+    async def _turn_comes(self) -> bool:
+        """False when asked to stop meanwhile."""
+        turn, self._turn = self._turn or self._host.turns.next(), None
+        if not turn.done():
+            self._wait_all("ContainerCreating", self._all_places_taken())
+        stopping = asyncio.ensure_future(self._stop.asked.wait())
+        try:
+            await asyncio.wait((turn, stopping), return_when=asyncio.FIRST_COMPLETED)
+            return turn.done()
+        finally:
+            stopping.cancel()
+            turn.cancel()
+
+    def _all_places_taken(self) -> str:
+        places, isolation = self._host.turns.places, self._host.isolation
+        told = f"as many pods run on this node as it takes ({places}); this one starts when another has ended"
+        return told if isolation.side_by_side else f"{told}; {isolation.describe()}"
 
     async def _run_containers(self) -> None:
         if not await self._have_volumes():

@@ -25,6 +25,7 @@ from herder.engine.runner.kinds import CONFIG_MAPS, PODS, Clock
 from herder.engine.runner.node import MAX_PODS, Node
 from herder.engine.runner.pods import Pod
 from herder.engine.runner.recorder import Recorder
+from herder.engine.runner.turns import Turns
 
 log = get_logger(__name__)
 
@@ -52,6 +53,7 @@ class Runner:
         client_ca: bytes | None = None,
         hidden: tuple[Path, ...] = (),
         host_paths: tuple[Path, ...] = (),
+        max_pods: int = MAX_PODS,
         user: str = "nobody",
         address: str = "127.0.0.1",
         port: int = 0,
@@ -65,6 +67,7 @@ class Runner:
         self._client_ca = client_ca
         self._hidden = (work_dir, *hidden)
         self._host_paths = host_paths
+        self._max_pods = max_pods
         self._user = user
         self._address = address
         self._port = port
@@ -88,7 +91,7 @@ class Runner:
                 port=kubelet_port,
                 clock=self._clock,
                 isolation=self._host.isolation.describe(),
-                capacity_pods=MAX_PODS if self._host.isolation.side_by_side else 1,
+                capacity_pods=self._host.turns.places,
             )
             try:
                 async with asyncio.TaskGroup() as tasks:
@@ -136,6 +139,7 @@ class Runner:
             recorder=self._recorder,
             isolation=isolation,
             user=user,
+            turns=Turns(self._max_pods if isolation.side_by_side else 1),
             service=self._service,
             hidden=self._hidden,
             host_paths=self._host_paths,

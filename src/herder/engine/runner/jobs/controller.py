@@ -33,8 +33,9 @@ class JobController:
         self._queue: asyncio.Queue[Name] = asyncio.Queue()
         self._queued: set[Name] = set()
         self._alarms: dict[Name, asyncio.TimerHandle] = {}
-        self._backoffs: dict[str, Backoff] = {}  # by the Job's uid
+        self._backoffs: dict[Name, tuple[str, Backoff]] = {}  # with the uid of the Job that they are about
         self._pods_of: dict[Name, set[Name]] = {}
+        self._job_of: dict[Name, Name] = {}
         self._failures: dict[Name, int] = {}
 
     async def run(self) -> None:
@@ -56,17 +57,25 @@ class JobController:
         self._enqueue(name)
 
     def _pod_changed(self, name: Name, pod: Object | None) -> None:
-        if pod is not None and (owner := _owner(pod)) is not None:
-            job = name[0], owner["name"]
-            self._pods_of.setdefault(job, set()).add(name)
+        owner = _owner(pod) if pod is not None else None
+        job = (name[0], owner["name"]) if owner is not None else None
+        before = self._job_of.get(name)
+        if before is not None and before != job:
+            self._disown(name, before)
+            self._enqueue(before)
+        if job is not None:
+            self._own(name, job)
             self._enqueue(job)
-            return
-        for job, pods in list(self._pods_of.items()):
-            if job[0] == name[0] and name in pods:
-                pods.discard(name)
-                if not pods:
-                    del self._pods_of[job]
-                self._enqueue(job)
+
+    def _own(self, pod: Name, job: Name) -> None:
+        self._job_of[pod] = job
+        self._pods_of.setdefault(job, set()).add(pod)
+
+    def _disown(self, pod: Name, job: Name) -> None:
+        del self._job_of[pod]
+        self._pods_of[job].discard(pod)
+        if not self._pods_of[job]:
+            del self._pods_of[job]
 
     def _enqueue(self, name: Name) -> None:
         if name not in self._queued:
@@ -101,14 +110,21 @@ class JobController:
         for pod in strangers:  # of a Job that is gone: nobody else would let them go
             await self._release(pod)
         if job is None:
+            self._forget(name)
             return
         if job["spec"].get("managedBy") not in (None, "kubernetes.io/job-controller"):
             return
         self._say_what_is_missing(job)
         now = self._clock()
         pods = [pod for pod in known if pod not in strangers]
-        plan = decide(job, pods, now, self._backoffs.get(uid, Backoff()))
+        about, backoff = self._backoffs.get(name, (uid, Backoff()))
+        plan = decide(job, pods, now, backoff if about == uid else Backoff())
         await self._carry_out(job, plan, now)
+
+    def _forget(self, name: Name) -> None:
+        self._backoffs.pop(name, None)
+        if (alarm := self._alarms.pop(name, None)) is not None:
+            alarm.cancel()
 
     def _say_what_is_missing(self, job: Object) -> None:
         unknown = [field for field in _NOT_HEEDED if field in job["spec"]]
@@ -135,7 +151,7 @@ class JobController:
             for kind, reason, message in plan.events:
                 record = self._recorder.normal if kind == "Normal" else self._recorder.warning
                 record(job, reason, message)
-        self._backoffs[meta["uid"]] = plan.backoff
+        self._backoffs[name] = meta["uid"], plan.backoff
         for pod in plan.release:
             await self._release(pod)
         if moved:
@@ -149,7 +165,7 @@ class JobController:
         except (Forbidden, Invalid) as error:
             self._recorder.warning(job, "FailedCreate", f"Error creating: {error}")
             raise
-        self._pods_of.setdefault(identity(job), set()).add(identity(pod))
+        self._own(identity(pod), identity(job))
         self._pods.learn(pod)
         self._recorder.normal(job, "SuccessfulCreate", f"Created pod: {pod['metadata']['name']}")
 

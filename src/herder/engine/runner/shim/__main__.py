@@ -2,6 +2,7 @@
 
 What is on disk, in the container's directory, is written whole and synced: `running` before the program is let go,
 `exit` after it has ended. File descriptor 3 is a lock that the runner took; it is free once everything has ended.
+File descriptor 4 tells the runner, should it still be there, that `running` is written: by being closed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 from herder.engine.runner.shim import init, kernel
 from herder.engine.runner.shim.logfile import LogFile
 
+_NEWS = 4
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, init.KILL)
 
 
@@ -48,7 +50,7 @@ class Container:
         out, err, report, go = os.pipe(), os.pipe(), os.pipe(), os.pipe()
         pid = os.fork()
         if pid == 0:
-            for unused in (out[0], err[0], report[0], go[1]):
+            for unused in (out[0], err[0], report[0], go[1], _NEWS):
                 os.close(unused)
             init.run({**self.config, "stdout": out[1], "stderr": err[1]}, report[1], go[0])
         for unused in (out[1], err[1], report[1], go[0]):
@@ -91,6 +93,7 @@ class Container:
             if told.get("ready"):
                 self._started = time.time()
                 _keep("running", {"pid": pid, "shim": os.getpid(), "started": self._started})
+                os.close(_NEWS)
                 os.write(go, b"g")
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
 
