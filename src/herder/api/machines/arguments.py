@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from herder.api.machines.known import SSH_KEY_FIELDS, ZONE_FIELD, flag_name
 from herder.engine.meta.kinds import Object
 
 BOOTSTRAP_DIRECTORY = "/run/secrets/machine"
 FILES_DIRECTORY = "/path/to/machine/files"
 
 _NOT_FLAGS = frozenset({"common", "providerID"})
-_WORD_BORDER = re.compile(r"([a-z0-9])([A-Z])")
-_SSH_KEY_FIELDS = frozenset({"sshKeyContents", "sshKey", "privateKeyFile"})
 
 CLUSTER_TAG = "kubernetes.io/cluster/"
 OWN_SECURITY_GROUP = "rancher-nodes"
@@ -71,7 +69,7 @@ def driver_flags(driver: str, fields: Mapping[str, Any], *, cluster: str) -> lis
 
 
 def _flag(driver: str, field: str, value: object) -> list[str]:
-    name = f"--{driver}-{hyphenated(field)}"
+    name = f"--{flag_name(driver, field)}"
     match value:
         case bool():
             return [name] if value else []
@@ -84,11 +82,6 @@ def _flag(driver: str, field: str, value: object) -> list[str]:
         case list():
             return [f"{name}={item}" for item in value if isinstance(item, str)]
     return []
-
-
-def hyphenated(field: str) -> str:
-    """`sshKeyContents` → `ssh-key-contents`."""
-    return _WORD_BORDER.sub(r"\1-\2", field).lower()
 
 
 def _tagged(fields: dict[str, Any], cluster: str) -> dict[str, Any]:
@@ -110,14 +103,14 @@ def _has_security_group_of_others(fields: Mapping[str, Any]) -> bool:
 # --- where the machine is put ---------------------------------------------------------------------------------------
 
 
-def in_zone(driver: str, fields: Mapping[str, Any], zone_field: str, domain: str) -> dict[str, Any]:
+def in_zone(driver: str, fields: Mapping[str, Any], domain: str) -> dict[str, Any]:
     """With the failure domain that the Machine asks for; amazonec2 wants the zone without its region, except where an
     endpoint of one's own is asked."""
-    if not domain or not zone_field:
+    if not domain or driver not in ZONE_FIELD:
         return dict(fields)
     if driver == "amazonec2" and not fields.get("endpoint"):
         domain = domain.removeprefix(fields.get("region") or "us-east-1") or domain
-    return {**fields, zone_field: domain}
+    return {**fields, ZONE_FIELD[driver]: domain}
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
@@ -136,7 +129,7 @@ def with_files(fields: Mapping[str, Any], aliases: Mapping[str, str]) -> WithFil
         if not isinstance(content, str) or not content:
             continue
         name = driver_field
-        if schema_field in _SSH_KEY_FIELDS:
+        if schema_field in SSH_KEY_FIELDS:
             name, content = "id_rsa", content if content.endswith("\n") else content + "\n"
         del left[schema_field]
         files[name] = content

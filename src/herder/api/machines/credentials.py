@@ -1,13 +1,13 @@
-"""Cloud credentials: where a machine's is, what is in it, how it reaches the driver, and what of it must not be told."""
+"""Cloud credentials: where a machine's is, what is in it, how it reaches the driver, what of it must not be told."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from herder.api.machines.known import credential_variable
 from herder.engine.meta.kinds import Object
 
 CREDENTIAL_TYPE = "provisioning.cattle.io/cloud-credential"
@@ -21,15 +21,6 @@ SHORTEST_HIDDEN = 6  # what is shorter is no secret, and would blot out half of 
 SHORTEST_LINE = 16  # of a value of several lines, which may be told line by line
 
 _OF_DRIVER = "credentialConfig"
-_WORD_BORDER = re.compile(r"([a-z0-9])([A-Z])")
-_PREFIXES = {
-    "amazonec2": "AWS",
-    "rackspace": "OS",
-    "openstack": "OS",
-    "vmwarevsphere": "VSPHERE",
-    "vmwarefusion": "FUSION",
-    "vmwarevcloudair": "VCLOUDAIR",
-}
 
 
 class Problem(Exception):
@@ -95,19 +86,13 @@ def check_fields(place: Place, fields: Mapping[str, str], required: Iterable[str
     for field in required:
         if not fields.get(field):
             raise Problem(
-                f'Secret {place}: field "{field}" is required by driver {driver}; '
-                f"add key {driver}{_OF_DRIVER}-{field}"
+                f'Secret {place}: field "{field}" is required by driver {driver}; add key {driver}{_OF_DRIVER}-{field}'
             )
 
 
 def variables(driver: str, fields: Mapping[str, str]) -> dict[str, str]:
     """As the driver reads them from its environment."""
-    prefix = _PREFIXES.get(driver, driver)
-    return {f"{prefix}_{_snake_case(field)}".upper(): value for field, value in fields.items()}
-
-
-def _snake_case(field: str) -> str:
-    return _WORD_BORDER.sub(r"\1_\2", field)
+    return {credential_variable(driver, field): value for field, value in fields.items()}
 
 
 # --- what must not be told ------------------------------------------------------------------------------------------

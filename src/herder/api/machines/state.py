@@ -49,7 +49,7 @@ def _configs(archive: bytes) -> list[Object]:
     content = unzipped.decompress(archive, _LARGEST)
     if unzipped.unconsumed_tail:
         raise ValueError("larger than any that was made for a machine")
-    with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
+    with tarfile.TarFile(fileobj=io.BytesIO(content)) as tar:
         members = [entry for entry in tar if entry.isfile() and _is_config(entry.name)]
         return [_object(tar, entry) for entry in members]
 

@@ -1,0 +1,205 @@
+"""The machines of drivers: one controller for each kind, all alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+from herder.api.capi.kinds import CLUSTER, DEFINITION, MACHINE, NAMESPACE, POD, SECRET_METADATA
+from herder.api.capi.names import CLUSTER_NAME, annotations_of, cluster_key, is_deleting, is_paused, labels_of
+from herder.api.machines import archive, hosts, known, names
+from herder.api.machines.credentials import place_of
+from herder.api.machines.jobs import JOB
+from herder.api.machines.kinds import NODE_DRIVER, driver_of, kinds_of
+from herder.api.machines.state import STATE_FINALIZER
+from herder.api.writing import object_patch, ref
+from herder.controllers.machines.provision import telling
+from herder.controllers.machines.provision.creation import create
+from herder.controllers.machines.provision.preparing import bootstrap_secret
+from herder.controllers.machines.provision.removal import FINALIZER, orphaned, remove
+from herder.controllers.machines.provision.scene import Scene, survey
+from herder.engine.meta.kinds import Kind, Object
+from herder.engine.runtime.cache import Key
+from herder.engine.runtime.controller import Controller
+from herder.engine.runtime.decision import DONE, Decision, Patch, waiting
+from herder.engine.runtime.family import Family
+from herder.engine.runtime.triggers import Indexed, KeysOf, Watches, changed, owner
+from herder.engine.runtime.view import View
+
+BY_CLUSTER, BY_NEED = "cluster", "need"
+
+
+def reconcile(kind: Kind, passed: Mapping[str, str], view: View) -> Decision:
+    infra = view.get(kind, view.name)
+    if infra is None:
+        return _without_machine(kind, view)
+    scene = survey(view, kind, infra)
+    if is_paused(scene.cluster, infra):
+        return waiting("it is paused", ref(CLUSTER, scene.cluster) if scene.cluster else None)
+    if is_deleting(infra):
+        return remove(scene, passed)
+    if scene.machine is None:
+        return waiting("the core has yet to make it a Machine's")
+    if scene.cluster is None:
+        return waiting(f"Cluster {scene.machine['spec']['clusterName']} does not exist")
+    if claimed := _claim(scene):
+        return Decision(writes=claimed)
+    if scene.job is None and not telling.is_settled(infra):
+        return _not_yet(scene.machine, scene.cluster) or create(scene, passed)
+    return create(scene, passed)
+
+
+def _without_machine(kind: Kind, view: View) -> Decision:
+    state = view.get(SECRET_METADATA, names.state_secret(view.name))
+    if state is None or STATE_FINALIZER not in (state["metadata"].get("finalizers") or ()):
+        return DONE
+    return orphaned(view, state) if labels_of(state).get(names.INFRA_KIND_LABEL) == kind.kind else DONE
+
+
+def _claim(scene: Scene) -> tuple[Patch, ...]:
+    """From here on it does not go without having been removed."""
+    meta = scene.infra["metadata"]
+    others = [name for name in meta.get("finalizers") or () if name != FINALIZER]
+    finalizers = meta["finalizers"] if FINALIZER in (meta.get("finalizers") or ()) else [*others, FINALIZER]
+    labels = {**labels_of(scene.infra), names.MACHINE_NAME_LABEL: names.safe_concat(scene.machine_name)}
+    wanted = {**scene.infra, "metadata": {**meta, "finalizers": finalizers, "labels": labels}}
+    return object_patch(scene.kind, scene.infra, wanted, "it is removed in order")
+
+
+def _not_yet(machine: Object, cluster: Object) -> Decision | None:
+    if is_deleting(machine):
+        return waiting("its Machine is being deleted", ref(MACHINE, machine))
+    provisioned = ((cluster.get("status") or {}).get("initialization") or {}).get("infrastructureProvisioned")
+    if not provisioned:
+        return waiting("the cluster's infrastructure is not provisioned", ref(CLUSTER, cluster))
+    if not bootstrap_secret(machine):
+        return waiting("the Machine has no bootstrap data yet", ref(MACHINE, machine))
+    return None
+
+
+# --- what wakes a machine -------------------------------------------------------------------------------------------
+
+
+def _of_cluster(infra: Object) -> Iterable[str]:
+    name = labels_of(infra).get(CLUSTER_NAME)
+    return (cluster_key(infra["metadata"]["namespace"], name),) if name else ()
+
+
+def _needs(infra: Object) -> Iterable[str]:
+    """What a Job for it would be made of: of no interest while it has what it asked for."""
+    if telling.is_settled(infra) and not is_deleting(infra):
+        return
+    yield _secret(hosts.HOST_NAMESPACE, hosts.HOST_SECRET)
+    yield _driver(driver_of(infra["kind"]))
+    if (place := place_of(infra)) is not None:
+        yield _secret(*place)
+
+
+def _secret(namespace: str, name: str) -> str:
+    return f"Secret {namespace}/{name}"
+
+
+def _as_needed_secret(secret: Object) -> Iterable[str]:
+    return (_secret(secret["metadata"]["namespace"], secret["metadata"]["name"]),)
+
+
+def _driver(name: str) -> str:
+    return f"NodeDriver {name}"
+
+
+def _as_needed_driver(node_driver: Object) -> Iterable[str]:
+    return (_driver(known.driver_name(node_driver)),)
+
+
+def _own_key(obj: Object) -> Iterable[str]:
+    return (cluster_key(obj["metadata"]["namespace"], obj["metadata"]["name"]),)
+
+
+def _infrastructure(kind: Kind) -> KeysOf:
+    def keys(machine: Object) -> Iterable[Key]:
+        reference = (machine.get("spec") or {}).get("infrastructureRef") or {}
+        if (reference.get("apiGroup"), reference.get("kind")) == kind.group_kind:
+            yield Key(machine["metadata"]["namespace"], reference["name"])
+
+    return keys
+
+
+def _labelled(kind: Kind) -> KeysOf:
+    """The machine that a pod or a state Secret says it is for."""
+
+    def keys(obj: Object) -> Iterable[Key]:
+        labels = labels_of(obj)
+        if labels.get(names.INFRA_KIND_LABEL) == kind.kind and labels.get(names.INFRA_NAME_LABEL):
+            yield Key(obj["metadata"]["namespace"], labels[names.INFRA_NAME_LABEL])
+
+    return keys
+
+
+def _archived(kind: Kind) -> KeysOf:
+    def keys(log: Object) -> Iterable[Key]:
+        told = annotations_of(log)
+        if told.get(archive.KIND_OF) == kind.kind:
+            yield Key(told.get(archive.NAMESPACE_OF, ""), told.get(archive.NAME_OF, ""))
+
+    return keys
+
+
+def controller(kind: Kind, passed: Mapping[str, str]) -> Controller:
+    return Controller(
+        name=f"machine-provision-{kind.plural}",
+        kind=kind,
+        reconcile=partial(reconcile, kind, passed),
+        watches=(
+            Watches(
+                MACHINE,
+                _infrastructure(kind),
+                changed("spec.bootstrap", "metadata.ownerReferences", "metadata.deletionTimestamp"),
+            ),
+            Watches(
+                CLUSTER,
+                Indexed(BY_CLUSTER, _own_key),
+                changed("spec.paused", "status.initialization.infrastructureProvisioned", "metadata.deletionTimestamp"),
+            ),
+            Watches(JOB, owner(kind), changed("status.conditions"), labels=names.INFRA_NAME_LABEL),
+            Watches(POD, _labelled(kind), changed("status"), labels=names.INFRA_NAME_LABEL),
+            Watches(SECRET_METADATA, _labelled(kind), changed("metadata.finalizers", "metadata.deletionTimestamp")),
+            Watches(
+                SECRET_METADATA,
+                Indexed(
+                    BY_NEED, lambda secret: (_secret(secret["metadata"]["namespace"], secret["metadata"]["name"]),)
+                ),
+            ),
+            Watches(NODE_DRIVER, Indexed(BY_NEED, lambda driver: (_driver(known.driver_name(driver)),))),
+            Watches(NAMESPACE.metadata_only()),
+            Watches(
+                archive.CONFIG_MAP_METADATA, _archived(kind), changed("metadata.annotations"), labels=archive.SELECTOR
+            ),
+        ),
+        when=changed(
+            "metadata.annotations",
+            "metadata.labels",
+            "metadata.ownerReferences",
+            "metadata.finalizers",
+            "metadata.deletionTimestamp",
+            "spec",
+            "status.conditions",
+        ),
+        indexes={kind: {BY_CLUSTER: _of_cluster, BY_NEED: _needs}},
+        workers=16,
+        cluster_of=lambda infra: next(iter(_of_cluster(infra)), ""),
+    )
+
+
+def _kind_of(definition: Object) -> Kind | None:
+    driver = labels_of(definition).get(names.DRIVER_LABEL)
+    machine = kinds_of(driver).machine if driver else None
+    name = f"{machine.plural}.{machine.group}" if machine else ""
+    return machine if definition["metadata"]["name"] == name else None
+
+
+def family(passed: Mapping[str, str]) -> Family:
+    """`passed` is the environment of which Jobs may inherit what a setting names."""
+    return Family("machine-provision", DEFINITION, _kind_of, lambda kind: controller(kind, passed))
+
+
+FAMILY = family({})

@@ -1,0 +1,217 @@
+"""From a machine that is only asked for to one that exists: one Job, what became of it, and what is left afterwards.
+
+A Job is started only where nothing says that there was one: no Job, no pod of one, no record in the state Secret. So
+whatever is lost on the way, a machine is not created twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from herder.api import settings
+from herder.api.capi.kinds import MACHINE, MACHINE_SET, POD, SECRET
+from herder.api.capi.names import is_deleting
+from herder.api.machines import jobs, names
+from herder.api.machines.credentials import Place, Problem, place_of
+from herder.api.machines.jobs import JOB, Work
+from herder.api.machines.state import Recorded, recorded
+from herder.api.writing import delete, ref
+from herder.controllers.machines.provision import logs, telling
+from herder.controllers.machines.provision.preparing import Pending, prepare
+from herder.controllers.machines.provision.reading import read
+from herder.controllers.machines.provision.scene import (
+    FINISHED_PODS,
+    Ended,
+    Scene,
+    ended,
+    ended_at,
+    live_pod,
+    newest_pod,
+    removes,
+    state_of_another,
+)
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.decision import DONE, Apply, Create, Decision, Together, Write, waiting
+
+POD_PATIENCE = timedelta(seconds=10)
+"""A Job may be seen to have failed before its pod is; one that is gone is not waited for any longer."""
+
+JOB_IS_LOST = (
+    "its Job is gone, and nobody knows how it ended; what it made is removed with the machine: delete the Machine"
+)
+
+
+def create(scene: Scene, passed: Mapping[str, str]) -> Decision:
+    if telling.is_created(scene.infra):
+        return tidy(scene)
+    if telling.has_failed(scene.infra):
+        return tidy(scene) + _give_up(scene)
+    if scene.job is not None:
+        return follow(scene, scene.job)
+    return _begin(scene, passed)
+
+
+# --- beginning ------------------------------------------------------------------------------------------------------
+
+
+def _begin(scene: Scene, passed: Mapping[str, str]) -> Decision:
+    if other := state_of_another(scene):
+        return _not_prepared(scene, f"{other} {scene.name} has the same name, and so the same state Secret; rename one")
+    if (pod := live_pod(scene)) is not None:
+        return waiting("its Job is gone, and a pod of it still runs", ref(POD, pod))
+    if scene.state is not None:
+        secret, pending = read(scene, Place(scene.namespace, scene.state["metadata"]["name"]), "create")
+        if pending is not None:
+            return pending
+        if (taken_up := _take_up(scene, recorded(secret))) is not None:
+            return taken_up
+    try:
+        work = prepare(scene, passed, removes=False)
+    except Problem as problem:
+        return _not_prepared(scene, str(problem))
+    except Pending as pending_read:
+        return pending_read.decision
+    return launch(scene, work)
+
+
+def _take_up(scene: Scene, record: Recorded) -> Decision | None:
+    """What a record says of a machine whose Job is not there (any more); None: it is to be created."""
+    match record:
+        case Recorded.CREATED:
+            return telling.created(scene)
+        case Recorded.FOREIGN if telling.is_under_way(scene.infra):
+            return telling.not_created(scene, JOB_IS_LOST)
+        case Recorded.FOREIGN:
+            return telling.created(scene)
+        case Recorded.UNREADABLE:
+            where = f"Secret {scene.namespace}/{names.state_secret(scene.name)}"
+            return _not_prepared(scene, f"{where} cannot be read; restore it from a backup, or delete the Machine")
+    return None
+
+
+def _not_prepared(scene: Scene, problem: str) -> Decision:
+    return telling.not_prepared(scene, problem, removes=False) + waiting(problem)
+
+
+def launch(scene: Scene, work: Work) -> Decision:
+    """The Job comes after all that it needs."""
+    job = jobs.job(work)
+    tell = telling.deleting if work.removes else telling.creating
+    return Decision(
+        writes=(
+            Together((*_new_state(scene), *_attendants(work))),
+            Create(JOB, job, "its machine is removed" if work.removes else "its machine is created"),
+        )
+    ) + tell(scene, **_noted(scene, work))
+
+
+def _new_state(scene: Scene) -> tuple[Write, ...]:
+    if scene.state is not None:
+        return ()
+    place = place_of(scene.infra)
+    secret = jobs.state_secret(scene.infra, scene.kind, scene.machine_name, str(place) if place else "")
+    return (Create(SECRET, secret, "what is known of the machine is kept here"),)
+
+
+def _attendants(work: Work) -> tuple[Write, ...]:
+    files = [(SECRET, jobs.files_secret(work))] if work.files else []
+    served = [
+        (SECRET, jobs.environment_secret(work)),
+        *files,
+        (jobs.SERVICE_ACCOUNT, jobs.service_account(work)),
+        (jobs.ROLE, jobs.role(work)),
+        *((jobs.ROLE_BINDING, binding) for binding in jobs.role_bindings(work)),
+    ]
+    return tuple(Apply(kind, obj, "its Job needs it") for kind, obj in served)
+
+
+def _noted(scene: Scene, work: Work) -> dict[str, str]:
+    """What its removal needs, should the NodeDriver be gone by then."""
+    common = (scene.infra.get("spec") or {}).get("common") or {}
+    return {
+        "jobName": work.job_name,
+        "driverUrl": work.download.url,
+        "driverHash": work.download.checksum,
+        "cloudCredentialSecretName": common.get("cloudCredentialSecretName") or "",
+    }
+
+
+# --- what becomes of it ---------------------------------------------------------------------------------------------
+
+
+def follow(scene: Scene, job: Object) -> Decision:
+    match ended(job):
+        case Ended.COMPLETE:
+            return telling.created(scene) + tidy(scene)
+        case Ended.FAILED:
+            return _failed(scene, job)
+    return telling.creating(scene, jobName=job["metadata"]["name"]) + waiting(running(scene, job), ref(JOB, job))
+
+
+def _failed(scene: Scene, job: Object) -> Decision:
+    if (pause := pod_is_awaited(scene, job)) is not None:
+        return pause
+    words, pending = logs.last_words(scene, job)
+    if pending is not None:
+        return pending
+    return telling.not_created(scene, words) + tidy(scene)
+
+
+def pod_is_awaited(scene: Scene, job: Object) -> Decision | None:
+    """None when the pod of a Job that failed is seen to have ended too, or will not be."""
+    pod = newest_pod(scene.view, job)
+    if pod is not None and (pod.get("status") or {}).get("phase") in FINISHED_PODS:
+        return None
+    since = ended_at(job)
+    if not since or scene.view.now >= (until := datetime.fromisoformat(since) + POD_PATIENCE):
+        return None
+    return waiting("its Job failed, and why is not known yet", ref(JOB, job), wake_at=until)
+
+
+def running(scene: Scene, job: Object) -> str:
+    """What a Job that has not ended waits for, as far as its pod tells."""
+    act = "removed" if removes(job) else "created"
+    pod = newest_pod(scene.view, job)
+    status = (pod or {}).get("status") or {}
+    held_up = [
+        (container.get("state") or {}).get("waiting") or {} for container in status.get("containerStatuses") or ()
+    ]
+    unscheduled = [known for known in status.get("conditions") or () if known["status"] == "False"]
+    for cause in (*held_up, *(known for known in unscheduled if known["type"] == "PodScheduled")):
+        if cause.get("message") or cause.get("reason"):
+            return f"the machine is being {act}: its pod waits: {cause.get('message') or cause['reason']}"
+    return f"the machine is being {act}"
+
+
+# --- afterwards -----------------------------------------------------------------------------------------------------
+
+
+def tidy(scene: Scene) -> Decision:
+    """Of what made the machine only the state Secret is left, once the log is kept."""
+    job = scene.job
+    if job is None or ended(job) is None or is_deleting(job):
+        return DONE
+    if not logs.is_kept(scene, job):
+        return logs.keep(scene, job)
+    return Decision(writes=logs.clear(scene, job, "its machine is created, or is not"))
+
+
+def _give_up(scene: Scene) -> Decision:
+    """A MachineSet makes another one in place of a Machine that has no server."""
+    machine = scene.machine
+    if machine is None or is_deleting(machine) or not _is_replaceable(machine):
+        return DONE
+    patience = timedelta(seconds=settings.seconds(scene.view.setting(settings.DELETE_FAILED_MACHINES_AFTER)))
+    at = telling.failed_at(scene.infra) + patience
+    if at > scene.view.now:
+        return waiting("its server could not be created; another takes its place", ref(MACHINE, machine), wake_at=at)
+    return Decision(writes=(delete(MACHINE, machine, "its server could not be created"),))
+
+
+def _is_replaceable(machine: Object) -> bool:
+    return any(
+        reference.get("controller")
+        and (reference["apiVersion"].rpartition("/")[0], reference["kind"]) == MACHINE_SET.group_kind
+        for reference in machine["metadata"].get("ownerReferences") or ()
+    )

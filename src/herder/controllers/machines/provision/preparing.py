@@ -1,0 +1,192 @@
+"""Everything that a Job needs, gathered and checked: driver, credential, files, host. Or what is missing, in words."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from herder.api import settings
+from herder.api.capi.kinds import SECRET_METADATA
+from herder.api.capi.names import annotations_of
+from herder.api.machines import credentials, hosts, known, names
+from herder.api.machines.arguments import (
+    Download,
+    create_arguments,
+    driver_flags,
+    in_zone,
+    remove_arguments,
+    spec_fields,
+    with_files,
+)
+from herder.api.machines.credentials import Place, Problem
+from herder.api.machines.jobs import Host, Work
+from herder.api.machines.kinds import NODE_DRIVER
+from herder.controllers.machines.provision.reading import read, texts
+from herder.controllers.machines.provision.scene import Scene
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.decision import Decision
+from herder.engine.runtime.view import View
+
+MANAGEMENT_CLUSTER = "provisioning.cattle.io/management-cluster-name"
+
+
+class Pending(Exception):
+    """Something is still being read."""
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__("something is still being read")
+        self.decision = decision
+
+
+def prepare(scene: Scene, passed: Mapping[str, str], *, removes: bool) -> Work:
+    """`passed` is the environment that Jobs may inherit of. Raises Problem or Pending."""
+    node_driver = find_node_driver(scene.view, scene.driver)
+    if node_driver is None and not removes and scene.driver not in known.NATIVE_DRIVERS:
+        raise Problem(f"there is no NodeDriver for driver {scene.driver}; create it, or delete the machine")
+    fields, files = with_files(spec_fields(scene.infra), known.file_aliases(node_driver) if node_driver else {})
+    host = _host(scene)
+    environment = _inherited(scene.view, passed) | _credential(scene, node_driver) | host.environment
+    download = _download(scene, node_driver)
+    state = names.state_secret(scene.name)
+    if removes:
+        words = remove_arguments(
+            download=download, namespace=scene.namespace, state=state, instance=names.instance_name(scene.name)
+        )
+    else:
+        words = _creation(scene, download, state, fields)
+    return Work(
+        infra=scene.infra,
+        kind=scene.kind,
+        driver=scene.driver,
+        machine_name=scene.machine_name,
+        removes=removes,
+        image=scene.view.setting(_image(scene, node_driver)),
+        pull_policy=scene.view.setting(settings.MACHINE_IMAGE_PULL_POLICY),
+        download=download,
+        arguments=words,
+        environment=environment,
+        files=files,
+        bootstrap_secret="" if removes else bootstrap_secret(scene.machine),
+        host=host.host,
+    )
+
+
+def bootstrap_secret(machine: Object | None) -> str:
+    return str((((machine or {}).get("spec") or {}).get("bootstrap") or {}).get("dataSecretName") or "")
+
+
+def _creation(scene: Scene, download: Download, state: str, fields: Mapping[str, object]) -> list[str]:
+    placed = in_zone(scene.driver, fields, ((scene.machine or {}).get("spec") or {}).get("failureDomain") or "")
+    limit = annotations_of(scene.infra).get(names.HOSTNAME_LIMIT)
+    if limit is None and scene.machine is not None:
+        limit = annotations_of(scene.machine).get(names.HOSTNAME_LIMIT)
+    return create_arguments(
+        download=download,
+        namespace=scene.namespace,
+        state=state,
+        driver=scene.driver,
+        instance=names.instance_name(scene.name),
+        hostname=names.hostname(scene.name, limit),
+        flags=driver_flags(scene.driver, placed, cluster=_cluster_name(scene)),
+    )
+
+
+def _cluster_name(scene: Scene) -> str:
+    if scene.cluster is None:
+        return ""
+    return annotations_of(scene.cluster).get(MANAGEMENT_CLUSTER) or str(scene.cluster["metadata"]["name"])
+
+
+# --- the driver -----------------------------------------------------------------------------------------------------
+
+
+def find_node_driver(view: View, driver: str) -> Object | None:
+    """Mostly of the driver's own name; a NodeDriver that people add may have any."""
+    named = view.get(NODE_DRIVER, driver)
+    if named is not None and known.driver_name(named) == driver:
+        return named
+    return next((found for found in view.select(NODE_DRIVER) if known.driver_name(found) == driver), None)
+
+
+def _download(scene: Scene, node_driver: Object | None) -> Download:
+    """Of a NodeDriver that is gone, what was written down when the machine was created."""
+    if node_driver is None:
+        return Download(scene.status.get("driverUrl") or "", scene.status.get("driverHash") or "")
+    if known.is_built_in(node_driver):
+        return Download()
+    return Download(node_driver["spec"].get("url") or "", node_driver["spec"].get("checksum") or "")
+
+
+def _image(scene: Scene, node_driver: Object | None) -> str:
+    """The name of the setting that says it."""
+    if node_driver is not None:
+        program = known.program_of(node_driver)
+    else:
+        program = known.OWN_PROGRAM if scene.driver in known.NATIVE_DRIVERS else known.GO_PROGRAM
+    return settings.MACHINE_IMAGE if program == known.OWN_PROGRAM else settings.RANCHER_MACHINE_IMAGE
+
+
+# --- the environment ------------------------------------------------------------------------------------------------
+
+
+def _inherited(view: View, passed: Mapping[str, str]) -> dict[str, str]:
+    wanted = known.listed(view.setting(settings.PASSED_VARIABLES))
+    return {name: passed[name] for name in wanted if name in passed}
+
+
+def _credential(scene: Scene, node_driver: Object | None) -> dict[str, str]:
+    place = credentials.place_of(scene.infra)
+    if place is None:
+        return {}
+    credentials.check_place(place, scene.infra)
+    secret, pending = read(scene, place)
+    if pending is not None:
+        raise Pending(pending)
+    if secret is None:
+        raise Problem(
+            f"spec.common.cloudCredentialSecretName: Secret {place} does not exist; create it, "
+            f"with type {credentials.CREDENTIAL_TYPE}"
+        )
+    fields = credentials.fields_of(secret, scene.driver)
+    if node_driver is not None:
+        wanted = known.credential_fields(node_driver)
+        fields = {**wanted.defaults, **fields}
+        credentials.check_fields(place, fields, wanted.required, scene.driver)
+    return credentials.variables(scene.driver, fields)
+
+
+# --- the host -------------------------------------------------------------------------------------------------------
+
+
+class _HostFound(NamedTuple):
+    host: Host | None
+    environment: dict[str, str]
+
+
+def _host(scene: Scene) -> _HostFound:
+    """Where one of our runners is, it runs the Jobs; those for machines of its host may use the daemon there."""
+    hosted = scene.driver in hosts.HOSTED_DRIVERS
+    if scene.view.get(SECRET_METADATA, hosts.HOST_SECRET, hosts.HOST_NAMESPACE) is None:
+        if hosted:
+            raise Problem(
+                f"machines of driver {scene.driver} belong to a host, and none has told of its daemon: "
+                "start `herder up`, or `herder run` with the runner, on the host that is to have them"
+            )
+        return _HostFound(None, {})
+    if not hosted:
+        return _HostFound(Host(node=""), {})
+    secret, pending = read(scene, Place(hosts.HOST_NAMESPACE, hosts.HOST_SECRET))
+    if pending is not None:
+        raise Pending(pending)
+    told = texts(secret or {})
+    host = Host(told.get(hosts.HOST_NODE, ""), told.get(hosts.HOST_DIRECTORY, ""))
+    if secret is None or not host.node or not host.directory or hosts.HOST_KEY not in secret["data"]:
+        where = f"{hosts.HOST_NAMESPACE}/{hosts.HOST_SECRET}"
+        raise Problem(f"Secret {where} does not tell of a host's daemon; start `herder up` on the host again")
+    return _HostFound(host, {hosts.CREDENTIAL_VARIABLE: _host_credential(scene, secret)})
+
+
+def _host_credential(scene: Scene, secret: Object) -> str:
+    key = base64.b64decode(secret["data"][hosts.HOST_KEY])
+    return hosts.machine_credential(key, scene.namespace, names.instance_name(scene.name))

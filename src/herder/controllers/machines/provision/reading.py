@@ -1,0 +1,43 @@
+"""Secrets that are read only when their content counts: nothing keeps what is in all Secrets of a cluster."""
+
+from __future__ import annotations
+
+import base64
+from typing import NamedTuple
+
+from herder.api.capi.kinds import SECRET, SECRET_METADATA
+from herder.api.machines.credentials import Place
+from herder.controllers.machines.provision.scene import Scene
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.decision import Decision, Effect, Ref, waiting
+
+
+class Read(NamedTuple):
+    """`pending` until it has been read; then the Secret, or None where there is none."""
+
+    secret: Object | None = None
+    pending: Decision | None = None
+
+
+def read(scene: Scene, place: Place, occasion: str = "") -> Read:
+    """A Secret as it is now; read again for each of its revisions, and for each occasion that must not rely on what was
+    read before."""
+    known = scene.view.get(SECRET_METADATA, place.name, place.namespace)
+    if known is None:
+        return Read()
+    key = ("read-secret", scene.uid, place.namespace, place.name, known["metadata"]["resourceVersion"], occasion)
+    result = scene.view.result(key)
+    if result is not None and result.done:
+        return Read(result.value)
+    arguments = {"namespace": place.namespace, "name": place.name}
+    effect = Effect("read-secret", key, arguments, f"what is in Secret {place} is needed")
+    told = f"Secret {place} is being read" if result is None else f"Secret {place} cannot be read: {result.error}"
+    pending = waiting(told, Ref(SECRET, place.name, place.namespace))
+    return Read(pending=Decision(effects=(effect,)) + pending)
+
+
+def texts(secret: Object) -> dict[str, str]:
+    """Its data; what is not text is of no use to anybody here."""
+    return {
+        name: base64.b64decode(value).decode(errors="replace") for name, value in (secret.get("data") or {}).items()
+    }

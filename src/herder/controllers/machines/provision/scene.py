@@ -1,0 +1,127 @@
+"""What surrounds one machine: whose it is, its Job and what is recorded of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from herder.api.capi.kinds import CLUSTER, MACHINE, POD, SECRET_METADATA
+from herder.api.capi.names import annotations_of, labels_of
+from herder.api.machines import names
+from herder.api.machines.jobs import JOB
+from herder.api.machines.kinds import driver_of
+from herder.engine.meta.kinds import Kind, Object
+from herder.engine.runtime.view import View
+
+FINISHED_PODS = ("Succeeded", "Failed")
+
+
+class Ended(StrEnum):
+    """How a Job ended, in the words of its conditions."""
+
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True)
+class Scene:
+    view: View
+    kind: Kind
+    infra: Object
+    machine: Object | None  # that owns it
+    cluster: Object | None
+    state: Object | None  # the metadata of its state Secret
+    job: Object | None  # that creates or removes it; there is never more than one
+
+    @property
+    def driver(self) -> str:
+        return driver_of(self.kind.kind)
+
+    @property
+    def namespace(self) -> str:
+        return str(self.infra["metadata"]["namespace"])
+
+    @property
+    def name(self) -> str:
+        return str(self.infra["metadata"]["name"])
+
+    @property
+    def uid(self) -> str:
+        return str(self.infra["metadata"]["uid"])
+
+    @property
+    def machine_name(self) -> str:
+        if self.machine is not None:
+            return str(self.machine["metadata"]["name"])
+        return labels_of(self.infra).get(names.MACHINE_NAME_LABEL) or self.name
+
+    @property
+    def status(self) -> Object:
+        return self.infra.get("status") or {}
+
+    @property
+    def told(self) -> str:
+        """As messages name it."""
+        return (
+            f"server [{self.namespace}/{self.name}] of kind ({self.kind.kind}) for machine {self.machine_name} "
+            "in infrastructure provider"
+        )
+
+
+def survey(view: View, kind: Kind, infra: Object) -> Scene:
+    machine = _owner(view, infra)
+    cluster = view.get(CLUSTER, machine["spec"]["clusterName"]) if machine is not None else None
+    state = view.get(SECRET_METADATA, names.state_secret(infra["metadata"]["name"]))
+    jobs = view.owned(JOB, infra["metadata"]["uid"])
+    return Scene(view, kind, infra, machine, cluster, state, jobs[0] if jobs else None)
+
+
+def _owner(view: View, infra: Object) -> Object | None:
+    for reference in infra["metadata"].get("ownerReferences") or ():
+        if (reference["apiVersion"].rpartition("/")[0], reference["kind"]) == MACHINE.group_kind:
+            found = view.get(MACHINE, reference["name"])
+            if found is not None and found["metadata"]["uid"] == reference["uid"]:
+                return found
+    return None
+
+
+def state_of_another(scene: Scene) -> str:
+    """The kind of another machine of the same name, if the state Secret is that one's: names are made without kinds."""
+    kind = labels_of(scene.state).get(names.INFRA_KIND_LABEL, "") if scene.state is not None else ""
+    return kind if kind and kind != scene.kind.kind else ""
+
+
+# --- Jobs and their pods --------------------------------------------------------------------------------------------
+
+
+def ended(job: Object) -> Ended | None:
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    true = {known["type"] for known in conditions if known["status"] == "True"}
+    return next((outcome for outcome in Ended if outcome in true), None)
+
+
+def ended_at(job: Object) -> str:
+    """As a timestamp; "" where the server does not say."""
+    status = job.get("status") or {}
+    times = [known.get("lastTransitionTime") for known in status.get("conditions") or () if known["type"] in Ended]
+    return str(status.get("completionTime") or next(iter(times), "") or "")
+
+
+def removes(job: Object) -> bool:
+    return names.INFRA_REMOVE_LABEL in labels_of(job)
+
+
+def newest_pod(view: View, job: Object) -> Object | None:
+    pods = view.owned(POD, job["metadata"]["uid"])
+    return max(pods, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]), default=None)
+
+
+def live_pod(scene: Scene) -> Object | None:
+    """A pod that still runs although its Job is gone."""
+    chosen = f"{names.INFRA_NAME_LABEL}={names.safe_concat(scene.name)},{names.INFRA_KIND_LABEL}={scene.kind.kind}"
+    pods = scene.view.select(POD, namespace=scene.namespace, labels=chosen)
+    return next((pod for pod in pods if (pod.get("status") or {}).get("phase") not in FINISHED_PODS), None)
+
+
+def is_forced(infra: Object) -> bool:
+    return annotations_of(infra).get(names.FORCE_REMOVE) == "true"

@@ -1,0 +1,99 @@
+"""What a machine's status says: conditions in the flat form of wrangler, and failures for good."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from herder.api.capi.conditions import Condition, condition, find, timestamp
+from herder.api.writing import status_patch
+from herder.controllers.machines.provision.scene import Scene
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.decision import Decision
+
+CREATE_JOB, DELETE_JOB, READY = "CreateJob", "DeleteJob", "Ready"
+CREATE_ERROR, DELETE_ERROR = "CreateError", "DeleteError"
+NOT_PREPARED = "NotPrepared"  # no Job can be made yet: somebody must do something first
+_FAILURE = ("failureReason", "failureMessage")
+
+
+def creating(scene: Scene, **fields: str) -> Decision:
+    return _tell(scene, CREATE_JOB, "Unknown", "Creating", f"creating {scene.told}", fields)
+
+
+def created(scene: Scene) -> Decision:
+    return _tell(scene, CREATE_JOB, "True", "Created", "", {})
+
+
+def not_created(scene: Scene, why: str) -> Decision:
+    told = f"failed creating {scene.told}: {CREATE_ERROR}: {why}"
+    return _tell(scene, CREATE_JOB, "False", CREATE_ERROR, told, _failure(CREATE_ERROR, why))
+
+
+def not_prepared(scene: Scene, problem: str, *, removes: bool) -> Decision:
+    return _tell(scene, DELETE_JOB if removes else CREATE_JOB, "False", NOT_PREPARED, problem, {})
+
+
+def deleting(scene: Scene, **fields: str) -> Decision:
+    return _tell(scene, DELETE_JOB, "Unknown", "Deleting", f"deleting {scene.told}", fields)
+
+
+def deleted(scene: Scene) -> Decision:
+    return _tell(scene, DELETE_JOB, "True", "Deleted", "", {}, ready="False")
+
+
+def not_deleted(scene: Scene, why: str) -> Decision:
+    told = f"failed deleting {scene.told}: {DELETE_ERROR}: {why}"
+    return _tell(scene, DELETE_JOB, "False", DELETE_ERROR, told, _failure(DELETE_ERROR, why))
+
+
+def is_created(infra: Object) -> bool:
+    found = find(infra, CREATE_JOB)
+    return found is not None and found["status"] == "True"
+
+
+def has_failed(infra: Object) -> bool:
+    """For good: its Job ended so."""
+    found = find(infra, CREATE_JOB)
+    return found is not None and found["status"] == "False" and found.get("reason") == CREATE_ERROR
+
+
+def is_settled(infra: Object) -> bool:
+    return is_created(infra) or has_failed(infra)
+
+
+def is_under_way(infra: Object) -> bool:
+    """A Job was started, and nobody has told yet how it ended."""
+    found = find(infra, CREATE_JOB)
+    return found is not None and found["status"] == "Unknown"
+
+
+def failed_at(infra: Object) -> datetime:
+    found = find(infra, CREATE_JOB) or {}
+    return datetime.fromisoformat(found["lastTransitionTime"])
+
+
+def _failure(reason: str, message: str) -> Object:
+    return {"failureReason": reason, "failureMessage": message}
+
+
+def _tell(
+    scene: Scene, type_: str, status: str, reason: str, message: str, fields: Object, *, ready: str = ""
+) -> Decision:
+    """Ready is as the Job's own condition is; who deletes sees it under both names."""
+    wanted = [condition(type_, status, reason, message), condition(READY, ready or status, reason, message)]
+    before = {name: value for name, value in scene.status.items() if name not in _FAILURE}
+    after = {**before, **fields, "conditions": _merged(before.get("conditions") or [], wanted, scene.view.now)}
+    return Decision(status_patch(scene.kind, scene.infra, after, message or f"{type_} is {status}"))
+
+
+def _merged(existing: Sequence[Condition], wanted: Sequence[Condition], now: datetime) -> list[Condition]:
+    result = {known["type"]: known for known in existing}
+    for new in wanted:
+        old = result.get(new["type"]) or {}
+        if all(old.get(part) == new[part] for part in ("status", "reason", "message")):
+            continue
+        turned = old.get("lastTransitionTime") if old.get("status") == new["status"] else None
+        times = {"lastUpdateTime": timestamp(now), "lastTransitionTime": turned or timestamp(now)}
+        result[new["type"]] = {**new, **times}
+    return list(result.values())
