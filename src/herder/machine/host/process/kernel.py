@@ -1,0 +1,52 @@
+"""System calls that Python 3.11 does not wrap, besides those that the runner's containers use as well."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+from herder.engine.runner.shim.kernel import CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER
+
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+OWN_NAMESPACES = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUTS | CLONE_NEWIPC
+
+_MOUNT_SETATTR = 442  # the same number on every architecture
+_AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
+_MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID = 1, 2
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _MountAttributes(ctypes.Structure):
+    _fields_ = (
+        ("attr_set", ctypes.c_uint64),
+        ("attr_clr", ctypes.c_uint64),
+        ("propagation", ctypes.c_uint64),
+        ("userns_fd", ctypes.c_uint64),
+    )
+
+
+def make_read_only(path: str) -> None:
+    """With all that is mounted below."""
+    attributes = _MountAttributes(_MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID, 0, 0, 0)
+    done = _libc.syscall(
+        ctypes.c_long(_MOUNT_SETATTR),
+        ctypes.c_int(_AT_FDCWD),
+        path.encode(),
+        ctypes.c_uint(_AT_RECURSIVE),
+        ctypes.byref(attributes),
+        ctypes.c_size_t(ctypes.sizeof(attributes)),
+    )
+    _check(done, f"mount_setattr {path}")
+
+
+def enter_namespaces(pidfd: int) -> None:
+    """Those of that process, all at once; processes started from now on are in its PID namespace."""
+    _check(_libc.setns(ctypes.c_int(pidfd), ctypes.c_int(OWN_NAMESPACES)), "setns")
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)

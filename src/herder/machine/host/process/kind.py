@@ -1,0 +1,232 @@
+"""The `process` kind: machines without a kernel, a disk or an image of their own, for next to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import pwd
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
+
+from herder.machine.driver import State
+from herder.machine.errors import MachineError, PreCreateFailed
+from herder.machine.host.kinds import Ask, Place, Record, Tell
+from herder.machine.host.process import running
+from herder.machine.host.process.addresses import Addresses
+from herder.machine.host.process.programs import own_program
+from herder.machine.host.process.sessions import PATH, AddressTaken, Inside, Listener
+from herder.machine.host.records import delete_tree
+
+SSH_PORT = 2222
+CONSOLE_BYTES = 4 * 1024 * 1024
+LAUNCH_SECONDS = 60
+
+
+class ProcessKind:
+    name = "process"
+
+    def __init__(self, state_dir: Path) -> None:
+        self._state_dir = state_dir.absolute()
+        self._addresses = Addresses(self._state_dir / "addresses")
+        self._listeners: dict[str, Listener] = {}
+        self._owner = _owner()
+        self._init = resources.files(__package__).joinpath("init.sh").read_text()
+        self._problem = ""
+
+    async def prepare(self) -> None:
+        """Boot one that never gets to run, to know whether this host lets us."""
+        scratch = self._state_dir / "probe"
+        delete_tree(scratch) if scratch.exists() else None
+        scratch.mkdir(mode=0o700)
+        try:
+            seed = {"hostname": "probe", "address": "127.0.0.1", "name": "probe", "script": ""}
+            await self._launch(scratch, {"probe": True, "hostname": "probe", "seed": seed, "memory": 0})
+        except MachineError as error:
+            self._problem = error.message
+        finally:
+            delete_tree(scratch)
+
+    def check(self, options: dict[str, Any]) -> None:
+        if self._problem:
+            raise PreCreateFailed(
+                f"this host does not let a machine have namespaces of its own: {self._problem}",
+                "allow them (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, "
+                "kernel.apparmor_restrict_unprivileged_userns; Linux 5.12 or newer), or run herder as root",
+            )
+        for name in ("memory", "ssh_port"):
+            value = options.get(name, 0)
+            if not isinstance(value, int) or value < 0:
+                raise PreCreateFailed(f"options.{name}: must be a number, not {value!r}")
+
+    async def create(self, record: Record, ask: Ask, tell: Tell) -> Place:
+        _check_script(ask.script)
+        _seed_keys(record.directory, ask.authorized_key)
+        record.facts["hostname"] = ask.hostname
+        listener = self._listener_anywhere(record)
+        seed = {
+            "hostname": ask.hostname,
+            "address": record.facts["address"],
+            "name": record.name,
+            "script": base64.b64encode(ask.script).decode(),
+        }
+        await self._boot(record, seed)
+        self._serve(record, listener)
+        tell(f"It runs at {record.facts['address']}")
+        return self._place(record)
+
+    async def start(self, record: Record, _tell: Tell) -> Place:
+        await self._boot(record, None)
+        if record.id not in self._listeners:
+            self._serve(record, self._listener(record, record.facts["address"]))
+        return self._place(record)
+
+    async def stop(self, record: Record, *, grace: float) -> None:
+        self._close(record)
+        await running.end(record.directory, grace)
+
+    def state(self, record: Record) -> State:
+        return State.RUNNING if running.runs(record.directory) else State.STOPPED
+
+    async def recover(self, record: Record) -> None:
+        await self.start(record, lambda _line: None)
+
+    async def remove(self, record: Record) -> None:
+        self._close(record)
+        await running.end(record.directory, 0)
+        self._addresses.give_back(record)
+
+    async def close(self) -> None:
+        for listener in self._listeners.values():
+            listener.close()
+
+    def _listener_anywhere(self, record: Record) -> Listener:
+        """At an address that is this machine's from now on."""
+        self._close(record)
+        for address in self._addresses.claim(record):
+            try:
+                return self._listener(record, address)
+            except AddressTaken:
+                continue
+        raise AssertionError("claim raises when it ends")
+
+    def _listener(self, record: Record, address: str) -> Listener:
+        inside = Inside(record.directory, self._environment(record), self._owner, record.options.get("memory") or 0)
+        return Listener(inside, address, self._port(record))
+
+    def _serve(self, record: Record, listener: Listener) -> None:
+        self._listeners[record.id] = listener
+
+    def _close(self, record: Record) -> None:
+        listener = self._listeners.pop(record.id, None)
+        if listener is not None:
+            listener.close()
+
+    async def _boot(self, record: Record, seed: dict[str, Any] | None) -> None:
+        if running.runs(record.directory):
+            return
+        _rotate(record.directory / "console.log")
+        await self._launch(
+            record.directory,
+            {
+                "hostname": record.facts["hostname"],
+                "seed": seed,
+                "memory": record.options.get("memory") or 0,
+                "environment": self._environment(record),
+            },
+        )
+
+    async def _launch(self, directory: Path, wanted: dict[str, Any]) -> None:
+        config = {
+            "parent": os.getpid(),
+            "directory": str(directory),
+            "owner": self._owner,
+            "hidden": self._hidden(),
+            "init": self._init,
+            **wanted,
+        }
+        launcher = await asyncio.create_subprocess_exec(
+            *own_program("launch"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={"LANG": "C.UTF-8"},
+            start_new_session=True,
+        )
+        try:
+            out, err = await asyncio.wait_for(launcher.communicate(json.dumps(config).encode()), LAUNCH_SECONDS)
+        except (TimeoutError, asyncio.CancelledError):
+            launcher.kill()
+            await launcher.wait()
+            raise
+        answer = json.loads(out) if out else {"error": err.decode(errors="replace").strip()[-500:] or "no answer"}
+        if "error" in answer:
+            raise MachineError(f"the machine does not boot: {answer['error']}")
+
+    def _environment(self, record: Record) -> dict[str, str]:
+        return {
+            "HERDER_ADDRESS": record.facts["address"],
+            "HERDER_MACHINE": record.name,
+            "HERDER_ZONE": str(record.options.get("zone") or ""),
+            "HOME": "/root",
+            "LANG": "C.UTF-8",
+            "LOGNAME": "root",
+            "PATH": PATH,
+            "USER": "root",
+        }
+
+    def _hidden(self) -> list[str]:
+        """Of the host, from its machines: where the keys of all of them are, and those of the manager beside it."""
+        state = os.path.realpath(self._state_dir)
+        return [os.path.dirname(state) if os.path.basename(state) == "host" else state]
+
+    def _port(self, record: Record) -> int:
+        return int(record.options.get("ssh_port") or SSH_PORT)
+
+    def _place(self, record: Record) -> Place:
+        key = (record.directory / "host_key.pub").read_text().strip()
+        return Place(record.facts["address"], self._port(record), "root", key)
+
+
+def _owner() -> tuple[int, int] | None:
+    """Who a machine's processes are to the host, where we may choose."""
+    if os.geteuid() != 0:
+        return None
+    nobody = pwd.getpwnam("nobody")
+    return nobody.pw_uid, nobody.pw_gid
+
+
+def _check_script(script: bytes) -> None:
+    if script and not script.startswith(b"#!"):
+        raise MachineError(
+            "process machines run a script at their first boot, and this does not begin with #!",
+            "use `local` machines for #cloud-config",
+        )
+
+
+def _seed_keys(directory: Path, authorized_key: str) -> None:
+    _write(directory / "authorized_keys", f"{authorized_key}\n".encode())
+    if (directory / "host_key.pub").exists():
+        return
+    key = ed25519.Ed25519PrivateKey.generate()
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    _write(directory / "host_key", private)
+    _write(directory / "host_key.pub", public + b"\n")
+
+
+def _write(path: Path, content: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
+
+
+def _rotate(console: Path) -> None:
+    if console.exists() and console.stat().st_size > CONSOLE_BYTES:
+        console.replace(console.with_suffix(".log.1"))

@@ -1,0 +1,169 @@
+"""Boots one machine and ends: a program of its own, because it changes its namespaces and its user on the way.
+
+Reads what to boot from standard input, and says on standard output how it went. Three processes take part: this one
+stays the host's and writes down who the first process is; `_build` leaves the host step by step; the first process waits
+for leave to run, so that it never runs unrecorded, and takes the end of this program for a no.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import os
+import resource
+import shutil
+import signal
+import socket
+import sys
+from typing import Any, NoReturn
+
+from herder.engine.runner.shim import kernel
+from herder.engine.runner.shim.init import map_ids
+from herder.machine.host.process import root
+from herder.machine.host.process.kernel import OWN_NAMESPACES
+from herder.machine.host.process.tree import INIT, LOCAL, Tree
+
+
+def main() -> None:
+    config = json.loads(sys.stdin.buffer.read())
+    kernel.die_with_parent(signal.SIGKILL)
+    if os.getppid() != config["parent"]:
+        return  # the daemon is gone already; the next one decides anew
+    try:
+        answer = _boot(config)
+    except OSError as error:
+        answer = {"error": _explain(error)}
+    print(json.dumps(answer), flush=True)
+
+
+def _boot(config: dict[str, Any]) -> dict[str, Any]:
+    os.chdir(config["directory"])
+    _make_tree(config)
+    report, go = os.pipe(), os.pipe()
+    builder = os.fork()
+    if builder == 0:
+        os.close(report[0])
+        os.close(go[1])
+        _build(config, report[1], go[0])
+    os.close(report[1])
+    os.close(go[0])
+    with os.fdopen(report[0], "rb") as lines:
+        told = [json.loads(line) for line in lines]
+    os.waitpid(builder, 0)
+    found = {key: value for line in told for key, value in line.items()}
+    if "error" in found or not found.get("ready"):
+        return {"error": found.get("error", "the first process did not start")}
+    if config.get("probe"):
+        return {}
+    running = {"pid": found["pid"], "started": started(found["pid"]), "boot": boot_id()}
+    _keep("running", running)
+    os.write(go[1], b"g")
+    return running
+
+
+def _make_tree(config: dict[str, Any]) -> None:
+    if os.path.isdir("root"):
+        return  # it was made whole, and is the machine's own since
+    if config.get("seed") is None:
+        raise FileNotFoundError(2, "has no files yet: its creation is not finished", config["directory"])
+    for left in ("root.new", LOCAL):
+        shutil.rmtree(left, ignore_errors=True)
+    seed = {**config["seed"], "script": binascii.a2b_base64(config["seed"]["script"])}
+    seed["init"] = config["init"].encode()
+    Tree(config["directory"], seed, config["owner"]).make()
+    os.rename("root.new", "root")
+
+
+def _build(config: dict[str, Any], report: int, go: int) -> NoReturn:
+    try:
+        console = os.open("console.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        _leave_host(config)
+        socket.sethostname(config["hostname"])
+        first = os.fork()
+        if first == 0:
+            _become_first(config, console, report, go)
+        _tell(report, {"pid": first})
+    except OSError as error:
+        _tell(report, {"error": _explain(error)})
+    finally:
+        os._exit(0)
+
+
+def _leave_host(config: dict[str, Any]) -> None:
+    """Into namespaces of its own, as a user without rights on the host. The host's root mounts first, for what it
+    mounts may lie below directories that the other user cannot pass."""
+    owner = config["owner"]
+    if owner is None:
+        uid, gid = os.geteuid(), os.getegid()
+        kernel.unshare(OWN_NAMESPACES)
+        map_ids((0, uid), (0, gid))
+        root.enter(config["directory"], config["hidden"], None)
+        return
+    kernel.unshare(kernel.CLONE_NEWNS)
+    root.enter(config["directory"], config["hidden"], tuple(owner))
+    os.setgroups([])
+    os.setresgid(owner[1], owner[1], owner[1])
+    os.setresuid(owner[0], owner[0], owner[0])
+    kernel.keep_own_proc_files()
+    kernel.unshare(OWN_NAMESPACES)
+    map_ids((0, owner[0]), (0, owner[1]))
+
+
+def _become_first(config: dict[str, Any], console: int, report: int, go: int) -> NoReturn:
+    try:
+        os.setsid()
+        root.furnish()
+        _limit(config["memory"])
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(console, 1)
+        os.dup2(console, 2)
+        os.umask(0o022)
+        os.chdir("/")
+        _tell(report, {"ready": True})
+        os.close(report)
+        if os.read(go, 1):
+            os.execve("/bin/sh", ["/bin/sh", f"/{INIT}"], config["environment"])  # noqa: S606
+    except OSError as error:
+        _tell(report, {"error": _explain(error)})
+    finally:
+        os._exit(1)
+
+
+def _limit(megabytes: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if megabytes:
+        # Private writable memory rather than address space, of which Go and Java reserve far more than they use.
+        resource.setrlimit(resource.RLIMIT_DATA, (megabytes << 20, megabytes << 20))
+
+
+def started(pid: int) -> int:
+    """When, in ticks since the host booted: with it a process ID is never mistaken for an earlier one's. 0: not there."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+def boot_id() -> str:
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def _tell(report: int, what: dict[str, Any]) -> None:
+    os.write(report, json.dumps(what).encode() + b"\n")
+
+
+def _keep(name: str, content: dict[str, Any]) -> None:
+    """Whole or not at all. A power loss ends the machine too, so nothing is synced."""
+    with open(f"{name}.new", "w") as file:
+        json.dump(content, file)
+    os.replace(f"{name}.new", name)
+
+
+def _explain(error: OSError) -> str:
+    return f"{os.fsdecode(error.filename)}: {error.strerror}" if error.filename else str(error.strerror or error)
+
+
+if __name__ == "__main__":
+    main()

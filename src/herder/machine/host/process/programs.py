@@ -1,0 +1,16 @@
+"""How the small programs beside this module are run: an interpreter that loads as little as it can."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import herder
+
+_SOURCES = str(Path(herder.__file__).parents[1])
+_START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from {module} import main; main()"
+
+
+def own_program(name: str, *arguments: str) -> list[str]:
+    module = f"herder.machine.host.process.{name}"
+    return [sys.executable, "-I", "-S", "-B", "-c", _START.format(module=module), _SOURCES, *arguments]

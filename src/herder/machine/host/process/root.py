@@ -1,0 +1,87 @@
+"""The view of files that a machine's processes have: its own where it may write, the host's read-only for the rest."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from herder.engine.runner.shim import kernel
+from herder.machine.host.process.kernel import make_read_only
+from herder.machine.host.process.tree import HOST, LINKED, LOCAL, OWN
+
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_DEVICE_LINKS = {
+    "fd": "/proc/self/fd",
+    "ptmx": "pts/ptmx",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+}
+_TMPFS = kernel.MS_NODEV | kernel.MS_NOSUID
+
+
+def enter(directory: str, hidden: list[str], owner: tuple[int, int] | None) -> None:
+    """In a mount namespace of one's own. `owner` is set where it is still owned by the host's root."""
+    root = f"{directory}/root"
+    kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
+    _bind(root, root)
+    # Binding a directory that lies above the new root must not copy the new root into itself.
+    kernel.mount("none", root, flags=kernel.MS_UNBINDABLE)
+    with os.scandir("/") as entries:
+        names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False) and entry.name not in OWN]
+    for name in names:
+        _show(f"/{name}", f"{root}/{name}")
+    for path in LINKED:
+        _show(f"/{path}", f"{root}{HOST}/{path}")
+    _hide(root, hidden)
+    if _is_directory(f"{root}/usr/local"):
+        _bind(f"{directory}/{LOCAL}", f"{root}/usr/local")
+    _bind("/proc", f"{root}/proc")  # only who sees one may mount another
+    _devices(f"{root}/dev", owner)
+    kernel.pivot_into(root)
+
+
+def furnish() -> None:
+    """By the first process, once inside: what belongs to its own namespaces."""
+    kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+    kernel.mount("devpts", "/dev/pts", "devpts", kernel.MS_NOSUID | kernel.MS_NOEXEC, "newinstance,ptmxmode=0666")
+    kernel.mount("tmpfs", "/dev/shm", "tmpfs", _TMPFS, "mode=1777")  # noqa: S108 - the machine's, not ours
+    kernel.mount("tmpfs", "/run", "tmpfs", _TMPFS, "mode=755")
+    kernel.mount("tmpfs", "/tmp", "tmpfs", _TMPFS, "mode=1777")  # noqa: S108
+
+
+def _show(source: str, target: str) -> None:
+    """A machine that put something else in the place goes without."""
+    if _is_directory(source) and _is_directory(target):
+        _bind(source, target)
+        make_read_only(target)
+
+
+def _hide(root: str, hidden: list[str]) -> None:
+    for path in hidden:
+        if _is_directory(root + path):
+            kernel.mount("tmpfs", root + path, "tmpfs", kernel.MS_RDONLY, "mode=000,size=4k")
+
+
+def _devices(dev: str, owner: tuple[int, int] | None) -> None:
+    owned = f",uid={owner[0]},gid={owner[1]}" if owner else ""
+    kernel.mount("tmpfs", dev, "tmpfs", kernel.MS_NOSUID, f"mode=755{owned}")
+    for name in _DEVICES:
+        if os.path.exists(f"/dev/{name}"):
+            os.close(os.open(f"{dev}/{name}", os.O_WRONLY | os.O_CREAT, 0o644))
+            _bind(f"/dev/{name}", f"{dev}/{name}")
+    for name, target in _DEVICE_LINKS.items():
+        os.symlink(target, f"{dev}/{name}")
+    os.mkdir(f"{dev}/pts")
+    os.mkdir(f"{dev}/shm")
+
+
+def _bind(source: str, target: str) -> None:
+    kernel.mount(source, target, flags=kernel.MS_BIND | kernel.MS_REC)
+
+
+def _is_directory(path: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False

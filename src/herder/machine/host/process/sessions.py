@@ -1,0 +1,258 @@
+"""SSH into machines, served by the daemon: a session is a program inside the machine's namespaces.
+
+The SSH library is loaded when somebody comes: a host may have hundreds of machines that nobody ever logs into.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import importlib
+import json
+import logging
+import os
+import socket
+import struct
+import termios
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from herder.machine.errors import MachineError
+from herder.machine.host.process.programs import own_program
+
+if TYPE_CHECKING:
+    import asyncssh
+
+BACKLOG = 16
+PASSED_ON = ("TERM", "LANG")
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+log = logging.getLogger(__name__)
+
+
+class AddressTaken(MachineError):
+    """Somebody else serves there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """A machine, as sessions need to know it."""
+
+    directory: Path  # holds `host_key` and `authorized_keys`
+    environment: dict[str, str]
+    owner: tuple[int, int] | None
+    memory: int
+
+    def open_pidfd(self) -> int:
+        """Of its first process. Raises `ProcessLookupError` where it does not run."""
+        from herder.machine.host.process.running import open_pidfd
+
+        return open_pidfd(self.directory)
+
+
+class Listener:
+    """Costs a socket until somebody connects."""
+
+    def __init__(self, inside: Inside, address: str, port: int) -> None:
+        self._inside = inside
+        self._loop = asyncio.get_running_loop()
+        self._visits: set[asyncio.Task[None]] = set()
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.setblocking(False)
+            self._socket.bind((address, port))
+            self._socket.listen(BACKLOG)
+        except OSError as error:
+            self._socket.close()
+            if error.errno == errno.EADDRINUSE:
+                raise AddressTaken(f"something else serves at {address}:{port}") from None
+            raise MachineError(
+                f"SSH cannot be served at {address}:{port}: {error.strerror}", "choose another --process-ssh-port"
+            ) from None
+        self._loop.add_reader(self._socket, self._accept)
+
+    def close(self) -> None:
+        """Visitors are sent away; what they started in the machine is the machine's."""
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        for visit in self._visits:
+            visit.cancel()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            connection, _ = self._socket.accept()
+            connection.setblocking(False)
+            visit = self._loop.create_task(self._serve(connection))
+            self._visits.add(visit)
+            visit.add_done_callback(self._visits.discard)
+
+    async def _serve(self, connection: socket.socket) -> None:
+        try:
+            ssh = await asyncio.to_thread(importlib.import_module, "asyncssh")
+            served = await ssh.run_server(
+                connection,
+                server_host_keys=[str(self._inside.directory / "host_key")],
+                authorized_client_keys=str(self._inside.directory / "authorized_keys"),
+                password_auth=False,
+                kbdint_auth=False,
+                gss_host=None,
+                process_factory=lambda process: Session(self._inside, process).run(),
+                encoding=None,
+                line_editor=False,
+                allow_pty=True,
+                agent_forwarding=False,
+                x11_forwarding=False,
+            )
+            try:
+                await served.wait_closed()
+            finally:
+                served.abort()
+        except Exception as error:
+            connection.close()
+            log.info("an SSH connection ended: %s", error)
+
+
+class Session:
+    def __init__(self, inside: Inside, process: asyncssh.SSHServerProcess[bytes]) -> None:
+        self._inside = inside
+        self._process = process
+
+    async def run(self) -> None:
+        try:
+            await self._run()
+        except ProcessLookupError:
+            self._process.stderr.write(b"the machine does not run\n")
+            self._process.exit(255)
+        except (OSError, asyncio.IncompleteReadError) as error:
+            log.warning("an SSH session failed: %s", error)
+            self._process.exit(255)
+
+    async def _run(self) -> None:
+        terminal = self._process.get_terminal_type() is not None
+        ours, theirs = socket.socketpair()
+        pidfd = -1
+        try:
+            pidfd = self._inside.open_pidfd()
+            pipe = asyncio.subprocess.DEVNULL if terminal else asyncio.subprocess.PIPE
+            program = await asyncio.create_subprocess_exec(
+                *own_program("enter", str(theirs.fileno()), str(pidfd)),
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                pass_fds=(theirs.fileno(), pidfd),
+                env={"LANG": "C.UTF-8"},
+                start_new_session=True,
+            )
+            ours.setblocking(False)
+            await asyncio.get_running_loop().sock_sendall(ours, self._wanted(terminal))
+            theirs.close()
+            if terminal:
+                await self._relay(await _received(ours))
+            else:
+                await self._process.redirect(program.stdin, program.stdout, program.stderr)
+        finally:
+            ours.close()
+            theirs.close()
+            if pidfd >= 0:
+                os.close(pidfd)
+        self._end(await program.wait())
+
+    def _wanted(self, terminal: bool) -> bytes:
+        process = self._process
+        given = {name: value for name, value in process.env.items() if name in PASSED_ON or name.startswith("LC_")}
+        environment = {**self._inside.environment, **given}
+        if terminal:
+            environment["TERM"] = process.get_terminal_type() or "dumb"
+        config: dict[str, Any] = {
+            "command": process.command,
+            "subsystem": process.subsystem,
+            "environment": environment,
+            "owner": self._inside.owner,
+            "memory": self._inside.memory,
+            "size": list(process.get_terminal_size()) if terminal else None,
+        }
+        return json.dumps(config).encode() + b"\n"
+
+    async def _relay(self, terminal: int) -> None:
+        """Until the last program inside has let go of the terminal."""
+        typing = asyncio.create_task(self._type(terminal))
+        try:
+            while data := await _read(terminal):
+                self._process.stdout.write(data)
+                await self._process.stdout.drain()
+        finally:
+            typing.cancel()
+            await asyncio.gather(typing, return_exceptions=True)
+            os.close(terminal)
+
+    async def _type(self, terminal: int) -> None:
+        import asyncssh
+
+        while True:
+            try:
+                data = await self._process.stdin.read(65536)
+            except asyncssh.TerminalSizeChanged as change:
+                fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", change.height, change.width, 0, 0))
+                continue
+            except (asyncssh.BreakReceived, asyncssh.SignalReceived):
+                continue
+            if not data:
+                await _write(terminal, b"\x04")
+                return
+            await _write(terminal, data)
+
+    def _end(self, status: int) -> None:
+        if status < 0:
+            self._process.exit_with_signal(_SIGNALS.get(-status, "KILL"))
+        else:
+            self._process.exit(status)
+
+
+_SIGNALS = {1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 6: "ABRT", 8: "FPE", 9: "KILL", 11: "SEGV", 13: "PIPE", 15: "TERM"}
+
+
+async def _received(ours: socket.socket) -> int:
+    """The terminal's file descriptor. Raises OSError where the other side ends without sending one."""
+    await _ready(ours.fileno(), writing=False)
+    _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
+    if not descriptors:
+        raise OSError(errno.EIO, "the machine has no terminal to give")
+    os.set_blocking(descriptors[0], False)
+    return descriptors[0]
+
+
+async def _read(terminal: int) -> bytes:
+    while True:
+        try:
+            return os.read(terminal, 65536)
+        except BlockingIOError:
+            await _ready(terminal, writing=False)
+        except OSError:
+            return b""  # nobody has it open any more
+
+
+async def _write(terminal: int, data: bytes) -> None:
+    while data:
+        try:
+            data = data[os.write(terminal, data) :]
+        except BlockingIOError:
+            await _ready(terminal, writing=True)
+
+
+async def _ready(descriptor: int, *, writing: bool) -> None:
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+
+    def tell() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    (loop.add_writer if writing else loop.add_reader)(descriptor, tell)
+    try:
+        await ready
+    finally:
+        (loop.remove_writer if writing else loop.remove_reader)(descriptor)
