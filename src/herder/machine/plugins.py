@@ -17,13 +17,14 @@ from herder.machine.errors import MachineError
 PREFIX = "docker-machine-driver-"
 LARGEST = 512 << 20
 FETCH_SECONDS = 120.0
+_ALGORITHMS = {32: "md5", 40: "sha1", 64: "sha256", 128: "sha512"}
 
 
 def install(url: str, checksum: str, directory: Path) -> Path:
     """The program, executable, in a directory of ours; its name is what the Go program looks for on PATH."""
     content = _fetched(url)
-    if checksum and not hmac.compare_digest(hashlib.sha256(content).hexdigest(), checksum.lower()):
-        raise MachineError(f"downloaded file {url} failed sha256 checksum", "correct the NodeDriver's url or checksum")
+    if checksum:
+        _check(content, checksum.strip().lower(), url)
     name, program = _program(content, url)
     path = directory / f"{PREFIX}{_driver(name)}"
     path.write_bytes(program)
@@ -36,15 +37,32 @@ def _fetched(url: str) -> bytes:
         raise MachineError(f"the driver's address {url} cannot be fetched", "it must begin with https:// or http://")
     try:
         with urllib.request.urlopen(url, timeout=FETCH_SECONDS) as answer:  # noqa: S310 - http and https alone
-            content: bytes = answer.read(LARGEST + 1)
+            return _bounded(answer.read(LARGEST + 1), url)
     except (OSError, urllib.error.URLError) as error:
         reason = getattr(error, "reason", None) or error
         raise MachineError(
             f"download of driver from {url} failed: {reason}", "see that the address is right"
         ) from error
+
+
+def _bounded(content: bytes, url: str) -> bytes:
+    """What was read of a stream, one byte more than there may be."""
     if len(content) > LARGEST:
-        raise MachineError(f"the driver at {url} is larger than {LARGEST >> 20} MB")
+        raise MachineError(f"the driver at {url} is larger than {LARGEST >> 20} MB", "see that the address is right")
     return content
+
+
+def _check(content: bytes, checksum: str, url: str) -> None:
+    """The length of a checksum says what it is; older NodeDrivers have weak ones."""
+    algorithm = _ALGORITHMS.get(len(checksum))
+    if algorithm is None:
+        raise MachineError(
+            f"the checksum of {url} has {len(checksum)} digits", "give an MD5, SHA-1, SHA-256 or SHA-512 digest"
+        )
+    if not hmac.compare_digest(hashlib.new(algorithm, content, usedforsecurity=False).hexdigest(), checksum):
+        raise MachineError(
+            f"downloaded file {url} failed {algorithm} checksum", "correct the NodeDriver's url or checksum"
+        )
 
 
 def _program(content: bytes, url: str) -> tuple[str, bytes]:
@@ -55,18 +73,19 @@ def _program(content: bytes, url: str) -> tuple[str, bytes]:
         if content.startswith(b"PK\x03\x04"):
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 name = _chosen(archive.namelist(), url)
-                return name, archive.read(name)
-        if content.startswith(b"\x1f\x8b"):
-            with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
+                with archive.open(name) as packed:
+                    return name, _bounded(packed.read(LARGEST + 1), url)
+        if content.startswith(b"\x1f\x8b") or content[257:262] == b"ustar":
+            with tarfile.open(fileobj=io.BytesIO(content), mode="r:*") as archive:
                 name = _chosen([entry.name for entry in archive if entry.isfile()], url)
                 stream = archive.extractfile(name)
                 assert stream is not None
-                return name, stream.read()
+                return name, _bounded(stream.read(LARGEST + 1), url)
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError) as error:
         raise MachineError(f"the driver at {url} is a damaged archive: {error}") from error
     raise MachineError(
         f"the file at {url} does not seem to be in an accepted format",
-        "publish a Linux program, a zip or a tar.gz of one",
+        "publish a Linux program, a zip or a tar of one",
     )
 
 

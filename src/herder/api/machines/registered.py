@@ -1,6 +1,7 @@
 """The NodeDrivers that are there from the start: those of upstream, and those of our own machines.
 
-They are made once. After that they are the user's: what is kept up to date is only how their fields are to be read.
+They are made once. After that they are the user's: what is kept up to date is only how their fields are to be read,
+which is in their annotations.
 """
 
 from __future__ import annotations
@@ -254,8 +255,3 @@ _DOWNLOADED = (
 def registered(architecture: str = AMD64) -> list[Object]:
     """The objects to create at start where they are missing; the architecture as Go names it."""
     return [driver.node_driver(architecture) for driver in (*_ON_THIS_HOST, *_BUILT_IN, *_DOWNLOADED)]
-
-
-def kept_up_to_date(node_driver: Object) -> Object:
-    """What is applied at each start to a registered NodeDriver that is there already."""
-    return {name: part for name, part in node_driver.items() if name != "spec"}

@@ -1,0 +1,153 @@
+"""Asks a driver of others' making what it can be told: it is fetched, and rancher-machine shows its help.
+
+The driver's code is not ours. It runs once, in a directory of its own, with nothing of our environment, and as nobody
+where we are root.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from herder.api.machines.flags import Flag, FlagType, Value
+from herder.api.machines.schemas import plain
+from herder.machine import plugins
+from herder.machine.errors import MachineError
+
+HELP_SECONDS = 30.0
+NOBODY = 65534
+GENERAL = "none"  # a driver whose help shows what is the same for all
+
+
+class DriverUnusable(MachineError):
+    """No kinds can be made for the driver as it is."""
+
+
+async def driver_flags(arguments: Mapping[str, Any], *, rancher_machine: str) -> dict[str, Any]:
+    """The performer of effect `driver-flags`: `{name, flags}` of the driver at `url`."""
+    return await asyncio.to_thread(_probe, arguments["url"], arguments["checksum"], rancher_machine)
+
+
+def _probe(url: str, checksum: str, rancher_machine: str) -> dict[str, Any]:
+    if not checksum and urlsplit(url).scheme == "http":
+        raise DriverUnusable(
+            "spec.checksum is empty, and what comes over http:// may be anybody's", "set it, or use an https:// address"
+        )
+    program = _found(rancher_machine)
+    with tempfile.TemporaryDirectory(prefix="herder-driver-") as made:
+        directory = Path(made)
+        driver = plugins.install(url, checksum, directory)
+        name = driver.name.removeprefix(plugins.PREFIX)
+        flags = _flags(program, name, directory)
+    if not flags:
+        raise DriverUnusable(f"driver {name} has no flags", "see that it is made for rancher-machine")
+    return {"name": name, "flags": [plain(flag) for flag in flags]}
+
+
+def _found(rancher_machine: str) -> Path:
+    path = shutil.which(rancher_machine)
+    if path is None:
+        raise DriverUnusable(
+            f'"{rancher_machine}", the program that drivers of others are for, is not installed here',
+            "install it, or set the setting rancher-machine-path to where it is",
+        )
+    return Path(path)
+
+
+# --- help as it is shown --------------------------------------------------------------------------------------------
+
+
+def _flags(program: Path, driver: str, directory: Path) -> list[Flag]:
+    general = {flag.name for flag in read_help(_help(program, GENERAL, directory))}
+    return [flag for flag in read_help(_help(program, driver, directory)) if flag.name not in general]
+
+
+def _help(program: Path, driver: str, directory: Path) -> str:
+    executable, user = _reachable(program, directory)
+    child = subprocess.Popen(
+        [executable, "create", "--driver", driver, "--help"],
+        env={"PATH": str(directory), "HOME": str(directory), "MACHINE_STORAGE_PATH": str(directory / "store")},
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        user=user,
+        group=user,
+        extra_groups=None if user is None else [],
+    )
+    try:
+        shown, complaints = child.communicate(timeout=HELP_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise DriverUnusable(
+            f"driver {driver} did not answer within {HELP_SECONDS:.0f} s", "see that it runs on this platform"
+        ) from None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)  # the driver is a child of its own, and may linger
+        child.wait()
+    if child.returncode:
+        said = (complaints or shown).strip().splitlines()[-1:] or [f"exit status {child.returncode}"]
+        raise DriverUnusable(
+            f"driver {driver} cannot be asked for its flags: {said[0]}", "see that it is made for this platform"
+        )
+    return shown
+
+
+def _reachable(program: Path, directory: Path) -> tuple[Path, int | None]:
+    """The program, and whom to run it as. Nobody may not get to where it is installed, so it is put where they can."""
+    store = directory / "store"
+    store.mkdir(exist_ok=True)
+    if os.geteuid() != 0:
+        return program, None
+    directory.chmod(0o711)
+    os.chown(store, NOBODY, NOBODY)
+    copy = directory / "rancher-machine"
+    if not copy.exists():
+        shutil.copyfile(program, copy)
+        copy.chmod(0o755)
+    return copy, NOBODY
+
+
+_LINE = re.compile(
+    r"""^\ {3}--(?P<name>[^\s,]+)(?:,\ -\S+)*
+    (?P<value>\ "(?P<default>.*)"|\ \[--\S+\ option\ --\S+\ option\]|\ )?
+    \t+(?P<usage>.*)$""",
+    re.VERBOSE,
+)
+_ENVIRONMENT = re.compile(r"\s*\[\$(?P<name>\w+)(?:, \$\w+)*\]$")
+_NUMBER = re.compile(r"-?[0-9]+")
+
+
+def read_help(shown: str) -> list[Flag]:
+    """The flags in what `create --help` prints. Text without a default has a space after its name, what is on or off
+    has none; what lists default to is not shown; a number is told from text by looking like one."""
+    return [_flag(found) for line in shown.splitlines() if (found := _LINE.match(line))]
+
+
+def _flag(found: re.Match[str]) -> Flag:
+    usage, env = found["usage"].strip(), ""
+    if hint := _ENVIRONMENT.search(found["usage"]):
+        usage, env = found["usage"][: hint.start()].strip(), hint["name"]
+    type_, default = _value(found["value"], found["default"])
+    return Flag(found["name"], usage, type_, default, env)
+
+
+def _value(value: str | None, default: str | None) -> tuple[FlagType, Value]:
+    if value is None:
+        return FlagType.BOOL, False
+    if default is None:
+        return (FlagType.LIST, ()) if value.strip() else (FlagType.STRING, "")
+    return (FlagType.INT, int(default)) if _NUMBER.fullmatch(default) else (FlagType.STRING, default)
