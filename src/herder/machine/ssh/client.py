@@ -65,7 +65,7 @@ class Shell:
                 output = b""
                 async for line in process.stdout:
                     output = (output + line)[-KEPT_BYTES:]
-                    if say is not None:
+                    if say is not None and line:
                         say(line.decode(errors="replace").rstrip())
                 done = await process.wait()
         except TimeoutError:

@@ -9,9 +9,12 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import termios
+import threading
 import tty
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TextIO
 
 import asyncssh
 
@@ -47,18 +50,45 @@ async def _interactive(saved: SavedMachine, command: str | None, hosts: HostKeys
                 command,
                 term_type=os.environ.get("TERM", "xterm") if terminal else None,
                 term_size=shutil.get_terminal_size() if terminal else (80, 24),
-                stdin=sys.stdin.fileno(),
-                stdout=sys.stdout.fileno(),
-                stderr=sys.stderr.fileno(),
                 encoding=None,
             )
             with _raw_terminal(process) if terminal else contextlib.nullcontext():
+                _feed(process)
+                await asyncio.gather(_show(process.stdout, sys.stdout), _show(process.stderr, sys.stderr))
                 done = await process.wait()
         except (asyncssh.Error, OSError) as error:
             raise Unreachable(f"the connection to {saved.name} broke: {error}", "see that it runs") from error
     if done.exit_signal:
         return 255
     return done.returncode if done.returncode is not None else 255
+
+
+def _feed(process: asyncssh.SSHClientProcess[bytes]) -> None:
+    """Our standard input, whatever kind of file it is; from a thread, which may wait for a key until we end."""
+    loop = asyncio.get_running_loop()
+
+    async def give(chunk: bytes) -> None:
+        if chunk:
+            process.stdin.write(chunk)
+            await process.stdin.drain()
+        else:
+            process.stdin.write_eof()
+
+    def read() -> None:
+        with contextlib.suppress(OSError, RuntimeError, asyncssh.Error):  # the machine has ended it
+            while True:
+                chunk = os.read(sys.stdin.fileno(), 1 << 16)
+                asyncio.run_coroutine_threadsafe(give(chunk), loop).result()
+                if not chunk:
+                    return
+
+    threading.Thread(target=read, daemon=True).start()
+
+
+async def _show(stream: asyncssh.SSHReader[bytes], target: TextIO) -> None:
+    while chunk := await stream.read(1 << 16):
+        target.buffer.write(chunk)
+        target.buffer.flush()
 
 
 @contextlib.contextmanager
@@ -85,29 +115,29 @@ def copy(
     remember: Callable[[SavedMachine], None] | None = None,
 ) -> None:
     """Between `[user@]machine:path` and a path here, or two machines; `find` gives a machine by its name."""
-    ends = [_end(place, find) for place in (source, target)]
-    if not any(machine for machine, _ in ends):
+    (giver, source), (taker, target) = _end(source, find), _end(target, find)
+    if giver is None and taker is None:
         raise MachineError(f"neither {source} nor {target} is on a machine", "name one as machine:path")
-    asyncio.run(_copy(ends, recursive, remember))
+    with tempfile.TemporaryDirectory(prefix="herder-copy-") as between:
+        if giver is not None:
+            here = target if taker is None else between
+            asyncio.run(_transfer(giver, remember, lambda sftp: sftp.get(source, here, recurse=recursive)))
+            source = os.path.join(between, os.path.basename(source.rstrip("/")))
+        if taker is not None:
+            there = target or "."
+            asyncio.run(_transfer(taker, remember, lambda sftp: sftp.put(source, there, recurse=recursive)))
 
 
-async def _copy(
-    ends: list[tuple[SavedMachine | None, str]],
-    recursive: bool,
+async def _transfer(
+    machine: SavedMachine,
     remember: Callable[[SavedMachine], None] | None,
+    act: Callable[[asyncssh.SFTPClient], Awaitable[None]],
 ) -> None:
-    async with contextlib.AsyncExitStack() as stack:
-        places: list[str | tuple[asyncssh.SSHClientConnection, str]] = []
-        for machine, path in ends:
-            if machine is None:
-                places.append(path)
-                continue
-            keep = (lambda found=machine: remember(found)) if remember is not None else None
-            hosts = HostKeys(machine.reach, machine.files, remember=keep)
-            opened = connection_to(machine.reach, private_key(machine.config, machine.files), hosts)
-            places.append((await stack.enter_async_context(opened), path or "."))
+    hosts = HostKeys(machine.reach, machine.files, remember=lambda: remember(machine) if remember else None)
+    async with connection_to(machine.reach, private_key(machine.config, machine.files), hosts) as connection:
         try:
-            await asyncssh.scp(*places, recurse=recursive, preserve=False)
+            async with connection.start_sftp_client() as sftp:
+                await act(sftp)
         except (asyncssh.Error, OSError) as error:
             raise MachineError(f"the copy failed: {error}") from error
 
