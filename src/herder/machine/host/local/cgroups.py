@@ -1,0 +1,221 @@
+"""The control groups of a machine: its size, and the one place where all its processes can be found.
+
+A machine has two levels: the outer one carries the limits, the inner one is the root of what the machine sees, so it
+cannot change its own size. Both versions of control groups are known: the old one has a tree for each controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from herder.machine.errors import PreCreateFailed
+
+PERIOD = 100_000  # microseconds, in which a share of CPU time is counted
+_INNER = "machine"
+_PATIENCE = 10.0
+_CONTROLLERS = "+cpu +cpuset +memory +pids"
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """One mounted hierarchy: `options` are those to mount it with ("" for version 2), `base` is where we may build."""
+
+    name: str
+    options: str
+    base: Path
+
+    @property
+    def controllers(self) -> list[str]:
+        return self.options.split(",")
+
+
+def trees() -> list[Tree]:
+    """Those of this host. Root builds at the top, others below the group that was delegated to them."""
+    own = dict(_own_groups())
+    found: list[Tree] = []
+    unified = None
+    with open("/proc/self/mountinfo") as mounts:
+        for line in mounts:
+            before, _, after = line.partition(" - ")
+            kind, _, options = after.split()
+            place = Path(before.split()[4])
+            if kind == "cgroup":
+                name = next((key for key in own if key and set(key.split(",")) <= set(options.split(","))), "")
+                if name and all(tree.options != _mount_options(name) for tree in found):
+                    found.append(Tree(name.removeprefix("name="), _mount_options(name), _base(place, own[name])))
+            elif kind == "cgroup2":
+                unified = Tree("", "", _base(place, own.get("", "/")))
+    if unified is not None and not found:
+        return [unified]
+    return found  # beside old hierarchies, the unified one has no controllers that machines use
+
+
+def _own_groups() -> Iterator[tuple[str, str]]:
+    with open("/proc/self/cgroup") as lines:
+        for line in lines:
+            _, controllers, path = line.rstrip("\n").split(":", 2)
+            yield controllers, path
+
+
+def _mount_options(name: str) -> str:
+    return f"none,{name}" if name.startswith("name=") else name
+
+
+def _base(place: Path, own: str) -> Path:
+    return (place if os.geteuid() == 0 else place / own.lstrip("/")) / "herder"
+
+
+class Groups:
+    """Those of one machine; `name` is unique on this host."""
+
+    def __init__(self, name: str) -> None:
+        self.trees = trees()
+        self.name = name
+
+    def outer(self) -> list[Path]:
+        return [tree.base / self.name for tree in self.trees]
+
+    def inner(self) -> list[Path]:
+        return [path / _INNER for path in self.outer()]
+
+    def make(self, cpus: float, memory_bytes: int) -> None:
+        """With these limits; 0 is none."""
+        for tree, outer in zip(self.trees, self.outer(), strict=True):
+            if not tree.options:
+                _delegate(tree.base.parent)
+                tree.base.mkdir(exist_ok=True)
+                _delegate(tree.base)
+            for path in (tree.base, outer, outer / _INNER):
+                path.mkdir(exist_ok=True)
+                if "cpuset" in tree.controllers:
+                    _inherit_cpuset(path)
+            if not tree.options:
+                _delegate(outer)
+            _limit(outer, cpus, memory_bytes)
+
+    def check(self) -> None:
+        """Raises `PreCreateFailed` where we may not make any, for systemd does not start without."""
+        if not self.trees:
+            raise PreCreateFailed("this host has no control groups", "mount them, as systemd does at /sys/fs/cgroup")
+        for tree in self.trees:
+            place = tree.base if tree.base.exists() else tree.base.parent
+            if not os.access(place, os.W_OK):
+                raise PreCreateFailed(
+                    f"{place} does not belong to this user, and local machines need control groups",
+                    "run herder as root, or in a delegated scope: systemd-run --user --scope -p Delegate=yes herder …",
+                )
+
+    def limits_possible(self) -> bool:
+        """Whether this host lets us set sizes at all."""
+        if [tree.options for tree in self.trees] == [""]:
+            offered = (self.trees[0].base.parent / "cgroup.controllers").read_text().split()
+            return {"cpu", "memory"} <= set(offered)
+        return {"cpu", "memory"} <= {name for tree in self.trees for name in tree.controllers}
+
+    def memory_used(self) -> int:
+        """Bytes, with what the kernel keeps of files for the machine."""
+        for outer in self.outer():
+            for file in ("memory.usage_in_bytes", "memory.current"):
+                if (outer / file).exists():
+                    return int((outer / file).read_text())
+        return 0
+
+    def processes(self) -> set[int]:
+        return {
+            pid
+            for outer in self.outer()
+            for directory, _, _ in os.walk(outer)
+            for pid in _numbers(Path(directory) / "cgroup.procs")
+        }
+
+    async def kill(self) -> None:
+        """Until no process is left."""
+        deadline = asyncio.get_running_loop().time() + _PATIENCE
+        while pids := self.processes():
+            if asyncio.get_running_loop().time() > deadline:
+                raise OSError(f"processes of {self.name} do not end although they were killed: {sorted(pids)}")
+            await asyncio.to_thread(_kill_and_wait, pids, self.name)
+
+    async def remove(self) -> None:
+        """After `kill`; the kernel lets go of a group a moment after its last process."""
+        deadline = asyncio.get_running_loop().time() + _PATIENCE
+        for outer in self.outer():
+            while outer.exists() and not _remove_tree(outer):
+                if asyncio.get_running_loop().time() > deadline:
+                    raise OSError(f"the control group {outer} cannot be removed: it is busy")
+                await asyncio.sleep(0.01)
+            with contextlib.suppress(OSError):  # still used by others
+                outer.parent.rmdir()
+
+
+def enter(groups: list[str]) -> None:
+    """This process, and all that it starts from now on."""
+    for group in groups:
+        Path(group, "cgroup.procs").write_text("0")
+
+
+def _delegate(group: Path) -> None:
+    """Version 2 counts for children only what is switched on for them; what is not offered is left out."""
+    for controller in _CONTROLLERS.split():
+        with contextlib.suppress(OSError):
+            (group / "cgroup.subtree_control").write_text(controller)
+
+
+def _inherit_cpuset(group: Path) -> None:
+    """A new group of version 1 may run nowhere until it is told where."""
+    for file in ("cpuset.cpus", "cpuset.mems"):
+        if not (group / file).read_text().strip():
+            (group / file).write_text((group.parent / file).read_text())
+
+
+def _limit(group: Path, cpus: float, memory_bytes: int) -> None:
+    quota = int(cpus * PERIOD)
+    for file, limited, value in (
+        ("cpu.cfs_quota_us", cpus, f"{quota}"),
+        ("cpu.max", cpus, f"{quota} {PERIOD}"),
+        ("memory.limit_in_bytes", memory_bytes, f"{memory_bytes}"),
+        ("memory.max", memory_bytes, f"{memory_bytes}"),
+    ):
+        if limited and (group / file).exists():
+            (group / file).write_text(value)
+
+
+def _numbers(file: Path) -> list[int]:
+    try:
+        return [int(line) for line in file.read_text().split()]
+    except OSError:
+        return []
+
+
+def _kill_and_wait(pids: set[int], name: str) -> None:
+    opened = []
+    try:
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                opened.append(os.pidfd_open(pid))
+                # Asked again now that it cannot become another process's number.
+                if f"/{name}/" in Path(f"/proc/{pid}/cgroup").read_text():
+                    signal.pidfd_send_signal(opened[-1], signal.SIGKILL)
+                else:
+                    os.close(opened.pop())
+        for descriptor in opened:
+            select.select([descriptor], [], [], _PATIENCE)
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def _remove_tree(group: Path) -> bool:
+    try:
+        for directory, _, _ in os.walk(group, topdown=False):
+            os.rmdir(directory)
+    except OSError:
+        return False
+    return True

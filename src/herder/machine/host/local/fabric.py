@@ -1,0 +1,97 @@
+"""The machines' network as the daemon sees it: there as long as there are machines, made again when it was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+from pathlib import Path
+
+import herder
+from herder.machine.errors import MachineError
+from herder.machine.host.local import locks, rootless
+from herder.machine.host.local.holder import CONFIG, LOCK
+from herder.machine.host.local.network import Addresses, chosen_network, short_hash
+
+PORTS_VARIABLE = "HERDER_LOCAL_GATEWAY_PORTS"
+_SOURCES = str(Path(herder.__file__).parents[1])
+
+
+class Fabric:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.lock = directory / LOCK
+        self._alone = asyncio.Lock()
+        self._addresses: Addresses | None = None
+
+    @property
+    def addresses(self) -> Addresses:
+        if self._addresses is None:
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            network = chosen_network(self.directory)
+            self._addresses = Addresses(self.directory / "addresses", network, doors=rootless.needed())
+        return self._addresses
+
+    def holder(self) -> int:
+        """The process that holds the network; 0 if it is not there."""
+        return locks.holder_of(self.lock)
+
+    async def ensure(self) -> int:
+        """There, and with a door for every address that is taken. Returns the process that holds it."""
+        async with self._alone:
+            if not (found := self.holder()):
+                found = await self._start()
+            elif self.addresses.doors:
+                os.kill(found, signal.SIGHUP)
+            return found
+
+    async def end_if_unused(self) -> None:
+        async with self._alone:
+            if not self.addresses and (found := self.holder()):
+                with contextlib.suppress(ProcessLookupError):
+                    descriptor = os.pidfd_open(found)
+                    try:
+                        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                        await asyncio.to_thread(select.select, [descriptor], [], [], 5)
+                    finally:
+                        os.close(descriptor)
+
+    @property
+    def _log(self) -> Path:
+        return self.directory / "fabric.log"
+
+    async def _start(self) -> int:
+        addresses = self.addresses
+        config = {
+            "network": str(addresses.network),
+            "gateway": addresses.gateway,
+            "prefix": addresses.network.prefixlen,
+            "link": f"hd-{short_hash(str(self.directory))}",
+            "rootless": rootless.needed(),
+            "ports": _ports(),
+        }
+        (self.directory / CONFIG).write_text(json.dumps(config))
+        self.lock.touch(mode=0o600)
+        with self._log.open("ab") as errors:
+            holder = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-s", "-m", "herder.machine.host.local.holder", str(self.directory)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+                env={"PYTHONPATH": _SOURCES, "PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
+            )
+        assert holder.stdout is not None
+        if await holder.stdout.readline() != b"ready\n":
+            await holder.wait()
+            said = self._log.read_text(errors="replace").strip().splitlines()
+            raise MachineError("the network of local machines could not be made", said[-1] if said else "")
+        return holder.pid
+
+
+def _ports() -> list[int]:
+    return [int(port) for port in os.environ.get(PORTS_VARIABLE, "").split(",") if port.strip().isdecimal()]

@@ -1,0 +1,233 @@
+"""How `local` machines are made, started, found again and removed.
+
+Nothing of a running machine exists outside its processes but its control groups: mounts, network and all other
+namespaces end with them. So removal is: end the processes, remove the groups, give the address back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import herder
+from herder.machine.driver import State
+from herder.machine.errors import MachineError, PreCreateFailed
+from herder.machine.host.kinds import Ask, Place, Record, Tell
+from herder.machine.host.local import image, locks, rootless, seed
+from herder.machine.host.local.cgroups import Groups
+from herder.machine.host.local.fabric import Fabric
+from herder.machine.host.local.network import DOOR_PORT, door, short_hash
+from herder.machine.host.local.options import Options
+from herder.machine.host.local.supervisor.boot import inside_of
+from herder.machine.host.records import write_whole
+
+SUPERVISOR = "herder.machine.host.local.supervisor"
+_CONFIG, _LOCK, _STATUS = "boot.json", "lock", "status.json"
+_LAYERS = ("upper", "work", "root", "data")
+_SSH = 22
+_BOOT_SECONDS = 180.0  # for sshd to answer, on a host that is busy with many others
+_LOOK_AGAIN = 0.03
+_SOURCES = str(Path(herder.__file__).parents[1])
+
+
+class LocalKind:
+    name = "local"
+
+    def __init__(self, state_dir: Path) -> None:
+        self._fabric = Fabric(state_dir / "local")
+
+    async def prepare(self) -> None:
+        """Nothing: what machines share is made with the first of them."""
+
+    def check(self, options: dict[str, Any]) -> None:
+        wanted = Options.parse(options)
+        image.check(wanted.image)
+        if shutil.which("ip", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin") is None:
+            raise PreCreateFailed("`ip` is not installed, and local machines need it", "install the package iproute2")
+        if rootless.needed():
+            rootless.check()
+        groups = Groups("check")
+        groups.check()
+        if (wanted.cpus or wanted.memory) and not groups.limits_possible():
+            raise PreCreateFailed(
+                "this host does not let us limit CPU and memory",
+                "leave out --local-cpus and --local-memory, or run herder where the controllers cpu and memory are",
+            )
+
+    async def create(self, record: Record, ask: Ask, tell: Tell) -> Place:
+        options = Options.parse(record.options)
+        record.facts["image"] = str(await image.ensure(options.image, tell))
+        if "host_key" not in record.facts:
+            self._seed(record, ask, options)
+        return await self.start(record, tell)
+
+    async def start(self, record: Record, tell: Tell) -> Place:
+        if not locks.holder_of(record.directory / _LOCK):
+            await self._boot(record)
+        place = self._place(record)
+        await self._answers(record, place)
+        return place
+
+    async def stop(self, record: Record, *, grace: float) -> None:
+        with self._supervisor(record) as supervisor:
+            if supervisor and grace:
+                signal.pidfd_send_signal(supervisor, signal.SIGTERM)
+                await asyncio.to_thread(select.select, [supervisor], [], [], grace)
+        await self._end(record)
+
+    def state(self, record: Record) -> State:
+        if not locks.holder_of(record.directory / _LOCK):
+            return State.STOPPED
+        return State.RUNNING if _status(record).get("guest") else State.STARTING
+
+    async def recover(self, record: Record) -> None:
+        holder = await self._fabric.ensure()
+        with self._supervisor(record) as supervisor:
+            if not supervisor:
+                await self._boot(record)
+            elif _status(record).get("fabric") != inside_of(str(self._fabric.lock)):
+                signal.pidfd_send_signal(supervisor, signal.SIGUSR1)
+        assert holder
+
+    async def remove(self, record: Record) -> None:
+        await self._end(record)
+        await self._groups(record).remove()
+        await asyncio.to_thread(self._delete_files, record)
+        self._fabric.addresses.release(record.id)
+        await self._fabric.end_if_unused()
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+    def _seed(self, record: Record, ask: Ask, options: Options) -> None:
+        """The key is in the facts when everything is in place: without it, all is done again."""
+        for layer in _LAYERS:
+            (record.directory / layer).mkdir(mode=0o755, exist_ok=True)
+        address = self._fabric.addresses.take(record.id)
+        key_file, public_key = seed.host_key()
+        resolv_conf = Path("/etc/resolv.conf")
+        servers = seed.nameservers(resolv_conf.read_text()) if resolv_conf.exists() else ""
+        content = seed.files(ask, machine_id=record.id, cloud_init=options.cloud_init, nameservers=servers)
+        seed.write(record.directory / "upper", [key_file, *content])
+        record.facts |= {"address": address, "host_key": public_key}
+        record.save()
+
+    def _place(self, record: Record) -> Place:
+        address, port, addresses = record.facts["address"], _SSH, self._fabric.addresses
+        if addresses.doors:
+            address, port = door(address, addresses.network), DOOR_PORT
+        return Place(address, port, "root", record.facts["host_key"])
+
+    def _groups(self, record: Record) -> Groups:
+        return Groups(short_hash(str(record.directory), 12))
+
+    async def _boot(self, record: Record) -> None:
+        """Whatever was left of an earlier boot is ended first."""
+        await self._end(record)
+        options, groups = Options.parse(record.options), self._groups(record)
+        groups.make(options.cpus, options.memory_bytes)
+        await self._fabric.ensure()
+        addresses, directory = self._fabric.addresses, record.directory
+        config = {
+            "lower": record.facts["image"],
+            **{layer: str(directory / layer) for layer in _LAYERS},
+            "kubernetes": options.kubernetes,
+            "groups": [str(path) for path in groups.inner()],
+            "trees": [[tree.name, tree.options] for tree in groups.trees],
+            "rootless": rootless.needed(),
+            "fabric": str(self._fabric.lock),
+            "link": f"v-{short_hash(str(directory), 12)}",
+            "net": {
+                "address": record.facts["address"],
+                "prefix": addresses.network.prefixlen,
+                "gateway": addresses.gateway,
+            },
+        }
+        write_whole(directory / _CONFIG, json.dumps(config).encode())
+        (directory / _STATUS).unlink(missing_ok=True)
+        (directory / _LOCK).touch(mode=0o600)
+        with (directory / "supervisor.log").open("ab") as errors:
+            await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-s", "-m", SUPERVISOR, str(directory)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+                start_new_session=True,
+                env={"PYTHONPATH": _SOURCES, "PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
+            )
+
+    async def _answers(self, record: Record, place: Place) -> None:
+        """Whatever image it is, a machine is there when its SSH is: nothing but asking can tell."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _BOOT_SECONDS
+        while not await _has_banner(place):
+            status = _status(record)
+            if "error" in status:
+                raise MachineError(f'machine "{record.name}" did not boot', status["error"])
+            if status and not locks.holder_of(record.directory / _LOCK):
+                raise MachineError(
+                    f'machine "{record.name}" stopped while it booted', f"see {record.directory / 'console.log'}"
+                )
+            if loop.time() > deadline:
+                raise MachineError(
+                    f'machine "{record.name}" runs, but its SSH did not answer within {_BOOT_SECONDS:.0f} s',
+                    f"see {record.directory / 'console.log'}",
+                )
+            await asyncio.sleep(_LOOK_AGAIN)
+
+    async def _end(self, record: Record) -> None:
+        """Every process of it, whoever of them is left."""
+        with self._supervisor(record) as supervisor:
+            if supervisor:
+                signal.pidfd_send_signal(supervisor, signal.SIGKILL)
+                await asyncio.to_thread(select.select, [supervisor], [], [], None)
+        await self._groups(record).kill()
+
+    @contextlib.contextmanager
+    def _supervisor(self, record: Record) -> Any:
+        """A descriptor of the process; None where there is none."""
+        lock = record.directory / _LOCK
+        descriptor = None
+        with contextlib.suppress(ProcessLookupError):
+            if pid := locks.holder_of(lock):
+                descriptor = os.pidfd_open(pid)
+        try:
+            # Asked again now that its number cannot become another's.
+            yield descriptor if descriptor is not None and locks.holder_of(lock) else None
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def _delete_files(self, record: Record) -> None:
+        """Here rather than by the daemon: without root, most of them belong to the machine's own users."""
+        for layer in _LAYERS:
+            image.delete(record.directory / layer)
+
+
+def _status(record: Record) -> dict[str, Any]:
+    try:
+        status: dict[str, Any] = json.loads((record.directory / _STATUS).read_text())
+    except FileNotFoundError:
+        return {}
+    return status
+
+
+async def _has_banner(place: Place) -> bool:
+    writer = None
+    try:
+        async with asyncio.timeout(5):
+            reader, writer = await asyncio.open_connection(place.address, place.ssh_port)
+            return (await reader.readline()).startswith(b"SSH-")
+    except (OSError, TimeoutError):
+        return False
+    finally:
+        if writer is not None:
+            writer.transport.abort()

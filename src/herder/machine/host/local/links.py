@@ -1,0 +1,50 @@
+"""Network links and addresses, by `ip`, in the namespaces of any process.
+
+It imports little: every machine's supervisor has it in memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+from herder.engine.runner.shim import kernel
+
+_SEARCHED = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+
+
+class LinkError(OSError):
+    pass
+
+
+def apply(commands: Iterable[str], *, where: int = 0, spaces: Sequence[str] = ("net",)) -> None:
+    """All of them or up to the first that fails; `where` is the process whose namespaces (`spaces`) they are done in.
+    The words of commands are numbers and names that we made ourselves."""
+    reading, writing = os.pipe()
+    heard, said = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _become_ip(reading, said, where, spaces)
+    os.close(reading)
+    os.close(said)
+    with os.fdopen(writing, "w") as pipe:
+        pipe.write("".join(f"{command}\n" for command in commands))
+    with os.fdopen(heard, "r", errors="replace") as pipe:
+        words = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if status != 0:
+        raise LinkError(f"the network of a machine could not be set up: {' '.join(words.split())}")
+
+
+def _become_ip(reading: int, said: int, where: int, spaces: Sequence[str]) -> None:
+    try:
+        os.dup2(reading, 0)
+        os.dup2(said, 1)
+        os.dup2(said, 2)
+        for space in spaces if where else ():
+            kernel.join_namespace(where, space)
+        os.execvpe("ip", ["ip", "-batch", "-"], {"PATH": _SEARCHED})  # noqa: S606
+    except OSError as error:
+        os.write(2, f"ip: {error}".encode())
+    finally:
+        os._exit(1)

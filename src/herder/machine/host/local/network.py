@@ -1,0 +1,132 @@
+"""The network that the machines of this host share, and who has which address in it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import ipaddress
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from herder.machine.errors import MachineError, PreCreateFailed
+
+NETWORK_VARIABLE = "HERDER_LOCAL_NETWORK"
+DOOR_PORT = 2222  # where the SSH of a machine without an address of its own is found
+
+_CANDIDATES = [
+    ipaddress.IPv4Network((f"10.{second}.{third}.0", 20)) for second in range(64, 128) for third in range(0, 256, 16)
+]
+
+
+def short_hash(text: str, length: int = 8) -> str:
+    """For names of links, which have 15 characters at most."""
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+def chosen_network(directory: Path) -> ipaddress.IPv4Network:
+    """Chosen once, where this host has none yet, and kept: machines remember their addresses."""
+    kept = directory / "network"
+    if kept.exists():
+        return ipaddress.IPv4Network(kept.read_text().strip())
+    network = _asked_for() or _free_one(str(directory))
+    kept.write_text(f"{network}\n")
+    return network
+
+
+def _asked_for() -> ipaddress.IPv4Network | None:
+    text = os.environ.get(NETWORK_VARIABLE, "")
+    if not text:
+        return None
+    try:
+        network = ipaddress.IPv4Network(text)
+    except ValueError as error:
+        raise PreCreateFailed(f"{NETWORK_VARIABLE}={text}: {error}", "give a network as 10.77.0.0/20") from None
+    if network.prefixlen > 29:
+        raise PreCreateFailed(f"{NETWORK_VARIABLE}={text} is too small", "give a network as 10.77.0.0/20")
+    return network
+
+
+def _free_one(seed: str) -> ipaddress.IPv4Network:
+    taken = [route for route in _routes() if route.prefixlen > 0]
+    start = int(short_hash(seed), 16)
+    for offset in range(len(_CANDIDATES)):
+        candidate = _CANDIDATES[(start + offset) % len(_CANDIDATES)]
+        if not any(candidate.overlaps(route) for route in taken):
+            return candidate
+    raise PreCreateFailed("no network between 10.64.0.0 and 10.127.255.255 is free", f"name one as {NETWORK_VARIABLE}")
+
+
+def _routes() -> list[ipaddress.IPv4Network]:
+    listed = subprocess.run(["ip", "-json", "-4", "route"], capture_output=True, check=False).stdout
+    found = []
+    for route in json.loads(listed or b"[]"):
+        with contextlib.suppress(ValueError):
+            found.append(ipaddress.IPv4Network(route["dst"]))
+    return found
+
+
+class Addresses:
+    """A symbolic link for each one, from the address to the machine's id: made at once or not at all."""
+
+    def __init__(self, directory: Path, network: ipaddress.IPv4Network, *, doors: bool) -> None:
+        self.directory = directory
+        self.network = network
+        self.doors = doors  # whether machines are found through doors on loopback addresses
+        directory.mkdir(exist_ok=True)
+
+    @property
+    def gateway(self) -> str:
+        return str(self.network[1])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(os.listdir(self.directory)))
+
+    def __bool__(self) -> bool:
+        return any(True for _ in self)
+
+    def take(self, id: str) -> str:
+        """The same one for the same machine, which starts to look where its name points to."""
+        count = self.network.num_addresses - 3  # without those of the network, the gateway and broadcasts
+        start = int(short_hash(id), 16)
+        for offset in range(count):
+            address = str(self.network[2 + (start + offset) % count])
+            path = self.directory / address
+            try:
+                path.symlink_to(id)
+            except FileExistsError:
+                if os.readlink(path) != id:
+                    continue
+            else:
+                if self.doors and not _can_listen(door(address, self.network)):
+                    path.unlink()
+                    continue
+            return address
+        raise MachineError(f"no address of {self.network} is left", f"remove machines, or set {NETWORK_VARIABLE}")
+
+    def release(self, id: str) -> None:
+        for address in self:
+            path = self.directory / address
+            with contextlib.suppress(OSError):
+                if os.readlink(path) == id:
+                    path.unlink()
+
+
+def door(address: str, network: ipaddress.IPv4Network) -> str:
+    """The loopback address that stands for a machine's own: each daemon's in a block of 127.128.0.0/9."""
+    block = int(short_hash(str(network)), 16) % 128 + 128
+    slot = int(ipaddress.IPv4Address(address)) - int(network.network_address)
+    return f"127.{block}.{slot >> 8 & 255}.{slot & 255}"
+
+
+def _can_listen(address: str) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as attempt:
+        attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            attempt.bind((address, DOOR_PORT))
+        except OSError:
+            return False
+    return True

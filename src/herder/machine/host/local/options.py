@@ -1,0 +1,56 @@
+"""What a `local` machine can be told, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from herder.machine.errors import PreCreateFailed
+
+SMALLEST_MEMORY = 64  # MB: with less, systemd and sshd do not come up
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    image: str = ""  # the path of a tar; without, Debian as we build it
+    cpus: float = 0.0  # 0: as many as the host has
+    memory: int = 0  # MB; 0: as much as the host has
+    zone: str = ""
+    cloud_init: bool = False  # also where the script alone would not need it
+    kubernetes: bool = False  # with what a kubelet needs of a host
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> Options:
+        return cls(
+            image=str(given.get("image") or ""),
+            cpus=_cpus(str(given.get("cpus") or "0")),
+            memory=_memory(str(given.get("memory") or "0")),
+            zone=str(given.get("zone") or ""),
+            cloud_init=bool(given.get("cloud_init")),
+            kubernetes=bool(given.get("kubernetes")),
+        )
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.memory * 1024 * 1024
+
+
+def _cpus(text: str) -> float:
+    try:
+        cpus = float(text)
+    except ValueError:
+        cpus = -1.0
+    if not (cpus == 0 or 0.01 <= cpus <= 1024):
+        raise PreCreateFailed(
+            f"--local-cpus={text} is no number of CPUs", "give one between 0.01 and 1024, as 2 or 0.5"
+        )
+    return cpus
+
+
+def _memory(text: str) -> int:
+    if not text.isdecimal():
+        raise PreCreateFailed(f"--local-memory={text} is no number of megabytes", "give one as 512")
+    if 0 < int(text) < SMALLEST_MEMORY:
+        raise PreCreateFailed(f"--local-memory={text} is too little", f"give at least {SMALLEST_MEMORY} (megabytes)")
+    return int(text)

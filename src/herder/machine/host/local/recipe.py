@@ -1,0 +1,93 @@
+"""What the image of `local` machines is made of: Debian packages, and what is tidied up afterwards."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+
+SUITE = "bookworm"
+_INCLUDED = """
+    systemd systemd-sysv dbus libpam-systemd udev openssh-server cloud-init iproute2 iputils-ping ca-certificates curl
+    python3-minimal iptables nftables conntrack socat ethtool kmod procps sudo less
+"""
+PACKAGES = _INCLUDED.split()
+PACKAGE_COUNT = 222  # with all that they depend on, about: the measure of progress
+EPOCH = "1700000000"  # no file is younger, so the same packages give the same image
+
+# What the archive holds but a machine must not share with others, or has no use for.
+LEFT_OUT = (
+    "./dev/*",
+    "./etc/ssh/ssh_host_*",
+    "./etc/apt/apt.conf.d/99mmdebstrap",  # how the image was fetched, perhaps with a proxy's password
+    "./var/cache/apt/archives/*.deb",
+    "./var/lib/apt/lists/*_*",
+)
+
+# They wait for devices, consoles and timers that machines do not have, or wake up for nothing.
+_MASKED = """
+    apt-daily.service apt-daily.timer apt-daily-upgrade.service apt-daily-upgrade.timer dpkg-db-backup.timer
+    e2scrub_all.timer e2scrub_reap.service fstrim.timer getty@tty1.service console-getty.service getty-static.service
+    systemd-resolved.service systemd-pstore.service systemd-hwdb-update.service systemd-udevd.service
+    systemd-udev-trigger.service systemd-udev-settle.service systemd-udevd-control.socket systemd-udevd-kernel.socket
+    systemd-remount-fs.service systemd-timesyncd.service systemd-firstboot.service systemd-binfmt.service
+    cloud-init-hotplugd.socket sys-kernel-debug.mount sys-kernel-tracing.mount sys-fs-fuse-connections.mount
+    dev-hugepages.mount dev-mqueue.mount proc-sys-fs-binfmt_misc.automount modprobe@.service kmod-static-nodes.service
+    systemd-modules-load.service
+"""
+_MASKED_UNITS = _MASKED.split()
+
+_CLOUD_CONFIG = {
+    "datasource_list": ["NoCloud", "None"],
+    "network": {"config": "disabled"},
+    "users": [],
+    "disable_root": False,
+    "ssh_deletekeys": False,
+    "ssh_genkeytypes": [],
+    "locale": False,
+    "apt_preserve_sources_list": True,
+    "cloud_init_modules": [
+        "bootcmd",
+        "write-files",
+        "set_hostname",
+        "update_hostname",
+        "update_etc_hosts",
+        "ca-certs",
+        "users-groups",
+        "ssh",
+    ],
+    "cloud_config_modules": ["set-passwords", "ntp", "timezone", "runcmd"],
+    "cloud_final_modules": ["package-update-upgrade-install", "write-files-deferred", "scripts-user", "final-message"],
+}
+
+_FILES = {
+    "etc/machine-id": "",
+    "etc/fstab": "",
+    "etc/resolv.conf": "",
+    "etc/cloud/cloud.cfg.d/90-local.cfg": json.dumps(_CLOUD_CONFIG, indent=1) + "\n",
+    "etc/systemd/journald.conf.d/local.conf": "[Journal]\nRuntimeMaxUse=8M\nSystemMaxUse=32M\nReadKMsg=no\nAudit=no\n",
+    "etc/systemd/system.conf.d/local.conf": "[Manager]\nDefaultTimeoutStopSec=15s\nDefaultTimeoutStartSec=60s\n",
+    "etc/ssh/sshd_config.d/local.conf": "PermitRootLogin prohibit-password\nUseDNS no\nMaxStartups 100\n",
+}
+
+
+def digest() -> str:
+    """Another recipe is another image."""
+    parts = [SUITE, PACKAGES, EPOCH, LEFT_OUT, _MASKED_UNITS, _FILES]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def tidying() -> bytes:
+    """An archive to lay over the packages' files."""
+    stored = io.BytesIO()
+    with tarfile.open(fileobj=stored, mode="w") as archive:
+        for path, text in _FILES.items():
+            entry = tarfile.TarInfo(f"./{path}")
+            entry.mode, entry.mtime, entry.size = 0o644, int(EPOCH), len(text)
+            archive.addfile(entry, io.BytesIO(text.encode()))
+        for unit in _MASKED_UNITS:
+            entry = tarfile.TarInfo(f"./etc/systemd/system/{unit}")
+            entry.type, entry.linkname, entry.mtime = tarfile.SYMTYPE, "/dev/null", int(EPOCH)
+            archive.addfile(entry)
+    return stored.getvalue()

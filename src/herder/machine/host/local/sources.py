@@ -1,0 +1,62 @@
+"""Where this host gets Debian packages from: the image comes from there too, through the same proxies."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+from herder.machine.host.local.recipe import SUITE
+
+_SUITES = {SUITE, f"{SUITE}-updates", f"{SUITE}-security"}
+_HOW_TO_FETCH = re.compile(r"Acquire::(https?|ftp|Retries|ForceIPv[46]|Check-Valid-Until|Check-Date|Max-ValidTime)\b")
+
+
+def debian_sources(etc_apt: Path) -> dict[str, str]:
+    """Files for apt with this host's own entries for our Debian, by name; none on a host that has another system."""
+    lists, stanzas = [], []
+    for path in [etc_apt / "sources.list", *sorted((etc_apt / "sources.list.d").glob("*.list"))]:
+        lists += [line for line in _read(path).splitlines() if _is_line_of_debian(line)]
+    for path in sorted((etc_apt / "sources.list.d").glob("*.sources")):
+        stanzas += [stanza for stanza in re.split(r"\n\s*\n", _read(path)) if _is_stanza_of_debian(stanza)]
+    found = {"debian.list": "\n".join(lists), "debian.sources": "\n\n".join(stanzas)}
+    return {name: text + "\n" for name, text in found.items() if text}
+
+
+def fetch_options() -> str:
+    """Proxies, certificates and the like, as this host's apt is set up."""
+    try:
+        dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return "".join(f"{line}\n" for line in dump.splitlines() if _HOW_TO_FETCH.match(line))
+
+
+def _is_line_of_debian(line: str) -> bool:
+    match = re.match(r"deb\s+(?:\[(?P<options>[^]]*)\]\s+)?\S+\s+(?P<suite>\S+)\s+(?P<components>.*)", line)
+    if match is None:
+        return False
+    keyring = re.search(r"signed-by=(\S+)", match["options"] or "")
+    return _is_debian({match["suite"]}, match["components"].split(), keyring[1] if keyring else "")
+
+
+def _is_stanza_of_debian(stanza: str) -> bool:
+    lines = [line for line in stanza.splitlines() if not line.startswith("#")]
+    fields = {key.strip().lower(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    if "deb" not in fields.get("types", "").split() or fields.get("enabled", "yes").lower() in ("no", "false"):
+        return False
+    return _is_debian(
+        set(fields.get("suites", "").split()), fields.get("components", "").split(), fields.get("signed-by", "")
+    )
+
+
+def _is_debian(suites: set[str], components: list[str], keyring: str) -> bool:
+    """Other projects name their suites after Debian's too, but sign with keys of their own."""
+    return bool(suites) and suites <= _SUITES and "main" in components and (not keyring or "debian-archive" in keyring)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""
