@@ -36,6 +36,7 @@ class Controller:
     reconcile: Callable[[View], Decision]
     watches: tuple[Watches, ...] = ()
     when: Callable[[Change], bool] = any_change  # which changes of the kind itself matter
+    labels: str = ""  # only these objects of the kind
     indexes: Mapping[Kind, Mapping[str, Indexer]] = field(default_factory=dict)
     workers: int = 8
     cluster_of: Callable[[Object], str] | None = None  # turns are shared between clusters
@@ -43,7 +44,7 @@ class Controller:
     pace: float = 0.0  # seconds between two passes over the same object, so that what comes in a burst is seen once
 
     def kinds(self) -> tuple[Watches, ...]:
-        return (Watches(self.kind, itself, self.when), *self.watches)
+        return (Watches(self.kind, itself, self.when, labels=self.labels), *self.watches)
 
     def indexers(self, kind: Kind) -> dict[str, Indexer]:
         return {"controller": controller_uid, **self.indexes.get(kind, {})}

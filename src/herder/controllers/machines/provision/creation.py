@@ -44,7 +44,7 @@ JOB_IS_LOST = (
 
 def create(scene: Scene, passed: Mapping[str, str]) -> Decision:
     if telling.is_created(scene.infra):
-        return tidy(scene)
+        return telling.provisioned(scene) + tidy(scene)
     if telling.has_failed(scene.infra):
         return tidy(scene) + _give_up(scene)
     if scene.job is not None:

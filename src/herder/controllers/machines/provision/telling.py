@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 
-from herder.api.capi.conditions import Condition, condition, find, timestamp
+from herder.api.capi.conditions import condition, find
+from herder.api.machines.conditions import merged_with_updates
 from herder.api.writing import status_patch
 from herder.controllers.machines.provision.scene import Scene
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import Decision
+from herder.engine.runtime.decision import DONE, Decision
 
 CREATE_JOB, DELETE_JOB, READY = "CreateJob", "DeleteJob", "Ready"
 CREATE_ERROR, DELETE_ERROR = "CreateError", "DeleteError"
@@ -23,6 +23,14 @@ def creating(scene: Scene, **fields: str) -> Decision:
 
 def created(scene: Scene) -> Decision:
     return _tell(scene, CREATE_JOB, "True", "Created", "", {})
+
+
+def provisioned(scene: Scene) -> Decision:
+    """To the core, once the machine has a name at its provider: until then there is nothing that a Node could match."""
+    if not (scene.infra.get("spec") or {}).get("providerID"):
+        return DONE
+    after = {**scene.status, "initialization": {"provisioned": True}}
+    return Decision(status_patch(scene.kind, scene.infra, after, "it has a provider ID"))
 
 
 def not_created(scene: Scene, why: str) -> Decision:
@@ -83,17 +91,5 @@ def _tell(
     """Ready is as the Job's own condition is; who deletes sees it under both names."""
     wanted = [condition(type_, status, reason, message), condition(READY, ready or status, reason, message)]
     before = {name: value for name, value in scene.status.items() if name not in _FAILURE}
-    after = {**before, **fields, "conditions": _merged(before.get("conditions") or [], wanted, scene.view.now)}
+    after = {**before, **fields, "conditions": merged_with_updates(before.get("conditions"), wanted, scene.view.now)}
     return Decision(status_patch(scene.kind, scene.infra, after, message or f"{type_} is {status}"))
-
-
-def _merged(existing: Sequence[Condition], wanted: Sequence[Condition], now: datetime) -> list[Condition]:
-    result = {known["type"]: known for known in existing}
-    for new in wanted:
-        old = result.get(new["type"]) or {}
-        if all(old.get(part) == new[part] for part in ("status", "reason", "message")):
-            continue
-        turned = old.get("lastTransitionTime") if old.get("status") == new["status"] else None
-        times = {"lastUpdateTime": timestamp(now), "lastTransitionTime": turned or timestamp(now)}
-        result[new["type"]] = {**new, **times}
-    return list(result.values())

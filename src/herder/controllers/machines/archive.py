@@ -1,0 +1,62 @@
+"""Logs of machines that are gone: kept for a while, then deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from herder.api import settings
+from herder.api.capi.conditions import timestamp
+from herder.api.capi.kinds import DEFINITION
+from herder.api.capi.names import annotations_of
+from herder.api.machines import archive, names
+from herder.api.machines.kinds import MACHINE_GROUP, VERSION
+from herder.api.writing import delete, ref
+from herder.engine.meta.kinds import Kind, Object
+from herder.engine.runtime.cache import Key
+from herder.engine.runtime.controller import Controller
+from herder.engine.runtime.decision import DONE, Decision, Patch, waiting
+from herder.engine.runtime.triggers import Follows, Watches, changed
+from herder.engine.runtime.view import View
+
+GONE_SINCE = "machine.herder.io/gone-since"
+
+
+def reconcile(view: View) -> Decision:
+    log = view.get(archive.CONFIG_MAP_METADATA, view.name)
+    if log is None or _machine_is_there(view, log):
+        return DONE
+    since = annotations_of(log).get(GONE_SINCE)
+    if since is None:
+        noted = {"metadata": {"annotations": {GONE_SINCE: timestamp(view.now)}}}
+        return Decision(writes=(Patch(ref(archive.CONFIG_MAP, log), noted, "its machine is gone"),))
+    at = datetime.fromisoformat(since) + timedelta(seconds=settings.seconds(view.setting(settings.ARCHIVE_RETENTION)))
+    if at > view.now:
+        return waiting("its machine is gone, and the log is kept for a while", wake_at=at)
+    return Decision(writes=(delete(archive.CONFIG_MAP, log, "its machine is long gone"),))
+
+
+def _machine_is_there(view: View, log: Object) -> bool:
+    told = annotations_of(log)
+    kind = Kind(MACHINE_GROUP, VERSION, told.get(archive.KIND_OF, ""), told.get(archive.PLURAL_OF, ""))
+    if view.get(DEFINITION, f"{kind.plural}.{kind.group}") is None:
+        return False
+    machine = view.get(kind.metadata_only(), told.get(archive.NAME_OF, ""), told.get(archive.NAMESPACE_OF, ""))
+    return machine is not None and machine["metadata"]["uid"] == told.get(archive.UID_OF)
+
+
+def _its_log(machine: Object) -> Iterable[Key]:
+    meta = machine["metadata"]
+    if machine["apiVersion"].startswith(f"{MACHINE_GROUP}/"):
+        yield Key(names.ARCHIVE_NAMESPACE, names.archived_log(meta["namespace"], meta["name"]))
+
+
+CONTROLLER = Controller(
+    name="machine-archive",
+    kind=archive.CONFIG_MAP_METADATA,
+    reconcile=reconcile,
+    watches=(Watches(DEFINITION),),
+    when=changed("metadata.annotations"),
+    labels=archive.SELECTOR,
+    follows=Follows(_its_log, changed()),
+)

@@ -1,0 +1,135 @@
+"""Cloud credentials: whoever made one may use and delete it, and everyone sees which machines it is used by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from herder.api.capi.kinds import SECRET, SECRET_METADATA
+from herder.api.capi.names import annotations_of, labels_of
+from herder.api.machines import names
+from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE, USED_BY
+from herder.api.machines.jobs import CREDENTIAL_ANNOTATION, ROLE, ROLE_BINDING
+from herder.api.writing import PROGRESS_PATIENCE, owner_reference, ref
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.cache import Change, Key
+from herder.engine.runtime.controller import Controller
+from herder.engine.runtime.decision import DONE, Apply, Decision, Patch, Together, waiting
+from herder.engine.runtime.triggers import Watches, changed, itself
+from herder.engine.runtime.view import View
+
+BY_CREDENTIAL = "cloud-credential"
+MACHINES_TOLD = 10
+_USER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,200}")
+
+
+def reconcile(view: View) -> Decision:
+    secret = view.get(SECRET_METADATA, view.name)
+    if secret is None:
+        return DONE
+    is_credential = view.get(SECRET, view.name) is not None
+    return (_creators_rights(secret) if is_credential else DONE) + _users(view, secret)
+
+
+# --- its creator ----------------------------------------------------------------------------------------------------
+
+
+def _creators_rights(secret: Object) -> Decision:
+    """The annotation is dropped once it is heeded: who loses the rights later does not get them back by it."""
+    creator = annotations_of(secret).get(CREATOR)
+    if not creator:
+        return DONE
+    if not _USER_NAME.fullmatch(creator):
+        return waiting(f'annotation {CREATOR}: "{creator}" is not the name of a user')
+    rights = (Apply(ROLE, _role(secret, creator), "its creator may use it"), _binding(secret, creator))
+    heeded = Patch(ref(SECRET, secret), {"metadata": {"annotations": {CREATOR: None}}}, "its creator has the rights")
+    return Decision(writes=(Together(rights), heeded))
+
+
+def _role(secret: Object, creator: str) -> Object:
+    rule = {
+        "apiGroups": [""],
+        "resources": ["secrets"],
+        "resourceNames": [secret["metadata"]["name"]],
+        "verbs": ["get", "update", "delete"],
+    }
+    return {"apiVersion": ROLE.api_version, "kind": ROLE.kind, "metadata": _meta(secret, creator), "rules": [rule]}
+
+
+def _binding(secret: Object, creator: str) -> Apply:
+    meta = _meta(secret, creator)
+    binding = {
+        "apiVersion": ROLE_BINDING.api_version,
+        "kind": ROLE_BINDING.kind,
+        "metadata": meta,
+        "roleRef": {"apiGroup": ROLE.group, "kind": ROLE.kind, "name": meta["name"]},
+        "subjects": [{"apiGroup": ROLE.group, "kind": "User", "name": creator}],
+    }
+    return Apply(ROLE_BINDING, binding, "its creator may use it")
+
+
+def _meta(secret: Object, creator: str) -> Object:
+    return {
+        "name": names.safe_concat(creator, secret["metadata"]["name"]),
+        "namespace": secret["metadata"]["namespace"],
+        "ownerReferences": [owner_reference(SECRET, secret, controller=False)],
+    }
+
+
+# --- its users ------------------------------------------------------------------------------------------------------
+
+
+def _users(view: View, secret: Object) -> Decision:
+    """By the state Secrets of machines, which live as long as the machines do."""
+    states = view.select(SECRET_METADATA, index=(BY_CREDENTIAL, _place(secret)))
+    told = ", ".join(_machine(state) for state in states[:MACHINES_TOLD])
+    if len(states) > MACHINES_TOLD:
+        told += f" and {len(states) - MACHINES_TOLD} more"
+    if told == annotations_of(secret).get(USED_BY, ""):
+        return DONE
+    patch = {"metadata": {"annotations": {USED_BY: told or None}}}
+    write = Patch(ref(SECRET, secret), patch, "which machines use it", patience=PROGRESS_PATIENCE)
+    return Decision(writes=(write,))
+
+
+def _machine(state: Object) -> str:
+    labels = labels_of(state)
+    return f"{labels.get(names.INFRA_KIND_LABEL)}/{labels.get(names.INFRA_NAME_LABEL)}"
+
+
+def _place(secret: Object) -> str:
+    return f"{secret['metadata']['namespace']}/{secret['metadata']['name']}"
+
+
+# --- what sets it off -----------------------------------------------------------------------------------------------
+
+
+def _credential_of(state: Object) -> Iterable[str]:
+    """Indexer: the credential that a machine was made with, by its state Secret."""
+    place = annotations_of(state).get(CREDENTIAL_ANNOTATION)
+    return (place,) if place else ()
+
+
+def _used_credential(state: Object) -> Iterable[Key]:
+    for place in _credential_of(state):
+        namespace, _, name = place.partition("/")
+        yield Key(namespace, name)
+
+
+def _never(_change: Change) -> bool:
+    """Secrets are many, and few of them are credentials: those tell of themselves by their type."""
+    return False
+
+
+CONTROLLER = Controller(
+    name="secret",
+    kind=SECRET_METADATA,
+    reconcile=reconcile,
+    watches=(
+        Watches(SECRET, itself, changed("metadata.annotations"), fields=f"type={CREDENTIAL_TYPE}"),
+        Watches(SECRET_METADATA, _used_credential, changed("metadata.annotations")),
+    ),
+    when=_never,
+    indexes={SECRET_METADATA: {BY_CREDENTIAL: _credential_of}},
+    pace=PROGRESS_PATIENCE,
+)
