@@ -7,6 +7,7 @@ import fcntl
 import hmac
 import logging
 import os
+import resource
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -42,6 +43,7 @@ class Daemon:
     async def run(self, serving: Callable[[], None] = lambda: None) -> None:
         """Until SIGTERM, or until its owner asks it to end; `serving` is called when it answers."""
         lock = self._take_directory()
+        _allow_many_files()
         try:
             self._key = self._own_key()
             self.machines.recover()
@@ -146,6 +148,12 @@ class Daemon:
     async def _shutdown(self, _request: Request, _tell: Tell) -> dict[str, Any]:
         asyncio.get_running_loop().call_later(0.05, self._end.set)  # after the answer
         return {}
+
+
+def _allow_many_files() -> None:
+    """Each machine may cost a few open files."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:

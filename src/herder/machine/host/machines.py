@@ -260,8 +260,8 @@ class Machines:
             if self._records.find(record.scope, record.name) is not record:
                 return  # somebody else asked for the same, and it is done
             await (await self._kind(record.kind)).remove(record)
+            self._turns.pop(record.id, None)
             await self._records.drop(record)
-        self._turns.pop(record.id, None)
 
     async def _recover(self, record: Record) -> None:
         try:

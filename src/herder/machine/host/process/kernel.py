@@ -46,6 +46,10 @@ def enter_namespaces(pidfd: int) -> None:
     _check(_libc.setns(ctypes.c_int(pidfd), ctypes.c_int(OWN_NAMESPACES)), "setns")
 
 
+def set_hostname(name: str) -> None:
+    _check(_libc.sethostname(name.encode(), ctypes.c_size_t(len(name.encode()))), "sethostname")
+
+
 def _check(result: int, what: str) -> None:
     if result != 0:
         number = ctypes.get_errno()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
 import pwd
@@ -68,22 +69,25 @@ class ProcessKind:
         _check_script(ask.script)
         _seed_keys(record.directory, ask.authorized_key)
         record.facts["hostname"] = ask.hostname
-        listener = self._listener_anywhere(record)
+        self._serve_anywhere(record)
         seed = {
             "hostname": ask.hostname,
             "address": record.facts["address"],
             "name": record.name,
             "script": base64.b64encode(ask.script).decode(),
         }
-        await self._boot(record, seed)
-        self._serve(record, listener)
+        try:
+            await self._boot(record, seed)
+        except BaseException:
+            self._close(record)
+            raise
         tell(f"It runs at {record.facts['address']}")
         return self._place(record)
 
     async def start(self, record: Record, _tell: Tell) -> Place:
         await self._boot(record, None)
         if record.id not in self._listeners:
-            self._serve(record, self._listener(record, record.facts["address"]))
+            self._serve(record, record.facts["address"])
         return self._place(record)
 
     async def stop(self, record: Record, *, grace: float) -> None:
@@ -105,22 +109,17 @@ class ProcessKind:
         for listener in self._listeners.values():
             listener.close()
 
-    def _listener_anywhere(self, record: Record) -> Listener:
+    def _serve_anywhere(self, record: Record) -> None:
         """At an address that is this machine's from now on."""
         self._close(record)
         for address in self._addresses.claim(record):
-            try:
-                return self._listener(record, address)
-            except AddressTaken:
-                continue
-        raise AssertionError("claim raises when it ends")
+            with contextlib.suppress(AddressTaken):
+                self._serve(record, address)
+                return
 
-    def _listener(self, record: Record, address: str) -> Listener:
+    def _serve(self, record: Record, address: str) -> None:
         inside = Inside(record.directory, self._environment(record), self._owner, record.options.get("memory") or 0)
-        return Listener(inside, address, self._port(record))
-
-    def _serve(self, record: Record, listener: Listener) -> None:
-        self._listeners[record.id] = listener
+        self._listeners[record.id] = Listener(inside, address, self._port(record))
 
     def _close(self, record: Record) -> None:
         listener = self._listeners.pop(record.id, None)

@@ -1,8 +1,8 @@
 """Boots one machine and ends: a program of its own, because it changes its namespaces and its user on the way.
 
 Reads what to boot from standard input, and says on standard output how it went. Three processes take part: this one
-stays the host's and writes down who the first process is; `_build` leaves the host step by step; the first process waits
-for leave to run, so that it never runs unrecorded, and takes the end of this program for a no.
+stays the host's and writes down who the first process is; `_build` leaves the host step by step; the first process
+waits for leave to run, so that it never runs unrecorded, and takes the end of this program for a no.
 """
 
 from __future__ import annotations
@@ -11,16 +11,14 @@ import binascii
 import json
 import os
 import resource
-import shutil
 import signal
-import socket
 import sys
 from typing import Any, NoReturn
 
 from herder.engine.runner.shim import kernel
 from herder.engine.runner.shim.init import map_ids
 from herder.machine.host.process import root
-from herder.machine.host.process.kernel import OWN_NAMESPACES
+from herder.machine.host.process.kernel import OWN_NAMESPACES, set_hostname
 from herder.machine.host.process.tree import INIT, LOCAL, Tree
 
 
@@ -67,18 +65,26 @@ def _make_tree(config: dict[str, Any]) -> None:
     if config.get("seed") is None:
         raise FileNotFoundError(2, "has no files yet: its creation is not finished", config["directory"])
     for left in ("root.new", LOCAL):
-        shutil.rmtree(left, ignore_errors=True)
+        if os.path.isdir(left):
+            _delete(left)
     seed = {**config["seed"], "script": binascii.a2b_base64(config["seed"]["script"])}
     seed["init"] = config["init"].encode()
     Tree(config["directory"], seed, config["owner"]).make()
     os.rename("root.new", "root")
 
 
+def _delete(left: str) -> None:
+    """What an attempt that was broken off has left; rare, and dear to load."""
+    import shutil
+
+    shutil.rmtree(left)
+
+
 def _build(config: dict[str, Any], report: int, go: int) -> NoReturn:
     try:
         console = os.open("console.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         _leave_host(config)
-        socket.sethostname(config["hostname"])
+        set_hostname(config["hostname"])
         first = os.fork()
         if first == 0:
             _become_first(config, console, report, go)
@@ -137,7 +143,7 @@ def _limit(megabytes: int) -> None:
 
 
 def started(pid: int) -> int:
-    """When, in ticks since the host booted: with it a process ID is never mistaken for an earlier one's. 0: not there."""
+    """When, in ticks since the host booted, so that a process ID is not mistaken for an earlier one's; 0: not there."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[19])

@@ -27,10 +27,12 @@ if TYPE_CHECKING:
     import asyncssh
 
 BACKLOG = 16
+END_OF_INPUT = b"\x04"
 PASSED_ON = ("TERM", "LANG")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 log = logging.getLogger(__name__)
+logging.getLogger("asyncssh").setLevel(logging.WARNING)  # it would log the commands
 
 
 class AddressTaken(MachineError):
@@ -153,7 +155,7 @@ class Session:
             if terminal:
                 await self._relay(await _received(ours))
             else:
-                await self._process.redirect(program.stdin, program.stdout, program.stderr)
+                await self._pipe(program)
         finally:
             ours.close()
             theirs.close()
@@ -177,8 +179,30 @@ class Session:
         }
         return json.dumps(config).encode() + b"\n"
 
+    async def _pipe(self, program: asyncio.subprocess.Process) -> None:
+        """Until the program has closed its output."""
+        assert program.stdin is not None
+        assert program.stdout is not None
+        assert program.stderr is not None
+        feeding = asyncio.create_task(self._feed(program.stdin))
+        try:
+            await asyncio.gather(
+                _copy(program.stdout, self._process.stdout), _copy(program.stderr, self._process.stderr)
+            )
+        finally:
+            feeding.cancel()
+            await asyncio.gather(feeding, return_exceptions=True)
+
+    async def _feed(self, stdin: asyncio.StreamWriter) -> None:
+        try:
+            while data := await self._typed():
+                stdin.write(data)
+                await stdin.drain()
+        finally:
+            stdin.close()
+
     async def _relay(self, terminal: int) -> None:
-        """Until the last program inside has let go of the terminal."""
+        """Until the last program inside has let go of the terminal; one whose visitor has gone is hung up."""
         typing = asyncio.create_task(self._type(terminal))
         try:
             while data := await _read(terminal):
@@ -190,20 +214,24 @@ class Session:
             os.close(terminal)
 
     async def _type(self, terminal: int) -> None:
+        while data := await self._typed(terminal):
+            await _write(terminal, data)
+        await _write(terminal, END_OF_INPUT)
+
+    async def _typed(self, terminal: int | None = None) -> bytes:
+        """What the visitor sends next; b"" when that is all."""
         import asyncssh
 
         while True:
             try:
-                data = await self._process.stdin.read(65536)
+                return await self._process.stdin.read(65536)
             except asyncssh.TerminalSizeChanged as change:
-                fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", change.height, change.width, 0, 0))
-                continue
+                if terminal is not None:
+                    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", change.height, change.width, 0, 0))
             except (asyncssh.BreakReceived, asyncssh.SignalReceived):
-                continue
-            if not data:
-                await _write(terminal, b"\x04")
-                return
-            await _write(terminal, data)
+                pass
+            except asyncssh.Error:
+                return b""
 
     def _end(self, status: int) -> None:
         if status < 0:
@@ -213,6 +241,14 @@ class Session:
 
 
 _SIGNALS = {1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 6: "ABRT", 8: "FPE", 9: "KILL", 11: "SEGV", 13: "PIPE", 15: "TERM"}
+
+
+async def _copy(source: asyncio.StreamReader, target: asyncssh.SSHWriter[bytes]) -> None:
+    """To the end, though nobody may listen any more: a program does not fail because its visitor has gone."""
+    while data := await source.read(65536):
+        with contextlib.suppress(BrokenPipeError, ConnectionError):
+            target.write(data)
+            await target.drain()
 
 
 async def _received(ours: socket.socket) -> int:
