@@ -86,7 +86,7 @@ def removable(client: EC2Client, config: Config) -> Iterator[str]:
 
 
 def delete(client: EC2Client, group: str, sleep: Sleep) -> bool:
-    """Whether it is gone. Interfaces of ended instances may hold it for some seconds more; who else holds it, keeps it."""
+    """Whether it is gone. The interface of an ended instance may hold it for some seconds more."""
     for attempt in range(_TRIES):
         sleep(_PAUSE_SECONDS if attempt else 0)
         try:

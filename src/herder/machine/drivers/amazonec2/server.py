@@ -47,9 +47,7 @@ class Server:
     # Making it
 
     def check(self) -> None:
-        """Everything that can be known before, and written down what was left open; not for one that exists already."""
-        if self.config["InstanceId"]:
-            return
+        """Everything that can be known before; what the flags left open is written down."""
         with explained(self.config):
             network.choose(self.client, self.config)
             self._image = images.find(self.client, self.config)

@@ -19,29 +19,23 @@ CREATION_TOKEN = "CreationToken"
 LAUNCH_ASKED = "LaunchAsked"
 """Our own: a launch was asked for, and no answer has been written down yet."""
 
-_FOUND_OUT = ("AMI", "VpcId", "SubnetId", "DeviceName")  # where a flag is silent, what an earlier attempt chose stays
-_FIXED = ("Region", "Endpoint", "VpcId", "SecurityGroupNames")  # where to find again what an earlier attempt made
 _SSH_PORT = 22
 
 
 def take(config: Config, values: Mapping[str, Value]) -> None:
-    """A record with a token is of an earlier attempt: what it made must stay findable by it."""
     wanted = {option.field: _plain(values[option.flag.name]) for option in SETTINGS}
-    for field in _FOUND_OUT:
-        wanted[field] = wanted[field] or config.get(field, "")
-    existing_key = bool(wanted["KeyName"])
-    if CREATION_TOKEN in config:
-        _insist_on_same_place(config, wanted)
-        if config["KeyName"]:
-            wanted["KeyName"], existing_key = config["KeyName"], config["ExistingKey"]
+    _check(wanted)
     take_credentials(config, values)
-    _check(wanted, existing_key=existing_key)
     config.update(wanted)
-    config["ExistingKey"] = existing_key
-    config["SSHPort"] = _SSH_PORT
-    for field, nothing in (("InstanceId", ""), ("PrivateIPAddress", ""), ("SecurityGroupIds", [])):
-        config.setdefault(field, nothing)
-    config.setdefault(CREATION_TOKEN, new_token())
+    config |= {
+        "ExistingKey": bool(wanted["KeyName"]),
+        "SSHPort": _SSH_PORT,
+        "InstanceId": "",
+        "PrivateIPAddress": "",
+        "SecurityGroupIds": [],
+        CREATION_TOKEN: new_token(),
+        LAUNCH_ASKED: False,
+    }
 
 
 def new_token() -> str:
@@ -106,23 +100,14 @@ def _typed(values: Mapping[str, Value], flag: str, variable: str) -> str:
     return "" if value == os.environ.get(variable) else value
 
 
-def _insist_on_same_place(config: Config, wanted: Config) -> None:
-    for option in SETTINGS:
-        if option.field in _FIXED and config.get(option.field) not in (None, "", wanted[option.field]):
-            raise MachineError(
-                f"the creation of this machine began with --{option.flag.name}={config[option.field]}",
-                "go on with the same value, or remove the machine first",
-            )
-
-
-def _check(wanted: Config, *, existing_key: bool) -> None:
+def _check(wanted: Config) -> None:
     _check_one_of(wanted, "HttpEndpoint", "http-endpoint", "enabled", "disabled")
     _check_one_of(wanted, "HttpTokens", "http-tokens", "optional", "required")
     _check_one_of(wanted, "HttpProtocolIpv6", "http-protocol-ipv6", "enabled", "disabled")
     _check_ports(wanted)
     if len(wanted["Tags"].split(",")) % 2 and wanted["Tags"]:
         raise MachineError(f"--{PREFIX}tags is a list of pairs", "write key1,value1,key2,value2, with no comma inside")
-    if existing_key and not wanted["SSHPrivateKeyPath"]:
+    if wanted["KeyName"] and not wanted["SSHPrivateKeyPath"]:
         raise MachineError(f"--{PREFIX}keypair-name needs --{PREFIX}ssh-keypath", "give the file of the private key")
     if wanted["DisableSSL"] and not wanted["Endpoint"]:
         raise MachineError(f"--{PREFIX}insecure-transport needs --{PREFIX}endpoint", "AWS itself always speaks HTTPS")
