@@ -1,0 +1,43 @@
+"""A NodeDriver cannot be switched off while there are objects of its kinds."""
+
+from __future__ import annotations
+
+import pytest
+
+from herder.api.machines.driver_admission import refuse_deactivation, takes_kinds_away
+from herder.engine.meta.kinds import Object
+
+
+def driver(*, active: bool = True, name: str = "linode") -> Object:
+    return {"metadata": {"name": "nd-1"}, "spec": {"active": active, "displayName": name}}
+
+
+LEFT = ["LinodeMachine default/b", "LinodeConfig default/a"]
+TOLD = (
+    "2 objects of its kinds are still there (LinodeConfig default/a, LinodeMachine default/b); "
+    "delete what is no longer wanted first, or leave driver linode active"
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "refusal"),
+    [
+        (driver(), driver(active=False), f"cannot be deactivated: {TOLD}"),
+        (driver(), None, f"cannot be deleted: {TOLD}"),
+        (driver(active=False), None, f"cannot be deleted: {TOLD}"),
+        (driver(), driver(name="other"), f"cannot become driver other: {TOLD}"),
+        (driver(), driver(), ""),
+        (driver(active=False), driver(active=False), ""),
+        (driver(active=False), driver(), ""),
+    ],
+)
+def test_what_would_take_the_kinds_away_is_refused(old: Object, new: Object | None, refusal: str) -> None:
+    assert refuse_deactivation(old, new, LEFT) == refusal
+    assert refuse_deactivation(old, new, []) == ""
+    assert takes_kinds_away(old, new) == bool(refusal)
+
+
+def test_of_many_objects_some_are_named_and_all_are_counted() -> None:
+    told = refuse_deactivation(driver(), None, [f"LinodeMachine default/{number}" for number in range(9)])
+    assert "9 objects of its kinds are still there (LinodeMachine default/0, " in told
+    assert "LinodeMachine default/4 and 4 more)" in told
