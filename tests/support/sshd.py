@@ -42,7 +42,9 @@ _HOST = f"""set -e
 mount -t tmpfs none /run
 mkdir -p /run/sshd {INSIDE}
 mount --bind "$1" {INSIDE}
-for name in passwd group hostname hosts; do mount --bind "{INSIDE}/etc/$name" "/etc/$name"; done
+cp -a /etc /run/etc
+cp {INSIDE}/etc/* /run/etc
+mount --bind /run/etc /etc
 mount -t tmpfs -o mode=1777 none /tmp
 ip link set lo up
 hostname before
@@ -52,7 +54,10 @@ exec sleep infinity
 
 _PROGRAMS = {
     # Enough of sudo: root may, everybody else would have to type a password.
-    "sudo": '[ "$1" = -n ] && shift\n[ "$(id -u)" = 0 ] && exec "$@"\necho "a password is required" >&2\nexit 1\n',
+    "sudo": """while case "$1" in -*) ;; *) false ;; esac; do shift; done
+[ "$(id -u)" = 0 ] && exec "$@"
+echo "sudo: a password is required" >&2; exit 1
+""",
     # The Go program installs packages wherever it goes.
     "apt-get": "exit 0\n",
     "shutdown": f'echo "$@" >>{INSIDE}/shutdowns\n',

@@ -1,0 +1,187 @@
+"""Either program takes over the other's machine: the real rancher-machine and ours, with nothing between them but the
+state Secret."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from herder.machine.state.reading import saved_machine
+from tests.support.api import Api
+from tests.support.engines import Engine
+from tests.support.peers import peer
+from tests.support.sshd import Sshd, sshd
+
+OURS = (sys.executable, "-m", "herder.machine.cli.main")
+SCRIPT = "#!/bin/sh\necho installed by $(hostname) >>/run/machine/installed\n"
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    with sshd(tmp_path_factory.mktemp("host")) as host:
+        yield host
+
+
+@dataclass
+class Programs:
+    """Both with the same Secret. The disk is cleared after each command, so that the Secret alone remembers."""
+
+    engine: Engine
+    namespace: str
+    directory: Path
+
+    def ours(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self._run([*OURS], words)
+
+    def go(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self._run([str(peer("rancher-machine")), "--native-ssh"], words)
+
+    def archive(self) -> bytes:
+        shown = self.engine.kubectl("get", "secret", "state", "-n", self.namespace, "-o", "json").stdout
+        return base64.b64decode(json.loads(shown).get("data", {}).get("extractedConfig", ""))
+
+    def script(self) -> str:
+        path = self.directory / "script"
+        path.write_text(SCRIPT)
+        return str(path)
+
+    def _run(self, program: list[str], words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+        store = self.directory / "store"
+        (store / "machines").mkdir(parents=True, exist_ok=True)
+        places = ("--secret-name", "state", "--secret-namespace", self.namespace, "--storage-path", str(store))
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.directory),
+            "KUBECONFIG": str(self.engine.kubeconfig),
+            "HERDER_RANCHER_MACHINE": str(peer("rancher-machine")),
+        }
+        try:
+            return subprocess.run(
+                [*program, *places, *words], capture_output=True, text=True, env=environment, timeout=60, check=False
+            )
+        finally:
+            shutil.rmtree(store)
+
+
+@pytest.fixture
+def programs(engine: Engine, api: Api, tmp_path: Path) -> Programs:
+    engine.kubectl("create", "secret", "generic", "state", "-n", api.namespace, "--type", "rke.cattle.io/machine-state")
+    return Programs(engine, api.namespace, tmp_path)
+
+
+def generic(host: Sshd, script: str, name: str) -> tuple[str, ...]:
+    return (
+        *("create", "--driver", "generic", "--custom-install-script", script),
+        *("--generic-ip-address", host.address, "--generic-ssh-port", str(host.port)),
+        *("--generic-ssh-key", str(host.key), name),
+    )
+
+
+def succeeded(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.replace("(m1) Closing plugin on server side\n", "")  # which the Go program says or not
+
+
+def test_what_the_go_program_creates_ours_shows_enters_and_removes(programs: Programs, host: Sshd) -> None:
+    succeeded(programs.go(*generic(host, programs.script(), "m1")))
+
+    assert succeeded(programs.ours("ip", "m1")) == "127.0.0.1\n"
+    assert succeeded(programs.ours("status", "m1")) == "Running\n"
+    assert json.loads(succeeded(programs.ours("inspect", "m1")))["DriverName"] == "generic"
+    assert succeeded(programs.ours("ssh", "m1", "hostname")) == "m1\n"
+    assert saved_machine(programs.archive()).reach.port == host.port
+    assert "already exists" in programs.ours(*generic(host, programs.script(), "m1")).stderr
+
+    assert "Successfully removed m1" in succeeded(programs.ours("rm", "-y", "--update-config", "m1"))
+    assert entries(programs.archive()) == []
+
+
+def test_what_ours_creates_the_go_program_shows_and_removes(programs: Programs, host: Sshd) -> None:
+    succeeded(programs.ours(*generic(host, programs.script(), "m1")))
+    assert "installed by m1" in (host.directory / "installed").read_text()
+
+    assert succeeded(programs.go("ip", "m1")) == "127.0.0.1\n"
+    assert succeeded(programs.go("status", "m1")) == "Running\n"
+    assert succeeded(programs.go("ssh", "m1", "hostname")) == "m1\n"
+    shown = json.loads(succeeded(programs.go("inspect", "m1")))
+    assert shown["Driver"]["SSHPort"] == host.port
+
+    assert "already exists" in programs.go(*generic(host, programs.script(), "m1")).stderr
+    assert "Successfully removed m1" in succeeded(programs.go("rm", "-y", "--update-config", "m1"))
+    assert entries(programs.archive()) == []
+
+
+def test_a_machine_may_change_hands_again_and_again(programs: Programs, host: Sshd) -> None:
+    """The Go program drops what is only ours from the record, and keeps the machine."""
+    succeeded(programs.ours(*generic(host, programs.script(), "m1")))
+    for program in (programs.go, programs.ours, programs.go, programs.ours):
+        assert succeeded(program("status", "m1")) == "Running\n"
+    succeeded(programs.ours("ssh", "m1", "true"))
+    succeeded(programs.ours("rm", "-y", "m1"))
+
+
+def test_archives_of_both_have_the_same_entries(programs: Programs, host: Sshd) -> None:
+    succeeded(programs.go(*generic(host, programs.script(), "m1")))
+    of_go = entries(programs.archive())
+    succeeded(programs.go("rm", "-y", "m1"))
+    succeeded(programs.ours(*generic(host, programs.script(), "m1")))
+    ours = [entry for entry in entries(programs.archive()) if not entry[0].endswith("known_hosts")]
+    assert ours == of_go
+
+
+def test_drivers_that_are_not_ours_run_in_the_go_program(programs: Programs) -> None:
+    succeeded(programs.ours("create", "--driver", "noop", "--url", "tcp://127.0.0.1:1", "m1"))
+    assert saved_machine(programs.archive()).driver == "noop"
+    assert succeeded(programs.ours("url", "m1")) == "tcp://127.0.0.1:1\n"
+    assert json.loads(succeeded(programs.ours("inspect", "m1")))["DriverName"] == "noop"
+    assert "m1" in succeeded(programs.ours("ls", "-q"))
+    succeeded(programs.ours("rm", "-y", "--update-config", "m1"))
+    assert entries(programs.archive()) == []
+
+
+def test_a_cloud_that_the_go_program_cannot_reach_is_its_error_and_its_exit_status(programs: Programs) -> None:
+    failed = programs.ours("create", "--driver", "digitalocean", "m1")
+    assert failed.returncode == 1
+    assert "digitalocean-access-token" in failed.stdout + failed.stderr
+
+
+LOCAL = "create --driver generic --generic-ip-address 127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("rm -y unknown", 0),
+        ("rm -y --update-config unknown", 1),
+        ("rm -y", 1),
+        ("status unknown", 1),
+        ("ip unknown", 1),
+        ("inspect unknown", 1),
+        ("create --driver generic m", 1),
+        (f"{LOCAL} under_score", 1),
+        (f"{LOCAL} --generic-ssh-key /none m", 3),
+        (f"{LOCAL} --generic-nonsense m", 1),
+        ("nonsense", 1),
+        ("version", 0),
+        ("ls -q", 0),
+    ],
+)
+def test_exit_statuses_are_the_same(programs: Programs, words: str, status: int) -> None:
+    assert (programs.ours(*words.split()).returncode, programs.go(*words.split()).returncode) == (status, status)
+
+
+def entries(archive: bytes) -> list[tuple[str, int, bool]]:
+    """Names without the part that is the test's own, modes, and whether it is a directory."""
+    with tarfile.open(fileobj=BytesIO(archive)) as tar:
+        return sorted((e.name.partition("/machines/")[2], e.mode, e.isdir()) for e in tar)
