@@ -95,15 +95,11 @@ def _not_prepared(scene: Scene, problem: str) -> Decision:
 
 
 def launch(scene: Scene, work: Work) -> Decision:
-    """The Job comes after all that it needs."""
-    job = jobs.job(work)
+    """The Job comes last: after all that it needs, and after what a successor of ours must know of it."""
     tell = telling.deleting if work.removes else telling.creating
-    return Decision(
-        writes=(
-            Together((*_new_state(scene), *_attendants(work))),
-            Create(JOB, job, "its machine is removed" if work.removes else "its machine is created"),
-        )
-    ) + tell(scene, **_noted(scene, work))
+    needed = Decision(writes=(Together((*_new_state(scene), *_attendants(work))),))
+    begun = Create(JOB, jobs.job(work), "its machine is removed" if work.removes else "its machine is created")
+    return needed + tell(scene, **_noted(scene, work)) + Decision(writes=(begun,))
 
 
 def _new_state(scene: Scene) -> tuple[Write, ...]:

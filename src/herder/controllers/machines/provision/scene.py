@@ -23,6 +23,9 @@ class Ended(StrEnum):
     FAILED = "Failed"
 
 
+_ENDINGS = tuple(outcome.value for outcome in Ended)
+
+
 @dataclass(frozen=True)
 class Scene:
     view: View
@@ -103,7 +106,7 @@ def ended(job: Object) -> Ended | None:
 def ended_at(job: Object) -> str:
     """As a timestamp; "" where the server does not say."""
     status = job.get("status") or {}
-    times = [known.get("lastTransitionTime") for known in status.get("conditions") or () if known["type"] in Ended]
+    times = [known.get("lastTransitionTime") for known in status.get("conditions") or () if known["type"] in _ENDINGS]
     return str(status.get("completionTime") or next(iter(times), "") or "")
 
 
