@@ -25,7 +25,7 @@ HERDS = (10, 1000, 5000)
 NEWS = 40
 IDLE_SECONDS = 20.0
 QUIET_SECONDS = 5.0  # for what was put off to be written
-FLAGS = ("--capi-core=own", "--in-memory", "--no-runner", "--log-level=warning")
+FLAGS = ("--capi-core=own", "--no-machines", "--in-memory", "--no-runner", "--log-level=warning")
 
 
 @dataclass

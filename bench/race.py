@@ -140,11 +140,13 @@ def herder_run(engine: Engine, directory: Path, name: str, *flags: str) -> subpr
 
 
 def own_core(engine: Engine, directory: Path, *flags: str) -> subprocess.Popen[bytes]:
-    return herder_run(engine, directory, "core", "--capi-core=own", *webhook_flags(), *flags)
+    return herder_run(engine, directory, "core", "--capi-core=own", "--no-machines", *webhook_flags(), *flags)
 
 
 def in_memory_provider(engine: Engine, directory: Path) -> subprocess.Popen[bytes]:
-    return herder_run(engine, directory, "provider", "--capi-core=external", "--in-memory", "--namespace=provider")
+    return herder_run(
+        engine, directory, "provider", "--capi-core=external", "--no-machines", "--in-memory", "--namespace=provider"
+    )
 
 
 def stop_all(*processes: subprocess.Popen[bytes]) -> None:

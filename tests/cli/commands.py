@@ -34,7 +34,7 @@ def replica(kubeconfig: Path, log: Path, *flags: str) -> Iterator[subprocess.Pop
     """`herder run`, ended by SIGTERM."""
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [HERDER, "run", "--kubeconfig", kubeconfig, "--capi-core=external", *flags],
+            [HERDER, "run", "--kubeconfig", kubeconfig, "--capi-core=external", "--no-machines", *flags],
             stdout=out,
             stderr=out,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},

@@ -269,7 +269,7 @@ def apply_all(engine: Engine, exported: str) -> str:
 
 
 async def test_our_core_stands_aside_when_another_is_installed_later(tmp_path: Path) -> None:
-    with Embedded(tmp_path, flags=("--no-runner", "--capi-core=auto")) as server:
+    with Embedded(tmp_path, flags=("--no-runner", "--no-machines", "--capi-core=auto")) as server:
         api = Api(kubeconfig.load(server.kubeconfig))
         await api.until(OUR_CORE, lambda answer: answer.status == 200)
         sets = "/apis/cluster.x-k8s.io/v1beta2/namespaces/default/machinedeployments"

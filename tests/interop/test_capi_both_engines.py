@@ -206,7 +206,7 @@ Started = AbstractContextManager[tuple[Engine, Callable[[], str]]]
 
 @contextmanager
 def embedded(directory: Path) -> Iterator[tuple[Engine, Callable[[], str]]]:
-    with Embedded(directory, flags=("--capi-core=own", "--in-memory")) as server:
+    with Embedded(directory, flags=("--capi-core=own", "--no-machines", "--in-memory")) as server:
         yield Engine("embedded", server.kubeconfig), server.log
 
 
@@ -215,7 +215,9 @@ def real(directory: Path) -> Iterator[tuple[Engine, Callable[[], str]]]:
     (directory / "kube").mkdir()
     with RealKube(directory / "kube", controller_manager=True, controllers=CONTROLLERS) as kube:
         engine = Engine("real", kube.kubeconfig)
-        with HerderRun(engine, directory / "herder", "--capi-core=own", "--in-memory", *webhook_flags()) as ours:
+        with HerderRun(
+            engine, directory / "herder", "--capi-core=own", "--no-machines", "--in-memory", *webhook_flags()
+        ) as ours:
             yield engine, ours.log
 
 

@@ -81,12 +81,12 @@ async def test_upstreams_core_runs_a_cluster_of_our_provider_as_ours_does(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
     ours = await as_our_core_has_it(tmp_path_factory.mktemp("ours"))
-    with Embedded(tmp_path / "embedded", flags=("--capi-core=external", "--in-memory")) as server:
+    with Embedded(tmp_path / "embedded", flags=("--capi-core=external", "--no-machines", "--in-memory")) as server:
         engine = Engine("embedded", server.kubeconfig)
         client = engine.client()
         async with upstream(engine, (CORE,), tmp_path):
             # It would be the core if no other was there.
-            with HerderRun(engine, tmp_path / "aside", "--capi-core=auto") as aside:
+            with HerderRun(engine, tmp_path / "aside", "--capi-core=auto", "--no-machines") as aside:
                 await served(client, *CORE_KINDS, *PROVIDED_KINDS)
                 await make_namespace(client, NAMESPACE)
                 await put_up(client, NAMESPACE, in_memory_cluster(NAME))
@@ -101,7 +101,7 @@ async def test_upstreams_core_runs_a_cluster_of_our_provider_as_ours_does(
 
 
 async def as_our_core_has_it(directory: Path) -> dict[str, Object]:
-    with Embedded(directory, flags=("--capi-core=own", "--in-memory")) as server:
+    with Embedded(directory, flags=("--capi-core=own", "--no-machines", "--in-memory")) as server:
         client = Engine("embedded", server.kubeconfig).client()
         try:
             await served(client, *CORE_KINDS, *PROVIDED_KINDS)
@@ -185,7 +185,7 @@ async def test_our_core_runs_a_cluster_of_upstreams_providers(tmp_path: Path) ->
     with RealKube(made(tmp_path / "kube"), controller_manager=True, controllers=CONTROLLERS) as kube:
         engine = Engine("real", kube.kubeconfig)
         client = engine.client()
-        with HerderRun(engine, tmp_path / "core", "--capi-core=own", *webhook_flags()) as core:
+        with HerderRun(engine, tmp_path / "core", "--capi-core=own", "--no-machines", *webhook_flags()) as core:
             await served(client, *CORE_KINDS)
             await admitting(client)
             async with upstream(engine, PROVIDERS, tmp_path):

@@ -18,7 +18,11 @@ class Embedded:
     """Alone, without Cluster API, unless the flags say otherwise: as bare as the real server beside it."""
 
     def __init__(
-        self, directory: Path, *, flags: tuple[str, ...] = ("--capi-core=external",), listen: str = "127.0.0.1:0"
+        self,
+        directory: Path,
+        *,
+        flags: tuple[str, ...] = ("--capi-core=external", "--no-machines"),
+        listen: str = "127.0.0.1:0",
     ) -> None:
         self.directory = directory
         self.flags = flags

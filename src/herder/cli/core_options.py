@@ -1,4 +1,4 @@
-"""The options of commands that may run Cluster API's core; apart, so that the command line stays quick to load."""
+"""The options of commands that run controllers; apart, so that the command line stays quick to load."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def core_options(command: Command) -> Command:
+    command = click.option(
+        "--machines/--no-machines",
+        default=None,
+        help="Provide machines by node drivers. On unless another, such as Rancher, does.",
+    )(command)
     command = click.option(
         "--in-memory", is_flag=True, help="Also provide in-memory clusters: an API each, and no machines."
     )(command)

@@ -14,13 +14,15 @@ from herder.engine.meta.errors import AlreadyExists, Forbidden
 from herder.engine.meta.kinds import GroupVersionResource, Object
 
 CRDS = GroupVersionResource("apiextensions.k8s.io", "v1", "customresourcedefinitions")
-MANAGER = "herder-install"
+INSTALLER = "herder-install"
 
 
 async def install(client: Client, settings: Settings, roles: Roles) -> None:
     await install_kinds(client, _definitions(roles))
     for obj in setting_objects(settings):
-        await client.apply(SETTING.resource, obj, field_manager=MANAGER)
+        await client.apply(SETTING.resource, obj, field_manager=INSTALLER)
+    if roles.machines:
+        await _register_drivers(client)
 
 
 def _definitions(roles: Roles) -> list[Object]:
@@ -37,16 +39,38 @@ def _definitions(roles: Roles) -> list[Object]:
         from herder.api.inmemory.crds import CRDS as IN_MEMORY_CRDS
 
         definitions += IN_MEMORY_CRDS
+    if roles.machines:
+        from herder.api.machines.crds import CRDS as MACHINE_CRDS
+
+        definitions += MACHINE_CRDS
     if roles.example:
         definitions.append(FLOCK_CRD)
     return definitions
+
+
+async def _register_drivers(client: Client) -> None:
+    """The drivers that are there from the start. Whether one is active is its users' to say: that is set once."""
+    from herder.api.machines.kinds import NODE_DRIVER
+    from herder.api.machines.registered import registered
+
+    for node_driver in registered():
+        with suppress(AlreadyExists):
+            await client.create(NODE_DRIVER.resource, node_driver)
+            continue
+        meta = {
+            key: node_driver["metadata"][key]
+            for key in ("name", "labels", "annotations")
+            if key in node_driver["metadata"]
+        }
+        kept = {"apiVersion": NODE_DRIVER.api_version, "kind": NODE_DRIVER.kind, "metadata": meta}
+        await client.apply(NODE_DRIVER.resource, kept, field_manager=INSTALLER)
 
 
 async def install_kinds(client: Client, definitions: Sequence[Object]) -> None:
     """Apply definitions and wait, by watching, until all are served."""
     waiting = {definition["metadata"]["name"] for definition in definitions}
     for definition in definitions:
-        await client.apply(CRDS, definition, field_manager=MANAGER)
+        await client.apply(CRDS, definition, field_manager=INSTALLER)
     async with asyncio.timeout(60):
         while waiting:
             async with aclosing(client.watch(CRDS, initial_events=True)) as events:

@@ -1,40 +1,38 @@
-"""The machine provider as a part of this process: its kinds, its controllers, who performs their effects, its host."""
+"""Whether this process provides machines, and the daemon of its host, by which Jobs make machines right here."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from herder.api.capi.core import CRD
 from herder.api.capi.kinds import SECRET
 from herder.api.machines import hosts
+from herder.api.machines.kinds import NODE_DRIVER
+from herder.cli.install import INSTALLER, make_namespace
 from herder.engine.client.client import Client
-from herder.engine.client.wire import Query
+from herder.engine.logs import get_logger
 from herder.engine.meta.errors import NotFound
-from herder.engine.meta.kinds import GroupVersionResource, Object
-from herder.engine.runtime.effects import Performer
+
+log = get_logger(__name__)
 
 FIELD_MANAGER = "herder-host"
-PODS = GroupVersionResource("", "v1", "pods")
-LOG_LINES = 5000
 
 
-def performers(client: Client) -> dict[str, Performer]:
-    async def pod_log(arguments: Mapping[str, Any]) -> str:
-        """The end of what a container said."""
-        path = PODS.path(arguments["namespace"], arguments["pod"], "log")
-        query = Query([("container", arguments["container"]), ("tailLines", str(LOG_LINES))])
-        return (await client.text(path, query))[-int(arguments["limit_bytes"]) :]
-
-    async def read_secret(arguments: Mapping[str, Any]) -> Object | None:
-        try:
-            return await client.get(SECRET.resource, arguments["name"], namespace=arguments["namespace"])
-        except NotFound:
-            return None
-
-    return {"pod-log": pod_log, "read-secret": read_secret}
+async def provide_machines(client: Client, asked: bool | None) -> bool:
+    """Whether we do: as we are told, else unless the kinds are there and somebody else's."""
+    if asked is not None:
+        return asked
+    try:
+        definition = await client.get(CRD.resource, f"{NODE_DRIVER.plural}.{NODE_DRIVER.group}")
+    except NotFound:
+        return True
+    managers = {entry.get("manager") for entry in definition["metadata"].get("managedFields") or ()}
+    if INSTALLER in managers:
+        return True
+    log.info("machines are provided by another", because=f"{definition['metadata']['name']} is not ours")
+    return False
 
 
 async def provide_host(client: Client, data_dir: Path, node: str) -> Path:
@@ -57,5 +55,6 @@ async def provide_host(client: Client, data_dir: Path, node: str) -> Path:
         "type": hosts.HOST_SECRET_TYPE,
         "data": {name: base64.b64encode(value).decode() for name, value in data.items()},
     }
+    await make_namespace(client, hosts.HOST_NAMESPACE)
     await client.apply(SECRET.resource, secret, field_manager=FIELD_MANAGER)
     return api

@@ -11,6 +11,7 @@ from typing import Any
 
 from herder.api.guards import GUARDS
 from herder.api.settings import SETTING, Settings, validate_value
+from herder.cli import machine_effects
 from herder.cli.clusters import connect
 from herder.cli.process import wall_clock
 from herder.cli.settings import Layers
@@ -20,6 +21,7 @@ from herder.engine.meta.kinds import Object
 from herder.engine.runtime.cache import Cache, Change, Key
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.evicting import evict
+from herder.engine.runtime.family import Family
 from herder.engine.runtime.informer import Informer
 from herder.engine.runtime.manager import Manager
 from herder.engine.runtime.metrics import Metrics
@@ -35,6 +37,7 @@ class Roles:
 
     core: bool = False  # Cluster API's core
     in_memory: bool = False  # the provider of clusters that exist as API alone
+    machines: bool = False  # the provider of machines by node drivers
     example: bool = False
 
 
@@ -44,6 +47,8 @@ def controllers(roles: Roles) -> list[Controller]:
         chosen += core_controllers()
     if roles.in_memory:
         chosen += in_memory_controllers()
+    if roles.machines:
+        chosen += machine_controllers()
     if roles.example:
         from herder.controllers.example.flock import CONTROLLER
 
@@ -68,6 +73,22 @@ def in_memory_controllers() -> list[Controller]:
     return [module.CONTROLLER for module in (cluster, controlplane, bootstrap, machine)]
 
 
+def machine_controllers() -> list[Controller]:
+    from herder.controllers.machines import archive, cloud_credentials, dynamic_schemas, node_drivers
+    from herder.machine.drivers import create_flags
+
+    modules = (dynamic_schemas, cloud_credentials, archive)
+    return [node_drivers.controller(create_flags), *(module.CONTROLLER for module in modules)]
+
+
+def families(roles: Roles) -> list[Family]:
+    if not roles.machines:
+        return []
+    from herder.controllers.machines.provision.controller import FAMILY
+
+    return [FAMILY]
+
+
 async def random_key(arguments: Mapping[str, Any]) -> str:
     """Base64, as a Secret's data wants it."""
     return base64.b64encode(secrets.token_bytes(arguments["bytes"])).decode()
@@ -84,6 +105,7 @@ def make_manager(
     return Manager(
         client,
         controllers(roles),
+        families=families(roles),
         clock=wall_clock,
         entropy=os.urandom,
         guards=GUARDS,
@@ -91,6 +113,7 @@ def make_manager(
             "random-key": random_key,
             "kubeconfig": Kubeconfigs(client, wall_clock).make,
             **(workloads.performers() if workloads is not None else {}),
+            **(machine_effects.performers(client, settings) if roles.machines else {}),
         },
         remote_performers={"evict": evict},
         connect=lambda cluster: connect(client, cluster),

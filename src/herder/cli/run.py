@@ -19,6 +19,7 @@ from herder.cli import parts
 from herder.cli.core import Core
 from herder.cli.core_options import core_options
 from herder.cli.logs import configure
+from herder.cli.machines import provide_host, provide_machines
 from herder.cli.parts import Roles
 from herder.cli.places import data_dir_option, data_directory, kubeconfig_option, kubeconfig_path, split_listen
 from herder.cli.process import first_of, run_loop, stop_signal, tune_interpreter, until_stopped, wall_clock
@@ -50,6 +51,7 @@ class Options:
     metrics: tuple[str, int] | None
     core: str
     in_memory: bool
+    machines: bool | None  # None: unless another does
     example: bool
     webhooks: tuple[str, int] | None  # where they listen; None: the objects come with all defaults, and unchecked
     webhook_place: Place | None  # where the API server finds them
@@ -83,6 +85,7 @@ def command(
     metrics_listen: str | None,
     capi_core: str,
     in_memory: bool,
+    machines: bool | None,
     webhook_listen: str,
     webhook_url: str | None,
     no_webhooks: bool,
@@ -107,6 +110,7 @@ def command(
             metrics=metrics,
             core=capi_core,
             in_memory=in_memory,
+            machines=machines,
             example=example,
             webhooks=None if no_webhooks else split_listen(webhook_listen, "--webhook-listen"),
             webhook_place=_webhook_place(webhook_url, namespace if in_cluster else ""),
@@ -148,7 +152,12 @@ async def _work(options: Options, client: Client) -> None:
     from herder.cli.metrics import process_metrics
 
     core = Core(client, options.core)
-    roles = Roles(core=await core.choose(), in_memory=options.in_memory, example=options.example)
+    roles = Roles(
+        core=await core.choose(),
+        in_memory=options.in_memory,
+        machines=await provide_machines(client, options.machines),
+        example=options.example,
+    )
     if roles.core and options.webhooks is not None and options.webhook_place is None:
         raise click.UsageError(UNREACHABLE_WEBHOOKS)  # before anything is written
     await make_namespace(client, options.namespace)
@@ -162,7 +171,7 @@ async def _work(options: Options, client: Client) -> None:
         tasks.create_task(watched.run())
         await watched.ready()
         if options.runner:
-            tasks.create_task(_be_a_node(options, settings))
+            tasks.create_task(_be_a_node(options, settings, roles))
         workloads = _workloads(options, client) if roles.in_memory else None
         manager = parts.make_manager(client, settings, roles, workloads=workloads, metrics=metrics)
         if roles.core:
@@ -248,15 +257,24 @@ def _workloads(options: Options, client: Client) -> Workloads:
     return Workloads(client, clock=wall_clock, data_dir=options.data_dir / "workloads")
 
 
-async def _be_a_node(options: Options, settings: Settings) -> None:
+async def _be_a_node(options: Options, settings: Settings, roles: Roles) -> None:
     """Every replica may be one, leader or not; on a real cluster the Jobs' pods come from its controller-manager."""
     from herder.cli.node import make_runner
     from herder.engine.runner.runner import RunnerError
 
     client = Client(HttpTransport(options.connection))
-    place, server = options.data_dir / "runner", options.connection.server
     try:
-        await make_runner(client, settings, work_dir=place, api_server=server, name=options.runner).run()
+        lent = (await provide_host(client, options.data_dir, options.runner),) if roles.machines else ()
+        runner = make_runner(
+            client,
+            settings,
+            work_dir=options.data_dir / "runner",
+            api_server=options.connection.server,
+            name=options.runner,
+            hidden=(options.data_dir,),
+            host_paths=lent,
+        )
+        await runner.run()
     except RunnerError as error:
         raise click.ClickException(str(error)) from error
     finally:

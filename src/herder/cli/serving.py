@@ -44,6 +44,7 @@ class Serving:
         layers: Layers | None = None,
         core: str = Mode.AUTO.value,
         in_memory: bool = False,
+        machines: bool = False,
         example: bool = False,
         runner: bool = False,
     ) -> None:
@@ -54,6 +55,7 @@ class Serving:
         self._layers = layers or Layers()
         self._mode = core
         self._in_memory = in_memory
+        self._machines = machines
         self._example = example
         self._runner = runner
         self._judges = core != Mode.EXTERNAL  # whether our rules for Cluster API's kinds are in force
@@ -102,7 +104,9 @@ class Serving:
         watched = parts.WatchedSettings(self.client)
         settings = parts.settings_from(self._layers, watched)
         core = Core(self.client, self._mode, inside=True)
-        roles = parts.Roles(core=await core.choose(), in_memory=self._in_memory, example=self._example)
+        roles = parts.Roles(
+            core=await core.choose(), in_memory=self._in_memory, machines=self._machines, example=self._example
+        )
         self._judges = roles.core
         await install(self.client, settings, roles)
         await core.enter_inventory(in_memory=roles.in_memory)
@@ -135,9 +139,11 @@ class Serving:
     async def _run_jobs(self, settings: Settings, pki: Pki) -> None:
         """A Job controller and the one node that its pods can run on."""
         node = await asyncio.to_thread(importlib.import_module, "herder.cli.node")
+        from herder.cli.machines import provide_host
         from herder.engine.runner.jobs import JobController
-        from herder.engine.runner.runner import RunnerError
+        from herder.engine.runner.runner import DEFAULT_NAME, RunnerError
 
+        lent = (await provide_host(self.client, self._directory, DEFAULT_NAME),) if self._machines else ()
         runner = node.make_runner(
             self.client,
             settings,
@@ -145,6 +151,7 @@ class Serving:
             api_server=self.url,
             client_ca=pki.authority.certificate_pem,
             hidden=(self._directory,),
+            host_paths=lent,
         )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(JobController(self.client, clock=wall_clock).run())

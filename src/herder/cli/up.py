@@ -33,6 +33,7 @@ def command(
     advertise: tuple[str, ...],
     capi_core: str,
     in_memory: bool,
+    machines: bool | None,
     set_flags: tuple[str, ...],
     settings_file: Path | None,
     example: bool,
@@ -57,6 +58,7 @@ def command(
         layers=layers,
         core=capi_core,
         in_memory=in_memory,
+        machines=machines is not False,
         example=example,
         runner=not no_runner,
     )

@@ -144,6 +144,7 @@ def running(engine: str, directory: Path, request: pytest.FixtureRequest) -> Ite
                 "--namespace",
                 "flock-test",
                 "--capi-core=external",
+                "--no-machines",
             ],
             stdout=log,
             stderr=log,
