@@ -38,7 +38,7 @@ class Daemon:
         self.machines = machines or Machines(self.state_dir)
         self._key = b""
         self._asked: set[asyncio.Task[Any]] = set()
-        self._end = asyncio.Event()
+        self._ending = asyncio.Event()
 
     async def run(self, serving: Callable[[], None] = lambda: None) -> None:
         """Until SIGTERM, or until its owner asks it to end; `serving` is called when it answers."""
@@ -49,10 +49,13 @@ class Daemon:
             self.machines.recover()
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self._end.set)
+                loop.add_signal_handler(number, self.end)
             await self._serve(serving)
         finally:
             os.close(lock)
+
+    def end(self) -> None:
+        self._ending.set()
 
     async def _serve(self, serving: Callable[[], None]) -> None:
         api = self.state_dir / places.API
@@ -64,7 +67,7 @@ class Daemon:
         log.info("serving machines of this host in %s", self.state_dir)
         serving()
         try:
-            await self._end.wait()
+            await self._ending.wait()
         finally:
             server.close()
             for asked in list(self._asked):
@@ -146,7 +149,7 @@ class Daemon:
         return {"version": herder.__version__, "pid": os.getpid()}
 
     async def _shutdown(self, _request: Request, _tell: Tell) -> dict[str, Any]:
-        asyncio.get_running_loop().call_later(0.05, self._end.set)  # after the answer
+        asyncio.get_running_loop().call_later(0.05, self.end)  # after the answer
         return {}
 
 

@@ -16,6 +16,7 @@ LOG_BYTES = 4 * 1024 * 1024
 ANOTHER_SERVES = 3  # the program's exit status when it finds the directory taken
 
 _KEPT = {"HOME", "LANG", "LOGNAME", "PATH", "PYTHONPATH", "SHELL", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV"}
+_KEPT_FAMILIES = ("LC_", "XDG_", "HERDER_LOCAL_")
 
 
 def ensure_running(state_dir: Path) -> None:
@@ -63,4 +64,4 @@ def _log(path: Path) -> int:
 
 def _environment() -> dict[str, str]:
     """What a program of this host needs; the starter's credentials are none of its business."""
-    return {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith(("LC_", "XDG_"))}
+    return {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith(_KEPT_FAMILIES)}
