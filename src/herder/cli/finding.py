@@ -26,6 +26,12 @@ class Found:
     machine: Object | None  # the Machine that it belongs to, where that is (still) there
 
 
+@dataclass(frozen=True, slots=True)
+class State:
+    uid: str  # of the Secret
+    archive: bytes
+
+
 async def find_machine(client: Client, namespace: str, name: str) -> Found:
     """By the name of the Machine, or of the infrastructure's own object; they mostly are the same."""
     try:
@@ -41,7 +47,7 @@ async def find_machine(client: Client, namespace: str, name: str) -> Found:
     return Found(namespace, reference["name"], machine)
 
 
-async def read_state(client: Client, found: Found) -> bytes:
+async def read_state(client: Client, found: Found) -> State:
     """The archive in the state Secret: whoever may not read that Secret does not get in."""
     secret_name = state_secret(found.name)
     try:
@@ -58,7 +64,7 @@ async def read_state(client: Client, found: Found) -> bytes:
         raise click.ClickException(
             f'machine "{found.name}" has not been created yet; see: herder logs machine {found.name}'
         )
-    return base64.b64decode(encoded)
+    return State(secret["metadata"]["uid"], base64.b64decode(encoded))
 
 
 async def _nothing_saved(client: Client, found: Found) -> str:

@@ -1,0 +1,41 @@
+"""`herder scp`: files to a machine that Herder provisioned, and from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from herder.cli.entering import Entry, load
+from herder.cli.places import kubeconfig_option
+
+if TYPE_CHECKING:
+    from herder.machine.state.reading import SavedMachine
+
+
+@click.command()
+@click.argument("source")
+@click.argument("target")
+@click.option("-r", "--recursive", is_flag=True, help="Whole directories.")
+@click.option("-n", "--namespace", help="Where the machines are; the kubeconfig's own by default.")
+@kubeconfig_option
+def command(source: str, target: str, recursive: bool, namespace: str | None, kubeconfig: str | None) -> None:
+    """Copy SOURCE to TARGET, either of them MACHINE:PATH."""
+    from herder.machine.errors import MachineError
+    from herder.machine.ssh.session import copy
+
+    entries: dict[str, Entry] = {}
+
+    def find(name: str) -> SavedMachine:
+        entries[name] = load(name, namespace, kubeconfig)
+        return entries[name].saved
+
+    def remember(saved: SavedMachine) -> None:
+        for entry in entries.values():
+            if entry.saved.files is saved.files:
+                entry.remember_host_key()
+
+    try:
+        copy(source, target, find, recursive=recursive, remember=remember)
+    except MachineError as error:
+        raise click.ClickException(str(error)) from error
