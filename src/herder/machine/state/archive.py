@@ -37,7 +37,9 @@ def unpack(data: bytes) -> dict[str, bytes]:
     try:
         unzipped = zlib.decompressobj(wbits=31)
         content = unzipped.decompress(data, LARGEST)
-        if unzipped.unconsumed_tail:
+        if not unzipped.eof and not unzipped.unconsumed_tail:
+            raise EOFError("it ends too early")
+        if not unzipped.eof:
             raise MachineError("the state archive is larger than any that was made for machines")
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
             return {_absolute(entry.name): _content(tar, entry) for entry in tar if entry.isfile()}

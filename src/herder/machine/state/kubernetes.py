@@ -28,6 +28,13 @@ _NO_USE_IN_TRYING = (ssl.SSLCertVerificationError, FileNotFoundError)
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 
 
+_NEVER_MADE = (
+    "it holds what is known of the machine and is never made here: create it, or name the right one with --secret-name "
+    "and --secret-namespace"
+)
+_VANISHED = "it was deleted while a machine was worked on, whose server may still exist at its provider: look there"
+
+
 class Conflict(Exception):
     """Somebody has written since we read."""
 
@@ -42,6 +49,7 @@ class SecretClient:
         self._connection = connection
         self._path = f"{urlsplit(connection.server).path}/api/v1/namespaces/{namespace}/secrets/{name}"
         self._pause = pause
+        self._was_there = False
         self._open: http.client.HTTPConnection | None = None
 
     def read(self) -> Secret:
@@ -51,6 +59,12 @@ class SecretClient:
         """Raises `Conflict` where its resourceVersion is not the newest. Where an answer is lost on its way the PUT is
         sent again, and may then conflict with itself: who reads next sees what became of it."""
         return self._request("PUT", json.dumps(secret).encode())
+
+    def close(self) -> None:
+        """Until the next request: a machine takes minutes to make, and nobody keeps a connection open for that."""
+        if self._open is not None:
+            self._open.close()
+        self._open = None
 
     def _request(self, method: str, body: bytes | None) -> Secret:
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -62,7 +76,7 @@ class SecretClient:
                     return self._understood(method, status, content)
                 trouble = f"answers {status} {_message(content)}"
             except (OSError, http.client.HTTPException) as error:
-                self._close()
+                self.close()
                 if isinstance(error, _NO_USE_IN_TRYING):
                     raise self._unreachable(str(error)) from error
                 trouble = str(error) or type(error).__name__
@@ -91,28 +105,18 @@ class SecretClient:
 
     def _understood(self, method: str, status: int, content: bytes) -> Secret:
         if status == 200:
+            self._was_there = True
             secret: Secret = json.loads(content)
             return secret
         what = f"Secret {self.namespace}/{self.name}"
         if status == 409:
             raise Conflict
         if status == 404:
-            raise MachineError(
-                f"{what} does not exist",
-                "it holds what is known of the machine and is never made here: create it, or name the right one "
-                "with --secret-name and --secret-namespace"
-                if method == "GET"
-                else "it was deleted while a machine was worked on, whose server may still exist at its provider",
-            )
+            raise MachineError(f"{what} does not exist", _VANISHED if self._was_there else _NEVER_MADE)
         verb = "get" if method == "GET" else "update"
         if status in (401, 403):
             raise MachineError(f"{what}: {_message(content)}", f"allow this user to {verb} it")
         raise MachineError(f"{what}: cannot {verb} it: {status} {_message(content)}")
-
-    def _close(self) -> None:
-        if self._open is not None:
-            self._open.close()
-        self._open = None
 
 
 def connection_for(path: str) -> Connection:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 from collections.abc import Mapping
 
 from herder.api.machines.names import STATE_KEY
@@ -16,7 +17,8 @@ class SecretStore:
     def __init__(self, client: SecretClient, path: str = IMAGE_PATH) -> None:
         self._path = path
         self._client = client
-        self._seen = _archive(client.read())  # what we know: written by us, or read at the start
+        with contextlib.closing(client):
+            self._seen = _archive(client.read())  # what we know: written by us, or read at the start
         self._files = archive.unpack(self._seen)
 
     def directory(self, name: str) -> str:
@@ -44,20 +46,23 @@ class SecretStore:
 
     def _put(self, name: str, files: dict[str, bytes]) -> None:
         wanted = archive.pack(files)
-        while wanted != self._seen:
+        if wanted != self._seen:
+            with contextlib.closing(self._client):
+                self._replace(name, wanted)
+        self._seen, self._files = wanted, files
+
+    def _replace(self, name: str, wanted: bytes) -> None:
+        while True:
             secret = self._client.read()
             stored = _archive(secret)
             if stored == wanted:  # ours, whose answer was lost
-                break
+                return
             if stored != self._seen:
                 raise Overtaken(name)
             secret["data"] = {**(secret.get("data") or {}), STATE_KEY: base64.b64encode(wanted).decode()}
-            try:
+            with contextlib.suppress(Conflict):  # perhaps only its labels have changed: look again
                 self._client.replace(secret)
-            except Conflict:  # perhaps only its labels have changed: look again
-                continue
-            break
-        self._seen, self._files = wanted, files
+                return
 
 
 def _archive(secret: Secret) -> bytes:

@@ -1,0 +1,82 @@
+"""The archive in the state Secret, as the Go program writes and reads it."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+
+import pytest
+
+from herder.machine.errors import MachineError
+from herder.machine.state import archive
+
+HOME = "/home/machine/.docker/machine/machines"
+FILES = {
+    f"{HOME}/m1/config.json": b"{}",
+    f"{HOME}/m1/id_rsa": b"key",
+    f"{HOME}/m1/deep/er/file": b"",
+    f"{HOME}/m2/config.json": b"{}",
+}
+
+
+def test_what_is_packed_is_unpacked() -> None:
+    assert archive.unpack(archive.pack(FILES)) == FILES
+
+
+def test_entries_have_absolute_names_and_modes_for_their_owner_alone_and_directories_come_first() -> None:
+    with tarfile.open(fileobj=io.BytesIO(archive.pack(FILES))) as tar:
+        found = [(entry.name, entry.mode, entry.isdir()) for entry in tar]
+    assert found == [
+        (f"{HOME}/m1", 0o700, True),
+        (f"{HOME}/m1/config.json", 0o600, False),
+        (f"{HOME}/m1/deep", 0o700, True),
+        (f"{HOME}/m1/deep/er", 0o700, True),
+        (f"{HOME}/m1/deep/er/file", 0o600, False),
+        (f"{HOME}/m1/id_rsa", 0o600, False),
+        (f"{HOME}/m2", 0o700, True),
+        (f"{HOME}/m2/config.json", 0o600, False),
+    ]
+
+
+def test_the_same_files_are_the_same_bytes() -> None:
+    assert archive.pack(FILES) == archive.pack(dict(reversed(FILES.items())))
+
+
+def test_large_files_of_hypervisors_stay_out() -> None:
+    large = {f"{HOME}/m1/{name}": b"x" for name in ("boot2docker.iso", "disk.vmdk", "disk.img", "logs.tar.gz")}
+    assert archive.unpack(archive.pack({**FILES, **large})) == FILES
+
+
+def test_of_no_machines_it_is_an_archive_too() -> None:
+    assert archive.unpack(archive.pack({})) == {}
+    assert archive.unpack(b"") == {}
+
+
+def test_long_names_are_kept() -> None:
+    files = {f"{HOME}/{'m' * 63}/{'f' * 120}": b"x"}
+    assert archive.unpack(archive.pack(files)) == files
+
+
+def test_names_that_would_lead_elsewhere_do_not() -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("/home/machines/m1/../../../etc/passwd"))
+        link = tarfile.TarInfo("/home/machines/m1/link")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    assert list(archive.unpack(buffer.getvalue())) == ["/etc/passwd"]  # a name in memory, of no machine
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        pytest.param(b"not gzip", id="not gzip"),
+        pytest.param(gzip.compress(b"not a tar" * 100), id="not a tar"),
+        pytest.param(archive.pack(FILES)[:-30], id="cut"),
+        pytest.param(gzip.compress(bytes(archive.LARGEST + 1)), id="unpacks to far too much"),
+    ],
+)
+def test_a_damaged_archive_is_refused_in_words(damaged: bytes) -> None:
+    with pytest.raises(MachineError, match="state archive"):
+        archive.unpack(damaged)
