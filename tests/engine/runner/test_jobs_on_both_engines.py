@@ -244,7 +244,7 @@ async def test_init_containers_run_first_in_order(engine: Engine) -> None:
 
 
 async def test_an_unknown_image_waits_until_the_setting_names_it(engine: Engine) -> None:
-    wanted = job("mapped", "", container={"image": "rancher/machine:v1", "command": None, "args": ["mapped"]})
+    wanted = job("mapped", "", container={"image": "example/machine:v1", "command": None, "args": ["mapped"]})
     del wanted["spec"]["template"]["spec"]["containers"][0]["command"]
     await engine.client.create(JOBS, wanted, namespace="default")
     async with asyncio.timeout(30):
@@ -252,7 +252,7 @@ async def test_an_unknown_image_waits_until_the_setting_names_it(engine: Engine)
             await asyncio.sleep(0.05)
     assert _waiting(pods[0])["reason"] in {"ErrImagePull", "ImagePullBackOff"}
     assert 'setting "runner-commands"' in _waiting(pods[0])["message"]
-    value = '{"rancher/machine": ["/bin/echo", "the", "machine"]}'
+    value = '{"example/machine": ["/bin/echo", "the", "machine"]}'
     await engine.client.patch(SETTINGS, "runner-commands", {"value": value})
     assert finished(await engine.until(JOBS, "mapped", finished)) == "Complete"
     assert await engine.kubectl_beside("logs", "job/mapped") == "the machine mapped\n"

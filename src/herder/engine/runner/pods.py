@@ -103,11 +103,11 @@ class Pod:
                 await self._live()
                 publishing.cancel()
                 await self._publish_end()
-            shutil.rmtree(self.directory / "volumes", ignore_errors=True)
+            await _remove(self.directory / "volumes")
             await self._stop.asked.wait()  # a finished pod stays, with its logs, until it is deleted
             await self._release()
             await self._gone.wait()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        await _remove(self.directory)
 
     async def _live(self) -> None:
         deadline = asyncio.ensure_future(self._keep_deadline())
@@ -269,3 +269,8 @@ class Pod:
                     return
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, RETRY_LIMIT)
+
+
+async def _remove(directory: Path) -> None:
+    """Beside the loop: a busy disk takes milliseconds for each entry, and other pods wait."""
+    await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
