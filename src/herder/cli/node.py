@@ -17,6 +17,7 @@ from herder.engine.client.client import Client
 from herder.engine.runner.environment import Commands, Program
 from herder.engine.runner.runner import DEFAULT_NAME, Runner
 from herder.engine.runner.sources import NotReady
+from herder.machine import rancher
 
 
 def commands_from(settings: Settings) -> Commands:
@@ -59,13 +60,11 @@ def rancher_machine_program(path: str) -> Program:
     if found is None:
         raise NotReady(
             "ErrImagePull",
-            f'there is no program "{path}" on this host: install rancher-machine, '
+            f'there is no program "{path}" on this host: install {rancher.PROGRAM}, '
             f'or say where it is by the setting "{RANCHER_MACHINE_PATH}"',
         )
     place = os.path.realpath(found)
-    return machine_program(
-        "--program", "rancher-machine", needs=(place,), environment={"HERDER_RANCHER_MACHINE": place}
-    )
+    return machine_program("--program", rancher.PROGRAM, needs=(place,), environment={rancher.PROGRAM_VARIABLE: place})
 
 
 def make_runner(
