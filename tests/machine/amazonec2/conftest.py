@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from herder.machine.cli.main import guarded, run
+from tests.machine.amazonec2 import preloaded  # noqa: F401
+from tests.machine.amazonec2.interrupting import Wire
 from tests.support.ec2 import KEYS, Ec2
 
 
@@ -24,6 +26,12 @@ def ec2(cloud: Ec2, monkeypatch: pytest.MonkeyPatch) -> Ec2:
         monkeypatch.setenv(name, value)
     cloud.reset()
     return cloud
+
+
+@pytest.fixture
+def wire(ec2: Ec2) -> Iterator[Wire]:
+    with Wire(ec2.port) as wire:
+        yield wire
 
 
 class Command:

@@ -53,6 +53,7 @@ class Server:
             self._image = images.find(self.client, self.config)
             groups.check(self.client, self.config)
             launching.user_data(self.machine.user_data)
+            keys.prepare(self.machine)
 
     def create(self) -> None:
         self.machine.say("Launching instance...")
