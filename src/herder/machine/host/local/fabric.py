@@ -9,6 +9,7 @@ import os
 import select
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import herder
@@ -22,11 +23,17 @@ _SOURCES = str(Path(herder.__file__).parents[1])
 
 
 class Fabric:
-    def __init__(self, directory: Path) -> None:
+    """`some_guest` is the first process of any running machine, 0 if there is none; `lost` is called when the network
+    went away while we were watching."""
+
+    def __init__(self, directory: Path, some_guest: Callable[[], int], lost: Callable[[], None]) -> None:
         self.directory = directory
         self.lock = directory / LOCK
+        self._some_guest = some_guest
+        self._lost = lost
         self._alone = asyncio.Lock()
         self._addresses: Addresses | None = None
+        self._watched = -1
 
     @property
     def addresses(self) -> Addresses:
@@ -40,25 +47,39 @@ class Fabric:
         """The process that holds the network; 0 if it is not there."""
         return locks.holder_of(self.lock)
 
-    async def ensure(self) -> int:
-        """There, and with a door for every address that is taken. Returns the process that holds it."""
+    async def ensure(self) -> None:
+        """There, and with a door for every address that is taken."""
         async with self._alone:
-            if not (found := self.holder()):
-                found = await self._start()
+            if not (holder := self.holder()):
+                holder = await self._start()
             elif self.addresses.doors:
-                os.kill(found, signal.SIGHUP)
-            return found
+                os.kill(holder, signal.SIGHUP)
+            self._watch(holder)
 
     async def end_if_unused(self) -> None:
         async with self._alone:
-            if not self.addresses and (found := self.holder()):
-                with contextlib.suppress(ProcessLookupError):
-                    descriptor = os.pidfd_open(found)
-                    try:
-                        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                        await asyncio.to_thread(select.select, [descriptor], [], [], 5)
-                    finally:
-                        os.close(descriptor)
+            if not self.addresses:
+                self.unwatch()
+                with locks.holding_process(self.lock) as holder:
+                    if holder is not None:
+                        signal.pidfd_send_signal(holder, signal.SIGKILL)
+                        await asyncio.to_thread(select.select, [holder], [], [])
+
+    def unwatch(self) -> None:
+        if self._watched >= 0:
+            asyncio.get_running_loop().remove_reader(self._watched)
+            os.close(self._watched)
+            self._watched = -1
+
+    def _watch(self, holder: int) -> None:
+        self.unwatch()
+        with contextlib.suppress(ProcessLookupError):
+            self._watched = os.pidfd_open(holder)
+            asyncio.get_running_loop().add_reader(self._watched, self._ended)
+
+    def _ended(self) -> None:
+        self.unwatch()
+        self._lost()
 
     @property
     def _log(self) -> Path:
@@ -73,6 +94,7 @@ class Fabric:
             "link": f"hd-{short_hash(str(self.directory))}",
             "rootless": rootless.needed(),
             "ports": _ports(),
+            "beside": self._some_guest(),
         }
         (self.directory / CONFIG).write_text(json.dumps(config))
         self.lock.touch(mode=0o600)

@@ -73,7 +73,11 @@ def _inside(config: dict[str, Any], theirs: socket.socket) -> NoReturn:
 def _make_network(config: dict[str, Any], outside: int) -> None:
     commands = ["link set lo up", "link add br0 type bridge", "link set br0 up"]
     if config["rootless"]:
-        rootless.enter(kernel.CLONE_NEWNET)
+        if config["beside"]:  # machines that run already: only in their user namespace can we reach them
+            rootless.join(config["beside"])
+        else:
+            rootless.enter()
+        kernel.unshare(kernel.CLONE_NEWNET)
         commands.append(f"address add {config['gateway']}/{config['prefix']} dev br0")
         Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("0")  # the holder listens on the gateway
     else:

@@ -7,7 +7,6 @@ namespaces end with them. So removal is: end the processes, remove the groups, g
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import select
@@ -24,7 +23,7 @@ from herder.machine.host.kinds import Ask, Place, Record, Tell
 from herder.machine.host.local import image, locks, rootless, seed
 from herder.machine.host.local.cgroups import Groups
 from herder.machine.host.local.fabric import Fabric
-from herder.machine.host.local.network import DOOR_PORT, door, short_hash
+from herder.machine.host.local.network import DOOR_PORT, door, hardware_address, short_hash
 from herder.machine.host.local.options import Options
 from herder.machine.host.local.supervisor.boot import inside_of
 from herder.machine.host.records import write_whole
@@ -42,7 +41,9 @@ class LocalKind:
     name = "local"
 
     def __init__(self, state_dir: Path) -> None:
-        self._fabric = Fabric(state_dir / "local")
+        self._machines = state_dir / "machines"
+        self._fabric = Fabric(state_dir / "local", self._some_guest, self._network_lost)
+        self._mending: asyncio.Task[None] | None = None
 
     async def prepare(self) -> None:
         """Nothing: what machines share is made with the first of them."""
@@ -77,8 +78,8 @@ class LocalKind:
         return place
 
     async def stop(self, record: Record, *, grace: float) -> None:
-        with self._supervisor(record) as supervisor:
-            if supervisor and grace:
+        with locks.holding_process(record.directory / _LOCK) as supervisor:
+            if supervisor is not None and grace:
                 signal.pidfd_send_signal(supervisor, signal.SIGTERM)
                 await asyncio.to_thread(select.select, [supervisor], [], [], grace)
         await self._end(record)
@@ -86,16 +87,14 @@ class LocalKind:
     def state(self, record: Record) -> State:
         if not locks.holder_of(record.directory / _LOCK):
             return State.STOPPED
-        return State.RUNNING if _status(record).get("guest") else State.STARTING
+        return State.RUNNING if _status(record.directory).get("guest") else State.STARTING
 
     async def recover(self, record: Record) -> None:
-        holder = await self._fabric.ensure()
-        with self._supervisor(record) as supervisor:
-            if not supervisor:
-                await self._boot(record)
-            elif _status(record).get("fabric") != inside_of(str(self._fabric.lock)):
-                signal.pidfd_send_signal(supervisor, signal.SIGUSR1)
-        assert holder
+        await self._fabric.ensure()
+        if locks.holder_of(record.directory / _LOCK):
+            self._connect(record.directory)
+        else:
+            await self._boot(record)
 
     async def remove(self, record: Record) -> None:
         await self._end(record)
@@ -105,7 +104,9 @@ class LocalKind:
         await self._fabric.end_if_unused()
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        self._fabric.unwatch()
+        if self._mending is not None:
+            self._mending.cancel()
 
     def _seed(self, record: Record, ask: Ask, options: Options) -> None:
         """The key is in the facts when everything is in place: without it, all is done again."""
@@ -149,6 +150,7 @@ class LocalKind:
                 "address": record.facts["address"],
                 "prefix": addresses.network.prefixlen,
                 "gateway": addresses.gateway,
+                "mac": hardware_address(record.facts["address"]),
             },
         }
         write_whole(directory / _CONFIG, json.dumps(config).encode())
@@ -169,7 +171,7 @@ class LocalKind:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _BOOT_SECONDS
         while not await _has_banner(place):
-            status = _status(record)
+            status = _status(record.directory)
             if "error" in status:
                 raise MachineError(f'machine "{record.name}" did not boot', status["error"])
             if status and not locks.holder_of(record.directory / _LOCK):
@@ -185,26 +187,33 @@ class LocalKind:
 
     async def _end(self, record: Record) -> None:
         """Every process of it, whoever of them is left."""
-        with self._supervisor(record) as supervisor:
-            if supervisor:
+        with locks.holding_process(record.directory / _LOCK) as supervisor:
+            if supervisor is not None:
                 signal.pidfd_send_signal(supervisor, signal.SIGKILL)
-                await asyncio.to_thread(select.select, [supervisor], [], [], None)
+                await asyncio.to_thread(select.select, [supervisor], [], [])
         await self._groups(record).kill()
 
-    @contextlib.contextmanager
-    def _supervisor(self, record: Record) -> Any:
-        """A descriptor of the process; None where there is none."""
-        lock = record.directory / _LOCK
-        descriptor = None
-        with contextlib.suppress(ProcessLookupError):
-            if pid := locks.holder_of(lock):
-                descriptor = os.pidfd_open(pid)
-        try:
-            # Asked again now that its number cannot become another's.
-            yield descriptor if descriptor is not None and locks.holder_of(lock) else None
-        finally:
-            if descriptor is not None:
-                os.close(descriptor)
+    def _network_lost(self) -> None:
+        """Machines go on without it; they are connected to a new one."""
+        self._mending = asyncio.create_task(self._mend_network())
+
+    async def _mend_network(self) -> None:
+        await self._fabric.ensure()
+        for config in self._machines.glob(f"*/{_CONFIG}"):
+            self._connect(config.parent)
+
+    def _connect(self, directory: Path) -> None:
+        """A running machine to the network that is there now, if it is not."""
+        if _status(directory).get("fabric") != inside_of(str(self._fabric.lock)):
+            with locks.holding_process(directory / _LOCK) as supervisor:
+                if supervisor is not None:
+                    signal.pidfd_send_signal(supervisor, signal.SIGUSR1)
+
+    def _some_guest(self) -> int:
+        for config in self._machines.glob(f"*/{_CONFIG}"):
+            if locks.holder_of(config.parent / _LOCK) and (guest := _status(config.parent).get("guest")):
+                return int(guest)
+        return 0
 
     def _delete_files(self, record: Record) -> None:
         """Here rather than by the daemon: without root, most of them belong to the machine's own users."""
@@ -212,9 +221,9 @@ class LocalKind:
             image.delete(record.directory / layer)
 
 
-def _status(record: Record) -> dict[str, Any]:
+def _status(directory: Path) -> dict[str, Any]:
     try:
-        status: dict[str, Any] = json.loads((record.directory / _STATUS).read_text())
+        status: dict[str, Any] = json.loads((directory / _STATUS).read_text())
     except FileNotFoundError:
         return {}
     return status

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import struct
+from collections.abc import Iterator
 
 _FLOCK = "hhqqi"  # struct flock: type, whence, start, length, process
 
@@ -32,3 +34,18 @@ def holder_of(path: str | os.PathLike[str]) -> int:
         os.close(descriptor)
     kind, _, _, _, pid = struct.unpack(_FLOCK, answer)
     return 0 if kind == fcntl.F_UNLCK else pid
+
+
+@contextlib.contextmanager
+def holding_process(path: str | os.PathLike[str]) -> Iterator[int | None]:
+    """A descriptor of the process that holds it, to signal and to wait for; None where there is none."""
+    descriptor = None
+    with contextlib.suppress(ProcessLookupError):
+        if pid := holder_of(path):
+            descriptor = os.pidfd_open(pid)
+    try:
+        # Asked again now that its number cannot become another's.
+        yield descriptor if descriptor is not None and holder_of(path) == pid else None
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)

@@ -115,6 +115,11 @@ class Addresses:
                     path.unlink()
 
 
+def hardware_address(address: str) -> str:
+    """The same after every boot, for neighbours remember it."""
+    return "02:48:" + ":".join(f"{byte:02x}" for byte in ipaddress.IPv4Address(address).packed)
+
+
 def door(address: str, network: ipaddress.IPv4Network) -> str:
     """The loopback address that stands for a machine's own: each daemon's in a block of 127.128.0.0/9."""
     block = int(short_hash(str(network)), 16) % 128 + 128

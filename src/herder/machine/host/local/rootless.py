@@ -38,8 +38,14 @@ def check() -> None:
         )
 
 
-def enter(more: int = 0) -> None:
-    """Become root of a new user namespace, with `more` new namespaces that belong to it."""
+def join(pid: int) -> None:
+    """Become root of the user namespace that a process is in."""
+    kernel.join_namespace(pid, "user")
+    _be_root()
+
+
+def enter() -> None:
+    """Become root of a new user namespace."""
     pid, (reading, writing) = os.getpid(), os.pipe()
     commands = [[f"new{kind}map", str(pid), *_id_map(kind)] for kind in ("uid", "gid")]
     helper = os.fork()
@@ -53,7 +59,10 @@ def enter(more: int = 0) -> None:
     _, status = os.waitpid(helper, 0)
     if status != 0:
         raise OSError(f"newuidmap or newgidmap refused to map the subordinate ids of {_user_name()}")
-    kernel.unshare(more)
+    _be_root()
+
+
+def _be_root() -> None:
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
 

@@ -69,7 +69,7 @@ class Supervisor:
                 links.apply([f"link delete dev {link}"], where=fabric, spaces=spaces)
             links.apply(
                 [
-                    f"link add {link} type veth peer name host0 netns {self.guest}",
+                    f"link add {link} type veth peer address {net['mac']} name host0 netns {self.guest}",
                     f"link set {link} master br0 up",
                 ],
                 where=fabric,
@@ -87,6 +87,13 @@ class Supervisor:
             )
         return fabric
 
+    def _connect_again(self) -> None:
+        """The machine goes on whatever comes of it; who asked sees in the status whether it worked."""
+        fabric = 0
+        with contextlib.suppress(OSError):
+            fabric = self._connect()
+        self._note(guest=self.guest, fabric=fabric)
+
     def _serve(self) -> int:
         """Until the machine's first process has ended: the signal that it ended by."""
         while True:
@@ -95,7 +102,7 @@ class Supervisor:
                 self.stopping = True
                 os.kill(self.guest, _POWER_OFF)
             elif heard == signal.SIGUSR1:
-                self._note(guest=self.guest, fabric=self._connect())
+                self._connect_again()
             elif (ended := self._ended()) is not None:
                 return ended
 
