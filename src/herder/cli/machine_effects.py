@@ -1,8 +1,10 @@
-"""Who performs what the controllers of machines ask for: logs, Secrets, and what a downloaded driver can be told."""
+"""Who performs what the controllers of machines ask for: logs, Secrets, what a downloaded driver can be told, and what
+the server itself has."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from herder.api.capi.kinds import SECRET
@@ -12,6 +14,7 @@ from herder.engine.client.wire import Query
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import GroupVersionResource, Object
 from herder.engine.runtime.effects import Performer
+from herder.engine.runtime.listing import list_names
 
 PODS = GroupVersionResource("", "v1", "pods")
 LOG_LINES = 5000
@@ -35,4 +38,9 @@ def performers(client: Client, settings: Settings) -> dict[str, Performer]:
 
         return await driver_flags(arguments, rancher_machine=settings.get(RANCHER_MACHINE_PATH))
 
-    return {"pod-log": pod_log, "read-secret": read_secret, "driver-flags": driver_flags}
+    return {
+        "pod-log": pod_log,
+        "read-secret": read_secret,
+        "driver-flags": driver_flags,
+        "list-names": partial(list_names, client),
+    }

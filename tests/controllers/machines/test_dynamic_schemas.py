@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from herder.api.machines.tables import table_flags
 from herder.controllers.machines.dynamic_schemas import CONTROLLER
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.cache import Change, Key
-from herder.engine.runtime.decision import Apply, Decision, Delete, Together
+from herder.engine.runtime.decision import Apply, Decision, Delete, EffectKey, EffectResult, Together
+from herder.engine.runtime.view import View
+from tests.controllers.machines.asking import answered
 from tests.support.views import view_of
 
 DRIVER = "exoscale"
@@ -32,9 +35,14 @@ def definition(name: str, driver: str = DRIVER) -> Object:
 DEFINITIONS = [definition(f"{kind.plural}.{kind.group}") for kind in (KINDS.config, KINDS.template, KINDS.machine)]
 
 
-def decided(*objects: Object, name: str = f"{DRIVER}config") -> Decision:
+def decided(*objects: Object, name: str = f"{DRIVER}config", listed: list[str] | None = None) -> Decision:
+    """`listed` is what the server says when it is asked for objects."""
     followed = [kind.metadata_only() for kind in (KINDS.config, KINDS.template, KINDS.machine)]
-    return CONTROLLER.reconcile(view_of(CONTROLLER, name, objects, followed=followed))
+
+    def view_with(results: Mapping[EffectKey, EffectResult]) -> View:
+        return view_of(CONTROLLER, name, objects, followed=followed, results=results)
+
+    return answered(CONTROLLER, view_with, listed)
 
 
 def applied(decision: Decision) -> dict[str, Object]:
@@ -126,7 +134,8 @@ def test_a_field_of_an_unknown_type_is_told_and_keeps_the_kinds_as_they_are() ->
 
 @pytest.mark.parametrize("objects", [[SCHEMA], [REGISTRY], []])
 def test_kinds_go_when_the_driver_is_not_active_or_gone(objects: list[Object]) -> None:
-    (together,) = decided(*objects, *DEFINITIONS).writes
+    assert decided(*objects, *DEFINITIONS).writes == (), "the server is asked first"
+    (together,) = decided(*objects, *DEFINITIONS, listed=[]).writes
     assert isinstance(together, Together)
     assert all(isinstance(write, Delete) for write in together.writes)
     assert len(together.writes) == 3
@@ -140,6 +149,14 @@ def test_not_while_there_is_an_object_of_any_of_them(kind: Any) -> None:
     assert decision.writes == ()
     assert decision.wait is not None
     assert f"1 object of its kinds is still there ({kind.kind} default/one)" in decision.wait.reason
+
+
+def test_not_while_the_server_has_objects_that_no_cache_has() -> None:
+    decision = decided(SCHEMA, *DEFINITIONS, listed=["ExoscaleMachine default/new"])
+    assert decision.writes == ()
+    assert decision.wait is not None
+    assert "ExoscaleMachine default/new" in decision.wait.reason
+    assert decision.wake_at is not None
 
 
 def test_definitions_of_others_are_left_alone_whatever_their_label_says() -> None:

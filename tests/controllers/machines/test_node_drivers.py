@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from herder.api.machines.tables import table
 from herder.controllers.machines.node_drivers import FINALIZER, controller
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.patch import apply_merge_patch
-from herder.engine.runtime.decision import Apply, Decision, Delete, EffectResult, Patch, Ref
-from herder.engine.runtime.view import NotFollowed
+from herder.engine.runtime.decision import Apply, Decision, Delete, EffectKey, EffectResult, Patch, Ref
+from herder.engine.runtime.view import NotFollowed, View
+from tests.controllers.machines.asking import answered
 from tests.support.views import view_of
 
 URL = "https://example.test/docker-machine-driver-sheep_linux-amd64.zip"
@@ -70,17 +72,19 @@ def machine(driver: str, name: str) -> Object:
     return made(kinds_of(driver).machine, name, namespace="default")
 
 
-def decided(driver: Object, *objects: Object, result: EffectResult | None = None) -> Decision:
+def decided(
+    driver: Object, *objects: Object, result: EffectResult | None = None, listed: list[str] | None = None
+) -> Decision:
+    """`result` is the driver's answer, `listed` what the server says when it is asked for objects."""
     name = driver["metadata"]["name"]
     kinds = kinds_of(known.driver_name(driver))
     followed = [kind.metadata_only() for kind in (kinds.config, kinds.template, kinds.machine)]
     key = ("driver-flags", f"NodeDriver-{name}", driver["spec"]["url"], driver["spec"].get("checksum", ""))
-    view = view_of(
-        CONTROLLER, name, [driver, *objects], followed=followed, results={key: result} if result is not None else {}
-    )
-    decision = CONTROLLER.reconcile(view)
-    view.check_unchanged()
-    return decision
+
+    def view_with(results: Mapping[EffectKey, EffectResult]) -> View:
+        return view_of(CONTROLLER, name, [driver, *objects], followed=followed, results=results)
+
+    return answered(CONTROLLER, view_with, listed, {key: result} if result is not None else {})
 
 
 def applied(decision: Decision) -> dict[str, Object]:
@@ -283,7 +287,7 @@ def removed_entries(decision: Decision) -> set[str]:
 
 def test_a_driver_that_is_switched_off_leaves_the_registries() -> None:
     driver = built_in("process", active=False)
-    decision = decided(driver, *REGISTRIES, *definitions("process"))
+    decision = decided(driver, *REGISTRIES, *definitions("process"), listed=[])
     assert removed_entries(decision) == schemas.REGISTRY_NAMES
     assert conditions(after(driver, decision))["Inactive"][0] == "True"
 
@@ -302,6 +306,23 @@ def test_with_objects_of_its_kinds_it_keeps_them_and_tells_why() -> None:
     assert decision.wait.reason == message
 
 
+@pytest.mark.parametrize("driver", [built_in("process", active=False), going(built_in("process"))])
+def test_that_there_are_none_is_only_believed_when_the_server_says_so(driver: Object) -> None:
+    """Caches may be behind."""
+    asking = decided(driver, *REGISTRIES, *definitions("process"))
+    assert asking.writes == ()
+    (question,) = asking.effects
+    assert [kind.kind for kind in question.arguments["kinds"]] == [
+        "ProcessMachine",
+        "ProcessMachineTemplate",
+        "ProcessConfig",
+    ]
+    told = decided(driver, *REGISTRIES, *definitions("process"), listed=["ProcessMachine default/m"])
+    assert removed_entries(told) == set()
+    assert "ProcessMachine default/m" in conditions(after(driver, told))["Inactive"][1]
+    assert told.wake_at is not None, "it is asked again, for no cache tells when that one goes"
+
+
 def test_objects_are_only_looked_for_where_their_kind_is_defined() -> None:
     view = view_of(CONTROLLER, "process", [built_in("process", active=False)])
     CONTROLLER.reconcile(view)
@@ -313,7 +334,7 @@ def test_objects_are_only_looked_for_where_their_kind_is_defined() -> None:
 def test_a_driver_that_goes_takes_its_schemas_along_and_is_then_let_go() -> None:
     driver = going(built_in("process"))
     schema = made(DYNAMIC_SCHEMA, "processconfig", labels={known.DRIVER_LABEL: "process"})
-    decision = decided(driver, schema, *REGISTRIES, *definitions("process"))
+    decision = decided(driver, schema, *REGISTRIES, *definitions("process"), listed=[])
     assert removed_entries(decision) == schemas.REGISTRY_NAMES
     assert [write.ref.name for write in decision.writes if isinstance(write, Delete)] == ["processconfig"]
     assert after(driver, decision)["metadata"]["finalizers"] == []

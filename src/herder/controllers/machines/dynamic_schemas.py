@@ -5,7 +5,7 @@ A kind is only taken away when there is no object of it: its objects would go wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from herder.api.capi.kinds import DEFINITION
 from herder.api.machines import schemas
@@ -31,7 +31,7 @@ def reconcile(view: View) -> Decision:
     registry = view.get(DYNAMIC_SCHEMA, schemas.NODE_TEMPLATE.name)
     driver = schemas.active_driver(registry, view.name)
     if schema is None or driver is None:
-        return _without_kinds(view, view.name.removesuffix("config"))
+        return _without_kinds(view, view.name.removesuffix("config"), (schema, registry))
     return _with_kinds(driver, schema)
 
 
@@ -45,13 +45,16 @@ def _with_kinds(driver: str, schema: Object) -> Decision:
     return Decision(writes=(Together(tuple(Apply(DEFINITION, each, reason) for each in definitions)),))
 
 
-def _without_kinds(view: View, driver: str) -> Decision:
+def _without_kinds(view: View, driver: str, since: Sequence[Object | None]) -> Decision:
     definitions = view.select(DEFINITION, index=(BY_DRIVER, driver))
     if not definitions:
         return DONE
-    left = objects_left(view, driver)
-    if left:
-        return waiting(f"the kinds of driver {driver}, which is not active, cannot go: {needed_by(driver, left)}")
+    left = objects_left(view, driver, since)
+    if left.names:
+        reason = f"the kinds of driver {driver}, which is not active, cannot go: {needed_by(driver, left.names)}"
+        return left.needs + waiting(reason)
+    if not left.known:
+        return left.needs
     reason = f"driver {driver} is not active, and there are no objects of its kinds"
     return Decision(writes=(Together(tuple(delete(DEFINITION, each, reason) for each in definitions)),))
 

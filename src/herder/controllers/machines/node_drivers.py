@@ -19,7 +19,7 @@ from herder.api.machines.kinds import DYNAMIC_SCHEMA, NODE_DRIVER
 from herder.api.machines.tables import table, table_flags
 from herder.api.writing import delete, difference, owner_reference, ref
 from herder.controllers.machines.driver_conditions import State, told
-from herder.controllers.machines.left import driver_of_object, gone, objects_left
+from herder.controllers.machines.left import Left, driver_of_object, gone, objects_left
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.cache import Change
 from herder.engine.runtime.controller import Controller
@@ -47,10 +47,12 @@ def reconcile(view: View, create_flags: CreateFlags) -> Decision:
     if problem:
         return _tell(view, node_driver, State(problem=problem))
     driver = known.driver_name(node_driver)
-    left = [] if is_active(node_driver) else objects_left(view, driver)
-    if not (is_active(node_driver) or left or _spec(node_driver).get("addCloudCredential")):
+    left = Left() if is_active(node_driver) else objects_left(view, driver, (node_driver,))
+    if not left.known:
+        return left.needs
+    if not (is_active(node_driver) or left.names or _spec(node_driver).get("addCloudCredential")):
         return Decision(writes=_registrations(view, driver, ())) + _tell(view, node_driver, State())
-    return _offer(view, node_driver, _learn(view, node_driver, create_flags), left)
+    return left.needs + _offer(view, node_driver, _learn(view, node_driver, create_flags), left.names)
 
 
 def _problem(view: View, node_driver: Object) -> str:
@@ -212,9 +214,11 @@ def _remove(view: View, node_driver: Object) -> Decision:
     driver = known.driver_name(node_driver)
     if _problem(view, node_driver):
         return Decision(writes=(_finalizers(node_driver, add=False),))  # nothing was ever made for it
-    left = objects_left(view, driver)
-    if left:
-        return _tell(view, node_driver, State(installed=True, left=left))
+    left = objects_left(view, driver, (node_driver,))
+    if left.names:
+        return left.needs + _tell(view, node_driver, State(installed=True, left=left.names))
+    if not left.known:
+        return left.needs
     made = view.select(DYNAMIC_SCHEMA, labels=f"{known.DRIVER_LABEL}={driver}")
     gone_with_it = tuple(delete(DYNAMIC_SCHEMA, schema, f"driver {driver} is removed") for schema in made)
     registrations = _registrations(view, driver, ())

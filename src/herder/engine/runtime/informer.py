@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 
 from herder.engine.client.client import Client, WatchEvent
@@ -56,6 +56,7 @@ class Informer:
         self._on_health = on_health  # told of each failure, and "" when all is well again
         self._on_list = on_list
         self._jitter = jitter  # in [0, 1); keeps a fleet of managers from coming back all at once
+        self._hurry = asyncio.Event()
         self._revision = ""
         self._streams = True  # until the server turns out not to know streaming lists
         self._heard = False  # whether the server told us anything in this round
@@ -73,7 +74,20 @@ class Informer:
                     continue
             delay = min(RETRY_FIRST * 2.0**failures, RETRY_LIMIT)
             failures = min(failures + 1, 10)
-            await asyncio.sleep(delay * (0.5 + self._jitter()))
+            if await self._hurried_within(delay * (0.5 + self._jitter())):
+                failures = 0
+
+    def hurry(self) -> None:
+        """Somebody has reason to believe that the server can be read again: do not wait any longer."""
+        self._hurry.set()
+
+    async def _hurried_within(self, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._hurry.wait()
+        hurried = self._hurry.is_set()
+        self._hurry.clear()
+        return hurried
 
     async def _round(self) -> bool:
         """One connection's worth of reading; whether it ended otherwise than by the server's plan."""
@@ -83,7 +97,9 @@ class Informer:
             self._revision = ""  # history is gone: a fresh list tells what we missed
         except (StatusError, TimeoutError) as error:
             if isinstance(error, NotFound):
-                self._revision = ""  # the kind is not served (any more)
+                # The kind is not served (any more). Whoever reads it next is not to see what once was there.
+                self._revision = ""
+                self.synced.clear()
             self._ill(str(error) or "the server fell silent")
             return True
         except Exception as error:

@@ -182,6 +182,7 @@ class Manager:
             self.caches[kind] = Cache(kind, {"controller": controller_uid})
             self.informers[kind] = self._informer(kind)
             self._tasks.spawn(self.informers[kind].run(), name=f"informer {kind}")
+        self.informers[kind].hurry()  # a kind that was not served is read for a reason: it is by now
         if first:
             self._tasks.spawn(self._tell_followers(kind), name=f"first look at {kind}")
 
