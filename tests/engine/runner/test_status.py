@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from herder.engine.meta.kinds import Object
 from herder.engine.runner.attempts import Outcome
+from herder.engine.runner.containers import MESSAGE_BYTES, last_bytes
 from herder.engine.runner.status import ContainerState, PodState, Verdict, pod_status, terminated
 
 NOW = "2026-01-01T12:00:00Z"
@@ -107,3 +110,15 @@ def test_each_state_of_a_container_is_told() -> None:
 def test_why_it_ended(outcome: Outcome, reason: str, message: str) -> None:
     state = terminated(outcome, container_id="herder://x", message="said")
     assert (state["reason"], state["message"]) == (reason, message)
+
+
+@pytest.mark.parametrize("written", [b"x" * 5000 + b"end", "ü".encode() * 3000 + b"end", b"\xff" * 5000 + b"end"])
+def test_the_last_4096_bytes_of_a_termination_message_are_kept(tmp_path: Path, written: bytes) -> None:
+    (tmp_path / "message").write_bytes(written)
+    kept = last_bytes(tmp_path / "message", MESSAGE_BYTES)
+    assert kept.endswith("end")
+    assert 4090 < len(kept.encode()) <= 4096
+
+
+def test_a_termination_message_that_was_never_written_is_empty(tmp_path: Path) -> None:
+    assert last_bytes(tmp_path / "none", MESSAGE_BYTES) == ""

@@ -290,7 +290,7 @@ class Container:
         return f"herder://{self._pod['metadata']['uid']}/{self.name}/{attempt.number}"
 
     def _terminated(self, attempt: Attempt, outcome: Outcome) -> Object:
-        message = _last_bytes(attempt.termination_message, MESSAGE_BYTES)
+        message = last_bytes(attempt.termination_message, MESSAGE_BYTES)
         policy = self.spec.get("terminationMessagePolicy")
         if not message and outcome.code != 0 and policy == "FallbackToLogsOnError":
             message = tail_text(attempt.log, lines=FALLBACK_LINES, limit=FALLBACK_BYTES)
@@ -302,7 +302,7 @@ def limits_of(spec: Object) -> dict[str, int]:
     return {"memory": int(downward.amount(limits["memory"]))} if "memory" in limits else {}
 
 
-def _last_bytes(path: Path, limit: int) -> str:
+def last_bytes(path: Path, limit: int) -> str:
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
