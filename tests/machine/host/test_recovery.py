@@ -40,8 +40,6 @@ async def test_machines_are_brought_to_what_was_wanted(
     recorded(tmp_path, **left)
     kind = Scripted()
     async with daemon(tmp_path, kind) as here:
-        while asked and not kind.asked[asked]:
-            await asyncio.sleep(0.01)
         assert await asyncio.to_thread(here.machine().state) == state
     assert {name for name in kind.asked if name not in {"prepare", "close"}} == ({asked} if asked else set())
 

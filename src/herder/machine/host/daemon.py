@@ -117,6 +117,8 @@ class Daemon:
         try:
             request = protocol.parse(await _line(reader))
             self._authorize(request)
+            if request.verb in protocol.ON_MACHINES - {"remove"}:
+                await self.machines.recovered(request)
             return protocol.answer(done=await self._verb(request.verb)(request, tell))
         except MachineError as error:
             return protocol.error_answer(error)

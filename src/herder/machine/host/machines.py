@@ -18,7 +18,7 @@ from herder.machine.driver import State
 from herder.machine.errors import MachineError, PreCreateFailed, ServerGone
 from herder.machine.host.kinds import Ask, MachineKind, Place, Record, Tell
 from herder.machine.host.protocol import Request
-from herder.machine.host.records import Records
+from herder.machine.host.records import Records, machine_id
 
 GRACE_SECONDS = 20.0
 KINDS = {
@@ -62,6 +62,7 @@ class Machines:
         self._kinds: dict[str, asyncio.Task[MachineKind]] = {}
         self._turns: dict[str, asyncio.Lock] = {}
         self._creations: dict[str, Creation] = {}
+        self._recoveries: dict[str, asyncio.Task[None]] = {}
         self._acts: set[asyncio.Task[Any]] = set()
         self._slots = asyncio.Semaphore(at_once)
         self._waiting = 0
@@ -70,7 +71,13 @@ class Machines:
         """Begin to bring every machine to what was wanted of it when the last daemon ended."""
         self._records.load()
         for record in self._records:
-            self._begin(self._recover(record))
+            self._recoveries[record.id] = self._begin(self._recover(record))
+
+    async def recovered(self, request: Request) -> None:
+        """Returns when the machine is what was wanted of it, as far as that can be had."""
+        recovery = self._recoveries.get(machine_id(request.scope, request.name))
+        if recovery is not None:
+            await asyncio.shield(recovery)
 
     async def close(self) -> None:
         """Acts under way are broken off, as they would be by a power loss; machines are left alone."""
@@ -276,6 +283,8 @@ class Machines:
                         await kind.stop(record, grace=GRACE_SECONDS)
         except Exception as error:
             log.exception("machine %s/%s cannot be recovered: %s", record.scope, record.name, error)
+        finally:
+            self._recoveries.pop(record.id, None)
 
     async def _do(self, record: Record, act: Callable[[MachineKind], Awaitable[None]]) -> None:
         async def in_turn() -> None:

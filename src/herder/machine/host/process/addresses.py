@@ -26,9 +26,8 @@ class Addresses:
         self._directory.mkdir(mode=0o700, exist_ok=True)
         had = record.facts.get("address")
         for address in (*([had] if had else []), *self._candidates(record)):
-            if record.facts.get("address") != address:
-                record.facts["address"] = address  # known before it is claimed, so that it can be given back
-                record.save()
+            record.facts["address"] = address
+            record.save()  # known before it is claimed, so that it can be given back
             if self._claimed(address, record.id):
                 yield address
                 self.give_back(record)

@@ -12,9 +12,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ed25519
-
 from herder.machine.driver import State
 from herder.machine.errors import MachineError, PreCreateFailed
 from herder.machine.host.kinds import Ask, Place, Record, Tell
@@ -23,6 +20,7 @@ from herder.machine.host.process.addresses import Addresses
 from herder.machine.host.process.programs import own_program
 from herder.machine.host.process.sessions import PATH, AddressTaken, Inside, Listener
 from herder.machine.host.records import delete_tree
+from herder.machine.ssh.keys import new_key_pair
 
 SSH_PORT = 2222
 CONSOLE_BYTES = 4 * 1024 * 1024
@@ -43,7 +41,8 @@ class ProcessKind:
     async def prepare(self) -> None:
         """Boot one that never gets to run, to know whether this host lets us."""
         scratch = self._state_dir / "probe"
-        delete_tree(scratch) if scratch.exists() else None
+        if scratch.exists():
+            delete_tree(scratch)  # of a daemon that died meanwhile
         scratch.mkdir(mode=0o700)
         try:
             seed = {"hostname": "probe", "address": "127.0.0.1", "name": "probe", "script": ""}
@@ -67,8 +66,9 @@ class ProcessKind:
 
     async def create(self, record: Record, ask: Ask, tell: Tell) -> Place:
         _check_script(ask.script)
-        _seed_keys(record.directory, ask.authorized_key)
-        record.facts["hostname"] = ask.hostname
+        record.facts |= {"hostname": ask.hostname, "authorized_key": ask.authorized_key}
+        if "host_key" not in record.facts:
+            record.facts["host_key"], record.facts["host_key_public"] = (half.decode() for half in new_key_pair())
         self._serve_anywhere(record)
         seed = {
             "hostname": ask.hostname,
@@ -110,7 +110,7 @@ class ProcessKind:
             listener.close()
 
     def _serve_anywhere(self, record: Record) -> None:
-        """At an address that is this machine's from now on."""
+        """At an address that is this machine's from now on; this writes the record."""
         self._close(record)
         for address in self._addresses.claim(record):
             with contextlib.suppress(AddressTaken):
@@ -118,7 +118,14 @@ class ProcessKind:
                 return
 
     def _serve(self, record: Record, address: str) -> None:
-        inside = Inside(record.directory, self._environment(record), self._owner, record.options.get("memory") or 0)
+        inside = Inside(
+            record.directory,
+            self._environment(record),
+            self._owner,
+            memory=record.options.get("memory") or 0,
+            host_key=record.facts["host_key"],
+            authorized_key=record.facts["authorized_key"],
+        )
         self._listeners[record.id] = Listener(inside, address, self._port(record))
 
     def _close(self, record: Record) -> None:
@@ -188,8 +195,7 @@ class ProcessKind:
         return int(record.options.get("ssh_port") or SSH_PORT)
 
     def _place(self, record: Record) -> Place:
-        key = (record.directory / "host_key.pub").read_text().strip()
-        return Place(record.facts["address"], self._port(record), "root", key)
+        return Place(record.facts["address"], self._port(record), "root", record.facts["host_key_public"].strip())
 
 
 def _owner() -> tuple[int, int] | None:
@@ -206,24 +212,6 @@ def _check_script(script: bytes) -> None:
             "process machines run a script at their first boot, and this does not begin with #!",
             "use `local` machines for #cloud-config",
         )
-
-
-def _seed_keys(directory: Path, authorized_key: str) -> None:
-    _write(directory / "authorized_keys", f"{authorized_key}\n".encode())
-    if (directory / "host_key.pub").exists():
-        return
-    key = ed25519.Ed25519PrivateKey.generate()
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-    )
-    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    _write(directory / "host_key", private)
-    _write(directory / "host_key.pub", public + b"\n")
-
-
-def _write(path: Path, content: bytes) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)
 
 
 def _rotate(console: Path) -> None:

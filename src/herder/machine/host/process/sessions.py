@@ -16,12 +16,13 @@ import os
 import socket
 import struct
 import termios
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herder.machine.errors import MachineError
 from herder.machine.host.process.programs import own_program
+from herder.machine.host.process.running import open_pidfd
 
 if TYPE_CHECKING:
     import asyncssh
@@ -43,16 +44,12 @@ class AddressTaken(MachineError):
 class Inside:
     """A machine, as sessions need to know it."""
 
-    directory: Path  # holds `host_key` and `authorized_keys`
+    directory: Path
     environment: dict[str, str]
     owner: tuple[int, int] | None
     memory: int
-
-    def open_pidfd(self) -> int:
-        """Of its first process. Raises `ProcessLookupError` where it does not run."""
-        from herder.machine.host.process.running import open_pidfd
-
-        return open_pidfd(self.directory)
+    host_key: str = field(repr=False)
+    authorized_key: str
 
 
 class Listener:
@@ -97,8 +94,8 @@ class Listener:
             ssh = await asyncio.to_thread(importlib.import_module, "asyncssh")
             served = await ssh.run_server(
                 connection,
-                server_host_keys=[str(self._inside.directory / "host_key")],
-                authorized_client_keys=str(self._inside.directory / "authorized_keys"),
+                server_host_keys=[ssh.import_private_key(self._inside.host_key)],
+                authorized_client_keys=ssh.import_authorized_keys(self._inside.authorized_key),
                 password_auth=False,
                 kbdint_auth=False,
                 gss_host=None,
@@ -138,7 +135,7 @@ class Session:
         ours, theirs = socket.socketpair()
         pidfd = -1
         try:
-            pidfd = self._inside.open_pidfd()
+            pidfd = open_pidfd(self._inside.directory)
             pipe = asyncio.subprocess.DEVNULL if terminal else asyncio.subprocess.PIPE
             program = await asyncio.create_subprocess_exec(
                 *own_program("enter", str(theirs.fileno()), str(pidfd)),

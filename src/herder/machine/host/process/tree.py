@@ -7,7 +7,6 @@ replace what it likes; a few files and directories that install scripts write to
 from __future__ import annotations
 
 import os
-import stat
 from typing import Any
 
 HOST = "/.host"  # where a machine sees the host's side of the directories that are its own
@@ -31,7 +30,7 @@ _EMPTY = {
 }
 # Directories of /etc that programs put files of their own into.
 _SHALLOW = ("cron.d", "default", "logrotate.d", "modules-load.d", "profile.d", "ssl", "sysctl.d", "systemd")
-_COPIED = ("group", "nsswitch.conf", "passwd", "resolv.conf")
+_COPIED = ("resolv.conf",)  # on many hosts a link into /run, which is the machine's own
 
 SCRIPT = "var/lib/herder/bootstrap"
 INIT = "etc/herder/init"
@@ -100,19 +99,21 @@ class Tree:
                     _symlink(f"{HOST}{entry.path}", here)
 
     def _directory(self, path: str, mode: int = 0o755) -> None:
-        if os.path.isdir(path):
-            os.chmod(path, mode)
-            return
-        self._directory(os.path.dirname(path)) if not os.path.isdir(os.path.dirname(path)) else None
-        os.mkdir(path)
+        """With those on the way to it."""
+        if not os.path.isdir(path):
+            if not os.path.isdir(os.path.dirname(path)):
+                self._directory(os.path.dirname(path))
+            os.mkdir(path)
+            self._give(path)
         os.chmod(path, mode)
-        self._give(path)
 
     def _file(self, path: str, content: bytes, mode: int) -> None:
         whole = f"{self._root}/{path}"
         with open(whole, "wb") as file:
             file.write(content)
-            os.fchmod(file.fileno(), stat.S_IMODE(mode))
+            os.fchmod(file.fileno(), mode)
+            file.flush()
+            os.fsync(file.fileno())  # a machine that was reported as made is whole after a power loss
         self._give(whole)
 
     def _give(self, path: str) -> None:
