@@ -84,9 +84,9 @@ def machine_controllers() -> list[Controller]:
 def families(roles: Roles) -> list[Family]:
     if not roles.machines:
         return []
-    from herder.controllers.machines.provision.controller import FAMILY
+    from herder.controllers.machines.provision.controller import family
 
-    return [FAMILY]
+    return [family(os.environ)]
 
 
 async def random_key(arguments: Mapping[str, Any]) -> str:

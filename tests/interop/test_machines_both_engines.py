@@ -1,0 +1,263 @@
+"""Machines from objects, on both engines: of a cloud, of a host that exists, of this host, through the Go program."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import os
+import re
+import socket
+import subprocess
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from herder.api.capi import kinds as capi
+from herder.api.machines.kinds import kinds_of
+from herder.engine.client.client import Client
+from herder.engine.meta.kinds import GroupVersionResource, Object
+from herder.machine.host.client import HostClient
+from tests.support.capi import none_left, until
+from tests.support.ec2 import IMAGE, REGION, ZONE, Ec2
+from tests.support.embedded import HERDER
+from tests.support.machines import (
+    ENGINES,
+    NAME,
+    Provider,
+    all_created,
+    condition,
+    environment,
+    put_up_cluster,
+    put_up_credential,
+    put_up_machines,
+)
+from tests.support.sshd import Sshd
+
+NAMESPACE = "pasture"
+ARCHIVE = "herder-archive"
+CONFIG_MAPS = GroupVersionResource("", "v1", "configmaps")
+JOBS = GroupVersionResource("batch", "v1", "jobs")
+AWS_KEY, AWS_SECRET = "AKIDEXAMPLE", "not-a-real-secret-key"
+
+
+class Refusing:
+    """A proxy that remembers where somebody wanted to go, and lets nobody out: the point where a cloud would answer."""
+
+    def __init__(self) -> None:
+        self.wanted: list[str] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._answer, daemon=True).start()
+
+    def _answer(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with connection:
+                self.wanted.append(connection.recv(65536).decode(errors="replace").split("\r\n")[0])
+                connection.sendall(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n")
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.fixture(scope="module")
+def proxy() -> Iterator[Refusing]:
+    made = Refusing()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def ec2() -> Iterator[Ec2]:
+    with Ec2() as made:
+        yield made
+
+
+@pytest.fixture(scope="module", params=list(ENGINES))
+def provider(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, proxy: Refusing
+) -> Iterator[Provider]:
+    directory: Path = tmp_path_factory.mktemp(request.param)
+    with (
+        environment(HTTPS_PROXY=proxy.url, NO_PROXY="127.0.0.1,localhost"),
+        ENGINES[request.param](directory) as made,
+    ):
+        yield made
+
+
+@pytest.fixture(scope="module")
+async def client(provider: Provider) -> AsyncIterator[Client]:
+    made = provider.engine.client()
+    drivers = ("amazonec2", "generic", "digitalocean", "process")
+    await put_up_cluster(made, NAMESPACE, *drivers)
+    yield made
+    await made.close()
+
+
+def herder(provider: Provider, *words: str) -> subprocess.CompletedProcess[str]:
+    given = os.environ | {"KUBECONFIG": str(provider.engine.kubeconfig)}
+    return subprocess.run([HERDER, *words], env=given, capture_output=True, text=True, timeout=60, check=False)
+
+
+async def removed(client: Client, driver: str, name: str) -> None:
+    await client.delete(capi.MACHINE_DEPLOYMENT.resource, name, namespace=NAMESPACE)
+    await until(client, kinds_of(driver).machine, NAMESPACE, none_left)
+    await until(client, capi.SECRET, NAMESPACE, lambda secrets: not any(_is_about_a_machine(one) for one in secrets))
+
+
+def _is_about_a_machine(secret: Object) -> bool:
+    return secret["type"] == "rke.cattle.io/machine-state" or secret["metadata"]["name"].endswith("-driver-secret")
+
+
+async def test_five_instances_of_a_cloud_with_tags_keys_and_user_data_and_none_left(
+    provider: Provider, client: Client, ec2: Ec2
+) -> None:
+    ec2.reset()
+    await put_up_credential(client, NAMESPACE, "aws", "amazonec2", accessKey=AWS_KEY, secretKey=AWS_SECRET)
+    fields = {
+        "region": REGION,
+        "ami": IMAGE,
+        "endpoint": ec2.url,
+        "tags": "team,shepherds",
+        "userdata": "#cloud-config\npackages: [jq]\n",
+        "common": {"cloudCredentialSecretName": "aws"},
+    }
+    name = await put_up_machines(client, NAMESPACE, "amazonec2", fields, count=5, failure_domain=ZONE)
+    machines = await until(client, kinds_of("amazonec2").machine, NAMESPACE, all_created(5))
+
+    instances = ec2.instances()
+    assert {_tag(instance, "Name") for instance in instances} == {one["metadata"]["name"] for one in machines}
+    for instance in instances:
+        assert _tag(instance, f"kubernetes.io/cluster/{NAME}") == "owned"
+        assert _tag(instance, "team") == "shepherds"
+        assert instance["Placement"]["AvailabilityZone"] == ZONE
+        _check_user_data(ec2, instance["InstanceId"])
+    assert len(ec2.key_pairs()) == 5
+    assert ec2.groups() == ["rancher-nodes"]
+
+    secrets = (await client.list_all(capi.SECRET.resource, namespace=NAMESPACE)).items
+    assert sum(one["type"] == "rke.cattle.io/machine-state" for one in secrets) == 5
+    assert not (await client.list_all(JOBS, namespace=NAMESPACE)).items, "Jobs that are done are gone"
+    await removed(client, "amazonec2", name)
+    assert ec2.left() == {}
+    await _nothing_secret_was_said(client)
+
+
+def _tag(instance: Object, key: str) -> str:
+    return next((tag["Value"] for tag in instance.get("Tags", []) if tag["Key"] == key), "")
+
+
+def _check_user_data(ec2: Ec2, instance: str) -> None:
+    answer = ec2.client.describe_instance_attribute(InstanceId=instance, Attribute="userData")
+    text = base64.b64decode(answer["UserData"]["Value"]).decode()
+    assert text.startswith("#cloud-config")
+    config = yaml.safe_load(text)
+    assert config["packages"] == ["jq"], "the user's own part is kept"
+    script = next(file for file in config["write_files"] if file["path"] == "/usr/local/custom_script/install.sh")
+    assert "bootstrap-success.complete" in gzip.decompress(base64.b64decode(script["content"])).decode()
+    assert config["runcmd"][-1] == "sh /usr/local/custom_script/install.sh"
+
+
+async def _nothing_secret_was_said(client: Client) -> None:
+    kept = (await client.list_all(CONFIG_MAPS, namespace=ARCHIVE, labels="herder.io/archive=machine-log")).items
+    assert kept
+    for log in kept:
+        assert "create.log" in log["data"]
+        assert AWS_SECRET not in str(log)
+
+
+async def test_a_host_that_exists_is_taken_over_ssh(provider: Provider, client: Client, tmp_path: Path) -> None:
+    with Sshd(tmp_path / "host") as sshd:
+        fields = {
+            "ipAddress": sshd.address,
+            "sshPort": str(sshd.port),
+            "sshKey": sshd.key.read_text(),
+        }
+        name = await put_up_machines(client, NAMESPACE, "generic", fields, count=1)
+        (machine,) = await until(client, kinds_of("generic").machine, NAMESPACE, all_created(1))
+        called = machine["metadata"]["name"]
+        shown = herder(provider, "ssh", called, "-n", NAMESPACE, "--", "hostname; cat /run/cluster-api/*")
+        assert (shown.returncode, shown.stdout.split()) == (0, [called, "success"])
+        await removed(client, "generic", name)
+
+
+async def test_a_driver_of_the_go_program_gets_as_far_as_its_cloud(
+    provider: Provider, client: Client, proxy: Refusing
+) -> None:
+    await put_up_credential(client, NAMESPACE, "droplets", "digitalocean", accessToken="dop_v1_not_a_real_token")
+    fields = {"region": "nyc3", "common": {"cloudCredentialSecretName": "droplets"}}
+    # The Machine stays where it can be looked at: it belongs to no set that would replace it.
+    template = kinds_of("digitalocean").machine
+    name = await _single_machine(client, "digitalocean", fields)
+    (machine,) = await until(
+        client,
+        template,
+        NAMESPACE,
+        lambda found: any(condition(one, "CreateJob").get("status") == "False" for one in found),
+    )
+    told = machine["status"]["failureMessage"]
+    assert machine["status"]["failureReason"] == "CreateError"
+    assert "api.digitalocean.com" in told
+    assert "dop_v1_not_a_real_token" not in str(machine)
+    assert "CONNECT api.digitalocean.com:443 HTTP/1.1" in proxy.wanted
+    log = herder(provider, "logs", "machine", name, "-n", NAMESPACE).stdout
+    assert "Running pre-create checks..." in log
+    await client.delete(capi.MACHINE.resource, name, namespace=NAMESPACE)
+    await until(client, template, NAMESPACE, none_left)
+
+
+async def _single_machine(client: Client, driver: str, fields: Object) -> str:
+    name = f"{driver}-alone"
+    kind = kinds_of(driver).machine
+    infra = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "spec": fields}
+    infra["metadata"]["labels"] = {"cluster.x-k8s.io/cluster-name": NAME}
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": f"{name}-data"},
+        "data": {"value": base64.b64encode(b"#!/bin/sh\ntrue\n").decode()},
+    }
+    machine = {
+        "apiVersion": capi.MACHINE.api_version,
+        "kind": capi.MACHINE.kind,
+        "metadata": {"name": name, "labels": {"cluster.x-k8s.io/cluster-name": NAME}},
+        "spec": {
+            "clusterName": NAME,
+            "version": "v1.35.0",
+            "bootstrap": {"dataSecretName": f"{name}-data"},
+            "infrastructureRef": {"apiGroup": kind.group, "kind": kind.kind, "name": name},
+        },
+    }
+    await client.create(capi.SECRET.resource, secret, namespace=NAMESPACE)
+    await client.create(kind.resource, infra, namespace=NAMESPACE)
+    await client.create(capi.MACHINE.resource, machine, namespace=NAMESPACE)
+    return name
+
+
+async def test_machines_of_this_host_can_be_entered_copied_to_and_leave_nothing(
+    provider: Provider, client: Client, tmp_path: Path
+) -> None:
+    name = await put_up_machines(client, NAMESPACE, "process", {}, count=5)
+    machines = await until(client, kinds_of("process").machine, NAMESPACE, all_created(5))
+    called = machines[0]["metadata"]["name"]
+    shown = herder(provider, "ssh", called, "-n", NAMESPACE, "--", "hostname; cat /run/cluster-api/*; exit 7")
+    assert (shown.returncode, shown.stdout.split()) == (7, [called, "success"])
+
+    (tmp_path / "there").write_text("fleece\n")
+    assert herder(provider, "scp", str(tmp_path / "there"), f"{called}:/root/", "-n", NAMESPACE).returncode == 0
+    back = tmp_path / "back"
+    assert herder(provider, "scp", f"{called}:/root/there", str(back), "-n", NAMESPACE).returncode == 0
+    assert back.read_text() == "fleece\n"
+
+    host = HostClient.of(provider.host_state)
+    assert len(host.machines()) == 5
+    await removed(client, "process", name)
+    assert host.machines() == []
+    told = herder(provider, "logs", "machine", called, "-n", NAMESPACE).stdout
+    assert re.search(rf"Creating machine[\s\S]*About to remove {called}", told), "the log outlives the machine"

@@ -1,0 +1,156 @@
+"""The machine provider on an engine, as users start it, and the objects of a small cluster with a driver's machines."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from herder.api.capi import kinds as capi
+from herder.api.inmemory import kinds as inmemory
+from herder.api.inmemory.manifest import in_memory_cluster, made, reference
+from herder.api.machines.kinds import kinds_of
+from herder.engine.client.client import Client
+from herder.engine.meta.kinds import Object
+from herder.machine.host.client import HostClient
+from tests.support.capi import HerderRun, admitting, make_namespace, put_up, served, webhook_flags
+from tests.support.embedded import Embedded
+from tests.support.engines import CONTROLLERS, Engine
+from tests.support.kube import RealKube, free_port
+from tests.support.peers import peer
+
+NAME = "meadow"
+FLAGS = ("--capi-core=own", "--in-memory", "--machines")
+
+
+class Provider:
+    """An engine that provides machines; `crash` ends the process that decides and runs Jobs, and starts another."""
+
+    def __init__(self, engine: Engine, server: Embedded | HerderRun) -> None:
+        self.engine = engine
+        self.server = server
+        self.host_state = server.directory / "host"
+
+    def crash(self) -> None:
+        assert self.server.process is not None
+        self.server.process.kill()
+        self.server.process.wait()
+
+    def restart(self) -> None:
+        self.server.start()
+
+
+def flags() -> tuple[str, ...]:
+    return (*FLAGS, "--set", f"rancher-machine-path={peer('rancher-machine')}")
+
+
+@contextmanager
+def embedded(directory: Path) -> Iterator[Provider]:
+    # The same address after a crash: who was connected comes back to it.
+    listen = f"127.0.0.1:{free_port()}"
+    with Embedded(directory, flags=flags(), listen=listen) as server, _host_ended(directory):
+        yield Provider(Engine("embedded", server.kubeconfig), server)
+
+
+@contextmanager
+def real(directory: Path) -> Iterator[Provider]:
+    (directory / "kube").mkdir(parents=True)
+    with RealKube(directory / "kube", controller_manager=True, controllers=CONTROLLERS) as kube:
+        engine = Engine("real", kube.kubeconfig)
+        place = directory / "herder"
+        with HerderRun(engine, place, "--runner", *flags(), *webhook_flags()) as ours, _host_ended(place):
+            yield Provider(engine, ours)
+
+
+ENGINES: Mapping[str, Callable[[Path], object]] = {"embedded": embedded, "real": real}
+
+
+@contextmanager
+def _host_ended(data_dir: Path) -> Iterator[None]:
+    """The daemon outlives who started it, but not the test."""
+    try:
+        yield
+    finally:
+        if (data_dir / "host").exists():
+            HostClient.of(data_dir / "host").shutdown()
+
+
+@contextmanager
+def environment(**variables: str) -> Iterator[None]:
+    """Of the processes that are started meanwhile."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+# --- objects ----------------------------------------------------------------------------------------------------
+
+
+async def put_up_cluster(client: Client, namespace: str, *drivers: str) -> None:
+    """A control plane that exists as API alone: real machines of drivers join it as far as their creation."""
+    templates = [kinds_of(driver).template for driver in drivers]
+    await served(client, capi.CLUSTER, inmemory.IN_MEMORY_CLUSTER, inmemory.IN_MEMORY_CONTROL_PLANE, *templates)
+    await admitting(client)
+    await make_namespace(client, namespace)
+    await put_up(client, namespace, in_memory_cluster(NAME, workers=0))
+
+
+async def put_up_machines(
+    client: Client, namespace: str, driver: str, fields: Object, *, count: int, failure_domain: str = ""
+) -> str:
+    """A MachineDeployment over a template of the driver; its name."""
+    template = kinds_of(driver).template
+    name = f"{driver}-pool"
+    labels = {"pool": name}
+    spec: Object = {
+        "clusterName": NAME,
+        "version": "v1.35.0",
+        "bootstrap": {"configRef": reference(inmemory.IN_MEMORY_BOOTSTRAP_TEMPLATE, NAME)},
+        "infrastructureRef": reference(template, name),
+    }
+    if failure_domain:
+        spec["failureDomain"] = failure_domain
+    deployment: Object = {
+        "clusterName": NAME,
+        "replicas": count,
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": spec},
+    }
+    objects = [made(template, name, {"template": {"spec": fields}}), made(capi.MACHINE_DEPLOYMENT, name, deployment)]
+    await put_up(client, namespace, objects)
+    return name
+
+
+async def put_up_credential(client: Client, namespace: str, name: str, driver: str, **fields: str) -> None:
+    data = {f"{driver}credentialConfig-{field}": value for field, value in fields.items()}
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": namespace},
+        "type": "provisioning.cattle.io/cloud-credential",
+        "data": {key: base64.b64encode(value.encode()).decode() for key, value in data.items()},
+    }
+    await client.create(capi.SECRET.resource, secret, namespace=namespace)
+
+
+# --- what became of them ------------------------------------------------------------------------------------------
+
+
+def condition(obj: Object, type_: str) -> Object:
+    known = (obj.get("status") or {}).get("conditions") or ()
+    return next((each for each in known if each["type"] == type_), {})
+
+
+def all_created(count: int) -> Callable[[list[Object]], bool]:
+    def wanted(machines: list[Object]) -> bool:
+        return len(machines) == count and all(
+            condition(machine, "CreateJob").get("status") == "True" for machine in machines
+        )
+
+    return wanted
