@@ -37,9 +37,9 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
 class Programs:
     """Both with the same Secret. The disk is cleared after each command, so that the Secret alone remembers."""
 
-    engine: Engine
-    namespace: str
     directory: Path
+    engine: Engine | None = None  # none: there is no Secret, and the disk remembers
+    namespace: str = ""
 
     def ours(self, *words: str) -> subprocess.CompletedProcess[str]:
         return self._run([*OURS], words)
@@ -48,6 +48,7 @@ class Programs:
         return self._run([str(peer("rancher-machine")), "--native-ssh"], words)
 
     def archive(self) -> bytes:
+        assert self.engine is not None
         shown = self.engine.kubectl("get", "secret", "state", "-n", self.namespace, "-o", "json").stdout
         return base64.b64decode(json.loads(shown).get("data", {}).get("extractedConfig", ""))
 
@@ -59,16 +60,18 @@ class Programs:
     def _run(self, program: list[str], words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
         store = self.directory / "store"
         (store / "machines").mkdir(parents=True, exist_ok=True)
-        places = ("--secret-name", "state", "--secret-namespace", self.namespace, "--storage-path", str(store))
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.directory),
-            "KUBECONFIG": str(self.engine.kubeconfig),
+            "MACHINE_STORAGE_PATH": str(store),
             "HERDER_RANCHER_MACHINE": str(peer("rancher-machine")),
         }
+        if self.engine is not None:
+            places = {"K8S_SECRET_NAME": "state", "K8S_SECRET_NAMESPACE": self.namespace}
+            environment |= {**places, "KUBECONFIG": str(self.engine.kubeconfig)}
         try:
             return subprocess.run(
-                [*program, *places, *words], capture_output=True, text=True, env=environment, timeout=60, check=False
+                [*program, *words], capture_output=True, text=True, env=environment, timeout=60, check=False
             )
         finally:
             shutil.rmtree(store)
@@ -77,7 +80,7 @@ class Programs:
 @pytest.fixture
 def programs(engine: Engine, api: Api, tmp_path: Path) -> Programs:
     engine.kubectl("create", "secret", "generic", "state", "-n", api.namespace, "--type", "rke.cattle.io/machine-state")
-    return Programs(engine, api.namespace, tmp_path)
+    return Programs(tmp_path, engine, api.namespace)
 
 
 def generic(host: Sshd, script: str, name: str) -> tuple[str, ...]:
@@ -177,7 +180,8 @@ LOCAL = "create --driver generic --generic-ip-address 127.0.0.1"
         ("ls -q", 0),
     ],
 )
-def test_exit_statuses_are_the_same(programs: Programs, words: str, status: int) -> None:
+def test_exit_statuses_are_the_same(tmp_path: Path, words: str, status: int) -> None:
+    programs = Programs(tmp_path)
     assert (programs.ours(*words.split()).returncode, programs.go(*words.split()).returncode) == (status, status)
 
 
