@@ -42,19 +42,20 @@ class Cloud:
         self.world = world
         self.client: Client = world.client
         self.fails = fails
+        self.loses_pods = False
         self.servers: dict[str, int] = {}  # by instance: how often it was made
         self.creations: dict[str, int] = {}  # by infra machine: Jobs that created it
         self.running: dict[str, int] = {}  # by infra machine: Jobs at work now
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        seen: set[str] = set()
         while True:
             async for event in self.client.watch(JOB.resource, initial_events=True):
-                uid = event.object["metadata"].get("uid")
-                if event.type in ("ADDED", "MODIFIED") and uid not in seen:
-                    seen.add(uid)
-                    self._tasks.add(asyncio.ensure_future(self._work(event.object)))
+                uid = event.object["metadata"].get("uid", "")
+                if event.type == "DELETED":
+                    self._tasks[uid].cancel()  # its pod goes with it, wherever it was
+                elif event.type != "BOOKMARK" and uid not in self._tasks:
+                    self._tasks[uid] = asyncio.ensure_future(self._work(event.object))
 
     async def _work(self, job: Object) -> None:
         """As a pod of the Job would; the manager that made it may be dead by now."""
@@ -128,7 +129,10 @@ class Cloud:
             "state": {"terminated": terminated},
         }
         told: Object = {"phase": "Failed" if trouble else "Succeeded", "containerStatuses": [container]}
-        await self._status(POD, meta, told)
+        if self.loses_pods:
+            await self.client.delete(POD.resource, meta["name"], namespace=meta["namespace"], grace_seconds=0)
+        else:
+            await self._status(POD, meta, told)
         await self._pause()
         types = ("FailureTarget", "Failed") if trouble else ("SuccessCriteriaMet", "Complete")
         conditions = [{"type": type_, "status": "True", "lastTransitionTime": now} for type_ in types]
@@ -145,6 +149,6 @@ class Cloud:
         await asyncio.sleep(self.world.random.uniform(0.01, 3.0))
 
     def check(self) -> None:
-        for task in self._tasks:
-            if task.done() and task.exception() is not None:
+        for task in self._tasks.values():
+            if task.done() and not task.cancelled() and task.exception() is not None:
                 raise RuntimeError("a Job could not be simulated") from task.exception()

@@ -1,189 +1,24 @@
-"""Machines of a cloud under our core, on virtual time: Jobs that work and that fail, and a manager that dies anywhere."""
+"""Machines from beginning to end, on virtual time: Jobs that work and Jobs that fail, a manager that dies anywhere."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
-from typing import Any
+import itertools
 
 import pytest
 
-from herder.api.capi.conditions import is_true
-from herder.api.capi.crds import CRDS as CORE_CRDS
-from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_SET, SECRET
-from herder.api.capi.names import CLUSTER_NAME
-from herder.api.inmemory.crds import CRDS as IN_MEMORY_CRDS
-from herder.api.inmemory.kinds import IN_MEMORY_CLUSTER
-from herder.api.inmemory.manifest import in_memory_cluster, made, reference
+from herder.api.capi.conditions import find, is_false
+from herder.api.capi.kinds import CLUSTER, MACHINE, NAMESPACE, SECRET
+from herder.api.capi.names import annotations_of
 from herder.api.machines import names
-from herder.api.machines.archive import CONFIG_MAP
-from herder.api.machines.crds import CRDS as MACHINE_CRDS
-from herder.api.machines.crds import driver_definitions
-from herder.api.machines.credentials import CREDENTIAL_TYPE
-from herder.api.machines.jobs import JOB, ROLE, ROLE_BINDING, SERVICE_ACCOUNT
-from herder.api.machines.kinds import NODE_DRIVER, kinds_of
-from herder.api.machines.registered import registered
+from herder.api.machines.credentials import CREATOR, USED_BY
+from herder.api.machines.jobs import JOB, ROLE, ROLE_BINDING
+from herder.api.machines.kinds import NODE_DRIVER
 from herder.api.machines.state import STATE_FINALIZER
-from herder.controllers.capi.cluster import controller as core_cluster
-from herder.controllers.capi.machine import controller as core_machine
-from herder.controllers.capi.machineset import controller as core_machine_set
-from herder.controllers.inmemory import cluster
-from herder.controllers.machines import archive, cloud_credentials
-from herder.controllers.machines.provision.controller import family
-from herder.engine.meta.errors import NotFound
-from herder.engine.meta.kinds import Kind, Object
-from herder.sim import loop
-from herder.sim.faults import NONE, ROUGH, Faults
-from herder.sim.world import World
-from tests.controllers.machines.provision.cloud import Cloud
-
-NS = "default"
-KINDS = kinds_of("amazonec2")
-FIELDS = {name: {"type": "string"} for name in ("region", "instanceType", "zone", "tags", "userdata")}
-MODULES = (core_cluster, core_machine, core_machine_set, cluster, archive, cloud_credentials)
-SECRET_KEY = "a-very-secret-key"
-SAID = f"Running pre-create checks...\nusing {SECRET_KEY}\n"
-
-
-async def kubeconfig(_arguments: Mapping[str, Any]) -> Object:
-    never = datetime(2040, 1, 1, tzinfo=UTC).isoformat()
-    return {"kubeconfig": base64.b64encode(b"simulated").decode(), "expires": never, "renew": never}
-
-
-class Invariants:
-    """What must hold at every event."""
-
-    def __init__(self) -> None:
-        self.cloud: Cloud | None = None
-
-    def __call__(self, kind: Kind, event: str, obj: Object) -> None:
-        assert self.cloud is not None
-        if event != "DELETED":
-            return
-        name = names.instance_name(obj["metadata"]["name"])
-        if kind == KINDS.machine:
-            assert name not in self.cloud.servers, "a machine's object goes when its server is gone"
-        if kind == SECRET and obj.get("type") == names.STATE_SECRET_TYPE:
-            infra = obj["metadata"]["labels"][names.INFRA_NAME_LABEL]
-            assert infra not in self.cloud.servers, "the state Secret is there while the server may be"
-
-
-class Play:
-    def __init__(self, world: World, cloud: Cloud) -> None:
-        self.world, self.cloud, self.client = world, cloud, world.client
-
-    async def begin(self, machines: int = 2) -> None:
-        for driver in registered():
-            if driver["metadata"]["name"] == "amazonec2":
-                await self.client.create(NODE_DRIVER.resource, driver)
-        secret = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": "aws"},
-            "type": CREDENTIAL_TYPE,
-            "stringData": {
-                "amazonec2credentialConfig-accessKey": "AKIA123456",
-                "amazonec2credentialConfig-secretKey": SECRET_KEY,
-            },
-        }
-        await self.client.create(SECRET.resource, secret, namespace=NS)
-        for kind, obj in _manifest(machines):
-            await self.client.create(kind.resource, obj, namespace=NS)
-
-    async def all(self, kind: Kind, namespace: str = NS) -> list[Object]:
-        return (await self.client.list(kind.resource, namespace=namespace)).items
-
-    async def until(self, reached: Callable[[], Awaitable[bool]], *, within: float = 3600.0) -> None:
-        async def so() -> bool:
-            self.cloud.check()
-            return await reached()
-
-        await self.world.until(so, within=within)
-
-    async def created(self, machines: int) -> bool:
-        found = await self.all(KINDS.machine)
-        return len(found) == machines and all(is_true(infra, "CreateJob") for infra in found)
-
-    async def tidied(self) -> bool:
-        """Of what made the machines, only their state Secrets are left."""
-        left = [obj for kind in (JOB, ROLE, ROLE_BINDING) for obj in await self.all(kind)]
-        accounts = [obj for obj in await self.all(SERVICE_ACCOUNT) if obj["metadata"]["name"] != "default"]
-        secrets = [obj for obj in await self.all(SECRET) if obj["type"] == "Opaque"]
-        return not (left or accounts or secrets)
-
-    async def gone(self) -> bool:
-        kinds = (CLUSTER, MACHINE_SET, MACHINE, KINDS.machine, IN_MEMORY_CLUSTER)
-        left = [obj for kind in kinds for obj in await self.all(kind)]
-        states = [obj for obj in await self.all(SECRET) if obj.get("type") == names.STATE_SECRET_TYPE]
-        return not (left or states)
-
-
-def _manifest(machines: int) -> list[tuple[Kind, Object]]:
-    labels = {CLUSTER_NAME: "c", "pool": "workers"}
-    machine = {
-        "clusterName": "c",
-        "version": "v1.35.0",
-        "bootstrap": {"dataSecretName": "data"},
-        "infrastructureRef": reference(KINDS.template, "pool"),
-        "failureDomain": "eu-central-1b",
-    }
-    pool = {
-        "clusterName": "c",
-        "replicas": machines,
-        "selector": {"matchLabels": labels},
-        "template": {"metadata": {"labels": labels}, "spec": machine},
-    }
-    spec = {"region": "eu-central-1", "common": {"cloudCredentialSecretName": "aws"}}
-    wanted = (IN_MEMORY_CLUSTER, CLUSTER)
-    kept = [(kind, obj) for kind, obj in in_memory_cluster("c", workers=0) if kind in wanted]
-    for kind, obj in kept:
-        if kind == CLUSTER:
-            obj["spec"].pop("controlPlaneRef")
-    return [*kept, made(KINDS.template, "pool", {"template": {"spec": spec}}), made(MACHINE_SET, "c-workers", pool)]
-
-
-def simulate(
-    story: Callable[[Play], Awaitable[None]],
-    *,
-    seed: int = 1,
-    faults: Faults = NONE,
-    fails: Callable[[list[str]], str] = lambda _words: "",
-) -> None:
-    invariants = Invariants()
-
-    async def pod_log(_arguments: Mapping[str, Any]) -> str:
-        return SAID
-
-    async def read_secret(arguments: Mapping[str, Any]) -> Object | None:
-        try:
-            return await world.client.get(SECRET.resource, arguments["name"], namespace=arguments["namespace"])
-        except NotFound:
-            return None
-
-    world = World(
-        seed,
-        [module.CONTROLLER for module in MODULES],
-        families=[family({"HTTP_PROXY": "http://proxy:3128"})],
-        crds=[*CORE_CRDS, *IN_MEMORY_CRDS, *MACHINE_CRDS, *driver_definitions("amazonec2", FIELDS)],
-        performers={"kubeconfig": kubeconfig, "pod-log": pod_log, "read-secret": read_secret},
-        faults=faults,
-        watched=[KINDS.machine, SECRET, JOB],
-        invariant=invariants,
-    )
-
-    async def live() -> None:
-        async with world:
-            cloud = invariants.cloud = Cloud(world, fails=fails)
-            at_work = asyncio.ensure_future(cloud.run())
-            try:
-                await story(Play(world, cloud))
-                cloud.check()
-            finally:
-                at_work.cancel()
-
-    loop.run(live())
+from herder.engine.meta.kinds import Object
+from herder.sim.faults import ROUGH
+from tests.controllers.machines.provision.play import KINDS, NS, SECRET_KEY, Play, simulate
 
 
 async def a_whole_life(play: Play) -> None:
@@ -205,8 +40,7 @@ async def a_whole_life(play: Play) -> None:
 def test_machines_are_made_and_removed_and_only_their_logs_are_left() -> None:
     async def story(play: Play) -> None:
         await a_whole_life(play)
-        logs = await play.all(CONFIG_MAP, names.ARCHIVE_NAMESPACE)
-        kept = [log["data"] for log in logs if names.ARCHIVE_LABEL in (log["metadata"].get("labels") or {})]
+        kept = await play.logs()
         assert len(kept) == 2
         for data in kept:
             assert set(data) == {names.CREATE_LOG, names.REMOVE_LOG}
@@ -219,3 +53,310 @@ def test_machines_are_made_and_removed_and_only_their_logs_are_left() -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_nothing_is_made_twice_and_nothing_is_left_wherever_the_manager_dies(seed: int) -> None:
     simulate(a_whole_life, seed=seed, faults=ROUGH)
+
+
+# --- creation that fails --------------------------------------------------------------------------------------------
+
+
+def test_a_machine_that_cannot_be_created_is_replaced_and_what_it_left_is_removed() -> None:
+    """Its MachineSet makes others, until one works."""
+    failures = iter(["before: no such region", "halfway: quota exceeded for " + SECRET_KEY])
+
+    async def story(play: Play) -> None:
+        await play.begin(machines=1)
+        await play.until(lambda: play.created(1))
+        await play.until(lambda: play.servers(1))
+        assert len(play.cloud.creations) == 3
+        logs = await play.logs()
+        assert any(names.REMOVE_LOG in log for log in logs), "what was made halfway was removed by a Job"
+
+    simulate(story, fails=lambda words: next(failures, "") if "create" in words else "")
+
+
+def test_why_it_failed_is_told_without_secrets_and_a_machine_of_nobody_stays() -> None:
+    async def story(play: Play) -> None:
+        await play.begin(machines=0)
+        await play.lone_machine("alone")
+        await play.until(lambda: play.failed("alone"))
+        infra = await play.infra("alone")
+        assert infra["status"]["failureReason"] == "CreateError"
+        assert infra["status"]["failureMessage"] == "halfway: key *** is not known in region eu-central-1"
+        for type_ in ("CreateJob", "Ready"):
+            told = find(infra, type_)
+            assert told is not None
+            assert told["reason"] == "CreateError"
+            assert told["message"] == (
+                "failed creating server [default/alone] of kind (Amazonec2Machine) for machine alone in infrastructure "
+                "provider: CreateError: halfway: key *** is not known in region eu-central-1"
+            )
+        await asyncio.sleep(3600)
+        assert not (await play.client.get(MACHINE.resource, "alone", namespace=NS))["metadata"].get("deletionTimestamp")
+        await play.client.delete(MACHINE.resource, "alone", namespace=NS)
+        await play.until(lambda: play.servers(0))
+        await play.until(play.no_machines)
+
+    said = f"halfway: key {SECRET_KEY} is not known in region eu-central-1"
+    simulate(story, fails=lambda words: said if "create" in words else "")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_failing_jobs_and_a_dying_manager_together_leave_nothing_behind(seed: int) -> None:
+    async def story(play: Play) -> None:
+        def sometimes(words: list[str]) -> str:
+            how = play.world.random.random()
+            return "before: no" if how < 0.15 else "halfway: no" if how < 0.3 else ""
+
+        play.cloud.fails = sometimes
+        await play.begin(machines=2)
+        await play.until(lambda: play.created(2))
+        await play.client.delete(CLUSTER.resource, "c", namespace=NS)
+        await play.until(play.gone, within=36000)
+        assert play.cloud.servers == {}
+
+    simulate(story, seed=seed, faults=ROUGH)
+
+
+# --- credentials ----------------------------------------------------------------------------------------------------
+
+
+def test_a_credential_that_lacks_a_field_is_told_and_its_correction_is_noticed() -> None:
+    async def story(play: Play) -> None:
+        await play.begin(machines=1, credential={"accessKey": "AKIA123456"})
+
+        async def told() -> bool:
+            return any(is_false(infra, "CreateJob") for infra in await play.all(KINDS.machine))
+
+        await play.until(told, within=60)
+        (infra,) = await play.all(KINDS.machine)
+        assert (find(infra, "CreateJob") or {})["message"] == (
+            'Secret default/aws: field "secretKey" is required by driver amazonec2; '
+            "add key amazonec2credentialConfig-secretKey"
+        )
+        assert await play.all(JOB) == []
+        key = base64.b64encode(SECRET_KEY.encode()).decode()
+        await play.patch(SECRET, "aws", {"data": {"amazonec2credentialConfig-secretKey": key}})
+        await play.until(lambda: play.created(1), within=60)
+
+    simulate(story)
+
+
+def test_a_credential_tells_its_users_and_gives_its_creator_rights_once() -> None:
+    async def story(play: Play) -> None:
+        await play.begin(machines=2)
+        await play.patch(SECRET, "aws", {"metadata": {"annotations": {CREATOR: "u-abc"}}})
+        await play.until(lambda: play.created(2))
+        await asyncio.sleep(10)
+        secret = await play.client.get(SECRET.resource, "aws", namespace=NS)
+        infras = sorted(infra["metadata"]["name"] for infra in await play.all(KINDS.machine))
+        assert annotations_of(secret) == {USED_BY: ", ".join(f"Amazonec2Machine/{name}" for name in infras)}
+        role = await play.client.get(ROLE.resource, "u-abc-aws", namespace=NS)
+        assert role["rules"][0]["verbs"] == ["get", "update", "delete"]
+        assert role["rules"][0]["resourceNames"] == ["aws"]
+        binding = await play.client.get(ROLE_BINDING.resource, "u-abc-aws", namespace=NS)
+        assert binding["subjects"][0]["name"] == "u-abc"
+
+    simulate(story)
+
+
+def test_a_rotated_credential_reaches_the_job_that_removes() -> None:
+    async def story(play: Play) -> None:
+        await play.begin(machines=1)
+        await play.until(lambda: play.created(1))
+        rotated = base64.b64encode(b"another-secret-key").decode()
+        await play.patch(SECRET, "aws", {"data": {"amazonec2credentialConfig-secretKey": rotated}})
+        play.cloud.fails = lambda _words: "wait"
+        await play.client.delete(CLUSTER.resource, "c", namespace=NS)
+
+        async def told() -> bool:
+            secrets = await play.all(SECRET)
+            return any((s.get("data") or {}).get("AWS_SECRET_KEY") == rotated for s in secrets)
+
+        await play.until(told)
+        play.cloud.fails = lambda _words: ""
+        await play.until(play.gone)
+        assert set(play.cloud.creations.values()) == {1}, "no machine was replaced"
+
+    simulate(story)
+
+
+# --- removal --------------------------------------------------------------------------------------------------------
+
+
+def test_a_machine_that_is_deleted_while_it_is_being_created_is_created_first() -> None:
+    async def story(play: Play) -> None:
+        await play.begin(machines=1)
+
+        async def begun() -> bool:
+            return bool(play.cloud.creations)
+
+        await play.until(begun)
+        await play.client.delete(CLUSTER.resource, "c", namespace=NS)
+        await play.until(play.gone)
+        assert play.cloud.servers == {}
+
+    simulate(story)
+
+
+def test_a_removal_that_fails_is_told_and_tried_again_ever_more_rarely() -> None:
+    removals: list[float] = []
+
+    async def story(play: Play) -> None:
+        def fails(words: list[str]) -> str:
+            if "rm" in words:
+                removals.append(asyncio.get_running_loop().time())
+            return "quota of patience exceeded" if "rm" in words and len(removals) < 4 else ""
+
+        play.cloud.fails = fails
+        await play.begin(machines=1)
+        await play.until(lambda: play.created(1))
+        (infra,) = await play.all(KINDS.machine)
+        await play.client.delete(CLUSTER.resource, "c", namespace=NS)
+
+        async def told() -> bool:
+            return "DeleteError" in [
+                (i.get("status") or {}).get("failureReason") for i in await play.all(KINDS.machine)
+            ]
+
+        await play.until(told)
+        name = infra["metadata"]["name"]
+        assert (find(await play.infra(name), "DeleteJob") or {})["message"] == (
+            f"failed deleting server [default/{name}] of kind (Amazonec2Machine) for machine {name} "
+            "in infrastructure provider: DeleteError: quota of patience exceeded"
+        )
+        await play.until(play.gone, within=36000)
+        pauses = [later - sooner for sooner, later in itertools.pairwise(removals)]
+        assert len(pauses) == 3
+        assert pauses[0] < pauses[1] < pauses[2]
+
+    simulate(story)
+
+
+def test_whoever_changes_something_does_not_wait_for_the_next_attempt() -> None:
+    async def story(play: Play) -> None:
+        play.cloud.fails = lambda words: "no" if "rm" in words else ""
+        await play.begin(machines=1)
+        await play.until(lambda: play.created(1))
+        (infra,) = await play.all(KINDS.machine)
+        await play.client.delete(CLUSTER.resource, "c", namespace=NS)
+        await asyncio.sleep(600)  # by now it is tried every few minutes
+        assert play.cloud.servers
+        play.cloud.fails = lambda _words: ""
+        await play.patch(KINDS.machine, infra["metadata"]["name"], {"metadata": {"annotations": {"touched": "yes"}}})
+        await play.until(play.gone, within=30)
+
+    simulate(story)
+
+
+def test_a_machine_can_be_given_up() -> None:
+    async def story(play: Play) -> None:
+        play.cloud.fails = lambda words: "no" if "rm" in words else ""
+        await play.begin(machines=1)
+        await play.until(lambda: play.created(1))
+        (infra,) = await play.all(KINDS.machine)
+        await play.client.delete(CLUSTER.resource, "c", namespace=NS)
+        await asyncio.sleep(60)
+        forced = {"metadata": {"annotations": {names.FORCE_REMOVE: "true"}}}
+        play.abandoned.add(infra["metadata"]["name"])
+        await play.patch(KINDS.machine, infra["metadata"]["name"], forced)
+        await play.until(play.gone, within=60)
+
+    simulate(story)
+
+
+def test_a_machine_whose_node_driver_and_credential_are_gone() -> None:
+    """Without the driver's object it is removed; without the credential it cannot be, until somebody gives it up."""
+
+    async def story(play: Play) -> None:
+        await play.begin(machines=1)
+        await play.until(lambda: play.created(1))
+        (infra,) = await play.all(KINDS.machine)
+        name = infra["metadata"]["name"]
+        await play.client.delete(NODE_DRIVER.resource, "amazonec2")
+        secret = await play.client.get(SECRET.resource, "aws", namespace=NS)
+        await play.client.delete(SECRET.resource, "aws", namespace=NS)
+        await play.client.delete(CLUSTER.resource, "c", namespace=NS)
+        await asyncio.sleep(60)
+        assert (find(await play.infra(name), "DeleteJob") or {})["message"] == (
+            "spec.common.cloudCredentialSecretName: Secret default/aws does not exist; create it, with type "
+            "provisioning.cattle.io/cloud-credential; or give the machine up with annotation "
+            "provisioning.cattle.io/force-machine-remove: true"
+        )
+        again = {**secret, "metadata": {"name": "aws"}}
+        await play.client.create(SECRET.resource, again, namespace=NS)
+        await play.until(play.gone, within=60)
+
+    simulate(story)
+
+
+def test_what_is_known_of_machines_outlives_a_namespace_that_is_deleted() -> None:
+    """No Job can be made in it any more, so they are not removed."""
+
+    async def story(play: Play) -> None:
+        await play.client.create(
+            NAMESPACE.resource, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}
+        )
+        await play.begin(machines=1, namespace="team")
+        await play.until(lambda: play.created(1, "team"))
+        (infra,) = await play.all(KINDS.machine, "team")
+        play.abandoned.add(infra["metadata"]["name"])
+        await play.client.delete(NAMESPACE.resource, "team")
+
+        async def gone() -> bool:
+            return not any(n["metadata"]["name"] == "team" for n in (await play.client.list(NAMESPACE.resource)).items)
+
+        await play.until(gone)
+        (kept,) = await play.all(SECRET, names.ARCHIVE_NAMESPACE)
+        assert kept["type"] == names.STATE_SECRET_TYPE
+        assert kept["data"][names.STATE_KEY]
+
+    simulate(story)
+
+
+# --- what is lost on the way ----------------------------------------------------------------------------------------
+
+
+def test_a_job_that_somebody_deletes_is_not_a_second_machine() -> None:
+    async def story(play: Play) -> None:
+        await play.begin(machines=1)
+
+        async def begun() -> bool:
+            return bool(play.cloud.servers)
+
+        await play.until(begun)
+        (job,) = await play.all(JOB)
+        await play.client.delete(JOB.resource, job["metadata"]["name"], namespace=NS)
+        await play.until(lambda: play.created(1))
+        await play.client.delete(CLUSTER.resource, "c", namespace=NS)
+        await play.until(play.gone)
+        assert play.cloud.servers == {}
+
+    simulate(story)
+
+
+def test_a_lost_pod_holds_nothing_up() -> None:
+    async def story(play: Play) -> None:
+        play.cloud.loses_pods = True
+        await play.begin(machines=1)
+        await play.until(lambda: play.created(1))
+        await play.until(play.tidied)
+        assert [log[names.CREATE_LOG] for log in await play.logs()] == ["(its pod is gone, and what it said is lost)\n"]
+
+    simulate(story)
+
+
+def test_a_machine_that_is_there_already_is_not_created_again() -> None:
+    """Its objects were taken along to another server, which keeps no status."""
+
+    async def story(play: Play) -> None:
+        await play.begin(machines=1)
+        await play.until(lambda: play.created(1))
+        await play.until(play.tidied)
+        (infra,) = await play.all(KINDS.machine)
+        gone: Object = {"status": {"conditions": None, "jobName": None}}
+        await play.client.patch(
+            KINDS.machine.resource, infra["metadata"]["name"], gone, namespace=NS, subresource="status"
+        )
+        await play.until(lambda: play.created(1))
+        assert set(play.cloud.creations.values()) == {1}
+
+    simulate(story)
