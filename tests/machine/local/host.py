@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from herder.engine.runner.shim import kernel
 from herder.machine.host.client import HostClient, HostedMachine
 from herder.machine.host.kinds import Ask, Place
 from herder.machine.host.local import cgroups, locks
@@ -81,8 +84,6 @@ class Host:
         subprocess.run(["ip", "-n", self.name, "link", "set", "lo", "up"], check=True)
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.key], check=True)
         if self.ordinary:
-            for parent in (self.directory, *self.directory.parents[:2]):
-                parent.chmod(parent.stat().st_mode | 0o011)
             self._groups = _delegated_groups(self.name)
         self.start_daemon()
         return self
@@ -131,6 +132,21 @@ class Host:
         )
         assert done.returncode == 0 or not check, done.stderr
         return done.stdout.strip()
+
+    def listening(self, address: str, port: int) -> socket.socket:
+        """A socket of this host's network."""
+        made: list[socket.socket] = []
+        assert self.daemon is not None
+        daemon = self.daemon.pid
+
+        def make() -> None:
+            kernel.join_namespace(daemon, "net")
+            made.append(socket.create_server((address, port)))
+
+        thread = threading.Thread(target=make)  # namespaces are each thread's own
+        thread.start()
+        thread.join()
+        return made[0]
 
     def links(self) -> str:
         return subprocess.run(

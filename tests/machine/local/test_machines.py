@@ -1,4 +1,4 @@
-"""`local` machines are Debian hosts with an address: they boot, run their script once, reboot, and go without a trace."""
+"""`local` machines are Debian hosts with an address: they boot, run their script once, reboot, and leave no trace."""
 
 from __future__ import annotations
 

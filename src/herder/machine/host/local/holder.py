@@ -81,11 +81,11 @@ def _make_network(config: dict[str, Any], outside: int) -> None:
         commands.append(f"address add {config['gateway']}/{config['prefix']} dev br0")
         Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("0")  # the holder listens on the gateway
     else:
+        with contextlib.suppress(links.LinkError):  # of one that was killed a moment ago
+            links.apply([f"link delete dev {config['link']}"])
         kernel.unshare(kernel.CLONE_NEWNET)
         commands.append(f"link add host type veth peer name {config['link']} netns {outside}")
         commands.append("link set host master br0 up")
-    with contextlib.suppress(links.LinkError):
-        links.apply([f"link delete dev {config['link']}"], where=outside)  # of one that was killed a moment ago
     links.apply(commands)
 
 

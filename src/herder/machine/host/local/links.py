@@ -5,6 +5,7 @@ It imports little: every machine's supervisor has it in memory.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Sequence
 
@@ -27,8 +28,9 @@ def apply(commands: Iterable[str], *, where: int = 0, spaces: Sequence[str] = ("
         _become_ip(reading, said, where, spaces)
     os.close(reading)
     os.close(said)
-    with os.fdopen(writing, "w") as pipe:
-        pipe.write("".join(f"{command}\n" for command in commands))
+    with contextlib.suppress(BrokenPipeError):  # it ended early, and says why
+        os.write(writing, "".join(f"{command}\n" for command in commands).encode())
+    os.close(writing)
     with os.fdopen(heard, "r", errors="replace") as pipe:
         words = pipe.read()
     _, status = os.waitpid(child, 0)
