@@ -17,13 +17,14 @@ from herder.machine.errors import MachineError
 if TYPE_CHECKING:
     from mypy_boto3_ec2.client import EC2Client
 
+_SIGNED_FOR = "us-east-1"  # where another cloud has no regions, and the Go program wrote down none
 _CONNECT_SECONDS = 10
 _ANSWER_SECONDS = 60
 
 
 def connect(config: Config) -> EC2Client:
     """Throttled requests and broken connections are tried again by the library, as often as the flag says."""
-    session = boto3.session.Session(region_name=config["Region"])
+    session = boto3.session.Session(region_name=config["Region"] or _SIGNED_FOR)
     if not config.get("Endpoint"):
         _insist_on_known_region(session, config["Region"])
     access, secret, token = _credentials(config)

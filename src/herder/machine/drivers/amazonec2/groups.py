@@ -59,19 +59,14 @@ _LIVING = ("pending", "running", "stopping", "stopped")
 
 def check(client: EC2Client, config: Config) -> None:
     """Groups that we may not make must be there."""
-    names = settings.group_names(config)
-    if not config["SecurityGroupReadOnly"] or not names:
-        return
-    missing = set(names) - {group["GroupName"] for group in _described(client, config, names)}
-    if missing:
-        raise MachineError(
-            f"{config['VpcId']} has no security group {', '.join(sorted(missing))}",
-            f"create it, name another with --{PREFIX}security-group, or drop --{PREFIX}security-group-readonly",
-        )
+    if config["SecurityGroupReadOnly"]:
+        _as_they_are(client, config)
 
 
 def ensure(client: EC2Client, config: Config, sleep: Sleep) -> list[str]:
     """The IDs of the groups, all there and with their rules. `GONE` may be raised where one is removed meanwhile."""
+    if config["SecurityGroupReadOnly"]:
+        return _as_they_are(client, config)
     return [_ensure_one(client, config, name, sleep) for name in settings.group_names(config)]
 
 
@@ -102,13 +97,27 @@ def delete(client: EC2Client, group: str, sleep: Sleep) -> bool:
     return False
 
 
+def _as_they_are(client: EC2Client, config: Config) -> list[str]:
+    names = settings.group_names(config)
+    if not names:
+        return []
+    found = {group["GroupName"]: group["GroupId"] for group in _described(client, config, names)}
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise MachineError(
+            f"{config['VpcId']} has no security group {', '.join(missing)}",
+            f"create it, name another with --{PREFIX}security-group, or drop --{PREFIX}security-group-readonly",
+        )
+    return [found[name] for name in names]
+
+
 def _ensure_one(client: EC2Client, config: Config, name: str, sleep: Sleep) -> str:
     for attempt in range(_TRIES):
         sleep(_PAUSE_SECONDS if attempt > 1 else 0)  # the first look after making it mostly finds it
         found = _described(client, config, [name])
         if not found:
             _create(client, config, name)
-        elif config["SecurityGroupReadOnly"] or _add_rules(client, config, found[0]):
+        elif _add_rules(client, config, found[0]):
             return found[0]["GroupId"]
     raise MachineError(
         f"security group {name} in {config['VpcId']} does not come to rest", "try again when fewer machines are made"

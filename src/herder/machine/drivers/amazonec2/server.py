@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _POLLS, _POLL_SECONDS = 60, 3.0
 _LAUNCHES = 5  # tries, where others remove a group that was just there
-_LOOKS, _LOOK_SECONDS = 4, 2.0  # a launched instance may take some seconds to be seen
+_LOOKS, _LOOK_SECONDS = 4, 2.0
 _ENDED = ("shutting-down", "terminated")
 _STATES = {
     "pending": State.STARTING,
@@ -60,11 +60,11 @@ class Server:
         with explained(self.config):
             if not self.config["InstanceId"]:
                 self._remember(self._begun() or self._launch())
-            self._await(self._is_reachable, "running and reachable")
+            self._await_reachable()
 
     def _begun(self) -> InstanceTypeDef | None:
         """An instance that an attempt before this one launched and did not live to write down."""
-        found = self._find_lost() if self.config.get(LAUNCH_ASKED) else None
+        found = self._patiently(self._find_by_token) if self.config.get(LAUNCH_ASKED) else None
         if found is None or _state(found) not in _ENDED:
             return found
         self.config[CREATION_TOKEN] = settings.new_token()  # that instance is over, and its token with it
@@ -74,14 +74,15 @@ class Server:
         keys.prepare(self.machine)
         self.machine.save()
         keys.ensure(self.client, self.machine)
-        for last in (False,) * (_LAUNCHES - 1) + (True,):
+        tries = _LAUNCHES
+        while True:
+            tries -= 1
             try:
                 self.config["SecurityGroupIds"] = groups.ensure(self.client, self.config, self.machine.sleep)
                 return self._run()
             except ClientError as error:
-                if code_of(error) != groups.GONE or last:
+                if code_of(error) != groups.GONE or not tries:
                     raise
-        raise AssertionError("unreachable")
 
     def _run(self) -> InstanceTypeDef:
         image = self._image or images.find(self.client, self.config)
@@ -101,18 +102,30 @@ class Server:
         self.config[LAUNCH_ASKED] = False
         self.machine.save()
 
+    def _await_reachable(self) -> None:
+        for attempt in range(_POLLS):
+            self.machine.sleep(_POLL_SECONDS if attempt else 0)
+            instance = self._find()
+            if instance is not None and self._is_reachable(instance):
+                return
+        raise MachineError(
+            f"instance {self.config['InstanceId']} was not running, with an address, after"
+            f" {_POLLS * _POLL_SECONDS:.0f} seconds",
+            f"look at its state in the EC2 console; where its subnet gives no public address, set"
+            f" --{PREFIX}use-private-address",
+        )
+
     def _is_reachable(self, instance: InstanceTypeDef) -> bool:
         """Running, and with the addresses that the flags ask for; they are written down."""
         if _state(instance) in _ENDED:
             reason = instance.get("StateReason", {}).get("Message", "EC2 does not say why")
             raise MachineError(f"instance {instance['InstanceId']} ended while it started: {reason}")
+        only_6, both = self.config.get("Ipv6AddressOnly"), self.config.get("Ipv6AddressCount")
         self.config["PrivateIPAddress"] = instance.get("PrivateIpAddress", "")
-        self.config["IPAddress"] = "" if self.config.get("Ipv6AddressOnly") else self._ipv4(instance)
-        self.config["IPv6Address"] = _ipv6(instance) if self.config.get("Ipv6AddressCount") else ""
-        complete = bool(self.config["IPAddress"] or self.config.get("Ipv6AddressOnly")) and bool(
-            self.config["IPv6Address"] or not self.config.get("Ipv6AddressCount")
-        )
-        return _state(instance) == "running" and complete
+        self.config["IPAddress"] = "" if only_6 else self._ipv4(instance)
+        self.config["IPv6Address"] = _ipv6(instance) if only_6 or both else ""
+        needed = ("IPv6Address",) if only_6 else ("IPAddress", "IPv6Address") if both else ("IPAddress",)
+        return _state(instance) == "running" and all(self.config[field] for field in needed)
 
     # Living with it
 
@@ -130,7 +143,7 @@ class Server:
     def start(self) -> None:
         with explained(self.config):
             self.client.start_instances(InstanceIds=[self._existing()["InstanceId"]])
-            self._await(self._is_reachable, "running and reachable")
+            self._await_reachable()
             self.machine.save()  # its public address is another one now
 
     def stop(self, *, force: bool) -> None:
@@ -150,7 +163,7 @@ class Server:
             self._delete_groups()
 
     def _terminate(self) -> None:
-        instance = self._find() or self._find_lost()
+        instance = self._find_whatever_is_known()
         if instance is None:
             return
         self.config["InstanceId"] = instance["InstanceId"]
@@ -196,15 +209,25 @@ class Server:
             raise
         return next((instance for reservation in reservations for instance in reservation["Instances"]), None)
 
-    def _find_lost(self) -> InstanceTypeDef | None:
-        """By its token, where a launch was asked for and the answer not written down."""
-        if self.config.get("InstanceId") or not self.config.get(LAUNCH_ASKED):
-            return None
+    def _find_by_token(self) -> InstanceTypeDef | None:
         by_token: FilterTypeDef = {"Name": f"tag:{launching.CREATION_TAG}", "Values": [self.config[CREATION_TOKEN]]}
+        reservations = self.client.describe_instances(Filters=[by_token])["Reservations"]
+        return next((instance for reservation in reservations for instance in reservation["Instances"]), None)
+
+    def _find_whatever_is_known(self) -> InstanceTypeDef | None:
+        """From any half-made state."""
+        if self.config.get(LAUNCH_ASKED):
+            return self._patiently(self._find_by_token)
+        if self.config.get("InstanceId") and not self.config.get("PrivateIPAddress"):  # never seen yet
+            return self._patiently(self._find)
+        return self._find()
+
+    def _patiently(self, look: Callable[[], InstanceTypeDef | None]) -> InstanceTypeDef | None:
+        """What was launched a moment ago may take some seconds to be seen."""
         for attempt in range(_LOOKS):
             self.machine.sleep(_LOOK_SECONDS if attempt else 0)
-            for reservation in self.client.describe_instances(Filters=[by_token])["Reservations"]:
-                return reservation["Instances"][0]
+            if (found := look()) is not None:
+                return found
         return None
 
     def _existing(self) -> InstanceTypeDef:
@@ -213,18 +236,6 @@ class Server:
             name = self.config.get("InstanceId") or "that was never launched"
             raise ServerGone(f"EC2 has no instance {name} in {self.config['Region']}", "remove the machine")
         return instance
-
-    def _await(self, is_so: Callable[[InstanceTypeDef], bool], what: str) -> None:
-        for attempt in range(_POLLS):
-            self.machine.sleep(_POLL_SECONDS if attempt else 0)
-            instance = self._find()
-            if instance is not None and is_so(instance):
-                return
-        raise MachineError(
-            f"instance {self.config['InstanceId']} was not {what} after {_POLLS * _POLL_SECONDS:.0f} seconds",
-            f"look at its state in the EC2 console; where its subnet gives no public address, set"
-            f" --{PREFIX}use-private-address",
-        )
 
     def _ipv4(self, instance: InstanceTypeDef) -> str:
         if self.config.get("PrivateIPOnly") or self.config.get("UsePrivateIP"):
