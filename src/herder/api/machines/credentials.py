@@ -24,7 +24,7 @@ _OF_DRIVER = "credentialConfig"
 
 
 class Problem(Exception):
-    """What is wrong with a credential, and what to do."""
+    """What keeps a Job from being made, such as a credential that lacks a field, and what to do."""
 
 
 class Place(NamedTuple):
@@ -67,10 +67,8 @@ def fields_of(secret: Object, driver: str) -> dict[str, str]:
     found = {}
     for key, encoded in sorted((secret.get("data") or {}).items()):
         prefix, _, field = key.rpartition("-")
-        if prefix and prefix != f"{driver}credentialConfig":
-            raise Problem(
-                f'Secret {place}: key "{key}" is not for driver {driver}; its keys start with {driver}credentialConfig-'
-            )
+        if prefix.endswith(_OF_DRIVER) and prefix != f"{driver}{_OF_DRIVER}":
+            continue  # for another driver
         found[field] = _text(place, key, encoded)
     return found
 

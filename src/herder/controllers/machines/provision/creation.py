@@ -58,9 +58,9 @@ def create(scene: Scene, passed: Mapping[str, str]) -> Decision:
 def _begin(scene: Scene, passed: Mapping[str, str]) -> Decision:
     if other := state_of_another(scene):
         return _not_prepared(scene, f"{other} {scene.name} has the same name, and so the same state Secret; rename one")
-    if (pod := live_pod(scene)) is not None:
-        return waiting("its Job is gone, and a pod of it still runs", ref(POD, pod))
     if scene.state is not None:
+        if (pod := live_pod(scene)) is not None:
+            return waiting("its Job is gone, and a pod of it still runs", ref(POD, pod))
         secret, pending = read(scene, Place(scene.namespace, scene.state["metadata"]["name"]), "create")
         if pending is not None:
             return pending

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from herder.api.capi.kinds import NAMESPACE
+from herder.api.capi.kinds import NAMESPACE, SECRET, SECRET_METADATA
 from herder.api.machines import names
 from herder.api.machines.archive import CONFIG_MAP, CONFIG_MAP_METADATA, LARGEST_LOG, kept_for, log_object
 from herder.api.machines.arguments import spec_fields
@@ -139,8 +139,7 @@ def _without_words(job: Object) -> str:
 
 def clear(scene: Scene, job: Object, why: str) -> Writes:
     """What serves the Job first, the Job last: while it is there, there is something to clear away."""
-    served = tuple(
-        Delete(Ref(kind, name, namespace), "", why)
-        for kind, name, namespace in attendants(job["metadata"]["name"], scene.name, scene.namespace)
-    )
+    named = attendants(job["metadata"]["name"], scene.name, scene.namespace)
+    there = [place for place in named if place[0] != SECRET or scene.view.get(SECRET_METADATA, *place[1:]) is not None]
+    served = tuple(Delete(Ref(kind, name, namespace), "", why) for kind, name, namespace in there)
     return (Together(served), delete(JOB, job, why))

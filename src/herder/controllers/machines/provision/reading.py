@@ -19,13 +19,14 @@ class Read(NamedTuple):
     pending: Decision | None = None
 
 
-def read(scene: Scene, place: Place, occasion: str = "") -> Read:
+def read(scene: Scene, place: Place, occasion: str = "", *, though_unseen: bool = False) -> Read:
     """A Secret as it is now; read again for each of its revisions, and for each occasion that must not rely on what was
-    read before."""
+    read before. One that nobody has seen is not looked for, unless it must be known for certain."""
     known = scene.view.get(SECRET_METADATA, place.name, place.namespace)
-    if known is None:
+    if known is None and not though_unseen:
         return Read()
-    key = ("read-secret", scene.uid, place.namespace, place.name, known["metadata"]["resourceVersion"], occasion)
+    revision = known["metadata"]["resourceVersion"] if known is not None else ""
+    key = ("read-secret", scene.uid, place.namespace, place.name, revision, occasion)
     result = scene.view.result(key)
     if result is not None and result.done:
         return Read(result.value)

@@ -74,7 +74,7 @@ def _after_creation(scene: Scene, job: Object) -> Decision:
 def _begin(scene: Scene, passed: Mapping[str, str]) -> Decision:
     if (pod := live_pod(scene)) is not None:
         return waiting("its Job is gone, and a pod of it still runs", ref(POD, pod))
-    if scene.state is None or state_of_another(scene):
+    if state_of_another(scene):
         return _release(scene, "nothing was made for it")
     secret, pending = _record(scene)
     if pending is not None:
@@ -94,8 +94,9 @@ def _begin(scene: Scene, passed: Mapping[str, str]) -> Decision:
 
 
 def _record(scene: Scene) -> Read:
-    """Read for this occasion: what was read before the last Job ended tells nothing."""
-    return read(scene, Place(scene.namespace, names.state_secret(scene.name)), "remove")
+    """Read for this occasion: what was read before the last Job ended tells nothing. That there is none must be true,
+    and not only look so from here."""
+    return read(scene, Place(scene.namespace, names.state_secret(scene.name)), "remove", though_unseen=True)
 
 
 def _after_removal(scene: Scene, job: Object) -> Decision:
@@ -190,7 +191,7 @@ def _abandon(scene: Scene) -> Decision:
     """No Job can be made there any more. What is known of the machine is kept where a person can remove it with."""
     if scene.job is not None and ended(scene.job) is None:
         return waiting("its namespace is being deleted, and its last Job with it", ref(JOB, scene.job))
-    if scene.state is None or state_of_another(scene):
+    if state_of_another(scene):
         return _release(scene, "nothing was made for it")
     secret, pending = _record(scene)
     if pending is not None:

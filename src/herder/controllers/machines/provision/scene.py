@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -13,6 +14,7 @@ from herder.api.machines.kinds import driver_of
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.view import View
 
+BY_MACHINE = "infra-machine"
 FINISHED_PODS = ("Succeeded", "Failed")
 
 
@@ -121,9 +123,19 @@ def newest_pod(view: View, job: Object) -> Object | None:
 
 def live_pod(scene: Scene) -> Object | None:
     """A pod that still runs although its Job is gone."""
-    chosen = f"{names.INFRA_NAME_LABEL}={names.safe_concat(scene.name)},{names.INFRA_KIND_LABEL}={scene.kind.kind}"
-    pods = scene.view.select(POD, namespace=scene.namespace, labels=chosen)
+    named = _infra_machine(scene.namespace, scene.kind.kind, names.safe_concat(scene.name))
+    pods = scene.view.select(POD, index=(BY_MACHINE, named))
     return next((pod for pod in pods if (pod.get("status") or {}).get("phase") not in FINISHED_PODS), None)
+
+
+def machine_of_pod(pod: Object) -> Iterable[str]:
+    """Indexer: the machine that a pod of a Job is at work for."""
+    kind, name = (labels_of(pod).get(label) for label in (names.INFRA_KIND_LABEL, names.INFRA_NAME_LABEL))
+    return (_infra_machine(pod["metadata"]["namespace"], kind, name),) if kind and name else ()
+
+
+def _infra_machine(namespace: str, kind: str, name: str) -> str:
+    return f"{kind} {namespace}/{name}"
 
 
 def is_forced(infra: Object) -> bool:
