@@ -102,11 +102,18 @@ async def put_up_cluster(client: Client, namespace: str, *drivers: str) -> None:
 
 
 async def put_up_machines(
-    client: Client, namespace: str, driver: str, fields: Object, *, count: int, failure_domain: str = ""
+    client: Client,
+    namespace: str,
+    driver: str,
+    fields: Object,
+    *,
+    count: int,
+    name: str = "",
+    failure_domain: str = "",
 ) -> str:
     """A MachineDeployment over a template of the driver; its name."""
     template = kinds_of(driver).template
-    name = f"{driver}-pool"
+    name = name or f"{driver}-pool"
     labels = {"pool": name}
     spec: Object = {
         "clusterName": NAME,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 from pathlib import Path
 
+from herder import __version__
 from herder.api.capi.core import CRD
 from herder.api.capi.kinds import SECRET
 from herder.api.machines import hosts
@@ -14,10 +16,15 @@ from herder.cli.install import INSTALLER, make_namespace
 from herder.engine.client.client import Client
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import NotFound
+from herder.machine.errors import MachineError
+from herder.machine.host import places
+from herder.machine.host.client import HostClient
+from herder.machine.host.starting import ensure_running
 
 log = get_logger(__name__)
 
 FIELD_MANAGER = "herder-host"
+RETRY_SECONDS = 30.0
 
 
 async def provide_machines(client: Client, asked: bool | None) -> bool:
@@ -35,17 +42,18 @@ async def provide_machines(client: Client, asked: bool | None) -> bool:
     return False
 
 
-async def provide_host(client: Client, data_dir: Path, node: str) -> Path:
-    """Machines of this host can be made from now on: its daemon runs, and Jobs on `node` may use it. The directory that
-    they must see is handed back."""
-    from herder.machine.host.starting import ensure_running
-
+async def provide_host(client: Client, data_dir: Path, node: str) -> tuple[Path, ...]:
+    """Machines of this host can be made from now on: its daemon runs, and Jobs on `node` may use it. The directories
+    that they must see are handed back: none where there is no daemon, and everything else goes on without one."""
     state_dir = data_dir / "host"
-    await asyncio.to_thread(ensure_running, state_dir)
-    api = state_dir / "api"
+    try:
+        await _running_daemon(state_dir)
+    except MachineError as error:
+        log.error("no machines of this host", error=str(error))
+        return ()
     data = {
-        hosts.HOST_KEY: (state_dir / "key").read_bytes(),
-        hosts.HOST_DIRECTORY: str(api).encode(),
+        hosts.HOST_KEY: (state_dir / places.KEY).read_bytes(),
+        hosts.HOST_DIRECTORY: str(places.socket_of(state_dir).parent).encode(),
         hosts.HOST_NODE: node.encode(),
     }
     secret = {
@@ -57,4 +65,43 @@ async def provide_host(client: Client, data_dir: Path, node: str) -> Path:
     }
     await make_namespace(client, hosts.HOST_NAMESPACE)
     await client.apply(SECRET.resource, secret, field_manager=FIELD_MANAGER)
-    return api
+    return (places.socket_of(state_dir).parent,)
+
+
+async def keep_host(data_dir: Path) -> None:
+    """Until cancelled: a daemon that ends is started again, for its machines' sake."""
+    state_dir = data_dir / "host"
+    while True:
+        try:
+            await _ended(await _running_daemon(state_dir))
+            log.warning("the host daemon has ended; it is started again")
+        except MachineError as error:
+            log.error("no machines of this host", error=str(error))
+            await asyncio.sleep(RETRY_SECONDS)
+
+
+async def _running_daemon(state_dir: Path) -> int:
+    """Its process. One of another version makes room: machines do not notice."""
+    host = HostClient.of(state_dir)
+    await asyncio.to_thread(ensure_running, state_dir)
+    told = await asyncio.to_thread(host.version)
+    if told["version"] != __version__:
+        await asyncio.to_thread(host.shutdown)
+        await _ended(int(told["pid"]))
+        await asyncio.to_thread(ensure_running, state_dir)
+        told = await asyncio.to_thread(host.version)
+    return int(told["pid"])
+
+
+async def _ended(pid: int) -> None:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    loop, gone = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(descriptor, gone.set)
+    try:
+        await gone.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)

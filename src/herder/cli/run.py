@@ -19,7 +19,7 @@ from herder.cli import parts
 from herder.cli.core import Core
 from herder.cli.core_options import core_options
 from herder.cli.logs import configure
-from herder.cli.machines import provide_host, provide_machines
+from herder.cli.machines import keep_host, provide_host, provide_machines
 from herder.cli.parts import Roles
 from herder.cli.places import data_dir_option, data_directory, kubeconfig_option, kubeconfig_path, split_listen
 from herder.cli.process import first_of, run_loop, stop_signal, tune_interpreter, until_stopped, wall_clock
@@ -172,6 +172,8 @@ async def _work(options: Options, client: Client) -> None:
         await watched.ready()
         if options.runner:
             tasks.create_task(_be_a_node(options, settings, roles))
+            if roles.machines:
+                tasks.create_task(keep_host(options.data_dir))
         workloads = _workloads(options, client) if roles.in_memory else None
         manager = parts.make_manager(client, settings, roles, workloads=workloads, metrics=metrics)
         if roles.core:
@@ -264,7 +266,7 @@ async def _be_a_node(options: Options, settings: Settings, roles: Roles) -> None
 
     client = Client(HttpTransport(options.connection))
     try:
-        lent = (await provide_host(client, options.data_dir, options.runner),) if roles.machines else ()
+        lent = await provide_host(client, options.data_dir, options.runner) if roles.machines else ()
         runner = make_runner(
             client,
             settings,

@@ -139,11 +139,11 @@ class Serving:
     async def _run_jobs(self, settings: Settings, pki: Pki) -> None:
         """A Job controller and the one node that its pods can run on."""
         node = await asyncio.to_thread(importlib.import_module, "herder.cli.node")
-        from herder.cli.machines import provide_host
+        from herder.cli.machines import keep_host, provide_host
         from herder.engine.runner.jobs import JobController
         from herder.engine.runner.runner import DEFAULT_NAME, RunnerError
 
-        lent = (await provide_host(self.client, self._directory, DEFAULT_NAME),) if self._machines else ()
+        lent = await provide_host(self.client, self._directory, DEFAULT_NAME) if self._machines else ()
         runner = node.make_runner(
             self.client,
             settings,
@@ -155,6 +155,8 @@ class Serving:
         )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(JobController(self.client, clock=wall_clock).run())
+            if self._machines:
+                tasks.create_task(keep_host(self._directory))
             try:
                 await runner.run()
             except RunnerError as error:  # everything else works without a node
