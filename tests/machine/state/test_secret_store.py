@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import base64
-import json
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,108 +13,19 @@ from herder.machine.state import archive
 from herder.machine.state.kubernetes import SecretClient
 from herder.machine.state.secret import SecretStore
 from herder.machine.state.store import Overtaken
+from tests.machine.state.secret_server import (
+    Mishap,
+    Server,
+    answer,
+    deleted,
+    hung_up,
+    labelled,
+    lost_answer,
+    overwritten,
+    unavailable,
+)
 
 FILES = {"config.json": b"{}", "id_rsa": b"key"}
-Mishap = Callable[["Server", BaseHTTPRequestHandler], bool]
-
-
-class Server:
-    """One Secret with optimistic concurrency, and what goes wrong next: each request takes one mishap from the list."""
-
-    def __init__(self) -> None:
-        self.secret: dict[str, Any] | None = {"metadata": {"name": "state", "resourceVersion": "1"}}
-        self.requests: list[str] = []
-        self.mishaps: list[Mishap | None] = []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                outer.handle(self)
-
-            do_PUT = do_GET
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.http.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
-        self._thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01})
-        self._thread.start()
-
-    def handle(self, request: BaseHTTPRequestHandler) -> None:
-        body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
-        self.requests.append(request.command)
-        mishap = self.mishaps.pop(0) if self.mishaps else None
-        if mishap is not None and mishap is not lost_answer and mishap(self, request):
-            return None
-        if self.secret is None:
-            return answer(request, 404, {"message": "not found"})
-        if request.command == "PUT":
-            wanted = json.loads(body)
-            if wanted["metadata"]["resourceVersion"] != self.secret["metadata"]["resourceVersion"]:
-                return answer(request, 409, {"message": "the object has been modified"})
-            self.change(wanted.get("data") or {})
-        if mishap is lost_answer:
-            request.close_connection = True
-            return None
-        return answer(request, 200, self.secret)
-
-    def change(self, data: dict[str, str]) -> None:
-        assert self.secret is not None
-        version = str(int(self.secret["metadata"]["resourceVersion"]) + 1)
-        self.secret = {"metadata": {"name": "state", "resourceVersion": version}, "data": data}
-
-    def stored(self) -> dict[str, bytes]:
-        assert self.secret is not None
-        return archive.unpack(base64.b64decode(self.secret.get("data", {}).get("extractedConfig", "")))
-
-    def close(self) -> None:
-        self.http.shutdown()
-        self.http.server_close()
-        self._thread.join()
-
-
-def answer(request: BaseHTTPRequestHandler, status: int, body: object) -> None:
-    content = json.dumps(body).encode()
-    request.send_response(status)
-    request.send_header("Content-Length", str(len(content)))
-    request.end_headers()
-    request.wfile.write(content)
-
-
-def unavailable(_: Server, request: BaseHTTPRequestHandler) -> bool:
-    answer(request, 503, {"message": "starting"})
-    return True
-
-
-def hung_up(_: Server, request: BaseHTTPRequestHandler) -> bool:
-    request.close_connection = True
-    return True
-
-
-def lost_answer(_: Server, __: BaseHTTPRequestHandler) -> bool:
-    raise AssertionError("done by the server after the write")
-
-
-def labelled(server: Server, _: BaseHTTPRequestHandler) -> bool:
-    """Somebody changes something else of the Secret, just before."""
-    assert server.secret is not None
-    server.change(server.secret.get("data") or {})
-    return False
-
-
-def deleted(server: Server, _: BaseHTTPRequestHandler) -> bool:
-    server.secret = None
-    return False
-
-
-def overwritten(server: Server, _: BaseHTTPRequestHandler) -> bool:
-    other = archive.pack({"/store/machines/m1/config.json": b"theirs"})
-    server.change({"extractedConfig": base64.b64encode(other).decode()})
-    return False
 
 
 @pytest.fixture

@@ -151,6 +151,10 @@ def _bring_script(bench: Workbench, driver: type[Driver], parsed: Parsed) -> boo
     path = parsed.text("custom-install-script")
     script = _content(path, "--custom-install-script") if path else b""
     machine.hostname = parsed.text("hostname-override") or machine.name
+    if not _NAME.fullmatch(machine.hostname):
+        raise MachineError(
+            f'--hostname-override: "{machine.hostname}" is not a hostname', "use letters, digits, . and -"
+        )
     flag = next((flag.name for flag in driver.flags if any(word in flag.name for word in _USER_DATA)), "")
     user_path = parsed.text(flag) if flag else ""
     user = _content(user_path, f"--{flag}") if user_path else b""
