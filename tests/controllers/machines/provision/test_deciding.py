@@ -1,0 +1,350 @@
+"""One pass over a machine: what it waits for, in words, and what its Job is made of."""
+
+from __future__ import annotations
+
+import base64
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from herder.api.capi.kinds import CLUSTER, MACHINE, NAMESPACE, SECRET
+from herder.api.machines import hosts, names
+from herder.api.machines.hosts import machine_credential
+from herder.api.machines.jobs import JOB
+from herder.api.machines.kinds import NODE_DRIVER, kinds_of
+from herder.api.machines.registered import registered
+from herder.api.settings import Settings
+from herder.controllers.machines.provision.controller import FAMILY, controller
+from herder.controllers.machines.provision.removal import FINALIZER
+from herder.engine.meta.kinds import Kind, Object
+from herder.engine.runtime.decision import Apply, Create, Decision, Delete, EffectResult, Patch
+from tests.controllers.inmemory.stage import flat, made, only_patch
+from tests.support.views import NOW, view_of
+
+NS = "ns"
+PASSED = {"HTTP_PROXY": "http://proxy:3128", "SECRET_OF_THE_MANAGER": "x"}
+
+
+def cluster(*, provisioned: bool = True, paused: bool = False) -> Object:
+    status = {"initialization": {"infrastructureProvisioned": provisioned}}
+    return made(CLUSTER, "c", spec={"paused": paused}, status=status)
+
+
+def machine(*, data: str = "data", **more: Any) -> Object:
+    bootstrap = {"dataSecretName": data} if data else {}
+    return made(MACHINE, "m", spec={"clusterName": "c", "bootstrap": bootstrap, **more})
+
+
+def infra(
+    driver: str = "digitalocean",
+    *,
+    spec: Object | None = None,
+    status: Object | None = None,
+    claimed: bool = True,
+    owned: bool = True,
+    deleting: bool = False,
+    annotations: dict[str, str] | None = None,
+) -> Object:
+    return made(
+        kinds_of(driver).machine,
+        "m",
+        owner=machine() if owned else None,
+        labels={names.MACHINE_NAME_LABEL: "m"} if claimed else {},
+        finalizers=[FINALIZER] if claimed else [],
+        annotations=annotations,
+        deleting=deleting,
+        spec=spec or {},
+        status=status or {},
+    )
+
+
+def node_driver(name: str, **more: Any) -> Object:
+    found = next(driver for driver in registered() if driver["metadata"]["name"] == name)
+    return {**found, "spec": {**found["spec"], **more}}
+
+
+def secret(name: str, namespace: str = NS, *, revision: str = "7", **more: Any) -> Object:
+    meta = {"name": name, "namespace": namespace, "resourceVersion": revision, "uid": f"uid-{name}", **more}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": meta}
+
+
+def was_read(obj: Object, of: Object, occasion: str = "") -> tuple[tuple[str, ...], EffectResult]:
+    meta = obj["metadata"]
+    key = ("read-secret", of["metadata"]["uid"], meta["namespace"], meta["name"], meta["resourceVersion"], occasion)
+    return key, EffectResult(obj)
+
+
+def encoded(**texts: str) -> dict[str, str]:
+    return {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
+
+
+def decide(driver: str, *objects: Object, **more: Any) -> Decision:
+    ours = controller(kinds_of(driver).machine, PASSED)
+    return ours.reconcile(view_of(ours, f"{NS}/m", objects, settings=Settings().get, **more))
+
+
+def job_of(decision: Decision) -> Object:
+    (job,) = [write.obj for write in flat(decision) if isinstance(write, Create) and write.kind == JOB]
+    return job
+
+
+def arguments_of(decision: Decision) -> list[str]:
+    words: list[str] = job_of(decision)["spec"]["template"]["spec"]["containers"][0]["args"]
+    return words
+
+
+def environment_of(decision: Decision) -> dict[str, str]:
+    (found,) = [
+        write.obj
+        for write in flat(decision)
+        if isinstance(write, Apply) and write.obj["metadata"]["name"] == "m-machine-driver-secret"
+    ]
+    return {name: base64.b64decode(value).decode() for name, value in found["data"].items()}
+
+
+# --- the order of things --------------------------------------------------------------------------------------------
+
+DRIVER = node_driver("digitalocean")
+
+
+@pytest.mark.parametrize(
+    ("objects", "reason"),
+    [
+        ([infra(owned=False), cluster(), DRIVER], "the core has yet to make it a Machine's"),
+        ([infra(), machine(), DRIVER], "Cluster c does not exist"),
+        ([infra(), machine(), cluster(paused=True), DRIVER], "it is paused"),
+        ([infra(), machine(), cluster(provisioned=False), DRIVER], "the cluster's infrastructure is not provisioned"),
+        ([infra(), machine(data=""), cluster(), DRIVER], "the Machine has no bootstrap data yet"),
+        (
+            [infra(), machine(), cluster()],
+            "there is no NodeDriver for driver digitalocean; create it, or delete the machine",
+        ),
+    ],
+)
+def test_each_wait_has_its_reason(objects: list[Object], reason: str) -> None:
+    decision = decide("digitalocean", *objects)
+    assert decision.wait is not None
+    assert decision.wait.reason == reason
+    assert not any(isinstance(write, Create) for write in flat(decision))
+
+
+def test_a_machine_is_claimed_before_anything_is_made_for_it() -> None:
+    patch = only_patch(decide("digitalocean", infra(claimed=False), machine(), cluster(), DRIVER))
+    assert patch["metadata"]["finalizers"] == ["wrangler.cattle.io/machine-provision-remove"]
+    assert patch["metadata"]["labels"] == {"rke.cattle.io/capi-machine-name": "m"}
+
+
+def test_the_job_comes_after_all_that_it_needs_and_after_what_is_noted_of_it() -> None:
+    kinds = [
+        (type(write).__name__, write.ref.kind.kind if isinstance(write, (Patch, Delete)) else write.kind.kind)
+        for write in flat(decide("digitalocean", infra(), machine(), cluster(), DRIVER))
+    ]
+    assert kinds == [
+        ("Create", "Secret"),  # what is known of the machine
+        ("Apply", "Secret"),  # its environment
+        ("Apply", "ServiceAccount"),
+        ("Apply", "Role"),
+        ("Apply", "RoleBinding"),
+        ("Patch", "DigitaloceanMachine"),
+        ("Create", "Job"),
+    ]
+
+
+# --- what a Job is told ---------------------------------------------------------------------------------------------
+
+
+def test_a_driver_that_is_built_in_is_not_downloaded_and_others_are_noted_for_the_removal() -> None:
+    built_in = arguments_of(decide("digitalocean", infra(), machine(), cluster(), DRIVER))
+    assert built_in[:4] == [
+        "--driver-download-url=",
+        "--driver-hash=",
+        "--secret-namespace=ns",
+        "--secret-name=m-machine-state",
+    ]
+    linode = node_driver("linode")
+    decision = decide("linode", infra("linode"), machine(), cluster(), linode)
+    assert arguments_of(decision)[0] == f"--driver-download-url={linode['spec']['url']}"
+    assert arguments_of(decision)[1] == f"--driver-hash={linode['spec']['checksum']}"
+    (told,) = [write.patch for write in flat(decision) if isinstance(write, Patch)]
+    assert told["status"]["driverUrl"] == linode["spec"]["url"]
+    assert told["status"]["driverHash"] == linode["spec"]["checksum"]
+    assert told["status"]["jobName"] == "m-machine-provision"
+
+
+def test_a_node_driver_may_have_any_name() -> None:
+    other = {**node_driver("linode"), "metadata": {"name": "nd-x7k2p"}}
+    assert arguments_of(decide("linode", infra("linode"), machine(), cluster(), other))
+
+
+@pytest.mark.parametrize(
+    ("driver", "annotations", "image"),
+    [
+        ("amazonec2", {}, "herder/machine"),
+        ("amazonec2", {"machine.herder.io/program": "rancher-machine"}, "rancher/machine"),
+        ("digitalocean", {}, "rancher/machine"),
+        ("generic", {}, "herder/machine"),
+    ],
+)
+def test_the_node_driver_says_which_program_makes_its_machines(
+    driver: str, annotations: dict[str, str], image: str
+) -> None:
+    found = node_driver(driver)
+    found["metadata"] = {
+        **found["metadata"],
+        "annotations": {**found["metadata"].get("annotations", {}), **annotations},
+    }
+    job = job_of(decide(driver, infra(driver), machine(), cluster(), found))
+    assert job["spec"]["template"]["spec"]["containers"][0]["image"].partition(":")[0] == image
+
+
+def test_jobs_inherit_of_the_manager_s_environment_what_the_setting_names() -> None:
+    decision = decide("digitalocean", infra(), machine(), cluster(), DRIVER)
+    assert environment_of(decision) == {"HTTP_PROXY": "http://proxy:3128"}
+
+
+def test_fields_zone_and_files_reach_the_driver() -> None:
+    spec = {"region": "eu-west-1", "sshKeyContents": "KEY", "instanceType": "t3.large"}
+    decision = decide(
+        "amazonec2",
+        infra("amazonec2", spec=spec, annotations={names.HOSTNAME_LIMIT: "10"}),
+        machine(failureDomain="eu-west-1b"),
+        cluster(),
+        node_driver("amazonec2"),
+    )
+    assert arguments_of(decision)[4:] == [
+        "create",
+        "--driver=amazonec2",
+        "--custom-install-script=/run/secrets/machine/value",
+        "--amazonec2-instance-type=t3.large",
+        "--amazonec2-region=eu-west-1",
+        "--amazonec2-ssh-keypath=/path/to/machine/files/id_rsa",
+        "--amazonec2-tags=kubernetes.io/cluster/c,owned",
+        "--amazonec2-zone=b",
+        "m",
+    ]
+
+
+# --- machines of a host ---------------------------------------------------------------------------------------------
+
+HOST = {
+    **secret(hosts.HOST_SECRET, hosts.HOST_NAMESPACE),
+    "type": hosts.HOST_SECRET_TYPE,
+    "data": encoded(key="k" * 32, directory="/var/lib/herder/host/api", node="this-host"),
+}
+
+
+def test_without_a_host_s_daemon_its_machines_wait_and_say_what_to_do() -> None:
+    decision = decide("process", infra("process"), machine(), cluster(), node_driver("process"))
+    assert decision.wait is not None
+    assert "start `herder up`" in decision.wait.reason
+
+
+def test_a_job_for_a_machine_of_a_host_may_use_its_daemon_for_that_machine_alone() -> None:
+    own = infra("process")
+    decision = decide(
+        "process", own, machine(), cluster(), node_driver("process"), HOST, results=dict([was_read(HOST, own)])
+    )
+    assert environment_of(decision)[hosts.CREDENTIAL_VARIABLE] == machine_credential(b"k" * 32, NS, "m")
+    pod = job_of(decision)["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"herder.io/runner": "true", "kubernetes.io/hostname": "this-host"}
+    assert {"hostPath": {"path": "/var/lib/herder/host/api", "type": "Directory"}, "name": "host"} in pod["volumes"]
+
+
+def test_where_there_is_a_runner_all_jobs_go_there() -> None:
+    pod = job_of(decide("digitalocean", infra(), machine(), cluster(), DRIVER, HOST))["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"herder.io/runner": "true"}
+    assert pod["tolerations"]
+
+
+# --- what is there already ------------------------------------------------------------------------------------------
+
+
+def state(kind: Kind) -> Object:
+    return secret("m-machine-state", labels={names.INFRA_KIND_LABEL: kind.kind, names.INFRA_NAME_LABEL: "m"})
+
+
+def test_two_machines_of_one_name_do_not_share_a_state() -> None:
+    decision = decide("digitalocean", infra(), machine(), cluster(), DRIVER, state(kinds_of("amazonec2").machine))
+    assert decision.wait is not None
+    assert decision.wait.reason == "Amazonec2Machine m has the same name, and so the same state Secret; rename one"
+
+
+def test_a_machine_that_nothing_was_made_for_goes_at_once() -> None:
+    going = infra(deleting=True)
+    key = ("read-secret", going["metadata"]["uid"], NS, "m-machine-state", "", "remove")
+    asked = decide("digitalocean", going, machine(), cluster(), DRIVER)
+    assert [effect.key for effect in asked.effects] == [key]
+    decision = decide("digitalocean", going, machine(), cluster(), DRIVER, results={key: EffectResult(None)})
+    assert only_patch(decision) == {"metadata": {"finalizers": []}}
+
+
+def test_a_state_secret_without_its_machine_stays_until_somebody_deletes_it() -> None:
+    kind = kinds_of("digitalocean").machine
+    kept = state(kind)
+    kept["metadata"]["finalizers"] = ["machine.herder.io/state"]
+    assert flat(decide("digitalocean", kept)) == []
+    going = {**kept, "metadata": {**kept["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    assert only_patch(decide("digitalocean", going)) == {"metadata": {"finalizers": []}}
+
+
+@pytest.mark.parametrize("provider_id", ["", "do://1"])
+def test_a_machine_is_provisioned_to_the_core_once_it_has_a_provider_id(provider_id: str) -> None:
+    told = {"type": "CreateJob", "status": "True", "reason": "Created", "message": ""}
+    own = infra(spec={"providerID": provider_id}, status={"conditions": [told]})
+    decision = decide("digitalocean", own, machine(), cluster(), DRIVER)
+    expected = [{"status": {"initialization": {"provisioned": True}}}] if provider_id else []
+    assert [write.patch for write in flat(decision) if isinstance(write, Patch)] == expected
+
+
+# --- a Job that failed before its pod was seen ----------------------------------------------------------------------
+
+
+def test_the_words_of_a_pod_are_waited_for_but_not_for_long() -> None:
+    own = infra()
+    ended = (NOW - timedelta(seconds=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    failed = {"type": "Failed", "status": "True", "message": "backoff limit", "lastTransitionTime": ended}
+    job = made(JOB, "m-machine-provision", owner=own, status={"conditions": [failed]})
+    soon = decide("digitalocean", own, machine(), cluster(), DRIVER, job)
+    assert flat(soon) == []
+    assert soon.wake_at == NOW + timedelta(seconds=8)
+    later = decide("digitalocean", own, machine(), cluster(), DRIVER, job, now=NOW + timedelta(seconds=9))
+    (told,) = [write.patch for write in flat(later) if isinstance(write, Patch)]
+    assert told["status"]["failureMessage"] == "backoff limit; its pod is gone or said nothing"
+
+
+# --- which kinds ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "kind"),
+    [
+        (
+            "amazonec2machines.rke-machine.cattle.io",
+            {"io.cattle.node_driver.name": "amazonec2"},
+            kinds_of("amazonec2").machine,
+        ),
+        ("amazonec2machinetemplates.rke-machine.cattle.io", {"io.cattle.node_driver.name": "amazonec2"}, None),
+        ("amazonec2configs.rke-machine-config.cattle.io", {"io.cattle.node_driver.name": "amazonec2"}, None),
+        ("amazonec2machines.rke-machine.cattle.io", {}, None),
+        ("machines.cluster.x-k8s.io", {}, None),
+    ],
+)
+def test_only_machines_of_drivers_have_a_controller(name: str, labels: dict[str, str], kind: Kind | None) -> None:
+    assert FAMILY.kind_of({"metadata": {"name": name, "labels": labels}}) == kind
+
+
+def test_what_only_some_machines_need_wakes_only_those() -> None:
+    ours = controller(kinds_of("amazonec2").machine, {})
+    needs = ours.indexes[kinds_of("amazonec2").machine]["need"]
+    spec = {"common": {"cloudCredentialSecretName": "aws"}}
+    done = {"conditions": [{"type": "CreateJob", "status": "True"}]}
+    assert "Secret ns/aws" in needs(infra("amazonec2", spec=spec))
+    assert list(needs(infra("amazonec2", spec=spec, status=done))) == []
+    assert "Secret ns/aws" in needs(infra("amazonec2", spec=spec, status=done, deleting=True))
+
+
+def test_the_kinds_that_it_reads_are_declared() -> None:
+    assert {SECRET.metadata_only(), NAMESPACE.metadata_only(), NODE_DRIVER, JOB} <= {
+        watch.kind for watch in FAMILY.watches()
+    }

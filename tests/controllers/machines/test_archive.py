@@ -1,0 +1,77 @@
+"""Logs of machines that are gone."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from herder.api.capi.kinds import DEFINITION
+from herder.api.machines import archive as archived
+from herder.api.machines import names
+from herder.api.machines.kinds import kinds_of
+from herder.api.settings import Settings
+from herder.controllers.machines.archive import CONTROLLER, GONE_SINCE
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.decision import Decision, Delete, Patch
+from tests.controllers.inmemory.stage import flat, made
+from tests.support.views import NOW, view_of
+
+KIND = kinds_of("process").machine
+MACHINE = made(KIND, "m")
+LOG = archived.log_object(MACHINE, KIND, names.CREATE_LOG, "job-uid", "said", "2026-01-01T00:00:00Z")
+
+
+def definition() -> Object:
+    return {
+        "apiVersion": DEFINITION.api_version,
+        "kind": DEFINITION.kind,
+        "metadata": {"name": f"{KIND.plural}.{KIND.group}"},
+    }
+
+
+def log(gone_for: timedelta | None = None) -> Object:
+    meta = LOG["metadata"]
+    if gone_for is None:
+        return LOG
+    marks = {**meta["annotations"], GONE_SINCE: (NOW - gone_for).isoformat()}
+    return {**LOG, "metadata": {**meta, "annotations": marks}}
+
+
+def decide(*objects: Object) -> Decision:
+    key = f"{names.ARCHIVE_NAMESPACE}/{LOG['metadata']['name']}"
+    view = view_of(CONTROLLER, key, objects, followed=[KIND.metadata_only()], settings=Settings().get)
+    return CONTROLLER.reconcile(view)
+
+
+def test_a_log_stays_while_its_machine_does() -> None:
+    assert flat(decide(log(), definition(), MACHINE)) == []
+
+
+@pytest.mark.parametrize(
+    "objects",
+    [
+        [definition()],
+        [],  # its whole kind is gone
+        [definition(), {**MACHINE, "metadata": {**MACHINE["metadata"], "uid": "another"}}],
+    ],
+)
+def test_that_a_machine_is_gone_is_noted_first(objects: list[Object]) -> None:
+    (write,) = flat(decide(log(), *objects))
+    assert isinstance(write, Patch)
+    assert GONE_SINCE in write.patch["metadata"]["annotations"]
+
+
+def test_a_log_goes_a_week_after_its_machine() -> None:
+    soon = decide(log(timedelta(days=6)), definition())
+    assert flat(soon) == []
+    assert soon.wake_at == NOW + timedelta(days=1)
+    (write,) = flat(decide(log(timedelta(days=7)), definition()))
+    assert isinstance(write, Delete)
+
+
+def test_of_a_long_log_the_end_is_kept() -> None:
+    text = "é" * archived.LARGEST_LOG + "the end"
+    kept = archived.end_of(text)
+    assert kept.endswith("the end")
+    assert len(kept.encode()) <= archived.LARGEST_LOG

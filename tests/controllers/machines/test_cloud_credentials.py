@@ -1,0 +1,59 @@
+"""Credentials: who may use them, and who does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from herder.api.capi.kinds import SECRET
+from herder.api.machines import jobs
+from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE, USED_BY
+from herder.api.machines.kinds import kinds_of
+from herder.controllers.machines.cloud_credentials import CONTROLLER
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.decision import Decision, Patch
+from tests.controllers.inmemory.stage import flat, made, only_patch
+from tests.support.views import view_of
+
+KIND = kinds_of("amazonec2").machine
+
+
+def credential(**more: Any) -> Object:
+    return made(SECRET, "aws", type=CREDENTIAL_TYPE, **more)
+
+
+def state(name: str, place: str = "ns/aws") -> Object:
+    return jobs.state_secret(made(KIND, name), KIND, name, place)
+
+
+def decide(*objects: Object) -> Decision:
+    return CONTROLLER.reconcile(view_of(CONTROLLER, "ns/aws", objects))
+
+
+def test_a_creator_gets_rights_on_that_secret_alone_and_then_the_annotation_goes() -> None:
+    role, binding, patch = flat(decide(credential(annotations={CREATOR: "u-abc"})))
+    assert not isinstance(role, Patch)
+    assert isinstance(patch, Patch)
+    assert patch.patch == {"metadata": {"annotations": {CREATOR: None}}}
+    assert [write.reason for write in (role, binding)] == ["its creator may use it"] * 2
+
+
+def test_what_is_no_name_of_a_user_gets_no_rights() -> None:
+    decision = decide(credential(annotations={CREATOR: "a/../b"}))
+    assert flat(decision) == []
+    assert decision.wait is not None
+    assert "is not the name of a user" in decision.wait.reason
+
+
+def test_up_to_ten_machines_are_named_and_the_others_counted() -> None:
+    told = only_patch(decide(credential(), state("a"), state("b"), state("other", "ns/azure")))
+    assert told["metadata"]["annotations"] == {USED_BY: "Amazonec2Machine/a, Amazonec2Machine/b"}
+    many = only_patch(decide(credential(), *(state(f"m-{number:02}") for number in range(13))))
+    assert many["metadata"]["annotations"][USED_BY].endswith("Amazonec2Machine/m-09 and 3 more")
+
+
+def test_nothing_is_written_where_nothing_has_changed() -> None:
+    assert flat(decide(credential())) == []
+    assert flat(decide(credential(annotations={USED_BY: "Amazonec2Machine/a"}), state("a"))) == []
+    assert only_patch(decide(credential(annotations={USED_BY: "Amazonec2Machine/a"}))) == {
+        "metadata": {"annotations": {USED_BY: None}}
+    }
