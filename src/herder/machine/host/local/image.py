@@ -140,7 +140,7 @@ def _build(scratch: Path, built: Path, progress: Progress) -> None:
     )
     assert process.stdout is not None
     try:
-        problems = _follow(process.stdout, progress)
+        problems = follow(process.stdout, progress)
         if process.wait() != 0:
             raise MachineError("mmdebstrap failed", "; ".join(problems[-3:]) or _DIED_WITHOUT_A_WORD)
     finally:
@@ -149,7 +149,7 @@ def _build(scratch: Path, built: Path, progress: Progress) -> None:
             process.wait()
 
 
-def _follow(output: Iterator[str], progress: Progress) -> list[str]:
+def follow(output: Iterator[str], progress: Progress) -> list[str]:
     """Every package is unpacked, then set up; returns what went wrong on the way."""
     steps, problems, told = 0, [], -1
     for line in output:

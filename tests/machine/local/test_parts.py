@@ -1,0 +1,190 @@
+"""The parts of `local` machines that need no machine: options, seeds, addresses, where packages come from, images."""
+
+from __future__ import annotations
+
+import email
+import ipaddress
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from herder.machine.driver import Machine
+from herder.machine.drivers.local import Local
+from herder.machine.errors import MachineError, PreCreateFailed
+from herder.machine.host.kinds import Ask
+from herder.machine.host.local import image, locks, recipe, seed, sources
+from herder.machine.host.local.network import Addresses, door, hardware_address
+from herder.machine.host.local.options import Options
+
+DEFAULTS = {flag.name: flag.default for flag in Local.flags}
+
+
+def configured(**values: object) -> dict[str, object]:
+    machine = Machine("m", {}, {}, save=lambda: None, say=lambda _line: None)
+    given = {f"local-{name.replace('_', '-')}": value for name, value in values.items()}
+    Local(machine).configure({**DEFAULTS, **given})  # type: ignore[dict-item]
+    return dict(machine.config["Options"])
+
+
+def test_flags_become_options() -> None:
+    options = configured(cpus="0.5", memory=512, zone="a", kubernetes=True)
+    assert Options.parse(options) == Options(cpus=0.5, memory=512, zone="a", kubernetes=True)
+    assert Options.parse(configured()) == Options()
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"cpus": "many"}, "--local-cpus=many is no number of CPUs: give one between 0.01 and 1024, as 2 or 0.5"),
+        ({"cpus": "-1"}, "--local-cpus=-1 is no number of CPUs"),
+        ({"cpus": "nan"}, "--local-cpus=nan is no number of CPUs"),
+        ({"memory": -1}, "--local-memory=-1 is no number of megabytes: give one as 512"),
+        ({"memory": 5}, "--local-memory=5 is too little: give at least 64"),
+    ],
+)
+def test_sizes_that_are_none_are_refused(given: dict[str, object], complaint: str) -> None:
+    with pytest.raises(PreCreateFailed) as refused:
+        configured(**given)
+    assert complaint in str(refused.value)
+
+
+ASK = Ask("m1", "ssh-ed25519 KEY", script=b"#!/bin/sh\ninstall\n")
+
+
+def seeded(ask: Ask, *, cloud_init: bool = False) -> dict[str, seed.File]:
+    return {file.path: file for file in seed.files(ask, machine_id="id", cloud_init=cloud_init)}
+
+
+def test_a_script_alone_is_run_without_cloud_init() -> None:
+    files = seeded(ASK)
+    assert files["root/.ssh/authorized_keys"].content == b"ssh-ed25519 KEY\n"
+    assert files[seed.SCRIPT] == seed.File(seed.SCRIPT, ASK.script, 0o700)
+    assert "etc/cloud/cloud-init.disabled" in files
+    assert "var/lib/cloud/seed/nocloud/user-data" not in files
+
+
+@pytest.mark.parametrize(
+    ("user_data", "cloud_init", "kinds"),
+    [
+        (b"#cloud-config\n{}\n", False, ["text/cloud-config", "text/x-shellscript"]),
+        (b"#!/bin/sh\ntrue\n", False, ["text/x-shellscript", "text/x-shellscript"]),
+        (b"", True, ["text/x-shellscript"]),
+    ],
+)
+def test_what_the_user_brings_goes_to_cloud_init_beside_the_script(
+    user_data: bytes, cloud_init: bool, kinds: list[str]
+) -> None:
+    files = seeded(Ask(ASK.hostname, ASK.authorized_key, ASK.script, user_data), cloud_init=cloud_init)
+    message = email.message_from_bytes(files["var/lib/cloud/seed/nocloud/user-data"].content)
+    assert [part.get_content_type() for part in message.walk() if not part.is_multipart()] == kinds
+    assert "etc/cloud/cloud-init.disabled" not in files
+
+
+def test_other_user_data_is_refused() -> None:
+    with pytest.raises(MachineError, match="begin it with #cloud-config or #!"):
+        seeded(Ask("m", "key", user_data=b"hello"))
+
+
+def test_what_is_secret_is_for_root_alone(tmp_path: Path) -> None:
+    key, public = seed.host_key()
+    seed.write(tmp_path, [key, *seeded(ASK).values()])
+    modes = {path: (tmp_path / path).stat().st_mode & 0o777 for path in (seed.HOST_KEY, seed.SCRIPT, "root", "etc")}
+    assert modes == {seed.HOST_KEY: 0o600, seed.SCRIPT: 0o700, "root": 0o700, "etc": 0o755}
+    shown = subprocess.run(["ssh-keygen", "-y", "-f", tmp_path / seed.HOST_KEY], capture_output=True, check=True)
+    assert shown.stdout.decode().split()[:2] == public.split()
+
+
+def test_name_servers_that_only_the_host_can_reach_are_left_out() -> None:
+    assert seed.nameservers("search x\nnameserver 127.0.0.53\nnameserver 10.0.0.2\n") == "nameserver 10.0.0.2\n"
+
+
+def test_every_machine_has_an_address_of_its_own_and_keeps_it(tmp_path: Path) -> None:
+    network = ipaddress.IPv4Network("10.77.0.0/28")
+    addresses = Addresses(tmp_path / "addresses", network, doors=False)
+    taken = {id: addresses.take(id) for id in map(str, range(13))}
+    assert len(set(taken.values())) == 13
+    assert addresses.gateway not in taken.values()
+    assert {id: addresses.take(id) for id in taken} == taken
+    with pytest.raises(MachineError, match=r"no address of 10\.77\.0\.0/28 is left"):
+        addresses.take("one too many")
+    addresses.release("3")
+    assert addresses.take("other") == taken["3"]
+
+
+def test_doors_and_hardware_addresses_follow_the_address() -> None:
+    network = ipaddress.IPv4Network("10.77.0.0/20")
+    assert door("10.77.1.2", network).endswith(".1.2")
+    assert ipaddress.IPv4Address(door("10.77.1.2", network)) in ipaddress.IPv4Network("127.128.0.0/9")
+    assert hardware_address("10.77.1.2") == "02:48:0a:4d:01:02"
+
+
+DEBIAN = "Types: deb\nURIs: http://mirror.example/debian\nSuites: bookworm bookworm-updates\nComponents: main\n"
+
+
+def test_packages_come_from_where_the_host_gets_those_of_debian(tmp_path: Path) -> None:
+    (tmp_path / "sources.list.d").mkdir()
+    (tmp_path / "sources.list").write_text(
+        "deb http://mirror.example/debian bookworm main contrib\n"
+        "# deb http://mirror.example/off bookworm main\n"
+        "deb [signed-by=/usr/share/keyrings/other.gpg] http://other.example/apt bookworm main\n"
+        "deb http://mirror.example/debian trixie main\n"
+    )
+    others = "Types: deb\nURIs: http://other.example\nSuites: nodistro\nComponents: main\n"
+    (tmp_path / "sources.list.d/all.sources").write_text(f"{DEBIAN}\n{others}\n{DEBIAN}Enabled: no\n")
+    assert sources.debian_sources(tmp_path) == {
+        "debian.list": "deb http://mirror.example/debian bookworm main contrib\n",
+        "debian.sources": DEBIAN.strip() + "\n",
+    }
+
+
+def test_a_host_without_debian_leaves_the_choice_to_the_builder(tmp_path: Path) -> None:
+    assert sources.debian_sources(tmp_path) == {}
+
+
+def test_a_recipe_has_one_name_and_its_tidying_can_be_unpacked(tmp_path: Path) -> None:
+    assert recipe.digest() == recipe.digest()
+    (tmp_path / "t.tar").write_bytes(recipe.tidying())
+    with tarfile.open(tmp_path / "t.tar") as archive:
+        assert archive.getmember("./etc/systemd/system/getty@tty1.service").linkname == "/dev/null"
+        assert archive.getmember("./etc/machine-id").size == 0
+
+
+def test_an_image_without_an_init_is_refused_and_nothing_of_it_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with tarfile.open(tmp_path / "empty.tar", "w"):
+        pass
+    with pytest.raises(MachineError, match="has no /sbin/init"):
+        image.make(str(tmp_path / "empty.tar"), lambda _percent, _text: None)
+    assert [path.suffix for path in (tmp_path / "cache/herder/images").iterdir()] == [".lock"]
+
+
+def test_an_image_that_is_not_there_is_told_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(PreCreateFailed, match="is not a file: give the path of a tar"):
+        image.check(str(tmp_path / "missing.tar"))
+
+
+def test_progress_is_counted_in_packages() -> None:
+    told: list[tuple[int, str]] = []
+    lines = ["I: downloading packages with apt...\n", "Unpacking systemd (252) ...\n", "E: no space left\n"]
+    problems = image.follow(iter(lines), lambda percent, text: told.append((percent, text)))
+    assert told == [(0, "fetching packages"), (0, "unpacking systemd")]
+    assert problems == ["E: no space left"]
+
+
+def test_a_lock_says_who_holds_it(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    assert locks.holder_of(lock) == 0
+    lock.touch()
+    program = "import sys; from herder.machine.host.local import locks; locks.hold(sys.argv[1]); print(); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert locks.holder_of(lock) == other.pid
+    assert locks.holder_of(lock) == 0
