@@ -13,13 +13,14 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import apiserver, growth, race
+from bench import apiserver, growth, machines, race
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 BENCHMARKS: dict[str, tuple[str, Callable[[Path], str]]] = {
     "apiserver": ("bench.md", apiserver.run),
     "race": ("race.md", race.run),
     "growth": ("growth.md", growth.run),
+    "machines": ("machines.md", machines.run),
 }
 
 

@@ -17,7 +17,8 @@ import termios
 from typing import Any, NoReturn
 
 from herder.engine.runner.shim import kernel
-from herder.machine.host.process.kernel import enter_namespaces
+from herder.machine.host.process.kernel import enter_namespaces, own_namespaces
+from herder.machine.host.process.launch import become_owner
 
 SHELLS = ("/bin/bash", "/bin/sh")
 SFTP_SERVERS = ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server", "/usr/lib/ssh/sftp-server")
@@ -27,7 +28,7 @@ def main() -> None:
     talk, pidfd = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     with talk.makefile("rb") as asked:
         config = json.loads(asked.readline())
-    _step_inside(pidfd, config["owner"])
+    _step_inside(pidfd, config["owner"], own_namespaces(user=config["user_namespace"]))
     if config["memory"]:
         resource.setrlimit(resource.RLIMIT_DATA, (config["memory"] << 20, config["memory"] << 20))
     terminal = _terminal(talk, config["size"]) if config["size"] else None
@@ -42,17 +43,18 @@ def main() -> None:
     _end_like(child)
 
 
-def _step_inside(pidfd: int, owner: list[int] | None) -> None:
-    """The user who owns the machine's user namespace may do anything in it."""
-    if owner is not None:
-        os.setgroups([])
-        os.setresgid(owner[1], owner[1], owner[1])
-        os.setresuid(owner[0], owner[0], owner[0])
-        kernel.keep_own_proc_files()
-    enter_namespaces(pidfd)
+def _step_inside(pidfd: int, owner: list[int] | None, namespaces: int) -> None:
+    """The user who owns the machine's user namespace may do anything in it; where it has none, only root gets in."""
+    own_user_namespace = bool(namespaces & kernel.CLONE_NEWUSER)
+    if owner is not None and own_user_namespace:
+        become_owner(owner)
+    enter_namespaces(pidfd, namespaces)
     os.close(pidfd)
-    os.setresgid(0, 0, 0)
-    os.setresuid(0, 0, 0)
+    if own_user_namespace:
+        os.setresgid(0, 0, 0)
+        os.setresuid(0, 0, 0)
+    elif owner is not None:
+        become_owner(owner)
 
 
 def _terminal(talk: socket.socket, size: list[int]) -> int:

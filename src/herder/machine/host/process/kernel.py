@@ -9,13 +9,18 @@ from herder.engine.runner.shim.kernel import CLONE_NEWNS, CLONE_NEWPID, CLONE_NE
 
 CLONE_NEWUTS = 0x04000000
 CLONE_NEWIPC = 0x08000000
-OWN_NAMESPACES = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUTS | CLONE_NEWIPC
+_ALL_BUT_USER = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUTS | CLONE_NEWIPC
 
 _MOUNT_SETATTR = 442  # the same number on every architecture
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID = 1, 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def own_namespaces(*, user: bool) -> int:
+    """Those that a machine has for itself. A host that forbids user namespaces still allows its root the others."""
+    return _ALL_BUT_USER | (CLONE_NEWUSER if user else 0)
 
 
 class _MountAttributes(ctypes.Structure):
@@ -41,9 +46,9 @@ def make_read_only(path: str) -> None:
     _check(done, f"mount_setattr {path}")
 
 
-def enter_namespaces(pidfd: int) -> None:
+def enter_namespaces(pidfd: int, namespaces: int) -> None:
     """Those of that process, all at once; processes started from now on are in its PID namespace."""
-    _check(_libc.setns(ctypes.c_int(pidfd), ctypes.c_int(OWN_NAMESPACES)), "setns")
+    _check(_libc.setns(ctypes.c_int(pidfd), ctypes.c_int(namespaces)), "setns")
 
 
 def set_hostname(name: str) -> None:

@@ -36,10 +36,19 @@ class ProcessKind:
         self._listeners: dict[str, Listener] = {}
         self._owner = _owner()
         self._init = resources.files(__package__).joinpath("init.sh").read_text()
+        self._user_namespace = True
         self._problem = ""
 
     async def prepare(self) -> None:
-        """Boot one that never gets to run, to know whether this host lets us."""
+        """Find out what this host allows. Its root can do without user namespaces: a machine's root is nobody then."""
+        self._problem = await self._probe()
+        if self._problem and self._owner is not None:
+            self._user_namespace = False
+            if not await self._probe():
+                self._problem = ""
+
+    async def _probe(self) -> str:
+        """Boot one that never gets to run: what is in the way."""
         scratch = self._state_dir / "probe"
         if scratch.exists():
             delete_tree(scratch)  # of a daemon that died meanwhile
@@ -48,9 +57,10 @@ class ProcessKind:
             seed = {"hostname": "probe", "address": "127.0.0.1", "name": "probe", "script": ""}
             await self._launch(scratch, {"probe": True, "hostname": "probe", "seed": seed, "memory": 0})
         except MachineError as error:
-            self._problem = error.message
+            return error.message
         finally:
             delete_tree(scratch)
+        return ""
 
     def check(self, options: dict[str, Any]) -> None:
         if self._problem:
@@ -122,6 +132,7 @@ class ProcessKind:
             record.directory,
             self._environment(record),
             self._owner,
+            self._user_namespace,
             memory=record.options.get("memory") or 0,
             host_key=record.facts["host_key"],
             authorized_key=record.facts["authorized_key"],
@@ -152,6 +163,7 @@ class ProcessKind:
             "parent": os.getpid(),
             "directory": str(directory),
             "owner": self._owner,
+            "user_namespace": self._user_namespace,
             "hidden": self._hidden(),
             "init": self._init,
             **wanted,
@@ -198,12 +210,19 @@ class ProcessKind:
         return Place(record.facts["address"], self._port(record), "root", record.facts["host_key_public"].strip())
 
 
-def _owner() -> tuple[int, int] | None:
-    """Who a machine's processes are to the host, where we may choose."""
-    if os.geteuid() != 0:
-        return None
+def _owner() -> list[int] | None:
+    """Who a machine's processes are to the host, user and group, where we may choose."""
     nobody = pwd.getpwnam("nobody")
-    return nobody.pw_uid, nobody.pw_gid
+    chosen = [nobody.pw_uid, nobody.pw_gid]
+    if os.geteuid() != 0 or not all(map(_is_mapped, ("uid", "gid"), chosen)):
+        return None
+    return chosen
+
+
+def _is_mapped(kind: str, number: int) -> bool:
+    """Whether it exists in our own user namespace: inside one, root may be alone."""
+    ranges = (map(int, line.split()) for line in Path(f"/proc/self/{kind}_map").read_text().splitlines())
+    return any(first <= number < first + count for first, _, count in ranges)
 
 
 def _check_script(script: bytes) -> None:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from herder.engine.runner.shim import kernel
 from herder.engine.runner.shim.init import map_ids
 from herder.machine.host.process import root
-from herder.machine.host.process.kernel import OWN_NAMESPACES, set_hostname
+from herder.machine.host.process.kernel import own_namespaces, set_hostname
 from herder.machine.host.process.tree import INIT, LOCAL, Tree
 
 
@@ -98,27 +98,37 @@ def _build(config: dict[str, Any], report: int, go: int) -> NoReturn:
 def _leave_host(config: dict[str, Any]) -> None:
     """Into namespaces of its own, as a user without rights on the host. The host's root mounts first, for what it
     mounts may lie below directories that the other user cannot pass."""
-    owner = config["owner"]
+    owner, namespaces = config["owner"], own_namespaces(user=config["user_namespace"])
     if owner is None:
         uid, gid = os.geteuid(), os.getegid()
-        kernel.unshare(OWN_NAMESPACES)
+        kernel.unshare(namespaces)
         map_ids((0, uid), (0, gid))
         root.enter(config["directory"], config["hidden"], None)
         return
     kernel.unshare(kernel.CLONE_NEWNS)
-    root.enter(config["directory"], config["hidden"], tuple(owner))
+    root.enter(config["directory"], config["hidden"], owner)
+    if not config["user_namespace"]:
+        kernel.unshare(namespaces)
+        return
+    become_owner(owner)
+    kernel.unshare(namespaces)
+    map_ids((0, owner[0]), (0, owner[1]))
+
+
+def become_owner(owner: list[int]) -> None:
     os.setgroups([])
     os.setresgid(owner[1], owner[1], owner[1])
     os.setresuid(owner[0], owner[0], owner[0])
     kernel.keep_own_proc_files()
-    kernel.unshare(OWN_NAMESPACES)
-    map_ids((0, owner[0]), (0, owner[1]))
 
 
 def _become_first(config: dict[str, Any], console: int, report: int, go: int) -> NoReturn:
     try:
         os.setsid()
-        root.furnish()
+        still_root = config["owner"] if not config["user_namespace"] else None
+        root.furnish(still_root)
+        if still_root:
+            become_owner(still_root)
         _limit(config["memory"])
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(console, 1)

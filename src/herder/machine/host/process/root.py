@@ -20,7 +20,7 @@ _DEVICE_LINKS = {
 _TMPFS = kernel.MS_NODEV | kernel.MS_NOSUID
 
 
-def enter(directory: str, hidden: list[str], owner: tuple[int, int] | None) -> None:
+def enter(directory: str, hidden: list[str], owner: list[int] | None) -> None:
     """In a mount namespace of one's own. `owner` is set where it is still owned by the host's root."""
     root = f"{directory}/root"
     kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
@@ -41,12 +41,12 @@ def enter(directory: str, hidden: list[str], owner: tuple[int, int] | None) -> N
     kernel.pivot_into(root)
 
 
-def furnish() -> None:
-    """By the first process, once inside: what belongs to its own namespaces."""
+def furnish(owner: list[int] | None) -> None:
+    """By the first process, once inside: what belongs to its own namespaces. `owner` as for `enter`."""
     kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
     kernel.mount("devpts", "/dev/pts", "devpts", kernel.MS_NOSUID | kernel.MS_NOEXEC, "newinstance,ptmxmode=0666")
     kernel.mount("tmpfs", "/dev/shm", "tmpfs", _TMPFS, "mode=1777")  # noqa: S108 - the machine's, not ours
-    kernel.mount("tmpfs", "/run", "tmpfs", _TMPFS, "mode=755")
+    kernel.mount("tmpfs", "/run", "tmpfs", _TMPFS, f"mode=755{_owned(owner)}")
     kernel.mount("tmpfs", "/tmp", "tmpfs", _TMPFS, "mode=1777")  # noqa: S108
 
 
@@ -63,9 +63,8 @@ def _hide(root: str, hidden: list[str]) -> None:
             kernel.mount("tmpfs", root + path, "tmpfs", kernel.MS_RDONLY, "mode=000,size=4k")
 
 
-def _devices(dev: str, owner: tuple[int, int] | None) -> None:
-    owned = f",uid={owner[0]},gid={owner[1]}" if owner else ""
-    kernel.mount("tmpfs", dev, "tmpfs", kernel.MS_NOSUID, f"mode=755{owned}")
+def _devices(dev: str, owner: list[int] | None) -> None:
+    kernel.mount("tmpfs", dev, "tmpfs", kernel.MS_NOSUID, f"mode=755{_owned(owner)}")
     for name in _DEVICES:
         if os.path.exists(f"/dev/{name}"):
             os.close(os.open(f"{dev}/{name}", os.O_WRONLY | os.O_CREAT, 0o644))
@@ -74,6 +73,10 @@ def _devices(dev: str, owner: tuple[int, int] | None) -> None:
         os.symlink(target, f"{dev}/{name}")
     os.mkdir(f"{dev}/pts")
     os.mkdir(f"{dev}/shm")
+
+
+def _owned(owner: list[int] | None) -> str:
+    return f",uid={owner[0]},gid={owner[1]}" if owner else ""
 
 
 def _bind(source: str, target: str) -> None:

@@ -46,7 +46,8 @@ class Inside:
 
     directory: Path
     environment: dict[str, str]
-    owner: tuple[int, int] | None
+    owner: list[int] | None
+    user_namespace: bool
     memory: int
     host_key: str = field(repr=False)
     authorized_key: str
@@ -171,6 +172,7 @@ class Session:
             "subsystem": process.subsystem,
             "environment": environment,
             "owner": self._inside.owner,
+            "user_namespace": self._inside.user_namespace,
             "memory": self._inside.memory,
             "size": list(process.get_terminal_size()) if terminal else None,
         }

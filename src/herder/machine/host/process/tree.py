@@ -39,7 +39,7 @@ INIT = "etc/herder/init"
 class Tree:
     """Of the machine whose directory this is; `seed` has hostname, address, name, script and init."""
 
-    def __init__(self, directory: str, seed: dict[str, Any], owner: tuple[int, int] | None) -> None:
+    def __init__(self, directory: str, seed: dict[str, Any], owner: list[int] | None) -> None:
         self._root = f"{directory}/root.new"
         self._local = f"{directory}/{LOCAL}"
         self._seed = seed
@@ -118,7 +118,7 @@ class Tree:
 
     def _give(self, path: str) -> None:
         if self._owner is not None:
-            os.chown(path, *self._owner)
+            os.chown(path, self._owner[0], self._owner[1])
 
 
 def _symlink(target: str, path: str) -> None:
