@@ -89,6 +89,16 @@ def test_a_creation_that_was_killed_is_removed(
     assert ec2.left() == {}
 
 
+def test_an_instance_that_somebody_ended_before_it_was_written_down_is_launched_anew(
+    ec2: Ec2, program: Program, create: list[str]
+) -> None:
+    program.kill_at(CREATION.index("RunInstances"), *create, delivered=True)
+    (lost,) = ec2.instances()
+    ec2.client.terminate_instances(InstanceIds=[lost["InstanceId"]])
+    program.run(*create)
+    assert_one_machine(ec2)
+
+
 @pytest.mark.parametrize(("request_number", "delivered"), moments(REMOVAL))
 def test_a_removal_that_was_killed_is_finished(
     ec2: Ec2, program: Program, create: list[str], request_number: int, delivered: bool

@@ -54,6 +54,14 @@ def test_a_launch_that_is_refused_says_what_to_do_and_is_removed_without_a_trace
     assert ec2.left() == {}
 
 
+def test_a_missing_permission_is_told_by_the_name_that_aws_gives_it(ec2: Ec2, wire: Wire, command: Command) -> None:
+    denied = "User: arn:aws:iam::1:user/u is not authorized to perform: iam:PassRole on resource: r. Encoded: Xyz"
+    wire.refuse("RunInstances", "UnauthorizedOperation", denied)
+    said = command.create(*ec2.flags(endpoint=wire.url), status=1)
+    assert "allow the action iam:PassRole in its IAM policy" in said
+    assert "Xyz" not in said
+
+
 def test_a_refused_launch_is_tried_again_by_the_next_create(ec2: Ec2, wire: Wire, command: Command) -> None:
     wire.refuse("RunInstances", "InsufficientInstanceCapacity", "None left.")
     command.create(*ec2.flags(endpoint=wire.url), status=1)

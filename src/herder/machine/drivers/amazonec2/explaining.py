@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -24,11 +25,15 @@ _CREDENTIALS = (
     "check the cloud credential, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, that the key is active and belongs to"
     " this cloud, and that the clock of this host is right"
 )
-_QUOTA = "ask for a larger quota at Service Quotas, choose another --{flag}instance-type or --{flag}region, or remove"
-_QUOTA = f"{_QUOTA} what is not needed"
-_CAPACITY = "choose another --{flag}zone or --{flag}instance-type, or try again later"
-_THROTTLED = "create fewer machines at once, or raise --{flag}retries"
-_IMAGE = "images are named differently in each region: set --{flag}ami to one of this region that the account may use"
+_QUOTA = (
+    "ask for a larger quota at Service Quotas, choose another --amazonec2-instance-type or --amazonec2-region, or"
+    " remove what is not needed"
+)
+_CAPACITY = "choose another --amazonec2-zone or --amazonec2-instance-type, or try again later"
+_THROTTLED = "create fewer machines at once, or raise --amazonec2-retries"
+_IMAGE = (
+    "images are named differently in each region: set --amazonec2-ami to one of this region that the account may use"
+)
 
 _ADVICE = {
     "AuthFailure": _CREDENTIALS,
@@ -48,32 +53,32 @@ _ADVICE = {
     "VolumeLimitExceeded": _QUOTA,
     "AddressLimitExceeded": _QUOTA,
     "NetworkInterfaceLimitExceeded": _QUOTA,
-    "SecurityGroupLimitExceeded": "remove a group, ask for a larger quota, or name one with --{flag}security-group",
+    "SecurityGroupLimitExceeded": "remove a group, ask for a larger quota, or name one with --amazonec2-security-group",
     "RulesPerSecurityGroupLimitExceeded": "remove rules of the group, or ask for a larger quota",
-    "SecurityGroupsPerInterfaceLimitExceeded": "give --{flag}security-group fewer times",
+    "SecurityGroupsPerInterfaceLimitExceeded": "give --amazonec2-security-group fewer times",
     "InsufficientInstanceCapacity": _CAPACITY,
     "InsufficientHostCapacity": _CAPACITY,
     "InsufficientCapacity": _CAPACITY,
-    "InsufficientFreeAddressesInSubnet": "choose another --{flag}subnet-id or --{flag}zone",
+    "InsufficientFreeAddressesInSubnet": "choose another --amazonec2-subnet-id or --amazonec2-zone",
     "InsufficientAddressCapacity": _CAPACITY,
-    "SpotMaxPriceTooLow": "raise --{flag}spot-price",
-    "Unsupported": "choose another --{flag}instance-type or --{flag}zone: not every zone has every type",
-    "UnsupportedOperation": "choose another --{flag}instance-type, --{flag}ami or --{flag}zone",
-    "InvalidInstanceType": "set --{flag}instance-type to a type that the region has",
+    "SpotMaxPriceTooLow": "raise --amazonec2-spot-price",
+    "Unsupported": "choose another --amazonec2-instance-type or --amazonec2-zone: not every zone has every type",
+    "UnsupportedOperation": "choose another --amazonec2-instance-type, --amazonec2-ami or --amazonec2-zone",
+    "InvalidInstanceType": "set --amazonec2-instance-type to a type that the region has",
     "InvalidAMIID.NotFound": _IMAGE,
     "InvalidAMIID.Malformed": _IMAGE,
     "InvalidAMIID.Unavailable": _IMAGE,
-    "InvalidSubnetID.NotFound": "set --{flag}subnet-id to a subnet of this region",
-    "InvalidSubnet": "set --{flag}subnet-id to a subnet of this region",
-    "InvalidVpcID.NotFound": "set --{flag}vpc-id to a VPC of this region",
-    "VPCIdNotSpecified": "set --{flag}vpc-id or --{flag}subnet-id: the account has no default VPC",
-    "DefaultVpcDoesNotExist": "set --{flag}vpc-id or --{flag}subnet-id",
-    "InvalidKeyPair.NotFound": "set --{flag}keypair-name to a key pair of this region",
-    "InvalidKeyPair.Format": "AWS takes RSA and Ed25519 keys: give another with --{flag}ssh-keypath",
-    "InvalidKey.Format": "AWS takes RSA and Ed25519 keys: give another with --{flag}ssh-keypath",
-    "InvalidGroup.NotFound": "set --{flag}security-group to a group of the VPC",
+    "InvalidSubnetID.NotFound": "set --amazonec2-subnet-id to a subnet of this region",
+    "InvalidSubnet": "set --amazonec2-subnet-id to a subnet of this region",
+    "InvalidVpcID.NotFound": "set --amazonec2-vpc-id to a VPC of this region",
+    "VPCIdNotSpecified": "set --amazonec2-vpc-id or --amazonec2-subnet-id: the account has no default VPC",
+    "DefaultVpcDoesNotExist": "set --amazonec2-vpc-id or --amazonec2-subnet-id",
+    "InvalidKeyPair.NotFound": "set --amazonec2-keypair-name to a key pair of this region",
+    "InvalidKeyPair.Format": "AWS takes RSA and Ed25519 keys: give another with --amazonec2-ssh-keypath",
+    "InvalidKey.Format": "AWS takes RSA and Ed25519 keys: give another with --amazonec2-ssh-keypath",
+    "InvalidGroup.NotFound": "set --amazonec2-security-group to a group of the VPC",
     "InvalidGroup.InUse": "remove what still uses the group",
-    "InvalidBlockDeviceMapping": "check --{flag}root-size, --{flag}volume-type and --{flag}device-name",
+    "InvalidBlockDeviceMapping": "check --amazonec2-root-size, --amazonec2-volume-type and --amazonec2-device-name",
     "IncorrectInstanceState": "wait until the instance has come to rest, then try again",
     "OperationNotPermitted": "switch the termination protection of the instance off, then try again",
     "IdempotentParameterMismatch": "remove the machine, then create it again",
@@ -86,6 +91,7 @@ _ADVICE = {
     "ServiceUnavailable": "AWS is overloaded: try again later",
 }
 _DENIED = ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException")
+_DENIED_ACTION = re.compile(r"not authorized to perform: ([\w:-]+)")
 
 
 @contextmanager
@@ -119,13 +125,12 @@ def is_refusal(error: ClientError) -> bool:
 
 
 def _refusal(error: ClientError, config: Config) -> MachineError:
-    code = code_of(error)
-    if code in _DENIED:
+    code, said = code_of(error), error.response.get("Error", {}).get("Message", "").strip().rstrip(".")
+    if code in _DENIED:  # what is said then is mostly a cipher; a request may need more than its own action
+        named = _DENIED_ACTION.search(said)
         return MachineError(
             f"AWS does not let this credential do {error.operation_name} in {config['Region']}",
-            f"allow the action ec2:{error.operation_name} in its IAM policy",
+            f"allow the action {named[1] if named else f'ec2:{error.operation_name}'} in its IAM policy",
         )
-    said = error.response.get("Error", {}).get("Message", "").strip().rstrip(".")
     place = f"in {settings.zone_name(config)}" if code.startswith("Insufficient") else f"in {config['Region']}"
-    advice = _ADVICE.get(code, "").replace("{flag}", PREFIX)
-    return MachineError(f"{error.operation_name} {place} was refused: {said} ({code})", advice)
+    return MachineError(f"{error.operation_name} {place} was refused: {said} ({code})", _ADVICE.get(code, ""))
