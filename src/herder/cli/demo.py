@@ -1,4 +1,4 @@
-"""`herder demo`: a cluster from one manifest, on this machine, in a few seconds, leaving nothing behind."""
+"""`herder demo`: a cluster and machines from a few objects, on this host, in seconds, leaving nothing behind."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, NODE
 from herder.api.inmemory.kinds import IN_MEMORY_MACHINE_TEMPLATE
 from herder.api.inmemory.manifest import in_memory_cluster, made, reference
 from herder.api.inmemory.names import NODE_DELAY, START_DELAY
+from herder.cli.demo_machines import (
+    LOOK_AROUND,
+    MACHINES,
+    driver_ready,
+    follow_creation,
+    look_around,
+    machine_objects,
+)
 from herder.engine.meta.errors import Invalid, NotFound
 from herder.engine.meta.kinds import Kind, Object
 
@@ -30,7 +38,7 @@ WIDTH = 124  # of a terminal that all of it fits
 
 @click.command()
 def command() -> None:
-    """Show it working: a cluster comes up, is changed machine by machine, and goes."""
+    """Show it working: a cluster comes up, is changed machine by machine, gets machines of this host, and goes."""
     from herder.cli.logs import configure
     from herder.cli.process import run_loop
 
@@ -46,7 +54,7 @@ async def _demo(directory: Path) -> None:
     from herder.engine.client.client import Client
     from herder.engine.client.http import HttpTransport
 
-    serving = Serving(directory, "127.0.0.1", 0, core="own", in_memory=True)
+    serving = Serving(directory, "127.0.0.1", 0, core="own", in_memory=True, machines=True, runner=True)
     await serving.start()
     client = Client(HttpTransport(kubeconfig.load(serving.kubeconfig)), field_manager="demo")
     try:
@@ -66,6 +74,7 @@ async def _demo(directory: Path) -> None:
         await _follow(client)
         _say("ask for nonsense: refused, naming the field")
         await _refused(client)
+        await _machines(client, serving.kubeconfig)
         _say("delete the Cluster: machines, nodes and everything else of it go in order")
         await client.delete(CLUSTER.resource, NAME, namespace=NAMESPACE)
         await _gone(client)
@@ -158,6 +167,19 @@ async def _nodes(client: Client) -> None:
             click.echo(f"    node/{node['metadata']['name']}: {'Ready' if ready == 'True' else 'NotReady'}, {version}")
     finally:
         await workload.close()
+
+
+async def _machines(client: Client, kubeconfig: Path) -> None:
+    _say(
+        f"machines that are really there: {MACHINES} of driver `process`, files, processes and an address of their own"
+    )
+    await driver_ready(client)
+    for kind, obj in machine_objects(NAME):
+        await _create(client, kind, obj)
+    machine = await follow_creation(client, NAMESPACE)
+    if machine:
+        _say(f"herder ssh {machine} -- '{LOOK_AROUND}'")
+        await look_around(kubeconfig, machine)
 
 
 async def _change_template(client: Client) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from herder import __version__
@@ -69,15 +70,24 @@ async def provide_host(client: Client, data_dir: Path, node: str) -> tuple[Path,
 
 
 async def keep_host(data_dir: Path) -> None:
-    """Until cancelled: a daemon that ends is started again, for its machines' sake."""
+    """Until cancelled: a daemon that ends is started again, for its machines' sake. Without machines it ends with us."""
     state_dir = data_dir / "host"
-    while True:
-        try:
-            await _ended(await _running_daemon(state_dir))
-            log.warning("the host daemon has ended; it is started again")
-        except MachineError as error:
-            log.error("no machines of this host", error=str(error))
-            await asyncio.sleep(RETRY_SECONDS)
+    try:
+        while True:
+            try:
+                await _ended(await _running_daemon(state_dir))
+                log.warning("the host daemon has ended; it is started again")
+            except MachineError as error:
+                log.error("no machines of this host", error=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+    finally:
+        _end_if_idle(HostClient.of(state_dir, patience=0))
+
+
+def _end_if_idle(host: HostClient) -> None:
+    with suppress(MachineError):
+        if not host.machines():
+            host.shutdown()
 
 
 async def _running_daemon(state_dir: Path) -> int:
