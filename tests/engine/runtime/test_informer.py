@@ -191,6 +191,25 @@ async def test_nothing_that_a_server_sends_ends_an_informer(junk: bytes) -> None
             assert seen.health[-1] == ""
 
 
+@pytest.mark.parametrize(
+    ("kind", "down", "level"),
+    [
+        (Kind("example.com", "v1", "Widget", "widgets"), False, "INFO"),  # its definition may come
+        (CONFIG_MAP, True, "WARNING"),
+    ],
+)
+async def test_only_what_is_wrong_is_a_warning(
+    kind: Kind, down: bool, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        async with world() as here:
+            here.wire.down = down
+            async with following(here.client, kind=kind, sync=False) as seen:
+                await until(lambda: seen.informer.failure)
+    told = [record.levelname for record in caplog.records if record.getMessage() == "informer waits"]
+    assert told == [level], "and it is said once"
+
+
 def test_a_server_that_stays_away_is_asked_ever_more_slowly_also_after_it_was_there() -> None:
     async def work() -> int:
         async with world() as here, following(here.client):

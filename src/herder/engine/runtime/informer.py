@@ -95,11 +95,13 @@ class Informer:
             await (self._follow() if self._revision else self._fill())
         except Expired:
             self._revision = ""  # history is gone: a fresh list tells what we missed
+        except NotFound as error:
+            # The kind is not served (any more). Whoever reads it next is not to see what once was there.
+            self._revision = ""
+            self.synced.clear()
+            self._ill(str(error), tell=log.info)  # kinds come and go with their definitions: nothing is wrong
+            return True
         except (StatusError, TimeoutError) as error:
-            if isinstance(error, NotFound):
-                # The kind is not served (any more). Whoever reads it next is not to see what once was there.
-                self._revision = ""
-                self.synced.clear()
             self._ill(str(error) or "the server fell silent")
             return True
         except Exception as error:
@@ -110,9 +112,9 @@ class Informer:
             return True
         return False
 
-    def _ill(self, failure: str) -> None:
+    def _ill(self, failure: str, tell: Callable[..., None] = log.warning) -> None:
         if failure != self.failure:
-            log.warning("informer waits", kind=str(self.cache.kind), error=failure)
+            tell("informer waits", kind=str(self.cache.kind), error=failure)
         self.failure = failure
         self._on_health(failure)
 
