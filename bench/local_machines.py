@@ -1,0 +1,128 @@
+"""Real machines of this host: how long one takes to answer SSH, what it costs while idle, and twenty at once."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from herder.machine.host.local import image
+from tests.machine.local.host import Booted, Host
+
+ROUNDS = 5
+AT_ONCE = 20
+SETTLING_SECONDS = 10.0
+SCRIPT = b"#!/bin/sh\ntrue\n"
+MEGABYTE = 1_000_000
+
+
+def run(directory: Path) -> str:
+    image.make("", lambda _percent, _text: None)
+    with Host(directory) as host:
+        host.create("warm-up").hosted.remove()
+        seeded = [boot(host, f"seeded-{number}") for number in range(ROUNDS)]
+        clouded = [boot(host, f"clouded-{number}", cloud_init=True) for number in range(ROUNDS)]
+        finished = [
+            boot(host, f"run-{number}", "cloud-init status --wait", cloud_init=True) for number in range(ROUNDS)
+        ]
+        together = herd(host)
+    return REPORT.format(
+        seeded=_described(seeded),
+        clouded=_described(clouded),
+        finished=_described(finished),
+        at_once=AT_ONCE,
+        all_up=together["up"],
+        slowest=together["slowest"],
+        memory=together["memory"],
+        supervisor=together["supervisor"],
+        idle=together["idle"],
+        all_gone=together["gone"],
+    )
+
+
+REPORT = """\
+## Local machines: Debian with systemd, own address, sshd
+
+| | goal | median | worst of five |
+|---|---|---|---|
+| create until SSH answers, s (script seeded) | 2 | {seeded} |
+| create until SSH answers, s (cloud-init) | 4 | {clouded} |
+| create until the script has run, s (cloud-init) | | {finished} |
+
+{at_once} at once: all answer after {all_up:.1f} s, the slowest creation took {slowest:.1f} s; all gone in {all_gone:.1f} s.
+An idle machine has {memory:.1f} MB in its control group (goal: 40), its supervisor {supervisor:.1f} MB beside it, and uses \
+{idle:.2f} % of a core.
+"""
+
+
+def boot(host: Host, name: str, command: str = "", **options: object) -> float:
+    """Seconds from asking the daemon to the banner of the machine's sshd, or to the end of a command by SSH."""
+    started = time.monotonic()
+    machine = host.create(name, script=SCRIPT, **options)
+    if command:
+        machine.ssh(command)
+    took = time.monotonic() - started
+    machine.hosted.remove()
+    return took
+
+
+def herd(host: Host) -> dict[str, float]:
+    """All at once, then idle, then all removed at once."""
+
+    def create(number: int) -> tuple[Booted, float]:
+        started = time.monotonic()
+        return host.create(f"herd-{number}", script=SCRIPT), time.monotonic() - started
+
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        started = time.monotonic()
+        made = list(threads.map(create, range(AT_ONCE)))
+        up = time.monotonic() - started
+        time.sleep(SETTLING_SECONDS)
+        machines = [machine for machine, _ in made]
+        memory = statistics.mean(memory_of(machine) for machine in machines) / MEGABYTE
+        supervisor = statistics.mean(private_memory(machine.supervisor) for machine in machines) / MEGABYTE
+        idle = idle_share(machines)
+        started = time.monotonic()
+        list(threads.map(lambda machine: machine.hosted.remove(), machines))
+        gone = time.monotonic() - started
+    slowest = max(took for _, took in made)
+    return {"up": up, "slowest": slowest, "gone": gone, "memory": memory, "supervisor": supervisor, "idle": idle}
+
+
+def memory_of(machine: Booted) -> int:
+    """Bytes that its control group is charged, with the kernel's cache of files that it read."""
+    return _first_number(machine, "memory.usage_in_bytes", "memory.current")
+
+
+def idle_share(machines: list[Booted], seconds: float = 10.0) -> float:
+    """Percent of a core that one of them uses."""
+    before = sum(cpu_seconds(machine) for machine in machines)
+    time.sleep(seconds)
+    return 100 * (sum(cpu_seconds(machine) for machine in machines) - before) / seconds / len(machines)
+
+
+def cpu_seconds(machine: Booted) -> float:
+    for group in machine.groups():
+        if (group / "cpuacct.usage").exists():
+            return int((group / "cpuacct.usage").read_text()) / 1e9
+        if (group / "cpu.stat").exists() and "usage_usec" in (text := (group / "cpu.stat").read_text()):
+            return int(text.split()[1]) / 1e6
+    return 0.0
+
+
+def private_memory(pid: int) -> int:
+    """Bytes of a process that it shares with no other, and its part of those that it does."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _first_number(machine: Booted, *files: str) -> int:
+    found = [group / file for group in machine.groups() for file in files if (group / file).exists()]
+    return int(found[0].read_text())
+
+
+def _described(seconds: list[float]) -> str:
+    return f"{statistics.median(seconds):.2f} | {max(seconds):.2f}"
