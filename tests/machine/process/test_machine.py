@@ -90,6 +90,12 @@ async def test_the_rest_of_the_host_is_read_only(place: Place, path: str) -> Non
     assert not (Path(path) / "probe").exists()
 
 
+async def test_its_root_cannot_open_what_is_closed_to_it(place: Place) -> None:
+    for command in ("mount -o remount,bind,rw /usr", "umount /usr/local", "umount -l /proc", "umount -l /sys"):
+        assert (await run(place, command)).exit_status != 0, command
+    await said(place, "mount -t tmpfs mine /mnt && umount /mnt")
+
+
 async def test_it_does_not_see_the_hosts_secrets_and_processes(host: Host, place: Place) -> None:
     for secret in (host.state_dir / "key", Path.home(), Path("/proc") / str(host.pid)):
         listed = await run(place, f"ls -A {secret}")
@@ -110,7 +116,7 @@ async def test_its_first_process_is_tiny_and_reaps_orphans(place: Place) -> None
     await said(place, "sh -c 'sleep 0.01 & sleep 0.01 &'")
 
     async def clean() -> bool:
-        return "Z" not in await said(place, "cat /proc/[0-9]*/stat | cut -d' ' -f3")
+        return "Z" not in await said(place, "cat /proc/[0-9]*/stat | cut -d' ' -f3 || true")
 
     await eventually(clean)
 
@@ -198,6 +204,22 @@ async def test_a_shell_reads_what_is_typed(place: Place) -> None:
         done = await shell.wait()
     assert "42" in done.stdout
     assert done.exit_status == 5
+
+
+async def test_a_terminal_is_hung_up_when_its_visitor_goes(place: Place) -> None:
+    async with connect(place) as connection:
+        await connection.create_process("echo begun; exec sleep 4321", term_type="vt100")
+        await eventually(lambda: sleeps(place))
+        connection.abort()
+
+    async def hung_up() -> bool:
+        return not await sleeps(place)
+
+    await eventually(hung_up)
+
+
+async def sleeps(place: Place) -> bool:
+    return "sleep\x004321" in await said(place, "cat /proc/[0-9]*/cmdline || true")
 
 
 async def test_only_the_owners_key_is_let_in(place: Place) -> None:

@@ -22,7 +22,7 @@ from herder.machine.host import places
 from herder.machine.host.client import HostClient
 from herder.machine.host.starting import answers
 from tests.machine.host.hosts import Host
-from tests.machine.process.visits import bootstrapped, said
+from tests.machine.process.visits import bootstrapped, run, said
 
 NOBODY = 65534
 
@@ -76,6 +76,8 @@ async def test_an_ordinary_user_has_machines_too(directory: Path) -> None:
         await bootstrapped(place)
         assert await said(place, "id -u; hostname; ls /etc/rancher") == "0\nm1\nhere"
         assert "No such file" in await said(place, f"ls {host.state_dir} 2>&1 || true")
+        assert (await run(place, "mount -o remount,bind,rw /usr")).exit_status != 0
+        assert (await run(place, "umount /usr/local")).exit_status != 0
         host.kill()
         host.start()
         assert host.runs("m1")

@@ -77,7 +77,7 @@ class Machines:
         """Returns when the machine is what was wanted of it, as far as that can be had."""
         recovery = self._recoveries.get(machine_id(request.scope, request.name))
         if recovery is not None:
-            await asyncio.shield(recovery)
+            await asyncio.wait({recovery})
 
     async def close(self) -> None:
         """Acts under way are broken off, as they would be by a power loss; machines are left alone."""
@@ -152,18 +152,20 @@ class Machines:
         return {}
 
     async def list(self, _request: Request, _tell: Tell) -> dict[str, Any]:
+        return {"machines": [await self._listed(record) for record in self._records]}
+
+    async def _listed(self, record: Record) -> dict[str, str]:
+        try:
+            state = await self._state(record)
+        except MachineError:
+            state = State.ERROR  # of a kind that this host does not allow any more
         return {
-            "machines": [
-                {
-                    "scope": record.scope,
-                    "name": record.name,
-                    "kind": record.kind,
-                    "state": str(await self._state(record)),
-                    "address": record.place.address if record.place else "",
-                    "directory": str(record.directory),
-                }
-                for record in self._records
-            ]
+            "scope": record.scope,
+            "name": record.name,
+            "kind": record.kind,
+            "state": str(state),
+            "address": record.place.address if record.place else "",
+            "directory": str(record.directory),
         }
 
     def _find(self, request: Request) -> Record | None:
@@ -260,15 +262,21 @@ class Machines:
         return {}
 
     async def _remove(self, record: Record) -> None:
-        creation = self._creations.get(record.id)
-        if creation is not None and creation.task is not None:
-            creation.task.cancel()
+        self._break_off(record)
         async with self._turn(record):
             if self._records.find(record.scope, record.name) is not record:
                 return  # somebody else asked for the same, and it is done
             await (await self._kind(record.kind)).remove(record)
             self._turns.pop(record.id, None)
             await self._records.drop(record)
+
+    def _break_off(self, record: Record) -> None:
+        """Nobody waits for a machine to come up that is to go."""
+        creation, recovery = self._creations.get(record.id), self._recoveries.get(record.id)
+        if creation is not None and creation.task is not None:
+            creation.task.cancel()
+        if recovery is not None and recovery is not asyncio.current_task():  # which may be a removal itself
+            recovery.cancel()
 
     async def _recover(self, record: Record) -> None:
         try:

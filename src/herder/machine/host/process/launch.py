@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from herder.engine.runner.shim import kernel
 from herder.engine.runner.shim.init import map_ids
 from herder.machine.host.process import root
-from herder.machine.host.process.kernel import own_namespaces, set_hostname
+from herder.machine.host.process.kernel import CLONE_NEWIPC, CLONE_NEWUTS, set_hostname
 from herder.machine.host.process.tree import INIT, LOCAL, Tree
 
 
@@ -84,7 +84,6 @@ def _build(config: dict[str, Any], report: int, go: int) -> NoReturn:
     try:
         console = os.open("console.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         _leave_host(config)
-        set_hostname(config["hostname"])
         first = os.fork()
         if first == 0:
             _become_first(config, console, report, go)
@@ -96,23 +95,27 @@ def _build(config: dict[str, Any], report: int, go: int) -> NoReturn:
 
 
 def _leave_host(config: dict[str, Any]) -> None:
-    """Into namespaces of its own, as a user without rights on the host. The host's root mounts first, for what it
-    mounts may lie below directories that the other user cannot pass."""
-    owner, namespaces = config["owner"], own_namespaces(user=config["user_namespace"])
+    """As a user without rights on the host, who can neither undo nor make writable what was mounted on the way. The
+    host's root mounts first, for what it mounts may lie below directories that the other user cannot pass."""
+    owner = config["owner"]
     if owner is None:
-        uid, gid = os.geteuid(), os.getegid()
-        kernel.unshare(namespaces)
-        map_ids((0, uid), (0, gid))
-        root.enter(config["directory"], config["hidden"], None)
-        return
-    kernel.unshare(kernel.CLONE_NEWNS)
+        _unshare_as_root(0)
+    else:
+        kernel.unshare(kernel.CLONE_NEWNS)
     root.enter(config["directory"], config["hidden"], owner)
     if not config["user_namespace"]:
-        kernel.unshare(namespaces)
+        kernel.unshare(kernel.CLONE_NEWPID)
         return
-    become_owner(owner)
-    kernel.unshare(namespaces)
-    map_ids((0, owner[0]), (0, owner[1]))
+    if owner is not None:
+        become_owner(owner)
+    _unshare_as_root(kernel.CLONE_NEWPID)
+
+
+def _unshare_as_root(namespaces: int) -> None:
+    """With a user namespace in which this process is root, and a mount namespace whose mounts it cannot undo."""
+    uid, gid = os.geteuid(), os.getegid()
+    kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS | namespaces)
+    map_ids((0, uid), (0, gid))
 
 
 def become_owner(owner: list[int]) -> None:
@@ -125,10 +128,7 @@ def become_owner(owner: list[int]) -> None:
 def _become_first(config: dict[str, Any], console: int, report: int, go: int) -> NoReturn:
     try:
         os.setsid()
-        still_root = config["owner"] if not config["user_namespace"] else None
-        root.furnish(still_root)
-        if still_root:
-            become_owner(still_root)
+        _move_in(config)
         _limit(config["memory"])
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(console, 1)
@@ -143,6 +143,20 @@ def _become_first(config: dict[str, Any], console: int, report: int, go: int) ->
         _tell(report, {"error": _explain(error)})
     finally:
         os._exit(1)
+
+
+def _move_in(config: dict[str, Any]) -> None:
+    """The last steps, which only a process of the machine can take."""
+    own = CLONE_NEWUTS | CLONE_NEWIPC
+    if config["user_namespace"]:
+        root.furnish(None)
+        _unshare_as_root(own)  # once more: below the machine's own /proc is the host's
+        set_hostname(config["hostname"])
+        return
+    root.furnish(config["owner"])
+    kernel.unshare(own)
+    set_hostname(config["hostname"])
+    become_owner(config["owner"])
 
 
 def _limit(megabytes: int) -> None:

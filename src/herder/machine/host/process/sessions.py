@@ -201,16 +201,22 @@ class Session:
             stdin.close()
 
     async def _relay(self, terminal: int) -> None:
-        """Until the last program inside has let go of the terminal; one whose visitor has gone is hung up."""
-        typing = asyncio.create_task(self._type(terminal))
+        """Until the last program inside has let go of the terminal, or the visitor has gone: then it is hung up."""
+        showing = asyncio.create_task(self._show(terminal))
+        gone = asyncio.create_task(self._process.wait_closed())
+        tasks = {showing, gone, asyncio.create_task(self._type(terminal))}
         try:
-            while data := await _read(terminal):
-                self._process.stdout.write(data)
-                await self._process.stdout.drain()
+            await asyncio.wait({showing, gone}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            typing.cancel()
-            await asyncio.gather(typing, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             os.close(terminal)
+
+    async def _show(self, terminal: int) -> None:
+        while data := await _read(terminal):
+            self._process.stdout.write(data)
+            await self._process.stdout.drain()
 
     async def _type(self, terminal: int) -> None:
         while data := await self._typed(terminal):
