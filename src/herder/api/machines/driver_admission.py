@@ -8,31 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from herder.api.machines.kinds import NODE_DRIVER
 from herder.api.machines.known import driver_name
+from herder.engine.meta.errors import StatusError, forbidden, forbidden_field, invalid
 from herder.engine.meta.kinds import Object
 
 NAMED = 5
 """So many of the objects that are left are told by name."""
 
 
-def refuse_deactivation(old: Object, new: Object | None, objects_left: Sequence[str]) -> str:
-    """Why the NodeDriver may not be changed like this, or "". `new` is None for a deletion; `objects_left` are the
-    objects of the driver's kinds, each as `Kind namespace/name`."""
+def refuse_deactivation(old: Object, new: Object | None, objects_left: Sequence[str]) -> StatusError | None:
+    """Why the NodeDriver may not be changed like this, if it may not. `new` is None for a deletion; `objects_left` are
+    the objects of the driver's kinds, each as `Kind namespace/name`."""
     if not objects_left:
-        return ""
-    driver = driver_name(old)
+        return None
+    name, driver = old["metadata"]["name"], driver_name(old)
+    needed = needed_by(driver, objects_left)
     if new is None:
-        return f"cannot be deleted: {needed_by(driver, objects_left)}"
+        return forbidden(NODE_DRIVER.resource.group_resource, name, f"cannot be deleted: {needed}")
     if not is_active(new) and is_active(old):
-        return f"cannot be deactivated: {needed_by(driver, objects_left)}"
-    if driver_name(new) != driver:
-        return f"cannot become driver {driver_name(new)}: {needed_by(driver, objects_left)}"
-    return ""
+        problem = forbidden_field("spec.active", f"cannot be deactivated: {needed}")
+    elif driver_name(new) != driver:
+        problem = forbidden_field("spec.displayName", f"cannot become driver {driver_name(new)}: {needed}")
+    else:
+        return None
+    return invalid(NODE_DRIVER.group_kind, name, [problem])
 
 
 def takes_kinds_away(old: Object, new: Object | None) -> bool:
     """Whether the change is such that it matters what objects are left: only then they need to be looked for."""
-    return bool(refuse_deactivation(old, new, ["any"]))
+    return refuse_deactivation(old, new, ["any"]) is not None
 
 
 def needed_by(driver: str, objects_left: Sequence[str]) -> str:

@@ -23,6 +23,10 @@ class DriverKinds:
     template: Kind
     machine: Kind
 
+    @property
+    def all(self) -> tuple[Kind, ...]:
+        return self.machine, self.template, self.config
+
 
 def kinds_of(driver: str) -> DriverKinds:
     """`amazonec2` → Amazonec2Config, Amazonec2MachineTemplate, Amazonec2Machine."""

@@ -88,6 +88,11 @@ def driver_name(node_driver: Object) -> str:
     return (node_driver.get("spec") or {}).get("displayName") or str(node_driver["metadata"]["name"])
 
 
+def age(node_driver: Object) -> tuple[str, str]:
+    """Where two bring the same driver, the older one does, and the other one nothing."""
+    return node_driver["metadata"].get("creationTimestamp", ""), node_driver["metadata"]["name"]
+
+
 def name_problem(driver: str) -> str:
     """Flags are named `<driver>-<flag>`, kinds and schemas after the driver: so it can only be one plain word."""
     if _DRIVER_NAME.fullmatch(driver):

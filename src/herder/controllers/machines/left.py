@@ -32,7 +32,7 @@ class Left:
 
 def objects_left(view: View, driver: str, since: Sequence[Object | None]) -> Left:
     """`since` are the objects that say that the driver is to go: an answer counts only while they stay as they are."""
-    kinds = [kind for kind in _all_kinds(driver) if view.get(DEFINITION, f"{kind.plural}.{kind.group}") is not None]
+    kinds = [kind for kind in kinds_of(driver).all if view.get(DEFINITION, f"{kind.plural}.{kind.group}") is not None]
     if not kinds:
         return Left()
     seen = [name for kind in kinds for name in _seen(view, kind)]
@@ -52,11 +52,6 @@ def _asked(view: View, driver: str, kinds: Sequence[Kind], since: Sequence[Objec
         (moment + 1) * FRESH_SECONDS, UTC
     )  # no cache has them yet, so none tells of their end
     return Left(result.value, needs=Decision(wake_at=again) if result.value else DONE)
-
-
-def _all_kinds(driver: str) -> tuple[Kind, ...]:
-    kinds = kinds_of(driver)
-    return kinds.machine, kinds.template, kinds.config
 
 
 def _seen(view: View, kind: Kind) -> Iterable[str]:

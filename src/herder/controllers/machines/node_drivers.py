@@ -58,10 +58,11 @@ def reconcile(view: View, create_flags: CreateFlags) -> Decision:
 def _problem(view: View, node_driver: Object) -> str:
     """Why this NodeDriver cannot bring a driver at all."""
     driver = known.driver_name(node_driver)
-    first = min(view.select(NODE_DRIVER, index=(BY_DRIVER, driver)), key=_age)["metadata"]["name"]
+    first = min(view.select(NODE_DRIVER, index=(BY_DRIVER, driver)), key=known.age)["metadata"]["name"]
     if first != view.name:
         return f"NodeDriver {first} brings driver {driver} already: delete one of the two"
-    return known.name_problem(driver)
+    is_named = known.is_built_in(node_driver) or _spec(node_driver).get("displayName")
+    return known.name_problem(driver) if is_named else ""  # else its program's name says what it is called
 
 
 # --- what the driver can be told ------------------------------------------------------------------------------------
@@ -235,10 +236,6 @@ def _finalizers(node_driver: Object, *, add: bool) -> Patch:
 
 def _spec(node_driver: Object) -> Object:
     return node_driver.get("spec") or {}
-
-
-def _age(node_driver: Object) -> tuple[str, str]:
-    return node_driver["metadata"].get("creationTimestamp", ""), node_driver["metadata"]["name"]
 
 
 # --- what sets it off -----------------------------------------------------------------------------------------------
