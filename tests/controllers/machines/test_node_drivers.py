@@ -201,6 +201,13 @@ def test_the_kinds_of_a_driver_are_named_like_its_program() -> None:
     assert applied(decision) == {}
 
 
+def test_a_driver_without_a_name_is_named_like_its_program() -> None:
+    driver = downloaded("nd-7", displayName="")
+    assert decided(driver).effects
+    decision = decided(driver, result=EffectResult({"name": "sheep", "flags": FLAGS}))
+    assert after(driver, decision)["spec"]["displayName"] == "sheep"
+
+
 @pytest.mark.parametrize(
     ("driver", "problem"),
     [
