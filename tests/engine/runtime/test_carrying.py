@@ -345,3 +345,15 @@ async def test_a_write_whose_answer_was_lost_is_looked_up_before_anyone_decides_
         asked = carry.sent()
         await carry.carrier.settle()
         assert carry.sent() == asked, "what is settled is not asked again"
+
+
+async def test_what_a_cache_does_not_follow_is_not_learnt_from_ones_own_writes() -> None:
+    """Nobody would tell it of later changes: a write would be left out because of what was true once."""
+    async with world() as here:
+        carry = Carrying(here)
+        carry.caches[CONFIG_MAP].hold_only("colour=red", "metadata.namespace=default")
+        for name, colour in (("r", "red"), ("b", "blue")):
+            obj = thing(name)
+            obj["metadata"]["labels"] = {"colour": colour}
+            await carry(Create(CONFIG_MAP, obj, "test"))
+        assert [obj["metadata"]["name"] for obj in carry.caches[CONFIG_MAP].select()] == ["r"]

@@ -229,13 +229,13 @@ def _placement(host: Host | None) -> Object:
     return {"nodeSelector": selector, "tolerations": [toleration]}
 
 
-def attendants(job_name: str, infra: str, namespace: str) -> list[tuple[Kind, str, str]]:
-    """By kind, name and namespace: what serves a Job and is of no use without it."""
-    named = [
+def attendants(infra: str) -> tuple[tuple[Kind, str], ...]:
+    """By kind and name: what serves a Job and is of no use without it."""
+    job_name = names.provision_job(infra)
+    return (
         (SECRET, names.environment_secret(infra)),
         (SECRET, job_name),
         (ROLE_BINDING, job_name),
         (ROLE, job_name),
         (SERVICE_ACCOUNT, job_name),
-    ]
-    return [(kind, name, namespace) for kind, name in named]
+    )

@@ -16,7 +16,7 @@ import msgspec
 
 from herder.engine.logs import get_logger
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.meta.selectors import LabelSelector
+from herder.engine.meta.selectors import FieldSelector, LabelSelector, parse_field_selector, parse_label_selector
 
 log = get_logger(__name__)
 
@@ -93,6 +93,16 @@ class Cache:
         # another: without this, the answer to a write that comes in after the DELETED event would revive the object.
         self._gone: OrderedDict[str, float] = OrderedDict()
         self._decoded: OrderedDict[Key, Object] = OrderedDict()
+        self._labels, self._fields = LabelSelector(), FieldSelector()
+
+    def hold_only(self, labels: str, fields: str) -> None:
+        """Of the kind, only the objects that these selectors choose: nobody keeps others true."""
+        self._labels, self._fields = parse_label_selector(labels), parse_field_selector(fields)
+
+    def holds(self, obj: Object) -> bool:
+        """Whether this object, as the server has it, belongs here."""
+        fields = {wanted.field: str(_at(obj, wanted.field)) for wanted in self._fields.requirements}
+        return self._labels.matches(obj["metadata"].get("labels")) and self._fields.matches(fields)
 
     def add_indexer(self, name: str, index: Indexer) -> None:
         """What is in the cache already is found by it too."""
@@ -241,6 +251,12 @@ class Cache:
         for name, values in entry.indexed.items():
             for value in values:
                 _discard(self._indexes[name], value, key)
+
+
+def _at(obj: Any, field: str) -> Any:
+    for part in field.split("."):
+        obj = obj.get(part, "") if isinstance(obj, dict) else ""
+    return obj
 
 
 def _discard(groups: dict[str, dict[Key, None]], group: str, key: Key) -> None:

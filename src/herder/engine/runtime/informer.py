@@ -43,6 +43,7 @@ class Informer:
         on_health: Callable[[str], None] = lambda _failure: None,
         on_list: Callable[[], None] = lambda: None,
     ) -> None:
+        cache.hold_only(labels, fields)
         self.client = client
         self.cache = cache
         self.namespace = namespace

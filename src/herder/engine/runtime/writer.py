@@ -178,7 +178,7 @@ class Writer:
             return  # some subresources answer with a kind of their own
         for view in (kind, kind.metadata_only()):
             cache = self._caches.get(view)
-            if cache is not None:
+            if cache is not None and cache.holds(answer):
                 self._tell(view, cache.upsert(kept(view, answer)))
 
     def _tell(self, kind: Kind, change: Change | None) -> None:

@@ -43,6 +43,7 @@ class Cloud:
         self.client: Client = world.client
         self.fails = fails
         self.loses_pods = False
+        self.is_full = False  # Jobs find no place to run
         self.servers: dict[str, int] = {}  # by instance: how often it was made
         self.creations: dict[str, int] = {}  # by infra machine: Jobs that created it
         self.running: dict[str, int] = {}  # by infra machine: Jobs at work now
@@ -66,8 +67,14 @@ class Cloud:
             self.creations[machine] = self.creations.get(machine, 0) + 1
         self.running[machine] = self.running.get(machine, 0) + 1
         assert self.running[machine] == 1, "never two Jobs for one machine at the same time"
+        secrets = await self.client.list(SECRET.resource, namespace=job["metadata"]["namespace"])
+        assert names.environment_secret(machine) in {secret["metadata"]["name"] for secret in secrets.items}
         try:
             pod = await self._pod(job)
+            if self.is_full:
+                await asyncio.get_running_loop().create_future()
+            await self._pause()
+            await self._status(POD, pod["metadata"], {"phase": "Running"})
             await self._pause()
             trouble = self.fails(words)
             await (self._create if creates else self._remove)(job["metadata"]["namespace"], words, trouble)

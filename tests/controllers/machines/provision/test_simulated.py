@@ -312,6 +312,21 @@ def test_what_is_known_of_machines_outlives_a_namespace_that_is_deleted() -> Non
     simulate(story)
 
 
+def test_a_job_that_finds_no_place_to_run_does_not_keep_a_machine_from_going() -> None:
+    async def story(play: Play) -> None:
+        play.cloud.is_full = True
+        await play.begin(machines=1)
+
+        async def begun() -> bool:
+            return bool(await play.all(JOB))
+
+        await play.until(begun)
+        await play.client.delete(CLUSTER.resource, "c", namespace=NS)
+        await play.until(play.gone, within=120)
+
+    simulate(story)
+
+
 # --- what is lost on the way ----------------------------------------------------------------------------------------
 
 
@@ -329,6 +344,23 @@ def test_a_job_that_somebody_deletes_is_not_a_second_machine() -> None:
         await play.client.delete(CLUSTER.resource, "c", namespace=NS)
         await play.until(play.gone)
         assert play.cloud.servers == {}
+
+    simulate(story)
+
+
+def test_a_record_is_held_by_its_finalizer_whoever_takes_it_away() -> None:
+    async def story(play: Play) -> None:
+        await play.begin(machines=1)
+        await play.until(lambda: play.created(1))
+        (infra,) = await play.all(KINDS.machine)
+        state = names.state_secret(infra["metadata"]["name"])
+        await play.patch(SECRET, state, {"metadata": {"finalizers": None, "labels": None}})
+
+        async def held() -> bool:
+            found = await play.client.get(SECRET.resource, state, namespace=NS)
+            return STATE_FINALIZER in (found["metadata"].get("finalizers") or ())
+
+        await play.until(held, within=10)
 
     simulate(story)
 

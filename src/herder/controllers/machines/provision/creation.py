@@ -11,12 +11,12 @@ from datetime import datetime, timedelta
 
 from herder.api import settings
 from herder.api.capi.kinds import MACHINE, MACHINE_SET, POD, SECRET
-from herder.api.capi.names import is_deleting
+from herder.api.capi.names import annotations_of, is_deleting, labels_of
 from herder.api.machines import jobs, names
 from herder.api.machines.credentials import Place, Problem, place_of
 from herder.api.machines.jobs import JOB, Work
-from herder.api.machines.state import Recorded, recorded
-from herder.api.writing import delete, ref
+from herder.api.machines.state import STATE_FINALIZER, Recorded, recorded
+from herder.api.writing import delete, object_patch, ref
 from herder.controllers.machines.provision import logs, telling
 from herder.controllers.machines.provision.preparing import Pending, prepare
 from herder.controllers.machines.provision.reading import read
@@ -32,7 +32,7 @@ from herder.controllers.machines.provision.scene import (
     state_of_another,
 )
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import DONE, Apply, Create, Decision, Together, Write, waiting
+from herder.engine.runtime.decision import DONE, Apply, Create, Decision, Together, Write, Writes, waiting
 
 POD_PATIENCE = timedelta(seconds=10)
 """A Job may be seen to have failed before its pod is; one that is gone is not waited for any longer."""
@@ -43,6 +43,8 @@ JOB_IS_LOST = (
 
 
 def create(scene: Scene, passed: Mapping[str, str]) -> Decision:
+    if unguarded := _guard(scene):
+        return Decision(writes=unguarded)
     if telling.is_created(scene.infra):
         return telling.provisioned(scene) + tidy(scene)
     if telling.has_failed(scene.infra):
@@ -50,6 +52,24 @@ def create(scene: Scene, passed: Mapping[str, str]) -> Decision:
     if scene.job is not None:
         return follow(scene, scene.job)
     return _begin(scene, passed)
+
+
+def _guard(scene: Scene) -> Writes:
+    """A record that came from elsewhere, or whose finalizer somebody took away, is held as our own are."""
+    state = scene.state
+    if state is None or is_deleting(state) or state_of_another(scene):
+        return ()
+    meta = state["metadata"]
+    if STATE_FINALIZER in (meta.get("finalizers") or ()):
+        return ()
+    own = jobs.state_secret(scene.infra, scene.kind, scene.machine_name, str(place_of(scene.infra) or ""))["metadata"]
+    wanted = {
+        **meta,
+        "finalizers": [*(meta.get("finalizers") or ()), STATE_FINALIZER],
+        "labels": {**labels_of(state), **own["labels"]},
+        "annotations": {**annotations_of(state), **own["annotations"]},
+    }
+    return object_patch(SECRET, state, {**state, "metadata": wanted}, "what is known of the machine must not be lost")
 
 
 # --- beginning ------------------------------------------------------------------------------------------------------
@@ -105,8 +125,7 @@ def launch(scene: Scene, work: Work) -> Decision:
 def _new_state(scene: Scene) -> tuple[Write, ...]:
     if scene.state is not None:
         return ()
-    place = place_of(scene.infra)
-    secret = jobs.state_secret(scene.infra, scene.kind, scene.machine_name, str(place) if place else "")
+    secret = jobs.state_secret(scene.infra, scene.kind, scene.machine_name, str(place_of(scene.infra) or ""))
     return (Create(SECRET, secret, "what is known of the machine is kept here"),)
 
 
@@ -125,11 +144,12 @@ def _attendants(work: Work) -> tuple[Write, ...]:
 def _noted(scene: Scene, work: Work) -> dict[str, str]:
     """What its removal needs, should the NodeDriver be gone by then."""
     common = (scene.infra.get("spec") or {}).get("common") or {}
+    credential = common.get("cloudCredentialSecretName") or scene.status.get("cloudCredentialSecretName")
     return {
         "jobName": work.job_name,
         "driverUrl": work.download.url,
         "driverHash": work.download.checksum,
-        "cloudCredentialSecretName": common.get("cloudCredentialSecretName") or "",
+        "cloudCredentialSecretName": credential or "",
     }
 
 

@@ -13,7 +13,7 @@ from herder.api.machines.jobs import CONTAINER, JOB, attendants
 from herder.api.writing import delete
 from herder.controllers.machines.provision.reading import read, texts
 from herder.controllers.machines.provision.scene import Scene, ended_at, newest_pod, removes
-from herder.engine.meta.kinds import Object
+from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Apply, Decision, Delete, Effect, Ref, Together, Writes, waiting
 
 TRIES = 3
@@ -139,7 +139,13 @@ def _without_words(job: Object) -> str:
 
 def clear(scene: Scene, job: Object, why: str) -> Writes:
     """What serves the Job first, the Job last: while it is there, there is something to clear away."""
-    named = attendants(job["metadata"]["name"], scene.name, scene.namespace)
-    there = [place for place in named if place[0] != SECRET or scene.view.get(SECRET_METADATA, *place[1:]) is not None]
-    served = tuple(Delete(Ref(kind, name, namespace), "", why) for kind, name, namespace in there)
+    served = tuple(write for kind, name in attendants(scene.name) for write in _unserve(scene, kind, name, why))
     return (Together(served), delete(JOB, job, why))
+
+
+def _unserve(scene: Scene, kind: Kind, name: str, why: str) -> tuple[Delete, ...]:
+    """Only of Secrets is it known here whether they are there."""
+    if kind != SECRET:
+        return (Delete(Ref(kind, name, scene.namespace), "", why),)
+    known = scene.view.get(SECRET_METADATA, name)
+    return (delete(SECRET, known, why),) if known is not None else ()

@@ -29,6 +29,7 @@ from herder.controllers.machines.provision.scene import (
     Scene,
     ended,
     ended_at,
+    has_begun,
     is_forced,
     live_pod,
     removes,
@@ -41,6 +42,9 @@ from herder.engine.runtime.view import View
 FINALIZER = "wrangler.cattle.io/machine-provision-remove"
 ATTEMPTS = "machine.herder.io/removal-attempts"  # how many failed, the uid of the last such Job, what it was told
 RETRY_FIRST, RETRY_LIMIT = timedelta(seconds=30), timedelta(minutes=30)
+
+BEGIN_PATIENCE = timedelta(minutes=1)
+"""For a Job that is to create what is not wanted any more: one that has no place to run by then is not waited for."""
 
 
 def remove(scene: Scene, passed: Mapping[str, str]) -> Decision:
@@ -60,12 +64,23 @@ def remove(scene: Scene, passed: Mapping[str, str]) -> Decision:
 
 
 def _after_creation(scene: Scene, job: Object) -> Decision:
-    """Halfway through, nobody could tell what there is to remove: it is let to its end."""
+    """Halfway through, nobody could tell what there is to remove: it is let to its end, unless it never began."""
     if ended(job) is None:
-        return follow(scene, job)
+        return _unfinished(scene, job)
     if not logs.is_kept(scene, job):
         return logs.keep(scene, job)
     return Decision(writes=logs.clear(scene, job, "its machine is to be removed"))
+
+
+def _unfinished(scene: Scene, job: Object) -> Decision:
+    if is_forced(scene.infra):
+        return Decision(writes=logs.clear(scene, job, f"annotation {names.FORCE_REMOVE} gives it up"))
+    if has_begun(scene, job):
+        return follow(scene, job)
+    hopeless = datetime.fromisoformat(job["metadata"]["creationTimestamp"]) + BEGIN_PATIENCE
+    if scene.view.now < hopeless:
+        return follow(scene, job) + Decision(wake_at=hopeless)
+    return Decision(writes=logs.clear(scene, job, "it never began, and its machine is not wanted any more"))
 
 
 # --- the Job that removes it ----------------------------------------------------------------------------------------

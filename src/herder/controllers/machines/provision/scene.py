@@ -121,6 +121,13 @@ def newest_pod(view: View, job: Object) -> Object | None:
     return max(pods, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]), default=None)
 
 
+def has_begun(scene: Scene, job: Object) -> bool:
+    """Whether a container of the Job has ever run, as far as is known here."""
+    status = (newest_pod(scene.view, job) or {}).get("status") or {}
+    states = [container.get("state") or {} for container in status.get("containerStatuses") or ()]
+    return status.get("phase", "Pending") != "Pending" or any(state.keys() - {"waiting"} for state in states)
+
+
 def live_pod(scene: Scene) -> Object | None:
     """A pod that still runs although its Job is gone."""
     named = _infra_machine(scene.namespace, scene.kind.kind, names.safe_concat(scene.name))
