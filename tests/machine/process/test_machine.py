@@ -25,6 +25,11 @@ chmod +x /etc/herder/boot.d/10-agent
 echo "the console sees this"
 """
 
+WRITABLE = (
+    *("/", "/dev/shm", "/etc", "/etc/kubernetes", "/etc/rancher", "/etc/systemd", "/home", "/opt", "/root", "/run"),
+    *("/tmp", "/usr/local/bin", "/var", "/var/lib/kubelet", "/var/lib/rancher", "/var/log", "/var/tmp"),
+)
+
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
@@ -72,22 +77,14 @@ async def test_machines_serve_at_the_same_port(place: Place, other: Place) -> No
             await server.wait()
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        *("/", "/dev/shm", "/etc/kubernetes", "/etc/rancher", "/etc/systemd", "/home", "/opt", "/root", "/run", "/tmp"),
-        *("/usr/local/bin", "/var/lib/kubelet", "/var/lib/rancher", "/var/log", "/var/tmp"),
-    ],
-)
-async def test_it_may_write_where_machines_write(place: Place, path: str) -> None:
-    await said(place, f"echo mine > {path}/probe && grep -q mine {path}/probe && rm {path}/probe")
-    assert not (Path(path) / "probe").exists()
+async def test_it_may_write_where_machines_write(place: Place) -> None:
+    writes = [f"touch {path}/probe && rm {path}/probe || exit 1" for path in WRITABLE]
+    await said(place, "; ".join(writes))
 
 
-@pytest.mark.parametrize("path", ["/usr/bin", "/usr/lib", "/sys", "/.host/etc"])
-async def test_the_rest_of_the_host_is_read_only(place: Place, path: str) -> None:
-    assert (await run(place, f"echo mine > {path}/probe")).exit_status != 0
-    assert not (Path(path) / "probe").exists()
+async def test_the_rest_of_the_host_is_read_only(place: Place) -> None:
+    writes = [f"touch {path}/probe && exit 1" for path in ("/usr/bin", "/usr/lib", "/sys", "/.host/etc")]
+    await said(place, "; ".join([*writes, "true"]))
 
 
 async def test_its_root_cannot_open_what_is_closed_to_it(place: Place) -> None:
