@@ -49,7 +49,7 @@ mount -t tmpfs -o mode=1777 none /tmp
 ip link set lo up
 hostname before
 echo ready
-exec sleep infinity
+exec cat
 """
 
 _PROGRAMS = {
@@ -81,6 +81,7 @@ class Sshd:
         self.new_host_key()
         self._host = subprocess.Popen(
             ["unshare", "--net", "--uts", "--mount", "sh", "-c", _HOST, "sh", self.directory],
+            stdin=subprocess.PIPE,  # which closes when we die: then the host is gone, too
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
@@ -98,10 +99,7 @@ class Sshd:
             process.kill()
             process.wait()
         if self._host is not None:
-            self._host.kill()
-            self._host.wait()
-            assert self._host.stdout is not None
-            self._host.stdout.close()
+            self._host.communicate(timeout=20)
 
     def refuse(self) -> None:
         """From now on the port is closed."""

@@ -6,9 +6,9 @@ Only this module and `session` load asyncssh, which takes longer than most of wh
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shlex
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 import asyncssh
@@ -60,8 +60,9 @@ class Shell:
                 process = await self._connection.create_process(
                     command, encoding=None, stderr=asyncssh.STDOUT, stdin=asyncssh.PIPE
                 )
-                process.stdin.write(stdin)
-                process.stdin.write_eof()
+                with contextlib.suppress(OSError):  # a command may end without reading what it is given
+                    process.stdin.write(stdin)
+                    process.stdin.write_eof()
                 output = b""
                 async for line in process.stdout:
                     output = (output + line)[-KEPT_BYTES:]
@@ -77,7 +78,7 @@ class Shell:
         return Outcome(done.returncode if done.returncode is not None else 255, output.decode(errors="replace"))
 
 
-@contextmanager
+@contextlib.contextmanager
 def connected(reach: Reach, key: bytes, hosts: HostKeys, *, timeout: float = CONNECT_SECONDS) -> Iterator[Shell]:
     with asyncio.Runner() as runner:
         connection = runner.run(connect(reach, key, hosts, timeout=timeout))
@@ -152,13 +153,13 @@ def _imported(key: bytes) -> asyncssh.SSHKey:
         raise MachineError("the machine's record holds no SSH key", "it was made without one, or by another program")
     try:
         return asyncssh.import_private_key(key)
-    except asyncssh.KeyEncryptionError:
-        raise MachineError("the SSH key has a passphrase", "use one without: nobody is there to type it") from None
-    except asyncssh.KeyImportError:
+    except asyncssh.KeyImportError as error:
+        if "assphrase" in str(error):
+            raise MachineError("the SSH key has a passphrase", "use one without: nobody is there to type it") from None
         raise MachineError("the SSH key cannot be read", "use a private key in OpenSSH or PEM format") from None
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def connection_to(reach: Reach, key: bytes, hosts: HostKeys) -> AsyncIterator[asyncssh.SSHClientConnection]:
     """For those who run a loop themselves."""
     connection = await connect(reach, key, hosts)

@@ -98,7 +98,7 @@ def _raw_terminal(process: asyncssh.SSHClientProcess[bytes]) -> Iterator[None]:
     before = termios.tcgetattr(keyboard)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGWINCH, lambda: process.change_terminal_size(*shutil.get_terminal_size()))
-    tty.setraw(keyboard)
+    tty.setraw(keyboard, termios.TCSADRAIN)  # what was typed while we connected is not lost
     try:
         yield
     finally:
