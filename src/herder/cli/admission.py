@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from herder.api.capi.admission import RULES, Admission, is_concerned
-from herder.engine.apiserver.admission.chain import Attributes
+from herder.api.machines.kinds import NODE_DRIVER
+from herder.engine.apiserver.admission.chain import DELETE, UPDATE, Attributes
 from herder.engine.apiserver.admission.matching import in_version
 from herder.engine.apiserver.server import ApiServer
+from herder.engine.client.client import Client
 from herder.engine.meta.errors import invalid
 from herder.engine.meta.kinds import Kind, Object
+from herder.gateway.drivers import refusal
 
 
 def install_admission(server: ApiServer, in_force: Callable[[], bool] = lambda: True) -> None:
@@ -21,6 +24,18 @@ def install_admission(server: ApiServer, in_force: Callable[[], bool] = lambda: 
         if rules.default is not None:
             chain.add_mutating(f"{kind.kind} defaults", resources, step.default)
         chain.add_validating(f"{kind.kind} rules", resources, step.validate)
+
+
+def install_driver_admission(server: ApiServer, client: Client) -> None:
+    """NodeDrivers are asked for by machines, so whether one may go is looked up, with a client of the server."""
+
+    async def check(attributes: Attributes) -> None:
+        error = await refusal(client, attributes.old or {}, attributes.obj)
+        if error is not None:
+            raise error
+
+    resources = [NODE_DRIVER.resource.group_resource]
+    server.parts.admission.add_validating("NodeDriver in use", resources, check, operations=(UPDATE, DELETE))
 
 
 class _Step:

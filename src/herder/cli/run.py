@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from herder.cli.settings import Layers, layers_from, settings_options
 from herder.engine.client import kubeconfig as kubeconfigs
 from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
+from herder.engine.logs import get_logger
 from herder.engine.meta.errors import StatusError
 from herder.engine.runtime.manager import Manager
 from herder.gateway.webhooks.configurations import Place, Service, Url
@@ -35,10 +37,15 @@ if TYPE_CHECKING:
     from herder.engine.runtime.metrics import Metrics
     from herder.workload.serving import Workloads
 
+log = get_logger(__name__)
+
 WEBHOOK_SERVICE = "herder-webhooks"
 UNREACHABLE_WEBHOOKS = (
     "the API server must reach this process to have objects filled in and checked: say where it listens with "
     "--webhook-url https://HOST:PORT, or --no-webhooks where all objects come complete"
+)
+UNGUARDED_DRIVERS = (
+    "without webhooks a node driver in use can be switched off or deleted: its kinds stay until their objects are gone"
 )
 
 
@@ -226,30 +233,39 @@ async def _metrics(options: Options, metrics: Metrics) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _webhooks(options: Options, client: Client, roles: Roles) -> AsyncIterator[Callable[[], None]]:
-    """Every replica answers, leader or not. What is handed over ends it: nobody is to ask us any more."""
-    if not roles.core or options.webhooks is None:
-        yield lambda: None
-        return
-    assert options.webhook_place is not None
+    """Every replica answers, leader or not. What is handed over ends it for the core: nobody is to ask us any more."""
+    from herder.gateway.webhooks import drivers
+    from herder.gateway.webhooks.configurations import CLUSTER_API, MACHINES
     from herder.gateway.webhooks.keeping import install, keep, remove
     from herder.gateway.webhooks.server import Webhooks
 
-    webhooks = Webhooks(clock=wall_clock)
-    await webhooks.start(*options.webhooks)
+    wanted = [*([CLUSTER_API] if roles.core else ()), *([MACHINES] if roles.machines else ())]
     place, namespace = options.webhook_place, options.namespace
-    await install(client, webhooks, place, clock=wall_clock, namespace=namespace)
-    keeping = asyncio.ensure_future(keep(client, webhooks, place, clock=wall_clock, namespace=namespace))
+    if options.webhooks is None or place is None or not wanted:
+        if roles.machines:
+            log.info(UNGUARDED_DRIVERS)
+        yield lambda: None
+        return
+    webhooks = Webhooks(clock=wall_clock, more={drivers.PATH: partial(drivers.answer, client)})
+    await webhooks.start(*options.webhooks)
+    for each in wanted:
+        await install(client, webhooks, place, each, clock=wall_clock, namespace=namespace)
+    keeping = {
+        each: asyncio.ensure_future(keep(client, webhooks, place, each, clock=wall_clock, namespace=namespace))
+        for each in wanted
+    }
     removing: list[asyncio.Future[None]] = []
 
     def unhook() -> None:
-        keeping.cancel()
-        removing.append(asyncio.ensure_future(remove(client)))
+        keeping[CLUSTER_API].cancel()
+        removing.append(asyncio.ensure_future(remove(client, CLUSTER_API)))
 
     try:
         yield unhook
     finally:
-        keeping.cancel()
-        await asyncio.gather(keeping, *removing, return_exceptions=True)
+        for task in keeping.values():
+            task.cancel()
+        await asyncio.gather(*keeping.values(), *removing, return_exceptions=True)
         await webhooks.stop()
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from herder.api.capi.core import Mode
 from herder.api.settings import SETTING, seconds, validate_value
-from herder.cli.admission import install_admission
+from herder.cli.admission import install_admission, install_driver_admission
 from herder.cli.process import tune_interpreter, until_stopped, wall_clock
 from herder.cli.settings import Layers
 from herder.engine.apiserver.admission.chain import Attributes
@@ -74,6 +74,9 @@ class Serving:
         self.kubeconfig.unlink(missing_ok=True)  # of one that was killed; the data are ours from here on
         self.server.parts.admission.add_validating("Settings", [SETTING.resource.group_resource], _check_setting)
         install_admission(self.server, lambda: self._judges)
+        self.client = Client(InProcess(self.server, CONTROLLERS))
+        if self._machines:
+            install_driver_admission(self.server, self.client)
         self._front = HttpFront(self.server, clock=wall_clock, body_bytes=BODY_BYTES)
         try:
             host, port = await self._front.listen(self._host, self._port, pki.server_context())
@@ -82,7 +85,6 @@ class Serving:
             raise
         shown = self._advertise[0] if self._advertise else "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104
         self.url = f"https://[{shown}]:{port}" if ":" in shown else f"https://{shown}:{port}"
-        self.client = Client(InProcess(self.server, CONTROLLERS))
         self._write_kubeconfig(pki)
         tune_interpreter()
         self._tasks.append(asyncio.ensure_future(self._control(pki)))

@@ -19,7 +19,7 @@ from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import GroupVersionResource
 from herder.gateway.webhooks import keeping
-from herder.gateway.webhooks.configurations import NAME, Url
+from herder.gateway.webhooks.configurations import CLUSTER_API_NAME, MACHINES, MACHINES_NAME, Url
 from herder.gateway.webhooks.keeping import SECRET_NAME, install, keep, remove
 from herder.gateway.webhooks.server import Webhooks
 from tests.engine.runner.inprocess import served
@@ -77,7 +77,7 @@ class Replica:
 
 
 async def bundle_of(client: Client) -> str:
-    configuration = await client.get(MUTATING_WEBHOOKS.resource, NAME)
+    configuration = await client.get(MUTATING_WEBHOOKS.resource, CLUSTER_API_NAME)
     bundles = {hook["clientConfig"]["caBundle"] for hook in configuration["webhooks"]}
     assert len(bundles) == 1
     return str(bundles.pop())
@@ -180,7 +180,9 @@ async def test_what_others_remove_or_change_is_put_back(
 
     async def is_complete() -> bool:
         try:
-            found = [await client.get(kind.resource, NAME) for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)]
+            found = [
+                await client.get(kind.resource, CLUSTER_API_NAME) for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
+            ]
         except NotFound:
             return False
         return all(hook["clientConfig"].get("caBundle") == bundle for one in found for hook in one["webhooks"])
@@ -190,10 +192,12 @@ async def test_what_others_remove_or_change_is_put_back(
         bundle = await bundle_of(client)
         keeper = asyncio.ensure_future(keep(client, replica.webhooks, replica.place, clock=clock))
         try:
-            await client.delete(VALIDATING_WEBHOOKS.resource, NAME)
+            await client.delete(VALIDATING_WEBHOOKS.resource, CLUSTER_API_NAME)
             await eventually(is_complete)
             broken = [{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": ""}]
-            await client.patch(MUTATING_WEBHOOKS.resource, NAME, broken, content_type="application/json-patch+json")
+            await client.patch(
+                MUTATING_WEBHOOKS.resource, CLUSTER_API_NAME, broken, content_type="application/json-patch+json"
+            )
             await eventually(is_complete)
             await client.delete(SECRET.resource, SECRET_NAME, namespace=SPACE)
 

@@ -12,7 +12,7 @@ from herder.api.capi import kinds
 from herder.engine.meta.errors import BadRequest
 from herder.engine.meta.kinds import Object
 from herder.engine.patch import apply_json_patch
-from herder.gateway.webhooks.configurations import Service, Url, configurations
+from herder.gateway.webhooks.configurations import CLUSTER_API, MACHINES, Place, Service, Url, rendered
 from herder.gateway.webhooks.reviews import ENDPOINTS, answer
 from tests.product_api.capi.admission.cases import CASES, Case
 from tests.product_api.capi.admission.objects import MACHINE, VALID, changed
@@ -90,6 +90,10 @@ def test_what_is_no_question_is_a_bad_request(body: bytes) -> None:
 
 
 # --- configurations -----------------------------------------------------------------------------------------------
+
+
+def configurations(place: Place, bundle: bytes) -> list[Object]:
+    return [rendered(configuration, place, bundle) for configuration in CLUSTER_API]
 
 
 def test_both_configurations_send_every_kind_to_its_path() -> None:

@@ -3,24 +3,67 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from herder.api.capi.core import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
 from herder.api.capi.inventory import PART_OF, US
+from herder.api.machines.kinds import NODE_DRIVER
 from herder.engine.meta.kinds import Kind, Object
-from herder.gateway.webhooks.reviews import ENDPOINTS, Endpoint
+from herder.gateway.webhooks import drivers
+from herder.gateway.webhooks.reviews import ENDPOINTS
 
-NAME = "herder-cluster-api"
 
-# Finalizers, owners and the status change often and concern no rule: such writes are not held up by a call.
+class Webhook(NamedTuple):
+    name: str
+    path: str
+    kind: Kind
+    operations: tuple[str, ...]
+    concerns: str  # of updates, in CEL: others are not held up by a call
+
+
+class Configuration(NamedTuple):
+    """Webhooks that come and go together."""
+
+    kind: Kind
+    name: str
+    webhooks: tuple[Webhook, ...]
+
+
+# --- what we ask to be asked --------------------------------------------------------------------------------------
+
+# Finalizers, owners and the status change often and concern no rule.
 # (`is_concerned` is the same in Python, for servers that do not know these conditions.)
-_CONCERNED = " || ".join(
-    f"{path.format('object')} != {path.format('oldObject')}"
-    for path in ("{}.?spec", "{}.metadata.?labels", "{}.metadata.?annotations")
+_RULED = " || ".join(
+    f"object.{path} != oldObject.{path}" for path in ("?spec", "metadata.?labels", "metadata.?annotations")
 )
-_CONDITIONS = [{"name": "concerns-the-rules", "expression": f"request.operation != 'UPDATE' || {_CONCERNED}"}]
+
+
+def _by_rules(*, mutating: bool) -> Iterator[Webhook]:
+    for endpoint in ENDPOINTS.values():
+        if endpoint.mutates is mutating:
+            yield Webhook(endpoint.name, endpoint.path, endpoint.kind, ("CREATE", "UPDATE"), _RULED)
+
+
+CLUSTER_API_NAME = "herder-cluster-api"
+CLUSTER_API = (
+    Configuration(MUTATING_WEBHOOKS, CLUSTER_API_NAME, tuple(_by_rules(mutating=True))),
+    Configuration(VALIDATING_WEBHOOKS, CLUSTER_API_NAME, tuple(_by_rules(mutating=False))),
+)
+"""Until our core stands aside."""
+
+MACHINES_NAME = "herder-machines"
+# What `takes_kinds_away` says, so that a driver can be switched on while nobody answers.
+_TAKES_KINDS_AWAY = (
+    "oldObject.?spec.?active.orValue(false) && !object.?spec.?active.orValue(false)"
+    " || object.?spec.?displayName != oldObject.?spec.?displayName"
+)
+_DRIVERS = Webhook(drivers.NAME, drivers.PATH, NODE_DRIVER, ("UPDATE", "DELETE"), _TAKES_KINDS_AWAY)
+MACHINES = (Configuration(VALIDATING_WEBHOOKS, MACHINES_NAME, (_DRIVERS,)),)
+
+
+# --- where we are -------------------------------------------------------------------------------------------------
 
 
 class Url(NamedTuple):
@@ -58,41 +101,36 @@ class Service(NamedTuple):
 Place = Url | Service
 
 
-def configurations(place: Place, authorities_pem: bytes) -> list[Object]:
-    """Both configurations, complete."""
+# --- as objects ---------------------------------------------------------------------------------------------------
+
+
+def rendered(configuration: Configuration, place: Place, authorities_pem: bytes) -> Object:
     bundle = base64.b64encode(authorities_pem).decode()
-    mutating = [endpoint for endpoint in ENDPOINTS.values() if endpoint.mutates]
-    validating = [endpoint for endpoint in ENDPOINTS.values() if not endpoint.mutates]
-    return [
-        _configuration(MUTATING_WEBHOOKS, mutating, place, bundle),
-        _configuration(VALIDATING_WEBHOOKS, validating, place, bundle),
-    ]
-
-
-def _configuration(kind: Kind, endpoints: Iterable[Endpoint], place: Place, bundle: str) -> Object:
     return {
-        "apiVersion": kind.api_version,
-        "kind": kind.kind,
-        "metadata": {"name": NAME, "labels": {PART_OF: US}},
-        "webhooks": [_webhook(endpoint, place, bundle) for endpoint in endpoints],
+        "apiVersion": configuration.kind.api_version,
+        "kind": configuration.kind.kind,
+        "metadata": {"name": configuration.name, "labels": {PART_OF: US}},
+        "webhooks": [_webhook(webhook, place, bundle) for webhook in configuration.webhooks],
     }
 
 
-def _webhook(endpoint: Endpoint, place: Place, bundle: str) -> Object:
-    kind = endpoint.kind
+def _webhook(webhook: Webhook, place: Place, bundle: str) -> Object:
+    kind = webhook.kind
     return {
-        "name": endpoint.name,
-        "clientConfig": {**place.client(endpoint.path), "caBundle": bundle},
+        "name": webhook.name,
+        "clientConfig": {**place.client(webhook.path), "caBundle": bundle},
         "rules": [
             {
-                "operations": ["CREATE", "UPDATE"],
+                "operations": list(webhook.operations),
                 "apiGroups": [kind.group],
                 "apiVersions": [kind.version],
                 "resources": [kind.plural],
-                "scope": "Namespaced",
+                "scope": "Namespaced" if kind.namespaced else "Cluster",
             }
         ],
-        "matchConditions": _CONDITIONS,
+        "matchConditions": [
+            {"name": "concerns-the-rules", "expression": f"request.operation != 'UPDATE' || {webhook.concerns}"}
+        ],
         "matchPolicy": "Equivalent",
         "failurePolicy": "Fail",
         "sideEffects": "None",

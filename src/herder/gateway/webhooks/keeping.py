@@ -6,18 +6,17 @@ Every replica does so. They share the Secret, so whoever comes first makes the c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
 from datetime import datetime
 
-from herder.api.capi.core import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
 from herder.api.capi.kinds import SECRET
 from herder.engine.client.client import Client
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import AlreadyExists, Conflict, NotFound, StatusError
 from herder.engine.meta.kinds import Kind, Object
 from herder.gateway.webhooks import rotation
-from herder.gateway.webhooks.configurations import NAME, Place, configurations
+from herder.gateway.webhooks.configurations import CLUSTER_API, Configuration, Place, rendered
 from herder.gateway.webhooks.rotation import Certificates
 from herder.gateway.webhooks.server import Webhooks
 
@@ -31,12 +30,18 @@ _LONGEST_WAIT_SECONDS = 3600.0
 
 
 async def keep(
-    client: Client, webhooks: Webhooks, place: Place, *, clock: Callable[[], datetime], namespace: str = "herder-system"
+    client: Client,
+    webhooks: Webhooks,
+    place: Place,
+    configurations: Sequence[Configuration] = CLUSTER_API,
+    *,
+    clock: Callable[[], datetime],
+    namespace: str = "herder-system",
 ) -> None:
     """Until cancelled. Something that fails is tried again: what is in force meanwhile stays in force."""
     while True:
         try:
-            until, seen = await _round(client, webhooks, place, clock(), namespace)
+            until, seen = await _round(client, webhooks, place, configurations, clock(), namespace)
             await _news(client, seen, seconds=(until - clock()).total_seconds())
         except (StatusError, OSError, TimeoutError) as error:
             log.warning("webhooks are not up to date", error=str(error))
@@ -44,27 +49,39 @@ async def keep(
 
 
 async def install(
-    client: Client, webhooks: Webhooks, place: Place, *, clock: Callable[[], datetime], namespace: str = "herder-system"
+    client: Client,
+    webhooks: Webhooks,
+    place: Place,
+    configurations: Sequence[Configuration] = CLUSTER_API,
+    *,
+    clock: Callable[[], datetime],
+    namespace: str = "herder-system",
 ) -> None:
     """One round of `keep`: when it returns, the configurations are there and the server can answer."""
-    await _round(client, webhooks, place, clock(), namespace)
+    await _round(client, webhooks, place, configurations, clock(), namespace)
 
 
-async def remove(client: Client) -> None:
+async def remove(client: Client, configurations: Sequence[Configuration] = CLUSTER_API) -> None:
     """Nobody is to ask us any more."""
-    for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
+    for configuration in configurations:
         with suppress(NotFound):
-            await client.delete(kind.resource, NAME)
+            await client.delete(configuration.kind.resource, configuration.name)
 
 
 async def _round(
-    client: Client, webhooks: Webhooks, place: Place, now: datetime, namespace: str
+    client: Client,
+    webhooks: Webhooks,
+    place: Place,
+    configurations: Sequence[Configuration],
+    now: datetime,
+    namespace: str,
 ) -> tuple[datetime, list[tuple[Kind, Object]]]:
     """Bring everything up to date; when to do so again, and the objects as they were left."""
     secret, kept = await _settled(client, place.names, now, namespace)
     webhooks.show(kept.serving.certificate_pem, kept.serving.key_pem)
     seen = [(SECRET, secret)]
-    for kind, wanted in zip((MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS), configurations(place, kept.bundle), strict=True):
+    for configuration in configurations:
+        kind, wanted = configuration.kind, rendered(configuration, place, kept.bundle)
         seen.append((kind, await client.apply(kind.resource, wanted, field_manager=MANAGER)))
     return rotation.due(kept), seen
 

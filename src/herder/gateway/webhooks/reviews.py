@@ -9,12 +9,25 @@ from typing import Any, NamedTuple
 import msgspec
 
 from herder.api.capi.admission import RULES, Admission, is_concerned
-from herder.engine.meta.errors import BadRequest, FieldError, invalid
+from herder.engine.meta.errors import BadRequest, FieldError, StatusError, invalid
 from herder.engine.meta.kinds import GroupVersionKind, Kind, Object
 
 _REVIEW = GroupVersionKind("admission.k8s.io", "v1", "AdmissionReview")
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
+
+
+MUTATE, VALIDATE = "mutate", "validate"
+_SAID = {MUTATE: "default", VALIDATE: "validation"}
+
+
+def hook_path(kind: Kind, verb: str) -> str:
+    return f"/{verb}-{kind.group.replace('.', '-')}-{kind.version}-{kind.kind.lower()}"
+
+
+def hook_name(kind: Kind, verb: str) -> str:
+    """What kubectl shows where a write is refused."""
+    return f"{_SAID[verb]}.{kind.kind.lower()}.{kind.group}"
 
 
 class Endpoint(NamedTuple):
@@ -24,14 +37,11 @@ class Endpoint(NamedTuple):
 
     @property
     def path(self) -> str:
-        verb = "mutate" if self.mutates else "validate"
-        return f"/{verb}-{self.kind.group.replace('.', '-')}-{self.kind.version}-{self.kind.kind.lower()}"
+        return hook_path(self.kind, MUTATE if self.mutates else VALIDATE)
 
     @property
     def name(self) -> str:
-        """What kubectl shows where a write is refused."""
-        verb = "default" if self.mutates else "validation"
-        return f"{verb}.{self.kind.kind.lower()}.{self.kind.group}"
+        return hook_name(self.kind, MUTATE if self.mutates else VALIDATE)
 
 
 def _endpoints() -> Iterator[Endpoint]:
@@ -46,17 +56,27 @@ ENDPOINTS: Mapping[str, Endpoint] = {endpoint.path: endpoint for endpoint in _en
 
 def answer(endpoint: Endpoint, body: bytes) -> bytes:
     """The whole answer to a whole question. BadRequest for what is no question that this endpoint can be asked."""
-    request = _request(endpoint, body)
+    request = request_of(endpoint.kind, endpoint.path, body)
     obj, old = request.get("object"), request.get("oldObject")
     if not isinstance(obj, dict) or not isinstance(old, dict | None):
         raise BadRequest("request.object: an object is expected, and in request.oldObject an object or null")
-    response: Object = {"uid": request.get("uid") or "", "allowed": True}
-    if is_concerned(obj, old):
-        response |= _defaults(endpoint, obj, old) if endpoint.mutates else _verdict(endpoint, obj, old)
+    if not is_concerned(obj, old):
+        return answered(request, {})
+    return answered(request, _defaults(endpoint, obj, old) if endpoint.mutates else _verdict(endpoint, obj, old))
+
+
+def answered(request: Object, verdict: Object) -> bytes:
+    """The answer to a request: allowed, unless the verdict says otherwise."""
+    response = {"uid": request.get("uid") or "", "allowed": True, **verdict}
     return _encode({"apiVersion": _REVIEW.api_version, "kind": _REVIEW.kind, "response": response})
 
 
-def _request(endpoint: Endpoint, body: bytes) -> Object:
+def refused(error: StatusError) -> Object:
+    return {"allowed": False, "status": error.to_status()}
+
+
+def request_of(kind: Kind, path: str, body: bytes) -> Object:
+    """What is asked at a path, which is there for one kind."""
     try:
         review = _decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -67,9 +87,8 @@ def _request(endpoint: Endpoint, body: bytes) -> Object:
     if not isinstance(request, dict):
         raise BadRequest("request: an object is expected")
     asked = request.get("kind")
-    wanted = {"group": endpoint.kind.group, "version": endpoint.kind.version, "kind": endpoint.kind.kind}
-    if asked != wanted:
-        raise BadRequest(f"request.kind: {endpoint.path} judges {endpoint.kind} only")
+    if asked != {"group": kind.group, "version": kind.version, "kind": kind.kind}:
+        raise BadRequest(f"request.kind: {path} judges {kind} only")
     return request
 
 
@@ -101,4 +120,4 @@ def _verdict(endpoint: Endpoint, obj: Object, old: Object | None) -> Object:
         return {}
     metadata = obj.get("metadata") or {}
     name = metadata.get("name") or metadata.get("generateName") or ""
-    return {"allowed": False, "status": invalid(endpoint.kind.group_kind, name, problems).to_status()}
+    return refused(invalid(endpoint.kind.group_kind, name, problems))
