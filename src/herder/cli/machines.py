@@ -70,7 +70,7 @@ async def provide_host(client: Client, data_dir: Path, node: str) -> tuple[Path,
 
 
 async def keep_host(data_dir: Path) -> None:
-    """Until cancelled: a daemon that ends is started again, for its machines' sake. Without machines it ends with us."""
+    """Until cancelled: a daemon that ends is started again for its machines; without machines it ends with us."""
     state_dir = data_dir / "host"
     try:
         while True:
