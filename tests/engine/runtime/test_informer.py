@@ -234,6 +234,39 @@ def test_a_server_that_hangs_up_at_once_is_not_asked_in_a_loop() -> None:
     assert virtual.run(work()) < 30
 
 
+NOT_SERVED = Response(404, body=b'{"kind":"Status","status":"Failure","reason":"NotFound","code":404}')
+
+
+def test_what_was_read_of_a_kind_does_not_count_when_it_is_no_longer_served() -> None:
+    async def work() -> tuple[bool, bool]:
+        async with world() as here, following(here.client) as seen:
+            here.wire.bend = lambda _request: NOT_SERVED
+            here.wire.cut()
+            await asyncio.sleep(5)
+            counted = seen.informer.synced.is_set()
+            here.wire.bend = lambda request: request
+            await asyncio.sleep(2 * RETRY_LIMIT)
+            return counted, seen.informer.synced.is_set()
+
+    assert virtual.run(work()) == (False, True)
+
+
+def test_who_knows_that_a_kind_is_served_again_need_not_wait_for_the_next_try() -> None:
+    async def work() -> float:
+        clock = asyncio.get_running_loop().time
+        async with world() as here, following(here.client) as seen:
+            here.wire.bend = lambda _request: NOT_SERVED
+            here.wire.cut()
+            await asyncio.sleep(300)
+            here.wire.bend = lambda request: request
+            began = clock()
+            seen.informer.hurry()
+            await seen.informer.synced.wait()
+            return clock() - began
+
+    assert virtual.run(work()) < 1.0, "of virtual time"
+
+
 def test_a_quiet_kind_counts_as_well_again_once_its_watch_is_accepted() -> None:
     async def work() -> tuple[list[str], str]:
         async with world() as here, following(here.client) as seen:
