@@ -61,7 +61,8 @@ def test_a_users_script_runs_before_ours() -> None:
 
 
 def test_values_keep_their_meaning() -> None:
-    user = b"#cloud-config\nssh_pwauth: no\nwrite_files:\n- path: /a\n  permissions: 0644\n  content: |\n    a: 'b'\n    c\n"
+    written = b"- path: /a\n  permissions: 0644\n  content: |\n    a: 'b'\n    c\n"
+    user = b"#cloud-config\nssh_pwauth: no\nwrite_files:\n" + written
     config = made(user=user)
     assert config["ssh_pwauth"] is False
     assert config["write_files"][0] == {"path": "/a", "permissions": 0o644, "content": "a: 'b'\nc\n"}

@@ -148,6 +148,13 @@ class TestRemove:
         assert DirectoryStore(machine.store).names() == []
         assert len(provider.servers()) == 1
 
+    def test_by_force_forgets_a_record_that_cannot_be_read(self, machine: Command, provider: Provider) -> None:
+        machine(*CREATE, "m1")
+        (machine.store / "machines/m1/config.json").write_text("{")
+        assert "rm --force" in machine("rm", "-y", "m1", status=1)[1]
+        machine("rm", "-f", "m1")
+        assert DirectoryStore(machine.store).names() == []
+
     def test_several_at_once_and_one_failure_does_not_stop_the_rest(self, machine: Command, provider: Provider) -> None:
         machine(*CREATE, "--paper-password", "old", "m1")
         machine(*CREATE, "m2")
@@ -256,3 +263,13 @@ def test_help_names_every_word(machine: Command, capsys: pytest.CaptureFixture[s
     assert guarded(lambda: run(words, {})) == 0
     shown = capsys.readouterr().out
     assert all(f"\n  {word}" in shown for word in WORDS)
+
+
+def test_a_store_that_cannot_be_used_is_told(machine: Command, provider: Provider) -> None:
+    machine.store.write_text("not a directory")
+    assert "Not a directory" in machine(*CREATE, "m1", status=1)[1]
+
+
+def test_where_an_error_comes_from_is_shown_on_request(machine: Command) -> None:
+    assert "Traceback" not in machine("ip", "m1", status=1)[1]
+    assert "Traceback" in machine("--debug", "ip", "m1", status=1)[1]

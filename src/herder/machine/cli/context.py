@@ -21,7 +21,7 @@ from herder.machine.state.record import Phase, Record
 from herder.machine.state.store import IMAGE_PATH, Store
 
 GLOBAL_FLAGS = (
-    Flag("debug", "Enable debug mode", FlagType.BOOL, False, "MACHINE_DEBUG"),
+    Flag("debug", "Show where in the program an error comes from", FlagType.BOOL, False, "MACHINE_DEBUG"),
     Flag("storage-path", "Configures storage path", env="MACHINE_STORAGE_PATH"),
     Flag("secret-name", "The Secret that holds the machine's record", env="K8S_SECRET_NAME"),
     Flag("secret-namespace", "The namespace of that Secret", default="default", env="K8S_SECRET_NAMESPACE"),

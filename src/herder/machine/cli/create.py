@@ -101,7 +101,7 @@ def _create(context: Context, driver: type[Driver], parsed: Parsed) -> None:
         if by_ssh:
             _provision_by_ssh(bench)
     except MachineError as error:
-        raise type(error)(f"error creating machine: {error.message}", error.advice) from error
+        raise MachineError(f"error creating machine: {error.message}", error.advice) from error
     if bench.machine.user_data and parsed.text("custom-install-script"):
         say("Custom install script was sent via userdata, provisioning complete...")
     bench.enter(Phase.CREATED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 
 from herder.machine import rancher
@@ -46,9 +47,15 @@ def guarded(act: Callable[[], int]) -> int:
     except MachineError as error:
         complain(str(error))
         return error.exit_code
+    except OSError as error:  # of the store, most likely: a disk that is full, a directory of somebody else's
+        complain(str(error))
+        return 1
     except KeyboardInterrupt:
         complain("interrupted; what was made is on record: go on with create, or remove it with rm")
         return 130
+    except Exception:  # a mistake of ours; in a Job, this is how it becomes its last words
+        traceback.print_exc()
+        return 1
 
 
 def run(words: Sequence[str], environment: Mapping[str, str], *, other: Other = rancher.become) -> int:
@@ -71,6 +78,10 @@ def run(words: Sequence[str], environment: Mapping[str, str], *, other: Other = 
     context = Context(options, environment)
     try:
         return command(context, rest)
+    except MachineError:
+        if options.on("debug"):
+            traceback.print_exc()
+        raise
     except OfOtherProgram:  # it must look for records where we would
         return other(words, {**environment, rancher.STORAGE_VARIABLE: context.store_path})
 

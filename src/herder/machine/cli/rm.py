@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from herder.api.machines.flags import Flag, FlagType, Value
 from herder.machine.cli.context import Context, Workbench, complain, hand_over_others, native, say
 from herder.machine.cli.updating import UPDATE_CONFIG, parse_with_driver
 from herder.machine.errors import MachineError, ServerGone
-from herder.machine.state.record import Phase
+from herder.machine.state.record import Phase, Record
 
 FLAGS = (
     Flag("force", "Forget the record even if the machine cannot be removed; implies -y", FlagType.BOOL, False),
@@ -23,7 +24,7 @@ def run(context: Context, words: Sequence[str]) -> int:
     names = parsed.arguments
     if not names:
         raise MachineError("Error: Expected to get one or more machine names as arguments")
-    hand_over_others([record for record in map(context.find, names) if record is not None])
+    hand_over_others(_readable(context, names))
     say(f"About to remove {', '.join(names)}")
     say("WARNING: This action will delete both local reference and remote instance.")
     force = parsed.on("force")
@@ -40,6 +41,15 @@ def run(context: Context, words: Sequence[str]) -> int:
                 context.store.remove(name)
                 say(f"Successfully removed {name}")
     return 1 if failed else 0
+
+
+def _readable(context: Context, names: Sequence[str]) -> list[Record]:
+    """One that is damaged is told of when its turn comes, and can be forgotten by force."""
+    found = []
+    for name in names:
+        with contextlib.suppress(MachineError):
+            found.append(context.record(name))
+    return found
 
 
 def _confirmed() -> bool:

@@ -20,7 +20,7 @@ class HostKeyChanged(MachineError):
         super().__init__(
             f"{host} shows another host key than before: {fingerprint(shown)} instead of "
             f"{' or '.join(map(fingerprint, expected))}. Somebody may be between you and it, or it was installed anew",
-            "if you know why, accept the new key once: herder-machine ssh --accept-new-host-key NAME",
+            "if you know why, accept the new key once, with ssh --accept-new-host-key",
         )
 
 
