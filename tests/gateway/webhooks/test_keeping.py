@@ -19,7 +19,7 @@ from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import GroupVersionResource
 from herder.gateway.webhooks import keeping
-from herder.gateway.webhooks.configurations import CLUSTER_API_NAME, MACHINES, MACHINES_NAME, Url
+from herder.gateway.webhooks.configurations import CLUSTER_API, CLUSTER_API_NAME, MACHINES, MACHINES_NAME, Url
 from herder.gateway.webhooks.keeping import SECRET_NAME, install, keep, remove
 from herder.gateway.webhooks.server import Webhooks
 from tests.engine.runner.inprocess import served
@@ -124,6 +124,15 @@ async def test_once_removed_nobody_is_asked(client: Client, clock: Clock) -> Non
     for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
         assert (await client.list(kind.resource)).items == []
     await remove(client)
+
+
+async def test_the_core_s_are_removed_alone(client: Client, clock: Clock) -> None:
+    async with Replica(clock) as replica:
+        for configurations in (CLUSTER_API, MACHINES):
+            await install(client, replica.webhooks, replica.place, configurations, clock=clock)
+    await remove(client, CLUSTER_API)
+    left = (await client.list(VALIDATING_WEBHOOKS.resource)).items
+    assert [each["metadata"]["name"] for each in left] == [MACHINES_NAME]
 
 
 async def test_a_damaged_secret_is_replaced(client: Client, clock: Clock) -> None:

@@ -12,7 +12,7 @@ from herder.api.capi import kinds
 from herder.engine.meta.errors import BadRequest
 from herder.engine.meta.kinds import Object
 from herder.engine.patch import apply_json_patch
-from herder.gateway.webhooks.configurations import CLUSTER_API, MACHINES, Place, Service, Url, rendered
+from herder.gateway.webhooks.configurations import CLUSTER_API, Place, Service, Url, rendered
 from herder.gateway.webhooks.reviews import ENDPOINTS, answer
 from tests.product_api.capi.admission.cases import CASES, Case
 from tests.product_api.capi.admission.objects import MACHINE, VALID, changed
