@@ -79,7 +79,7 @@ _AWS_SERVICES = (
 )
 
 _ON_THIS_HOST = (
-    Registered("process", active=True, files={"userdata": "userdata"}),
+    Registered("process", active=True),
     Registered("local", active=True, files={"userdata": "userdata"}),
     Registered("generic", active=True, files={"sshKey": "sshKey"}),
 )
