@@ -9,9 +9,7 @@ import contextlib
 import io
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, TextIO
@@ -32,22 +30,31 @@ def main() -> int:
 
 def _main(words: Sequence[str], environment: dict[str, str], log: BinaryIO) -> int:
     own, rest = _own_flags(words)
-    with tempfile.TemporaryDirectory(prefix="herder-driver-") as directory:
+
+    def other(words: Sequence[str], environment: Mapping[str, str]) -> int:
+        return _run_other(words, environment, log)
+
+    with contextlib.ExitStack() as stack:
         if url := own["driver-download-url"]:
-            from herder.machine import plugins
-
-            say(f"Downloading driver from {url}")
-            if not own["driver-hash"]:
-                say("driver-hash not provided, will not verify after download")
-            plugins.install(url, own["driver-hash"], Path(directory))
+            directory = _fetched_driver(url, own["driver-hash"], stack)
             environment["PATH"] = f"{directory}:{environment.get('PATH', os.defpath)}"
-
-        def other(words: Sequence[str], environment: Mapping[str, str]) -> int:
-            return _run_other(words, environment, log)
-
         if own["program"] == rancher.PROGRAM:
             return other(rest, environment)
         return run(rest, environment, other=other)
+
+
+def _fetched_driver(url: str, checksum: str, stack: contextlib.ExitStack) -> str:
+    """The directory that holds it until the end."""
+    import tempfile
+
+    from herder.machine import plugins
+
+    say(f"Downloading driver from {url}")
+    if not checksum:
+        say("driver-hash not provided, will not verify after download")
+    directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="herder-driver-"))
+    plugins.install(url, checksum, Path(directory))
+    return directory
 
 
 def _own_flags(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -68,6 +75,8 @@ def _own_flags(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 def _run_other(words: Sequence[str], environment: Mapping[str, str], log: BinaryIO) -> int:
     """As a child, for its output must be kept too. `--k=v` becomes two words, as the program's own image has it."""
+    import subprocess
+
     split = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else (word,))]
     child = subprocess.Popen(
         [rancher.program(environment), *split],

@@ -48,7 +48,7 @@ def test_two_that_both_begin_do_not_both_win(store: DirectoryStore, tmp_path: Pa
 
 def test_what_a_killed_writer_left_is_no_file_of_the_machine(store: DirectoryStore, tmp_path: Path) -> None:
     store.save("m1", FILES)
-    (tmp_path / "machines/m1/.config.json.abc.tmp").write_bytes(b"half")
+    (tmp_path / "machines/m1/.config.json.herder-tmp").write_bytes(b"half")
     again = DirectoryStore(tmp_path)
     assert again.load("m1") == FILES
     again.save("m1", {**FILES, "config.json": b"new"})

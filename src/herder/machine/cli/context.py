@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from herder.machine.drivers import NATIVE, driver_class
 from herder.machine.errors import MachineError
 from herder.machine.state import record as records
 from herder.machine.state.record import Phase, Record
-from herder.machine.state.store import IMAGE_PATH, Store
+from herder.machine.state.store import IMAGE_PATH, DirectoryStore, Store
 
 GLOBAL_FLAGS = (
     Flag("debug", "Show where in the program an error comes from", FlagType.BOOL, False, "MACHINE_DEBUG"),
@@ -53,7 +52,7 @@ class OfOtherProgram(Exception):
 @dataclass
 class Context:
     options: Parsed
-    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    environment: Mapping[str, str]
 
     @property
     def store_path(self) -> str:
@@ -70,8 +69,6 @@ class Context:
 
             connection = connection_for(self.options.text("kubeconfig"))
             return SecretStore(SecretClient(connection, self.options.text("secret-namespace"), name), self.store_path)
-        from herder.machine.state.store import DirectoryStore
-
         return DirectoryStore(Path(self.store_path))
 
     @property
@@ -139,14 +136,14 @@ def named(context: Context, names: Sequence[str]) -> list[Workbench]:
     """The machines of a command. Where they are of other drivers, the Go program gets the whole command."""
     if not names:
         raise MachineError("Error: Expected to get one or more machine names as arguments")
-    records = [context.record(name) for name in names]
-    hand_over_others(records)
-    return [Workbench(context, record, native(record)) for record in records]
+    found = [context.record(name) for name in names]
+    hand_over_others(found)
+    return [Workbench(context, record, native(record)) for record in found]
 
 
-def hand_over_others(records: Sequence[Record]) -> None:
-    others = [record for record in records if record.driver not in NATIVE]
-    if others and len(others) < len(records):
+def hand_over_others(found: Sequence[Record]) -> None:
+    others = [record for record in found if record.driver not in NATIVE]
+    if others and len(others) < len(found):
         raise MachineError("these machines are of drivers of two programs", "name them in two commands")
     if others:
         raise OfOtherProgram

@@ -102,7 +102,7 @@ def _create(context: Context, driver: type[Driver], parsed: Parsed) -> None:
             _provision_by_ssh(bench)
     except MachineError as error:
         raise MachineError(f"error creating machine: {error.message}", error.advice) from error
-    if bench.machine.user_data and parsed.text("custom-install-script"):
+    if parsed.text("custom-install-script") and not bench.machine.script:
         say("Custom install script was sent via userdata, provisioning complete...")
     bench.enter(Phase.CREATED)
 

@@ -45,7 +45,7 @@ def scp(context: Context, words: Sequence[str]) -> int:
         raise MachineError("Improper number of arguments", "give a source and a target")
     if parsed.on("delta"):
         raise MachineError("--delta is not supported", "leave it out, or use rsync with the files of inspect")
-    from herder.machine.ssh.session import copy
+    from herder.machine.ssh.copying import copy
 
     benches: dict[str, Workbench] = {}
 

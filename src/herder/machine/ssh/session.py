@@ -1,24 +1,22 @@
-"""A person at work in a machine: a shell or one command, and files copied in and out."""
+"""A person at work in a machine: a shell, or one command."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import os
 import shutil
 import signal
 import sys
-import tempfile
 import termios
 import threading
 import tty
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO
 
 import asyncssh
 
-from herder.machine.errors import MachineError, Unreachable
+from herder.machine.errors import Unreachable
 from herder.machine.ssh.client import connection_to
 from herder.machine.ssh.hosts import HostKeys
 from herder.machine.state.reading import SavedMachine, private_key
@@ -104,52 +102,3 @@ def _raw_terminal(process: asyncssh.SSHClientProcess[bytes]) -> Iterator[None]:
     finally:
         termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
         loop.remove_signal_handler(signal.SIGWINCH)
-
-
-def copy(
-    source: str,
-    target: str,
-    find: Callable[[str], SavedMachine],
-    *,
-    recursive: bool = False,
-    remember: Callable[[SavedMachine], None] | None = None,
-) -> None:
-    """Between `[user@]machine:path` and a path here, or two machines; `find` gives a machine by its name."""
-    (giver, source), (taker, target) = _end(source, find), _end(target, find)
-    if giver is None and taker is None:
-        raise MachineError(f"neither {source} nor {target} is on a machine", "name one as machine:path")
-    with tempfile.TemporaryDirectory(prefix="herder-copy-") as between:
-        if giver is not None:
-            here = target if taker is None else between
-            asyncio.run(_transfer(giver, remember, lambda sftp: sftp.get(source, here, recurse=recursive)))
-            source = os.path.join(between, os.path.basename(source.rstrip("/")))
-        if taker is not None:
-            there = target or "."
-            asyncio.run(_transfer(taker, remember, lambda sftp: sftp.put(source, there, recurse=recursive)))
-
-
-async def _transfer(
-    machine: SavedMachine,
-    remember: Callable[[SavedMachine], None] | None,
-    act: Callable[[asyncssh.SFTPClient], Awaitable[None]],
-) -> None:
-    hosts = HostKeys(machine.reach, machine.files, remember=lambda: remember(machine) if remember else None)
-    async with connection_to(machine.reach, private_key(machine.config, machine.files), hosts) as connection:
-        try:
-            async with connection.start_sftp_client() as sftp:
-                await act(sftp)
-        except (asyncssh.Error, OSError) as error:
-            raise MachineError(f"the copy failed: {error}") from error
-
-
-def _end(place: str, find: Callable[[str], SavedMachine]) -> tuple[SavedMachine | None, str]:
-    head, colon, path = place.partition(":")
-    if not colon or "/" in head:
-        return None, place
-    user, at, name = head.rpartition("@")
-    if name == "localhost":
-        return None, path
-    machine = find(name)
-    if at:
-        machine = dataclasses.replace(machine, reach=dataclasses.replace(machine.reach, user=user))
-    return machine, path

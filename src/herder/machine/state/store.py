@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Protocol
 from herder.machine.errors import MachineError
 from herder.machine.state.archive import SKIPPED_SUFFIXES
 
+UNFINISHED = ".herder-tmp"
 IMAGE_PATH = "/home/machine/.docker/machine"
 """The store of the Go program's image: it finds records only under the names that they have there."""
 
@@ -87,7 +87,7 @@ def _read(directory: Path) -> dict[str, bytes] | None:
     if not directory.is_dir():
         return None
     paths = (path for path in directory.rglob("*") if path.is_file() and not path.name.endswith(SKIPPED_SUFFIXES))
-    return {str(path.relative_to(directory)): path.read_bytes() for path in paths if not path.name.endswith(".tmp")}
+    return {str(path.relative_to(directory)): path.read_bytes() for path in paths if not path.name.endswith(UNFINISHED)}
 
 
 @contextmanager
@@ -104,13 +104,10 @@ def _locked(directory: Path) -> Iterator[None]:
 def _write(path: Path, content: bytes) -> None:
     """Whole or not at all, whatever ends us meanwhile; for the owner alone from the first byte."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(descriptor)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    temporary = path.with_name(f".{path.name}{UNFINISHED}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(descriptor)
+    temporary.replace(path)

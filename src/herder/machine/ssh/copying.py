@@ -1,0 +1,149 @@
+"""Files copied between here and a machine, or two machines: by SFTP, and by plain commands where a machine has none."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import io
+import os
+import shlex
+import stat
+import tarfile
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Protocol
+
+import asyncssh
+
+from herder.machine.errors import MachineError
+from herder.machine.ssh.client import connection_to
+from herder.machine.ssh.hosts import HostKeys
+from herder.machine.state.reading import SavedMachine, private_key
+
+Find = Callable[[str], SavedMachine]
+Remember = Callable[[SavedMachine], None]
+
+
+def copy(source: str, target: str, find: Find, *, recursive: bool = False, remember: Remember | None = None) -> None:
+    """Between `[user@]machine:path` and a path here, or two machines; `find` gives a machine by its name."""
+    (giver, source), (taker, target) = _end(source, find), _end(target, find)
+    if giver is None and taker is None:
+        raise MachineError(f"neither {source} nor {target} is on a machine", "name one as machine:path")
+    with tempfile.TemporaryDirectory(prefix="herder-copy-") as between:
+        if giver is not None:
+            here = target if taker is None else between
+            asyncio.run(_transfer(giver, remember, lambda way: way.get(source, here, recursive)))
+            source = os.path.join(between, os.path.basename(source.rstrip("/")))
+        if taker is not None:
+            there = target or "."
+            asyncio.run(_transfer(taker, remember, lambda way: way.put(source, there, recursive)))
+
+
+def _end(place: str, find: Find) -> tuple[SavedMachine | None, str]:
+    head, colon, path = place.partition(":")
+    if not colon or "/" in head:
+        return None, place
+    user, at, name = head.rpartition("@")
+    if name == "localhost":
+        return None, path
+    machine = find(name)
+    if at:
+        machine = dataclasses.replace(machine, reach=dataclasses.replace(machine.reach, user=user))
+    return machine, path
+
+
+_NO_DIRECTORY = "{ echo 'it is a directory: copy it with -r' >&2; exit 1; }"
+
+
+class _Way(Protocol):
+    """How files go over a connection. Either end may be a directory that the copy is put into."""
+
+    async def get(self, source: str, target: str, recursive: bool) -> None: ...
+
+    async def put(self, source: str, target: str, recursive: bool) -> None: ...
+
+
+async def _transfer(machine: SavedMachine, remember: Remember | None, act: Callable[[_Way], Awaitable[None]]) -> None:
+    hosts = HostKeys(machine.reach, machine.files, remember=lambda: remember(machine) if remember else None)
+    async with connection_to(machine.reach, private_key(machine.config, machine.files), hosts) as connection:
+        try:
+            try:
+                client = await connection.start_sftp_client()
+            except asyncssh.ChannelOpenError:
+                await act(_ByCommands(connection))
+                return
+            async with client:
+                await act(_BySftp(client))
+        except (asyncssh.Error, OSError, tarfile.TarError) as error:
+            raise MachineError(f"the copy failed: {error}") from error
+
+
+class _BySftp:
+    def __init__(self, client: asyncssh.SFTPClient) -> None:
+        self._client = client
+
+    async def get(self, source: str, target: str, recursive: bool) -> None:
+        await self._client.get(source, target, recurse=recursive)
+
+    async def put(self, source: str, target: str, recursive: bool) -> None:
+        await self._client.put(source, target, recurse=recursive)
+
+
+class _ByCommands:
+    """With what every machine has: cat and tar."""
+
+    def __init__(self, connection: asyncssh.SSHClientConnection) -> None:
+        self._connection = connection
+
+    async def get(self, source: str, target: str, recursive: bool) -> None:
+        place, name = shlex.quote(source), os.path.basename(source.rstrip("/"))
+        here = Path(target, name) if os.path.isdir(target) else Path(target)
+        if recursive:
+            content = await self._run(f"cd -- {place} && exec tar -cf - .")
+            await asyncio.to_thread(_unpack, content, here)
+        else:
+            content = await self._run(f"[ ! -d {place} ] || {_NO_DIRECTORY}; exec cat -- {place}")
+            await asyncio.to_thread(here.write_bytes, content)
+
+    async def put(self, source: str, target: str, recursive: bool) -> None:
+        name = shlex.quote(os.path.basename(os.path.abspath(source)))
+        into = f't={shlex.quote(target)}; [ ! -d "$t" ] || t="$t"/{name}'
+        if os.path.isdir(source):
+            if not recursive:
+                raise MachineError(f"{source} is a directory", "copy it with -r")
+            content = await asyncio.to_thread(_packed, Path(source))
+            await self._run(f'{into}; mkdir -p -- "$t" && cd -- "$t" && exec tar -xf -', content)
+        else:
+            content = await asyncio.to_thread(Path(source).read_bytes)
+            mode = stat.S_IMODE(os.stat(source).st_mode)
+            await self._run(f'{into}; cat >"$t" && chmod {mode:o} -- "$t"', content)
+
+    async def _run(self, command: str, content: bytes = b"") -> bytes:
+        done = await self._connection.run(command, input=content, encoding=None)
+        if done.returncode:
+            said = done.stderr.decode(errors="replace") if isinstance(done.stderr, bytes) else ""
+            raise MachineError(f"the copy failed: {said.strip() or f'exit status {done.returncode}'}")
+        return done.stdout if isinstance(done.stdout, bytes) else b""
+
+
+def _packed(directory: Path) -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        archive.add(directory, arcname=".")
+    return content.getvalue()
+
+
+def _unpack(content: bytes, directory: Path) -> None:
+    """Files and directories alone, and none outside: what a machine sends is not trusted with this host."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        for member in archive:
+            place = directory / member.name
+            if not place.resolve().is_relative_to(directory.resolve()):
+                raise MachineError(f"the machine sent a file that lies elsewhere: {member.name}")
+            if member.isdir():
+                place.mkdir(parents=True, exist_ok=True)
+            elif member.isfile() and (file := archive.extractfile(member)) is not None:
+                place.write_bytes(file.read())
+                place.chmod(member.mode & 0o777)
