@@ -108,6 +108,11 @@ class Sshd:
         self._listener.close()
         self._thread.join()
 
+    def without_sftp(self) -> None:
+        """From the next connection on, as on hosts that have the server alone."""
+        config = self.directory / "sshd_config"
+        config.write_text("".join(line for line in _CONFIG.splitlines(keepends=True) if "sftp" not in line))
+
     def new_host_key(self) -> None:
         """As if it was installed anew."""
         for suffix in ("", ".pub"):

@@ -52,17 +52,13 @@ async def _register_drivers(client: Client) -> None:
     """The drivers that are there from the start. Whether one is active is its users' to say: that is set once."""
     from herder.api.machines.kinds import NODE_DRIVER
     from herder.api.machines.registered import registered
+    from herder.engine.runner.node import architecture
 
-    for node_driver in registered():
+    for node_driver in registered(architecture()):
         with suppress(AlreadyExists):
             await client.create(NODE_DRIVER.resource, node_driver)
             continue
-        meta = {
-            key: node_driver["metadata"][key]
-            for key in ("name", "labels", "annotations")
-            if key in node_driver["metadata"]
-        }
-        kept = {"apiVersion": NODE_DRIVER.api_version, "kind": NODE_DRIVER.kind, "metadata": meta}
+        kept = {key: node_driver[key] for key in ("apiVersion", "kind", "metadata")}
         await client.apply(NODE_DRIVER.resource, kept, field_manager=INSTALLER)
 
 

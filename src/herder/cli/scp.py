@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def command(source: str, target: str, recursive: bool, namespace: str | None, kubeconfig: str | None) -> None:
     """Copy SOURCE to TARGET, either of them MACHINE:PATH."""
     from herder.machine.errors import MachineError
-    from herder.machine.ssh.session import copy
+    from herder.machine.ssh.copying import copy
 
     entries: dict[str, Entry] = {}
 

@@ -208,7 +208,10 @@ class TestEntering:
         machine("ssh", "--accept-new-host-key", "m1", "true")
         machine("ssh", "m1", "true")
 
-    def test_copies_in_both_directions(self, machine: Machine) -> None:
+    @pytest.mark.parametrize("sftp", [True, False], ids=["SFTP", "no SFTP there"])
+    def test_copies_in_both_directions(self, machine: Machine, sftp: bool) -> None:
+        if not sftp:
+            machine.host.without_sftp()
         (machine.directory / "tree/sub").mkdir(parents=True)
         (machine.directory / "tree/sub/file").write_text("hello")
         machine("scp", str(machine.directory / "tree/sub/file"), "m1:/run/machine/there")
@@ -217,16 +220,19 @@ class TestEntering:
         machine("scp", "-r", "m1:/run/machine/tree", str(machine.directory / "back"))
         assert (machine.directory / "back/sub/file").read_text() == "hello"
         machine("scp", "m1:/run/machine/there", "m1:/run/machine/copy")
+        assert (machine.host.directory / "copy").read_text() == "hello"
+        machine("scp", "m1:/run/machine/tree", str(machine.directory / "tree-as-file"), status=1)
 
     @pytest.mark.parametrize(
         ("words", "told"),
         [
             (("m1:/none", "/tmp"), "the copy failed: No such file"),
+            (("/etc", "m1:/run/machine/etc-as-file"), "the copy failed: "),
             (("/a", "/b"), "neither /a nor /b is on a machine"),
             (("/a",), "Improper number of arguments"),
             (("other:/a", "/b"), '"other" does not exist'),
         ],
-        ids=["no file", "no machine", "one word", "unknown machine"],
+        ids=["no file", "a directory", "no machine", "one word", "unknown machine"],
     )
     def test_copies_that_cannot_be(self, machine: Machine, words: tuple[str, ...], told: str) -> None:
         assert told in machine("scp", *words, status=1)[1]

@@ -154,17 +154,17 @@ def node_labels(name: str) -> dict[str, str]:
         LABEL: "true",
         "kubernetes.io/hostname": name,
         "kubernetes.io/os": "linux",
-        "kubernetes.io/arch": _architecture(),
+        "kubernetes.io/arch": architecture(),
     }
 
 
-def _architecture() -> str:
+def architecture() -> str:
     return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 
 def _node_info() -> Object:
     return {
-        "architecture": _architecture(),
+        "architecture": architecture(),
         "bootID": _first_line("/proc/sys/kernel/random/boot_id"),
         "containerRuntimeVersion": f"herder://{__version__}",
         "kernelVersion": platform.release(),
