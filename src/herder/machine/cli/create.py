@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from herder.api.machines.flags import Flag, FlagType, Value
+from herder.api.machines.known import user_data_flag
 from herder.machine import userdata
 from herder.machine.cli.context import Context, OfOtherProgram, Workbench, say
 from herder.machine.cli.flags import Parsed, described, parse
@@ -18,7 +19,6 @@ from herder.machine.errors import MachineError, PreCreateFailed
 from herder.machine.state.record import Phase, Record, new_record
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9\-.]*")
-_USER_DATA = ("user-data", "userdata", "custom-data", "cloud-config")
 
 FLAGS = (
     Flag("driver", "Driver to create machine with", env="MACHINE_DRIVER"),
@@ -155,9 +155,9 @@ def _bring_script(bench: Workbench, driver: type[Driver], parsed: Parsed) -> boo
         raise MachineError(
             f'--hostname-override: "{machine.hostname}" is not a hostname', "use letters, digits, . and -"
         )
-    flag = next((flag.name for flag in driver.flags if any(word in flag.name for word in _USER_DATA)), "")
-    user_path = parsed.text(flag) if flag else ""
-    user = _content(user_path, f"--{flag}") if user_path else b""
+    flag = user_data_flag(driver.flags)
+    user_path = parsed.text(flag.name) if flag else ""
+    user = _content(user_path, f"--{flag.name}") if flag and user_path else b""
     if not script:
         machine.user_data = user
         return False

@@ -77,15 +77,13 @@ def parse(
 
 
 def _from_environment(flags: Iterable[Flag], environment: Mapping[str, str]) -> dict[str, Value]:
-    """A flag may have several variables, with commas between: the first that is set counts."""
     found: dict[str, Value] = {}
     for flag in flags:
-        for variable in flag.env.split(",") if flag.env else ():
-            if text := environment.get(variable.strip()):
-                parts = text.split(",") if flag.type is FlagType.LIST else (text,)
-                values = [_read(flag, part.strip(), f"${variable}") for part in parts]
-                found[flag.name] = tuple(str(v[0]) for v in values if isinstance(v, tuple)) or values[0]
-                break
+        text = environment.get(flag.env) if flag.env else None
+        if text and flag.type is FlagType.LIST:
+            found[flag.name] = tuple(part.strip() for part in text.split(","))
+        elif text:
+            found[flag.name] = _read(flag, text, f"${flag.env}")
     return found
 
 
@@ -125,5 +123,5 @@ def described(flags: Iterable[Flag], shorts: Mapping[str, str] | None = None) ->
             word += f' "{flag.default if flag.default != "" else 0}"'
         elif flag.type is FlagType.STRING:
             word += " "
-        lines.append(f"   {word}\t{flag.usage}" + (f" [${flag.env.replace(',', ', $')}]" if flag.env else ""))
+        lines.append(f"   {word}\t{flag.usage}" + (f" [${flag.env}]" if flag.env else ""))
     return "\n".join(lines)
