@@ -17,12 +17,16 @@ from herder.api.capi.inventory import NAMESPACE, PROVIDERS
 from herder.engine.client import kubeconfig
 from tests.cli.commands import herder, refused, replica
 from tests.support.api import Api
+from tests.support.capi import HerderRun, webhook_flags
 from tests.support.embedded import Embedded
 from tests.support.engines import Engine
 from tests.support.kube import free_port
 
 SETTINGS = "management.cattle.io/v3/settings"
 FLOCKS = "examples.herder.io/v1/flocks"
+MUTATING, VALIDATING = (
+    f"admissionregistration.k8s.io/v1/{kind}webhookconfigurations" for kind in ("mutating", "validating")
+)
 OUR_CORE = f"/apis/{PROVIDERS.api_version}/namespaces/{NAMESPACE}/providers/cluster-api"
 
 
@@ -277,14 +281,34 @@ async def test_our_core_stands_aside_when_another_is_installed_later(tmp_path: P
             "our rules are in force"
         )
 
-        await api.create_cluster("namespaces", {"metadata": {"name": "capi-system"}})
-        theirs = {"providerName": "cluster-api", "type": "CoreProvider", "version": "v1.13.4"}
-        body = {"apiVersion": PROVIDERS.api_version, "kind": "Provider", "metadata": {"name": "cluster-api"}, **theirs}
-        (await api.post(f"/apis/{PROVIDERS.api_version}/namespaces/capi-system/providers", body)).expect(201)
+        await install_another_core(api)
         await api.until(OUR_CORE, lambda answer: answer.status == 404)
         assert "our Cluster API core stands aside" in server.log()
         assert "replicas" not in (await api.post(sets, machine_deployment("after"))).expect(201)["spec"]
         await api.close()
+
+
+async def test_when_the_core_stands_aside_its_webhooks_go_and_those_of_machines_stay(tmp_path: Path) -> None:
+    with Embedded(tmp_path / "up", flags=("--no-runner", "--no-machines", "--capi-core=external")) as server:
+        engine = Engine("embedded", server.kubeconfig)
+        with HerderRun(engine, tmp_path / "run", "--capi-core=auto", "--machines", *webhook_flags()) as ours:
+            api = Api(engine.connection)
+            await api.until(api.cluster(VALIDATING, "herder-machines"), lambda answer: answer.status == 200)
+            await api.until(OUR_CORE, lambda answer: answer.status == 200)
+            await install_another_core(api)
+            for kind in (MUTATING, VALIDATING):
+                await api.until(api.cluster(kind, "herder-cluster-api"), lambda answer: answer.status == 404)
+            (await api.delete(api.cluster(VALIDATING, "herder-machines"))).expect(200)
+            await api.until(api.cluster(VALIDATING, "herder-machines"), lambda answer: answer.status == 200)
+            assert "our Cluster API core stands aside" in ours.log()
+            await api.close()
+
+
+async def install_another_core(api: Api) -> None:
+    await api.create_cluster("namespaces", {"metadata": {"name": "capi-system"}})
+    theirs = {"providerName": "cluster-api", "type": "CoreProvider", "version": "v1.13.4"}
+    body = {"apiVersion": PROVIDERS.api_version, "kind": "Provider", "metadata": {"name": "cluster-api"}, **theirs}
+    (await api.post(f"/apis/{PROVIDERS.api_version}/namespaces/capi-system/providers", body)).expect(201)
 
 
 def machine_deployment(name: str) -> Any:

@@ -12,7 +12,6 @@ from herder.engine.apiserver.server import ApiServer
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import invalid
 from herder.engine.meta.kinds import Kind, Object
-from herder.gateway.drivers import refusal
 
 
 def install_admission(server: ApiServer, in_force: Callable[[], bool] = lambda: True) -> None:
@@ -27,9 +26,11 @@ def install_admission(server: ApiServer, in_force: Callable[[], bool] = lambda: 
 
 
 def install_driver_admission(server: ApiServer, client: Client) -> None:
-    """NodeDrivers are asked for by machines, so whether one may go is looked up, with a client of the server."""
+    """Whether a NodeDriver may go depends on other objects, so it is looked up, with a client of the server itself."""
 
     async def check(attributes: Attributes) -> None:
+        from herder.gateway.drivers import refusal  # loaded with the first such request rather than at every start
+
         error = await refusal(client, attributes.old or {}, attributes.obj)
         if error is not None:
             raise error
