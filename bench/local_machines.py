@@ -50,9 +50,9 @@ REPORT = """\
 | create until SSH answers, s (cloud-init) | 4 | {clouded} |
 | create until the script has run, s (cloud-init) | | {finished} |
 
-{at_once} at once: all answer after {all_up:.1f} s, the slowest creation took {slowest:.1f} s; all gone in {all_gone:.1f} s.
-An idle machine has {memory:.1f} MB in its control group (goal: 40), its supervisor {supervisor:.1f} MB beside it, and uses \
-{idle:.2f} % of a core.
+{at_once} at once: all answer after {all_up:.1f} s, the slowest creation took {slowest:.1f} s; all are gone in
+{all_gone:.1f} s. An idle machine has {memory:.1f} MB in its control group (goal: 40), its supervisor has
+{supervisor:.1f} MB beside it, and it uses {idle:.2f} % of a core.
 """
 
 

@@ -43,10 +43,11 @@ class Victims:
             os.close(descriptor)
 
 
-def test_a_machine_outlives_the_daemon(host: Host) -> None:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_machine_outlives_the_daemon(host: Host, how: signal.Signals) -> None:
     machine = host.create("lasting")
     before = machine.guest
-    host.end_daemon(signal.SIGKILL)
+    host.end_daemon(how)
     assert machine.ssh("hostname") == "lasting"
     host.start_daemon()
     assert machine.hosted.state() is State.RUNNING

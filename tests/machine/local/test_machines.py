@@ -45,6 +45,13 @@ def test_it_has_the_size_that_was_asked_for_and_cannot_change_it(machine: Booted
     assert str(256 * 1024 * 1024) not in seen, "what it sees is the limit itself"
 
 
+def test_its_processes_are_in_groups_of_its_own_alone(host: Host, machine: Booted) -> None:
+    """systemd uses every tree of control groups that it finds."""
+    name = machine.groups()[0].name
+    paths = [line.split(":", 2)[2] for line in Path(f"/proc/{machine.guest}/cgroup").read_text().splitlines()]
+    assert [path for path in paths if f"/{name}/" not in path] == []
+
+
 def test_the_settings_of_the_host_are_not_its_own(machine: Booted) -> None:
     assert machine.ssh("echo 1 > /proc/sys/kernel/panic || echo refused", check=False) == "refused"
     assert machine.ssh("echo 1 > /proc/sys/net/ipv4/ip_forward && echo done") == "done"

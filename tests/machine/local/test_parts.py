@@ -97,10 +97,6 @@ def test_what_is_secret_is_for_root_alone(tmp_path: Path) -> None:
     assert shown.stdout.decode().split()[:2] == public.split()
 
 
-def test_name_servers_that_only_the_host_can_reach_are_left_out() -> None:
-    assert seed.nameservers("search x\nnameserver 127.0.0.53\nnameserver 10.0.0.2\n") == "nameserver 10.0.0.2\n"
-
-
 def test_every_machine_has_an_address_of_its_own_and_keeps_it(tmp_path: Path) -> None:
     network = ipaddress.IPv4Network("10.77.0.0/28")
     addresses = Addresses(tmp_path / "addresses", network, doors=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -19,13 +20,18 @@ from herder.machine.errors import PreCreateFailed
 
 PERIOD = 100_000  # microseconds, in which a share of CPU time is counted
 _INNER = "machine"
+_ASIDE = "herder-daemon"
 _PATIENCE = 10.0
-_CONTROLLERS = "+cpu +cpuset +memory +pids"
+_NO_LIMITS = "this host does not let us limit CPU and memory"
+_WITHOUT_LIMITS = "leave out --local-cpus and --local-memory, or run herder where the controllers cpu and memory are"
+_CONTROLLERS = ("cpu", "cpuset", "memory", "pids", "io", "hugetlb")
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """One mounted hierarchy: `options` are those to mount it with ("" for version 2), `base` is where we may build."""
+    """One mounted hierarchy: `options` are those to mount it with ("" for version 2), `base` is where we may build.
+    Where there are trees of version 1 the one of version 2 has no controllers for us, but systemd uses it all the same:
+    a machine that had no group of its own there would find itself in that of the host."""
 
     name: str
     options: str
@@ -51,10 +57,8 @@ def trees() -> list[Tree]:
                 if name and all(tree.options != _mount_options(name) for tree in found):
                     found.append(Tree(name.removeprefix("name="), _mount_options(name), _base(place, own[name])))
             elif kind == "cgroup2":
-                unified = Tree("", "", _base(place, own.get("", "/")))
-    if unified is not None and not found:
-        return [unified]
-    return found  # beside old hierarchies, the unified one has no controllers that machines use
+                unified = Tree("unified", "", _base(place, own.get("", "/")))
+    return [*found, unified] if unified is not None else found
 
 
 def _own_groups() -> Iterator[tuple[str, str]]:
@@ -69,7 +73,8 @@ def _mount_options(name: str) -> str:
 
 
 def _base(place: Path, own: str) -> Path:
-    return (place if os.geteuid() == 0 else place / own.lstrip("/")) / "herder"
+    delegated = own.removesuffix(f"/{_ASIDE}").lstrip("/")
+    return (place if os.geteuid() == 0 else place / delegated) / "herder"
 
 
 class Groups:
@@ -87,8 +92,9 @@ class Groups:
 
     def make(self, cpus: float, memory_bytes: int) -> None:
         """With these limits; 0 is none."""
+        version_2_alone = [tree.options for tree in self.trees] == [""]
         for tree, outer in zip(self.trees, self.outer(), strict=True):
-            if not tree.options:
+            if version_2_alone:
                 _delegate(tree.base.parent)
                 tree.base.mkdir(exist_ok=True)
                 _delegate(tree.base)
@@ -96,12 +102,17 @@ class Groups:
                 path.mkdir(exist_ok=True)
                 if "cpuset" in tree.controllers:
                     _inherit_cpuset(path)
-            if not tree.options:
+            if version_2_alone:
                 _delegate(outer)
-            _limit(outer, cpus, memory_bytes)
+        limits = _limits(cpus, memory_bytes)
+        files = [(outer / name, value) for outer in self.outer() for name, value in limits if (outer / name).exists()]
+        if 2 * len(files) != len(limits):
+            raise PreCreateFailed(_NO_LIMITS, _WITHOUT_LIMITS)
+        for file, value in files:
+            file.write_text(value)
 
-    def check(self) -> None:
-        """Raises `PreCreateFailed` where we may not make any, for systemd does not start without."""
+    def check(self, *, limits: bool) -> None:
+        """Raises `PreCreateFailed` where we may not make any, for systemd does not start without; or cannot limit."""
         if not self.trees:
             raise PreCreateFailed("this host has no control groups", "mount them, as systemd does at /sys/fs/cgroup")
         for tree in self.trees:
@@ -112,20 +123,12 @@ class Groups:
                     "run herder as root, or in a delegated scope: systemd-run --user --scope -p Delegate=yes herder …",
                 )
 
-    def limits_possible(self) -> bool:
-        """Whether this host lets us set sizes at all."""
-        if [tree.options for tree in self.trees] == [""]:
-            offered = (self.trees[0].base.parent / "cgroup.controllers").read_text().split()
-            return {"cpu", "memory"} <= set(offered)
-        return {"cpu", "memory"} <= {name for tree in self.trees for name in tree.controllers}
-
-    def memory_used(self) -> int:
-        """Bytes, with what the kernel keeps of files for the machine."""
-        for outer in self.outer():
-            for file in ("memory.usage_in_bytes", "memory.current"):
-                if (outer / file).exists():
-                    return int((outer / file).read_text())
-        return 0
+        offered = {name for tree in self.trees for name in tree.controllers}
+        for tree in self.trees:
+            if not tree.options:
+                offered |= set((tree.base.parent / "cgroup.controllers").read_text().split())
+        if limits and not {"cpu", "memory"} <= offered:
+            raise PreCreateFailed(_NO_LIMITS, _WITHOUT_LIMITS)
 
     def processes(self) -> set[int]:
         return {
@@ -155,17 +158,23 @@ class Groups:
                 outer.parent.rmdir()
 
 
-def enter(groups: list[str]) -> None:
-    """This process, and all that it starts from now on."""
-    for group in groups:
-        Path(group, "cgroup.procs").write_text("0")
-
-
 def _delegate(group: Path) -> None:
     """Version 2 counts for children only what is switched on for them; what is not offered is left out."""
-    for controller in _CONTROLLERS.split():
-        with contextlib.suppress(OSError):
-            (group / "cgroup.subtree_control").write_text(controller)
+    for controller in _CONTROLLERS:
+        try:
+            (group / "cgroup.subtree_control").write_text(f"+{controller}")
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                _move_aside(group)
+                (group / "cgroup.subtree_control").write_text(f"+{controller}")
+
+
+def _move_aside(group: Path) -> None:
+    """And only where it has no processes of its own: this daemon, and who started it, go into a group beside."""
+    (group / _ASIDE).mkdir(exist_ok=True)
+    for pid in _numbers(group / "cgroup.procs"):
+        with contextlib.suppress(ProcessLookupError):
+            (group / _ASIDE / "cgroup.procs").write_text(str(pid))
 
 
 def _inherit_cpuset(group: Path) -> None:
@@ -175,16 +184,12 @@ def _inherit_cpuset(group: Path) -> None:
             (group / file).write_text((group.parent / file).read_text())
 
 
-def _limit(group: Path, cpus: float, memory_bytes: int) -> None:
+def _limits(cpus: float, memory_bytes: int) -> list[tuple[str, str]]:
+    """Files and what to write to them: each limit has one in either version."""
     quota = int(cpus * PERIOD)
-    for file, limited, value in (
-        ("cpu.cfs_quota_us", cpus, f"{quota}"),
-        ("cpu.max", cpus, f"{quota} {PERIOD}"),
-        ("memory.limit_in_bytes", memory_bytes, f"{memory_bytes}"),
-        ("memory.max", memory_bytes, f"{memory_bytes}"),
-    ):
-        if limited and (group / file).exists():
-            (group / file).write_text(value)
+    of_cpu = [("cpu.cfs_quota_us", f"{quota}"), ("cpu.max", f"{quota} {PERIOD}")]
+    of_memory = [("memory.limit_in_bytes", f"{memory_bytes}"), ("memory.max", f"{memory_bytes}")]
+    return (of_cpu if cpus else []) + (of_memory if memory_bytes else [])
 
 
 def _numbers(file: Path) -> list[int]:

@@ -8,18 +8,17 @@ import json
 import os
 import select
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import herder
 from herder.machine.errors import MachineError
 from herder.machine.host.local import locks, rootless
-from herder.machine.host.local.holder import CONFIG, LOCK
+from herder.machine.host.local.holder import CONFIG, LOCK, READY
+from herder.machine.host.local.lasting import Lasting
 from herder.machine.host.local.network import Addresses, chosen_network, short_hash
 
 PORTS_VARIABLE = "HERDER_LOCAL_GATEWAY_PORTS"
-_SOURCES = str(Path(herder.__file__).parents[1])
+HOLDER = "herder.machine.host.local.holder"
 
 
 class Fabric:
@@ -81,10 +80,6 @@ class Fabric:
         self.unwatch()
         self._lost()
 
-    @property
-    def _log(self) -> Path:
-        return self.directory / "fabric.log"
-
     async def _start(self) -> int:
         addresses = self.addresses
         config = {
@@ -98,20 +93,10 @@ class Fabric:
         }
         (self.directory / CONFIG).write_text(json.dumps(config))
         self.lock.touch(mode=0o600)
-        with self._log.open("ab") as errors:
-            holder = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-s", "-m", "herder.machine.host.local.holder", str(self.directory)),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,
-                env={"PYTHONPATH": _SOURCES, "PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
-            )
-        assert holder.stdout is not None
-        if await holder.stdout.readline() != b"ready\n":
-            await holder.wait()
-            said = self._log.read_text(errors="replace").strip().splitlines()
-            raise MachineError("the network of local machines could not be made", said[-1] if said else "")
+        holder = Lasting(HOLDER, self.directory, self.directory / "fabric.log", heard=True)
+        if await holder.first_word() != READY:
+            await holder.ended.wait()
+            raise MachineError("the network of local machines could not be made", holder.complaint())
         return holder.pid
 
 

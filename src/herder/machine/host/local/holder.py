@@ -1,6 +1,6 @@
 """The process that holds the machines' network, outlives the daemon, and passes connections in and out of it.
 
-`python -m herder.machine.host.local.holder DIRECTORY`, in a session of its own, says "ready" when it is. A child of it
+`python -m herder.machine.host.local.holder DIRECTORY`, in a session of its own, says when it is ready. A child of it
 is inside the network's namespaces and hands out sockets that were made there; everything else happens out here, so
 nothing needs to be allowed to go from one side to the other.
 - With root, a veth pair joins the network to this process's own: machines have addresses, this side is their gateway.
@@ -26,7 +26,7 @@ from herder.engine.runner.shim import kernel
 from herder.machine.host.local import links, locks, rootless
 from herder.machine.host.local.network import DOOR_PORT, door
 
-CONFIG, LOCK = "fabric.json", "fabric.lock"
+CONFIG, LOCK, READY = "fabric.json", "fabric.lock", "ready"
 _SSH = 22
 _CHUNK = 1 << 16
 
@@ -46,12 +46,12 @@ def main() -> None:
         _inside(config, theirs)
     theirs.close()
     said = ours.recv(4096)
-    if said != b"ready":
+    if said != READY.encode():
         sys.exit(said.decode() or "the network's namespace could not be made")
     if not config["rootless"]:
         _join_host(config)
     os.write(lock, f"{child}\n".encode())
-    print("ready", flush=True)
+    print(READY, flush=True)
     asyncio.run(Holder(directory, config, ours).run())
 
 
@@ -60,7 +60,7 @@ def _inside(config: dict[str, Any], theirs: socket.socket) -> NoReturn:
         outside = os.getppid()
         _make_network(config, outside)
         kernel.die_with_parent(signal.SIGKILL)
-        theirs.send(b"ready")
+        theirs.send(READY.encode())
         while theirs.recv(1):
             with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as made:
                 socket.send_fds(theirs, [b"s"], [made.fileno()])

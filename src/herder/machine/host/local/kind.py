@@ -12,17 +12,16 @@ import os
 import select
 import shutil
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
-import herder
 from herder.machine.driver import State
 from herder.machine.errors import MachineError, PreCreateFailed
 from herder.machine.host.kinds import Ask, Place, Record, Tell
 from herder.machine.host.local import image, locks, rootless, seed
 from herder.machine.host.local.cgroups import Groups
 from herder.machine.host.local.fabric import Fabric
+from herder.machine.host.local.lasting import Lasting
 from herder.machine.host.local.network import DOOR_PORT, door, hardware_address, short_hash
 from herder.machine.host.local.options import Options
 from herder.machine.host.local.supervisor.boot import inside_of
@@ -34,7 +33,6 @@ _LAYERS = ("upper", "work", "root", "data")
 _SSH = 22
 _BOOT_SECONDS = 180.0  # for sshd to answer, on a host that is busy with many others
 _LOOK_AGAIN = 0.03
-_SOURCES = str(Path(herder.__file__).parents[1])
 
 
 class LocalKind:
@@ -55,13 +53,7 @@ class LocalKind:
             raise PreCreateFailed("`ip` is not installed, and local machines need it", "install the package iproute2")
         if rootless.needed():
             rootless.check()
-        groups = Groups("check")
-        groups.check()
-        if (wanted.cpus or wanted.memory) and not groups.limits_possible():
-            raise PreCreateFailed(
-                "this host does not let us limit CPU and memory",
-                "leave out --local-cpus and --local-memory, or run herder where the controllers cpu and memory are",
-            )
+        Groups("check").check(limits=bool(wanted.cpus or wanted.memory))
 
     async def create(self, record: Record, ask: Ask, tell: Tell) -> Place:
         options = Options.parse(record.options)
@@ -71,10 +63,9 @@ class LocalKind:
         return await self.start(record, tell)
 
     async def start(self, record: Record, tell: Tell) -> Place:
-        if not locks.holder_of(record.directory / _LOCK):
-            await self._boot(record)
+        supervisor = None if locks.holder_of(record.directory / _LOCK) else await self._boot(record)
         place = self._place(record)
-        await self._answers(record, place)
+        await self._answers(record, place, supervisor)
         return place
 
     async def stop(self, record: Record, *, grace: float) -> None:
@@ -114,9 +105,7 @@ class LocalKind:
             (record.directory / layer).mkdir(mode=0o755, exist_ok=True)
         address = self._fabric.addresses.take(record.id)
         key_file, public_key = seed.host_key()
-        resolv_conf = Path("/etc/resolv.conf")
-        servers = seed.nameservers(resolv_conf.read_text()) if resolv_conf.exists() else ""
-        content = seed.files(ask, machine_id=record.id, cloud_init=options.cloud_init, nameservers=servers)
+        content = seed.files(ask, machine_id=record.id, cloud_init=options.cloud_init)
         seed.write(record.directory / "upper", [key_file, *content])
         record.facts |= {"address": address, "host_key": public_key}
         record.save()
@@ -130,7 +119,7 @@ class LocalKind:
     def _groups(self, record: Record) -> Groups:
         return Groups(short_hash(str(record.directory), 12))
 
-    async def _boot(self, record: Record) -> None:
+    async def _boot(self, record: Record) -> Lasting:
         """Whatever was left of an earlier boot is ended first."""
         await self._end(record)
         options, groups = Options.parse(record.options), self._groups(record)
@@ -156,28 +145,20 @@ class LocalKind:
         write_whole(directory / _CONFIG, json.dumps(config).encode())
         (directory / _STATUS).unlink(missing_ok=True)
         (directory / _LOCK).touch(mode=0o600)
-        with (directory / "supervisor.log").open("ab") as errors:
-            await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-s", "-m", SUPERVISOR, str(directory)),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=errors,
-                stderr=errors,
-                start_new_session=True,
-                env={"PYTHONPATH": _SOURCES, "PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
-            )
+        return Lasting(SUPERVISOR, directory, directory / "supervisor.log")
 
-    async def _answers(self, record: Record, place: Place) -> None:
+    async def _answers(self, record: Record, place: Place, supervisor: Lasting | None) -> None:
         """Whatever image it is, a machine is there when its SSH is: nothing but asking can tell."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _BOOT_SECONDS
-        while not await _has_banner(place):
+        while True:
             status = _status(record.directory)
+            if "guest" in status and await _has_banner(place):  # before, nobody has its address, which takes longer
+                return
             if "error" in status:
                 raise MachineError(f'machine "{record.name}" did not boot', status["error"])
-            if status and not locks.holder_of(record.directory / _LOCK):
-                raise MachineError(
-                    f'machine "{record.name}" stopped while it booted', f"see {record.directory / 'console.log'}"
-                )
+            if supervisor is not None and supervisor.ended.is_set():
+                raise MachineError(f'machine "{record.name}" stopped while it booted', supervisor.complaint())
             if loop.time() > deadline:
                 raise MachineError(
                     f'machine "{record.name}" runs, but its SSH did not answer within {_BOOT_SECONDS:.0f} s',

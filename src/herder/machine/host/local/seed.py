@@ -59,14 +59,12 @@ class File:
     mode: int = 0o644
 
 
-def files(ask: Ask, *, machine_id: str, cloud_init: bool, nameservers: str = "") -> Iterator[File]:
+def files(ask: Ask, *, machine_id: str, cloud_init: bool) -> Iterator[File]:
     """`cloud_init`: even where user data does not ask for it."""
     hostname = ask.hostname
     yield File("etc/hostname", f"{hostname}\n".encode())
     yield File("etc/hosts", f"127.0.0.1 localhost\n127.0.1.1 {hostname}\n::1 localhost ip6-localhost\n".encode())
     yield File("root/.ssh/authorized_keys", f"{ask.authorized_key.strip()}\n".encode(), 0o600)
-    if nameservers:
-        yield File("etc/resolv.conf", nameservers.encode())
     if ask.script:
         yield File(SCRIPT, ask.script, 0o700)
         yield File(_RUNNER, _RUN_ONCE.encode(), 0o755)
@@ -119,9 +117,3 @@ def host_key() -> tuple[File, str]:
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
     return File(HOST_KEY, private, 0o600), public
-
-
-def nameservers(resolv_conf: str) -> str:
-    """Those of this host that a machine could reach too."""
-    lines = [line for line in resolv_conf.splitlines() if line.startswith("nameserver")]
-    return "".join(f"{line}\n" for line in lines if " 127." not in line and " ::1" not in line)

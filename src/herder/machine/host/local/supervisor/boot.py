@@ -168,12 +168,13 @@ class _Root:
 
     def _control_groups(self) -> None:
         trees = self.config["trees"]
-        if trees == [["", ""]]:
-            kernel.mount("cgroup2", f"{self.root}/sys/fs/cgroup", "cgroup2", _QUIET)
+        if [options for _, options in trees] == [""]:
+            kernel.mount("cgroup2", self._place("sys/fs/cgroup"), "cgroup2", _QUIET)
             return
         self._tmpfs("sys/fs/cgroup", "mode=755", _QUIET)
         for name, options in trees:
-            kernel.mount("cgroup", self._place(f"sys/fs/cgroup/{name}"), "cgroup", _QUIET, options)
+            kind = "cgroup" if options else "cgroup2"
+            kernel.mount(kind, self._place(f"sys/fs/cgroup/{name}"), kind, _QUIET, options)
             for controller in name.split(",") if "," in name else ():
                 os.symlink(name, f"{self.root}/sys/fs/cgroup/{controller}")
 
