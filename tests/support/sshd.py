@@ -20,6 +20,8 @@ from pathlib import Path
 
 import pytest
 
+from herder.machine.ssh.keys import new_key_pair
+
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "herder" / "sshd"
 PACKAGES = ("openssh-server", "libwrap0", "libnsl2", "libtirpc3")
 INSIDE = Path("/run/machine")  # where the host sees its own directory
@@ -170,7 +172,10 @@ class Sshd:
 
 
 def _keygen(path: Path) -> None:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True, timeout=20)
+    private, public = new_key_pair()
+    path.touch(mode=0o600)
+    path.write_bytes(private)
+    path.with_suffix(".pub").write_bytes(public)
 
 
 @functools.cache
@@ -186,8 +191,10 @@ def _fetch() -> None:
     CACHE.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE.parent) as folder:
         wanted = [name for name in PACKAGES if name == "openssh-server" or not ctypes.util.find_library(name[3:-1])]
-        for name in wanted:
-            subprocess.run(["apt-get", "-qq", "download", name], cwd=folder, check=True, timeout=120)
+        download = ["apt-get", "-qq", "download", *wanted]
+        if subprocess.run(download, cwd=folder, timeout=120, check=False).returncode:  # it has no lists yet
+            subprocess.run(["apt-get", "-qq", "update"], timeout=300, check=True)
+            subprocess.run(download, cwd=folder, timeout=120, check=True)
         for package in Path(folder).glob("*.deb"):
             subprocess.run(["dpkg", "-x", package, Path(folder) / "root"], check=True, timeout=60)
         with contextlib.suppress(OSError):  # somebody else was faster
@@ -207,8 +214,8 @@ def sshd(directory: Path) -> Iterator[Sshd]:
 def _missing() -> str:
     if os.geteuid() != 0:
         return "root"
-    if not shutil.which("unshare") or not shutil.which("ssh-keygen"):
-        return "unshare and ssh-keygen (util-linux, openssh-client)"
+    if not shutil.which("unshare") or not shutil.which("nsenter"):
+        return "unshare and nsenter (util-linux)"
     if not (CACHE / "usr/sbin/sshd").exists() and not shutil.which("apt-get"):
         return "Debian's apt-get, to fetch openssh-server"
     return ""

@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 
-from herder.machine.ssh.keys import new_key_pair
+from herder.machine.ssh.keys import new_key_pair, new_rsa_key_pair
 from tests.support.kube import free_port
 from tests.support.sshd import FRIEND, Sshd
 
@@ -165,7 +166,10 @@ class TestChecksBeforeCreation:
         assert "the SSH key cannot be read" in machine.create("--generic-ssh-key", str(key), status=3)[1]
 
     def test_the_key_has_a_passphrase(self, machine: Machine) -> None:
-        subprocess.run(["ssh-keygen", "-q", "-p", "-N", "hunter2", "-f", machine.host.key], check=True, timeout=20)
+        key = serialization.load_pem_private_key(new_rsa_key_pair()[0], None)
+        pem, openssl = serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL
+        locked = key.private_bytes(pem, openssl, serialization.BestAvailableEncryption(b"hunter2"))
+        machine.host.key.write_bytes(locked)
         assert "the SSH key has a passphrase" in machine.create(status=3)[1]
 
 
