@@ -157,7 +157,9 @@ _COMMON = record(
     {
         "labels": string_map("Labels that the Node gets.") | {"nullable": True},
         "taints": plain_list(_TAINT) | {"nullable": True, "description": "Taints that the Node gets."},
-        "cloudCredentialSecretName": string("The Secret that lets us in at the provider, as namespace:name.", max=317)
+        "cloudCredentialSecretName": string(
+            "The Secret that lets us in at the provider: its name, or cattle-global-data:name.", max=317
+        )
         | {"nullable": True},
     },
     "What machines of every driver can be told.",
@@ -185,7 +187,7 @@ _MACHINE_COLUMNS = (
     _CLUSTER,
     condition_column("Created", "CreateJob"),
     condition_column("Ready", "Ready"),
-    column("Reason", ".status.failureReason"),
+    column("Reason", '.status.conditions[?(@.type=="Ready")].reason'),
     column("ProviderID", ".spec.providerID", wide=True),
     column("Job", ".status.jobName", wide=True),
     AGE,
