@@ -24,11 +24,11 @@ from herder.machine.host.local.fabric import Fabric
 from herder.machine.host.local.lasting import Lasting
 from herder.machine.host.local.network import DOOR_PORT, door, hardware_address, short_hash
 from herder.machine.host.local.options import Options
+from herder.machine.host.local.supervisor import CONFIG, CONSOLE, LOCK, STATUS
 from herder.machine.host.local.supervisor.boot import inside_of
 from herder.machine.host.records import write_whole
 
 SUPERVISOR = "herder.machine.host.local.supervisor"
-_CONFIG, _LOCK, _STATUS = "boot.json", "lock", "status.json"
 _LAYERS = ("upper", "work", "root", "data")
 _SSH = 22
 _BOOT_SECONDS = 180.0  # for sshd to answer, on a host that is busy with many others
@@ -63,26 +63,26 @@ class LocalKind:
         return await self.start(record, tell)
 
     async def start(self, record: Record, tell: Tell) -> Place:
-        supervisor = None if locks.holder_of(record.directory / _LOCK) else await self._boot(record)
+        supervisor = None if locks.holder_of(record.directory / LOCK) else await self._boot(record)
         place = self._place(record)
         await self._answers(record, place, supervisor)
         return place
 
     async def stop(self, record: Record, *, grace: float) -> None:
-        with locks.holding_process(record.directory / _LOCK) as supervisor:
+        with locks.holding_process(record.directory / LOCK) as supervisor:
             if supervisor is not None and grace:
                 signal.pidfd_send_signal(supervisor, signal.SIGTERM)
                 await asyncio.to_thread(select.select, [supervisor], [], [], grace)
         await self._end(record)
 
     def state(self, record: Record) -> State:
-        if not locks.holder_of(record.directory / _LOCK):
+        if not locks.holder_of(record.directory / LOCK):
             return State.STOPPED
         return State.RUNNING if _status(record.directory).get("guest") else State.STARTING
 
     async def recover(self, record: Record) -> None:
         await self._fabric.ensure()
-        if locks.holder_of(record.directory / _LOCK):
+        if locks.holder_of(record.directory / LOCK):
             self._connect(record.directory)
         else:
             await self._boot(record)
@@ -142,9 +142,9 @@ class LocalKind:
                 "mac": hardware_address(record.facts["address"]),
             },
         }
-        write_whole(directory / _CONFIG, json.dumps(config).encode())
-        (directory / _STATUS).unlink(missing_ok=True)
-        (directory / _LOCK).touch(mode=0o600)
+        write_whole(directory / CONFIG, json.dumps(config).encode())
+        (directory / STATUS).unlink(missing_ok=True)
+        (directory / LOCK).touch(mode=0o600)
         return Lasting(SUPERVISOR, directory, directory / "supervisor.log")
 
     async def _answers(self, record: Record, place: Place, supervisor: Lasting | None) -> None:
@@ -157,18 +157,19 @@ class LocalKind:
                 return
             if "error" in status:
                 raise MachineError(f'machine "{record.name}" did not boot', status["error"])
-            if supervisor is not None and supervisor.ended.is_set():
-                raise MachineError(f'machine "{record.name}" stopped while it booted', supervisor.complaint())
+            if supervisor.ended.is_set() if supervisor else not locks.holder_of(record.directory / LOCK):
+                why = supervisor.complaint() if supervisor else "it was just shutting down: start it again"
+                raise MachineError(f'machine "{record.name}" stopped while it booted', why)
             if loop.time() > deadline:
                 raise MachineError(
                     f'machine "{record.name}" runs, but its SSH did not answer within {_BOOT_SECONDS:.0f} s',
-                    f"see {record.directory / 'console.log'}",
+                    f"see {record.directory / CONSOLE}",
                 )
             await asyncio.sleep(_LOOK_AGAIN)
 
     async def _end(self, record: Record) -> None:
         """Every process of it, whoever of them is left."""
-        with locks.holding_process(record.directory / _LOCK) as supervisor:
+        with locks.holding_process(record.directory / LOCK) as supervisor:
             if supervisor is not None:
                 signal.pidfd_send_signal(supervisor, signal.SIGKILL)
                 await asyncio.to_thread(select.select, [supervisor], [], [])
@@ -180,19 +181,19 @@ class LocalKind:
 
     async def _mend_network(self) -> None:
         await self._fabric.ensure()
-        for config in self._machines.glob(f"*/{_CONFIG}"):
+        for config in self._machines.glob(f"*/{CONFIG}"):
             self._connect(config.parent)
 
     def _connect(self, directory: Path) -> None:
         """A running machine to the network that is there now, if it is not."""
         if _status(directory).get("fabric") != inside_of(str(self._fabric.lock)):
-            with locks.holding_process(directory / _LOCK) as supervisor:
+            with locks.holding_process(directory / LOCK) as supervisor:
                 if supervisor is not None:
                     signal.pidfd_send_signal(supervisor, signal.SIGUSR1)
 
     def _some_guest(self) -> int:
-        for config in self._machines.glob(f"*/{_CONFIG}"):
-            if locks.holder_of(config.parent / _LOCK) and (guest := _status(config.parent).get("guest")):
+        for config in self._machines.glob(f"*/{CONFIG}"):
+            if locks.holder_of(config.parent / LOCK) and (guest := _status(config.parent).get("guest")):
                 return int(guest)
         return 0
 
@@ -204,7 +205,7 @@ class LocalKind:
 
 def _status(directory: Path) -> dict[str, Any]:
     try:
-        status: dict[str, Any] = json.loads((directory / _STATUS).read_text())
+        status: dict[str, Any] = json.loads((directory / STATUS).read_text())
     except FileNotFoundError:
         return {}
     return status

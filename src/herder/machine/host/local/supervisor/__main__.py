@@ -15,9 +15,8 @@ from typing import Any
 
 from herder.engine.runner.shim import kernel
 from herder.machine.host.local import links, locks
-from herder.machine.host.local.supervisor import boot
+from herder.machine.host.local.supervisor import CONFIG, CONSOLE, LOCK, STATUS, boot
 
-CONFIG, LOCK, STATUS, CONSOLE = "boot.json", "lock", "status.json", "console.log"
 _POWER_OFF = signal.SIGRTMIN + 4  # what systemd, as a first process, takes for it
 _REBOOTED = signal.SIGHUP  # what the kernel ends a namespace's first process with when it asks for a reboot
 _HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1)
