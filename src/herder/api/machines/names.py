@@ -22,8 +22,6 @@ INFRA_VERSION_LABEL = "rke.cattle.io/infra-machine-version"
 INFRA_KIND_LABEL = "rke.cattle.io/infra-machine-kind"
 INFRA_NAME_LABEL = "rke.cattle.io/infra-machine-name"
 INFRA_REMOVE_LABEL = "rke.cattle.io/infra-remove"
-DRIVER_LABEL = "io.cattle.node_driver.name"
-PROGRAM = "machine.herder.io/program"
 
 ARCHIVE_NAMESPACE = "herder-archive"
 ARCHIVE_LABEL = "herder.io/archive"

@@ -191,7 +191,7 @@ def controller(kind: Kind, passed: Mapping[str, str]) -> Controller:
 
 
 def _kind_of(definition: Object) -> Kind | None:
-    driver = labels_of(definition).get(names.DRIVER_LABEL)
+    driver = labels_of(definition).get(known.DRIVER_LABEL)
     machine = kinds_of(driver).machine if driver else None
     name = f"{machine.plural}.{machine.group}" if machine else ""
     return machine if definition["metadata"]["name"] == name else None
