@@ -40,8 +40,23 @@ async def test_machines_are_brought_to_what_was_wanted(
     recorded(tmp_path, **left)
     kind = Scripted()
     async with daemon(tmp_path, kind) as here:
-        assert await asyncio.to_thread(here.machine().state) == state
+        while (seen := await asyncio.to_thread(here.machine().state)) == State.STOPPING:
+            await asyncio.sleep(0.01)
+        assert seen == state
     assert {name for name in kind.asked if name not in {"prepare", "close"}} == ({asked} if asked else set())
+
+
+async def test_a_removal_that_is_gone_on_with_is_joined(tmp_path: Path) -> None:
+    recorded(tmp_path, place=PLACE, wanted="removed")
+    kind = Scripted()
+    kind.go_on.clear()
+    async with daemon(tmp_path, kind) as here:
+        removal = asyncio.create_task(asyncio.to_thread(here.machine().remove))
+        await asyncio.to_thread(here.client.machines)
+        kind.go_on.set()
+        await removal
+        assert await asyncio.to_thread(here.client.machines) == []
+    assert kind.asked["remove"] == 1
 
 
 async def test_a_half_made_machine_is_finished_by_whoever_asks_again(tmp_path: Path) -> None:

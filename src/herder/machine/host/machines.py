@@ -71,10 +71,12 @@ class Machines:
         """Begin to bring every machine to what was wanted of it when the last daemon ended."""
         self._records.load()
         for record in self._records:
-            self._recoveries[record.id] = self._begin(self._recover(record))
+            recovery = self._begin(self._recover(record))
+            if record.wanted != "removed":
+                self._recoveries[record.id] = recovery
 
     async def recovered(self, request: Request) -> None:
-        """Returns when the machine is what was wanted of it, as far as that can be had."""
+        """Returns when the machine is what was wanted of it, as far as that can be had. Nobody waits for removals."""
         recovery = self._recoveries.get(machine_id(request.scope, request.name))
         if recovery is not None:
             await asyncio.wait({recovery})
@@ -267,15 +269,15 @@ class Machines:
             if self._records.find(record.scope, record.name) is not record:
                 return  # somebody else asked for the same, and it is done
             await (await self._kind(record.kind)).remove(record)
-            self._turns.pop(record.id, None)
             await self._records.drop(record)
+            self._turns.pop(record.id, None)
 
     def _break_off(self, record: Record) -> None:
         """Nobody waits for a machine to come up that is to go."""
         creation, recovery = self._creations.get(record.id), self._recoveries.get(record.id)
         if creation is not None and creation.task is not None:
             creation.task.cancel()
-        if recovery is not None and recovery is not asyncio.current_task():  # which may be a removal itself
+        if recovery is not None:
             recovery.cancel()
 
     async def _recover(self, record: Record) -> None:

@@ -61,10 +61,10 @@ class Records:
         return record
 
     async def drop(self, record: Record) -> None:
-        """Gone in one step; the files themselves take the time they take."""
+        """Gone from disk in one step; the files themselves take their time, and only then is it forgotten here."""
         aside = self._put_aside(record.directory)
-        del self._records[record.id]
         await asyncio.to_thread(delete_tree, aside)
+        del self._records[record.id]
 
     def _keep(self, record: Record) -> None:
         record.save = lambda: _write(record)

@@ -12,6 +12,7 @@ from herder.machine.errors import Unreachable
 from herder.machine.host import places, sockets
 
 PATIENCE_SECONDS = 30.0
+ANSWER_SECONDS = 10.0
 LOG_BYTES = 4 * 1024 * 1024
 ANOTHER_SERVES = 3  # the program's exit status when it finds the directory taken
 
@@ -32,11 +33,14 @@ def ensure_running(state_dir: Path) -> None:
 
 
 def answers(state_dir: Path) -> bool:
+    """Says something, whatever it is: a connection alone is no proof, for a program that a daemon was just about to run
+    when it was killed has the socket open for a moment more."""
     try:
-        sockets.connected(places.socket_of(state_dir), timeout=5).close()
+        with sockets.connected(places.socket_of(state_dir), ANSWER_SECONDS) as stream:
+            stream.sendall(b"\n")
+            return bool(stream.recv(1))
     except OSError:
         return False
-    return True
 
 
 def _start(state_dir: Path) -> int:
