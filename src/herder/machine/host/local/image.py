@@ -126,7 +126,8 @@ def _build(scratch: Path, built: Path, progress: Progress) -> None:
     command += ['--aptopt=APT::Install-Recommends "false"']
     if options := sources.fetch_options():
         settings = scratch / "apt.conf"
-        settings.touch(mode=0o600)
+        # Root may know a proxy's password; what an ordinary user can read of apt's settings, everybody can.
+        settings.touch(mode=0o644 if rootless.needed() else 0o600)
         settings.write_text(options)
         command.append(f"--aptopt={settings}")
     command += [recipe.SUITE, str(built)]
@@ -142,7 +143,7 @@ def _build(scratch: Path, built: Path, progress: Progress) -> None:
     try:
         problems = follow(process.stdout, progress)
         if process.wait() != 0:
-            raise MachineError("mmdebstrap failed", "; ".join(problems[-3:]) or _DIED_WITHOUT_A_WORD)
+            raise MachineError("mmdebstrap failed", "; ".join(problems[:3]) or _DIED_WITHOUT_A_WORD)
     finally:
         if process.poll() is None:
             process.terminate()
