@@ -10,7 +10,6 @@ from pathlib import Path
 from types import TracebackType
 
 from herder.machine.driver import State
-from herder.machine.errors import MachineError
 from herder.machine.host import places
 from herder.machine.host.client import HostClient, HostedMachine
 from herder.machine.host.kinds import Ask, Place
@@ -38,9 +37,7 @@ class Host:
     ) -> None:
         if (self.state_dir / places.KEY).exists():
             self.start()
-            for name in list(self._tokens):
-                with contextlib.suppress(MachineError):
-                    self.machine(name).remove()
+            self.client.purge()
             self.client.shutdown()
         for pid in self.daemons():
             with contextlib.suppress(ProcessLookupError):

@@ -113,6 +113,15 @@ async def test_removal_breaks_off_a_creation(tmp_path: Path, kind: Scripted) -> 
         assert await asyncio.to_thread(here.client.machines) == []
 
 
+async def test_its_owner_can_remove_all_machines_at_once(tmp_path: Path, kind: Scripted) -> None:
+    async with daemon(tmp_path, kind) as here:
+        for name in ("m1", "m2"):
+            await here.create(here.machine(name))
+        await asyncio.to_thread(here.client.purge)
+        assert await asyncio.to_thread(here.client.machines) == []
+    assert kind.asked["remove"] == 2
+
+
 async def test_a_removal_that_failed_can_be_asked_for_again(tmp_path: Path, kind: Scripted) -> None:
     async with daemon(tmp_path, kind) as here:
         await here.create(here.machine())
@@ -158,6 +167,7 @@ async def test_a_credential_opens_its_own_machine_and_nothing_else(tmp_path: Pat
             mine.machine("process", "fleet", "m2", "wrong-token").state,
             mine.machine("process", "other", "m1", "wrong-token").state,
             mine.machines,
+            mine.purge,
             mine.version,
             mine.shutdown,
         ):

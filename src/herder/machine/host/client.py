@@ -66,6 +66,10 @@ class HostClient:
         found: list[dict[str, Any]] = self.ask("list", protocol.OWNER)["machines"]
         return found
 
+    def purge(self) -> None:
+        """Removes every machine of this host, whoever's it is."""
+        self.ask("purge", protocol.OWNER)
+
     def version(self) -> dict[str, Any]:
         return self.ask("version", protocol.OWNER)
 

@@ -142,9 +142,8 @@ class Daemon:
             )
 
     def _verb(self, verb: str) -> Callable[[Request, Tell], Awaitable[dict[str, Any]]]:
-        if verb in protocol.ON_DAEMON - {"list"}:
-            return {"version": self._version, "shutdown": self._shutdown}[verb]
-        act: Callable[[Request, Tell], Awaitable[dict[str, Any]]] = getattr(self.machines, verb)
+        own = {"version": self._version, "shutdown": self._shutdown}
+        act: Callable[[Request, Tell], Awaitable[dict[str, Any]]] = own.get(verb) or getattr(self.machines, verb)
         return act
 
     async def _version(self, _request: Request, _tell: Tell) -> dict[str, Any]:

@@ -153,6 +153,15 @@ class Machines:
             await asyncio.shield(self._begin(self._remove(record)))
         return {}
 
+    async def purge(self, _request: Request, _tell: Tell) -> dict[str, Any]:
+        """All of them, before the directory itself goes: machines would outlive it."""
+        removals = []
+        for record in self._records:
+            self._want(record, "removed")
+            removals.append(asyncio.shield(self._begin(self._remove(record))))
+        await asyncio.gather(*removals)
+        return {}
+
     async def list(self, _request: Request, _tell: Tell) -> dict[str, Any]:
         return {"machines": [await self._listed(record) for record in self._records]}
 

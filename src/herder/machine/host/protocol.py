@@ -16,7 +16,7 @@ LONGEST_REQUEST = 8 * 1024 * 1024
 OWNER = ("", "*")  # whose credential is good for the daemon itself; no machine can have this name
 
 ON_MACHINES = frozenset({"check", "create", "start", "stop", "restart", "kill", "state", "place", "remove"})
-ON_DAEMON = frozenset({"list", "version", "shutdown"})
+ON_DAEMON = frozenset({"list", "purge", "version", "shutdown"})
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9.-]{0,252}")
 _SCOPE = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?")
