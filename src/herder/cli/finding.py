@@ -34,6 +34,8 @@ class State:
 
 async def find_machine(client: Client, namespace: str, name: str) -> Found:
     """By the name of the Machine, or of the infrastructure's own object; they mostly are the same."""
+    if not name:
+        raise click.ClickException("the name of the machine is empty; kubectl get machines lists them")
     try:
         machine = await client.get(MACHINE.resource, name, namespace=namespace)
     except (NotFound, Forbidden):
