@@ -23,10 +23,13 @@ class Embedded:
         *,
         flags: tuple[str, ...] = ("--capi-core=external", "--no-machines"),
         listen: str = "127.0.0.1:0",
+        around: tuple[str, ...] = (),
     ) -> None:
+        """`around` are words before the command, such as those that enter a namespace."""
         self.directory = directory
         self.flags = flags
         self.listen = listen
+        self.around = around
         self.kubeconfig = directory / "kubeconfig"
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -35,7 +38,7 @@ class Embedded:
         self.kubeconfig.unlink(missing_ok=True)
         with (self.directory / "up.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [HERDER, "up", "--data-dir", self.directory, "--listen", self.listen, *self.flags],
+                [*self.around, HERDER, "up", "--data-dir", self.directory, "--listen", self.listen, *self.flags],
                 stdout=log,
                 stderr=log,
                 env=os.environ | {"PYTHONUNBUFFERED": "1"},

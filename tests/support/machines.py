@@ -13,7 +13,7 @@ from herder.api.inmemory import kinds as inmemory
 from herder.api.inmemory.manifest import in_memory_cluster, made, reference
 from herder.api.machines.kinds import kinds_of
 from herder.engine.client.client import Client
-from herder.engine.meta.kinds import Object
+from herder.engine.meta.kinds import Kind, Object
 from herder.machine.errors import MachineError
 from herder.machine.host.client import HostClient
 from tests.support.capi import HerderRun, admitting, make_namespace, put_up, served, webhook_flags
@@ -70,12 +70,14 @@ ENGINES: Mapping[str, Callable[[Path], object]] = {"embedded": embedded, "real":
 
 @contextmanager
 def _host_ended(data_dir: Path) -> Iterator[None]:
-    """The daemon outlives who started it, but not the test."""
+    """The daemon and its machines outlive who started it, but not the test."""
     try:
         yield
     finally:
+        host = HostClient.of(data_dir / "host", patience=0)
         with suppress(MachineError):  # one without machines has ended already
-            HostClient.of(data_dir / "host", patience=0).shutdown()
+            host.purge()
+            host.shutdown()
 
 
 @contextmanager
@@ -113,6 +115,14 @@ async def put_up_machines(
     failure_domain: str = "",
 ) -> str:
     """A MachineDeployment over a template of the driver; its name."""
+    name = name or f"{driver}-pool"
+    await put_up(client, namespace, pool(driver, fields, count, name=name, failure_domain=failure_domain))
+    return name
+
+
+def pool(
+    driver: str, fields: Object, count: int, *, name: str = "", failure_domain: str = ""
+) -> list[tuple[Kind, Object]]:
     template = kinds_of(driver).template
     name = name or f"{driver}-pool"
     labels = {"pool": name}
@@ -130,9 +140,7 @@ async def put_up_machines(
         "selector": {"matchLabels": labels},
         "template": {"metadata": {"labels": labels}, "spec": spec},
     }
-    objects = [made(template, name, {"template": {"spec": fields}}), made(capi.MACHINE_DEPLOYMENT, name, deployment)]
-    await put_up(client, namespace, objects)
-    return name
+    return [made(template, name, {"template": {"spec": fields}}), made(capi.MACHINE_DEPLOYMENT, name, deployment)]
 
 
 async def put_up_credential(client: Client, namespace: str, name: str, driver: str, **fields: str) -> None:
