@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from herder.api.capi.kinds import CLUSTER
 from herder.api.guards import machines as guards
 from herder.api.inmemory import names
-from herder.api.inmemory.kinds import GROUP
+from herder.api.inmemory.kinds import GROUP, IN_MEMORY_CLUSTER
+from herder.api.machines.kinds import kinds_of
 from herder.api.settings import DEFINITIONS
-from tests.support.capi import CORE_KINDS, PROVIDED_KINDS, served
-from tests.support.embedded import Embedded
+from tests.support import machines
+from tests.support.capi import CORE_KINDS, PROVIDED_KINDS, served, until
+from tests.support.embedded import HERDER, Embedded
 from tests.support.engines import Engine
 from tools import compatibility_page
 
@@ -66,6 +71,25 @@ def test_every_guard_of_machines_is_told() -> None:
     source = Path(guards.__file__).read_text()
     told = set(re.findall(r"^\| `([\w-]+)` \|", CORE.read_text(), re.MULTILINE))
     assert set(re.findall(r'_refuse\("([\w-]+)"', source)) <= told
+
+
+async def test_the_example_of_machines_brings_three_that_ran_their_script(tmp_path: Path) -> None:
+    with machines.embedded(tmp_path) as provider:
+        engine = provider.engine
+        client = engine.client()
+        try:
+            await served(client, CLUSTER, IN_MEMORY_CLUSTER, kinds_of("process").template)
+            engine.kubectl("apply", "-f", str(ROOT / "examples" / "process-machines.yaml"))
+            found = await until(client, kinds_of("process").machine, "default", machines.all_created(3))
+        finally:
+            await client.close()
+        name = found[0]["metadata"]["name"]
+        given = os.environ | {"KUBECONFIG": str(engine.kubeconfig)}
+        shown = subprocess.run(
+            [HERDER, "ssh", name, "--", "cat", "/root/hello"], env=given, capture_output=True, text=True, check=True
+        )
+        assert shown.stdout == f"{name} was here\n"
+        engine.kubectl("delete", "cluster", "pasture", "--timeout=60s")
 
 
 async def test_the_example_is_a_cluster_that_comes_and_goes(tmp_path: Path) -> None:
