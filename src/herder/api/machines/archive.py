@@ -21,6 +21,7 @@ PLURAL_OF = "machine.herder.io/resource"
 INSTANCE_OF = "machine.herder.io/instance"
 UID_OF = "machine.herder.io/uid"
 FINISHED_AT = "machine.herder.io/finished-at"
+FAILED_IN = "machine.herder.io/failed-in"  # of a machine that could not be created: its MachineSet
 _JOB_OF = {names.CREATE_LOG: "machine.herder.io/create-job", names.REMOVE_LOG: "machine.herder.io/remove-job"}
 
 
@@ -36,8 +37,13 @@ def _whose(infra: Object, kind: Kind) -> dict[str, str]:
     }
 
 
-def log_object(infra: Object, kind: Kind, key: str, job_uid: str, text: str, finished_at: str) -> Object:
+def log_object(
+    infra: Object, kind: Kind, key: str, job_uid: str, text: str, finished_at: str, *, failed_in: str = ""
+) -> Object:
     meta = infra["metadata"]
+    told = {**_whose(infra, kind), FINISHED_AT: finished_at, _JOB_OF[key]: job_uid}
+    if failed_in:
+        told[FAILED_IN] = failed_in
     return {
         "apiVersion": CONFIG_MAP.api_version,
         "kind": CONFIG_MAP.kind,
@@ -45,7 +51,7 @@ def log_object(infra: Object, kind: Kind, key: str, job_uid: str, text: str, fin
             "name": names.archived_log(meta["namespace"], meta["name"]),
             "namespace": names.ARCHIVE_NAMESPACE,
             "labels": {names.ARCHIVE_LABEL: MACHINE_LOG},
-            "annotations": {**_whose(infra, kind), FINISHED_AT: finished_at, _JOB_OF[key]: job_uid},
+            "annotations": told,
         },
         "data": {key: end_of(text)},
     }

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from herder.api.capi.kinds import CLUSTER, MACHINE, NAMESPACE, SECRET
+from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_SET, NAMESPACE, POD, SECRET
 from herder.api.machines import hosts, names
+from herder.api.machines.archive import log_object
 from herder.api.machines.hosts import machine_credential
 from herder.api.machines.jobs import JOB
 from herder.api.machines.kinds import NODE_DRIVER, kinds_of
@@ -311,6 +312,67 @@ def test_the_words_of_a_pod_are_waited_for_but_not_for_long() -> None:
     later = decide("digitalocean", own, machine(), cluster(), DRIVER, job, now=NOW + timedelta(seconds=9))
     (told,) = [write.patch for write in flat(later) if isinstance(write, Patch)]
     assert told["status"]["failureMessage"] == "backoff limit; its pod is gone or said nothing"
+
+
+# --- a Job that cannot begin ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pod_status", "told"),
+    [
+        ({"containerStatuses": [{"state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}]}, True),
+        (
+            {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "X", "message": "no such image"}]},
+            True,
+        ),
+        ({"containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]}, False),
+    ],
+)
+def test_what_keeps_its_pod_from_its_work_is_told(pod_status: Object, told: bool) -> None:
+    own = infra()
+    job = made(JOB, "m-machine-provision", owner=own)
+    pod = made(POD, "m-machine-provision-x", owner=job, status=pod_status)
+    (patch,) = [
+        write.patch
+        for write in flat(decide("digitalocean", own, machine(), cluster(), DRIVER, job, pod))
+        if isinstance(write, Patch)
+    ]
+    message = patch["status"]["conditions"][0]["message"]
+    assert message.endswith(": its pod waits: no such image" if told else "in infrastructure provider")
+
+
+# --- a machine that could not be created ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("earlier", "stays"),
+    [
+        ([], 0),
+        ([5], 5),
+        ([40, 5], 40),
+        ([2000], 0),  # long ago
+        ([1500], 600),  # at most
+    ],
+)
+def test_a_pool_that_cannot_work_tries_ever_more_rarely(earlier: list[int], stays: int) -> None:
+    def stamp(seconds_ago: int) -> str:
+        return (NOW - timedelta(seconds=seconds_ago)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    told = {"type": "CreateJob", "status": "False", "reason": "CreateError", "lastTransitionTime": stamp(0)}
+    of_set = made(MACHINE, "m", owner=made(MACHINE_SET, "set"), spec=machine()["spec"])
+    kind = kinds_of("digitalocean").machine
+    failures = [("set", ago) for ago in earlier] + [("another", 900)]
+    kept = [
+        log_object(made(kind, f"m{ago}"), kind, names.CREATE_LOG, "uid", "said", stamp(ago), failed_in=machine_set)
+        for machine_set, ago in failures
+    ]
+    objects = [infra(status={"conditions": [told]}), of_set, cluster(), DRIVER, *kept]
+    decision = decide("digitalocean", *objects)
+    if stays:
+        assert not any(isinstance(write, Delete) for write in flat(decision))
+        assert decision.wake_at == NOW + timedelta(seconds=stays)
+    else:
+        assert [write.ref.kind for write in flat(decision) if isinstance(write, Delete)] == [MACHINE]
 
 
 # --- which kinds ----------------------------------------------------------------------------------------------------

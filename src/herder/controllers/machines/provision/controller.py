@@ -17,7 +17,14 @@ from herder.controllers.machines.provision import telling
 from herder.controllers.machines.provision.creation import create
 from herder.controllers.machines.provision.preparing import bootstrap_secret
 from herder.controllers.machines.provision.removal import FINALIZER, orphaned, remove
-from herder.controllers.machines.provision.scene import BY_MACHINE, Scene, machine_of_pod, survey
+from herder.controllers.machines.provision.scene import (
+    BY_MACHINE,
+    BY_MACHINE_SET,
+    Scene,
+    machine_of_pod,
+    set_of_failure,
+    survey,
+)
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.cache import Key
 from herder.engine.runtime.controller import Controller
@@ -184,7 +191,11 @@ def controller(kind: Kind, passed: Mapping[str, str]) -> Controller:
             "spec",
             "status.conditions",
         ),
-        indexes={kind: {BY_CLUSTER: _of_cluster, BY_NEED: _needs}, POD: {BY_MACHINE: machine_of_pod}},
+        indexes={
+            kind: {BY_CLUSTER: _of_cluster, BY_NEED: _needs},
+            POD: {BY_MACHINE: machine_of_pod},
+            archive.CONFIG_MAP_METADATA: {BY_MACHINE_SET: set_of_failure},
+        },
         workers=16,
         cluster_of=lambda infra: next(iter(_of_cluster(infra)), ""),
     )

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from herder.api import settings
-from herder.api.capi.kinds import MACHINE, MACHINE_SET, POD, SECRET
+from herder.api.capi.kinds import MACHINE, POD, SECRET
 from herder.api.capi.names import annotations_of, is_deleting, labels_of
 from herder.api.machines import jobs, names
+from herder.api.machines.archive import CONFIG_MAP_METADATA, FINISHED_AT
 from herder.api.machines.credentials import Place, Problem, place_of
 from herder.api.machines.jobs import JOB, Work
 from herder.api.machines.state import STATE_FINALIZER, Recorded, recorded
@@ -21,6 +22,7 @@ from herder.controllers.machines.provision import logs, telling
 from herder.controllers.machines.provision.preparing import Pending, prepare
 from herder.controllers.machines.provision.reading import read
 from herder.controllers.machines.provision.scene import (
+    BY_MACHINE_SET,
     FINISHED_PODS,
     Ended,
     Scene,
@@ -28,7 +30,6 @@ from herder.controllers.machines.provision.scene import (
     ended_at,
     live_pod,
     newest_pod,
-    removes,
     state_of_another,
 )
 from herder.engine.meta.kinds import Object
@@ -36,6 +37,9 @@ from herder.engine.runtime.decision import DONE, Apply, Create, Decision, Togeth
 
 POD_PATIENCE = timedelta(seconds=10)
 """A Job may be seen to have failed before its pod is; one that is gone is not waited for any longer."""
+
+LATELY, LONGEST_PAUSE = timedelta(minutes=30), timedelta(minutes=10)
+"""What counts as failing lately, and how long a failed Machine stays at most on that account."""
 
 JOB_IS_LOST = (
     "its Job is gone, and nobody knows how it ended; what it made is removed with the machine: delete the Machine"
@@ -162,7 +166,9 @@ def follow(scene: Scene, job: Object) -> Decision:
             return telling.created(scene) + tidy(scene)
         case Ended.FAILED:
             return _failed(scene, job)
-    return telling.creating(scene, jobName=job["metadata"]["name"]) + waiting(running(scene, job), ref(JOB, job))
+    hindrance = held_up(scene, job)
+    told = telling.creating(scene, hindrance, jobName=job["metadata"]["name"])
+    return told + waiting(hindrance or "the machine is being created", ref(JOB, job))
 
 
 def _failed(scene: Scene, job: Object) -> Decision:
@@ -185,19 +191,15 @@ def pod_is_awaited(scene: Scene, job: Object) -> Decision | None:
     return waiting("its Job failed, and why is not known yet", ref(JOB, job), wake_at=until)
 
 
-def running(scene: Scene, job: Object) -> str:
-    """What a Job that has not ended waits for, as far as its pod tells."""
-    act = "removed" if removes(job) else "created"
-    pod = newest_pod(scene.view, job)
-    status = (pod or {}).get("status") or {}
-    held_up = [
-        (container.get("state") or {}).get("waiting") or {} for container in status.get("containerStatuses") or ()
-    ]
-    unscheduled = [known for known in status.get("conditions") or () if known["status"] == "False"]
-    for cause in (*held_up, *(known for known in unscheduled if known["type"] == "PodScheduled")):
-        if cause.get("message") or cause.get("reason"):
-            return f"the machine is being {act}: its pod waits: {cause.get('message') or cause['reason']}"
-    return f"the machine is being {act}"
+def held_up(scene: Scene, job: Object) -> str:
+    """What keeps a Job from its work, as far as its pod tells: an image that cannot be had, no node for it."""
+    status = (newest_pod(scene.view, job) or {}).get("status") or {}
+    containers = status.get("containerStatuses") or ()
+    waits = [(container.get("state") or {}).get("waiting") or {} for container in containers]
+    known_of = status.get("conditions") or ()
+    unscheduled = [known for known in known_of if known["type"] == "PodScheduled" and known["status"] == "False"]
+    told = [cause["message"] for cause in (*waits, *unscheduled) if cause.get("message")]
+    return f"its pod waits: {told[0]}" if told else ""
 
 
 # --- afterwards -----------------------------------------------------------------------------------------------------
@@ -216,18 +218,23 @@ def tidy(scene: Scene) -> Decision:
 def _give_up(scene: Scene) -> Decision:
     """A MachineSet makes another one in place of a Machine that has no server."""
     machine = scene.machine
-    if machine is None or is_deleting(machine) or not _is_replaceable(machine):
+    if machine is None or is_deleting(machine) or not scene.machine_set:
         return DONE
     patience = timedelta(seconds=settings.seconds(scene.view.setting(settings.DELETE_FAILED_MACHINES_AFTER)))
-    at = telling.failed_at(scene.infra) + patience
+    failed = telling.failed_at(scene.infra)
+    at = failed + max(patience, _failing_for(scene, failed))
     if at > scene.view.now:
         return waiting("its server could not be created; another takes its place", ref(MACHINE, machine), wake_at=at)
     return Decision(writes=(delete(MACHINE, machine, "its server could not be created"),))
 
 
-def _is_replaceable(machine: Object) -> bool:
-    return any(
-        reference.get("controller")
-        and (reference["apiVersion"].rpartition("/")[0], reference["kind"]) == MACHINE_SET.group_kind
-        for reference in machine["metadata"].get("ownerReferences") or ()
+def _failing_for(scene: Scene, until: datetime) -> timedelta:
+    """How long its MachineSet has had machines fail lately. Who waits that long each time tries ever more rarely: a
+    pool that cannot work must not fill the archive, and shows why it cannot."""
+    logs_of_failures = scene.view.select(
+        CONFIG_MAP_METADATA, index=(BY_MACHINE_SET, f"{scene.namespace}/{scene.machine_set}")
     )
+    ends = [annotations_of(log).get(FINISHED_AT) for log in logs_of_failures]
+    times = [datetime.fromisoformat(end) for end in ends if end]
+    first = min((time for time in times if until - LATELY < time < until), default=until)
+    return min(until - first, LONGEST_PAUSE)

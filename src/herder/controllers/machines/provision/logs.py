@@ -12,7 +12,7 @@ from herder.api.machines.credentials import Place, hidden
 from herder.api.machines.jobs import CONTAINER, JOB, attendants
 from herder.api.writing import delete
 from herder.controllers.machines.provision.reading import read, texts
-from herder.controllers.machines.provision.scene import Scene, ended_at, newest_pod, removes
+from herder.controllers.machines.provision.scene import Ended, Scene, ended, ended_at, newest_pod, removes
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Apply, Decision, Delete, Effect, Ref, Together, Writes, waiting
 
@@ -33,7 +33,9 @@ def keep(scene: Scene, job: Object) -> Decision:
     text, pending = _text(scene, job)
     if pending is not None:
         return pending
-    log = log_object(scene.infra, scene.kind, _key(job), job["metadata"]["uid"], text, ended_at(job))
+    failed_in = scene.machine_set if ended(job) is Ended.FAILED and not removes(job) else ""
+    uid, at = job["metadata"]["uid"], ended_at(job)
+    log = log_object(scene.infra, scene.kind, _key(job), uid, text, at, failed_in=failed_in)
     writer = f"machine-log-{_key(job)}"  # so that one log does not take the other's place
     write = Apply(CONFIG_MAP, log, "what its Job said is kept", manager=writer)
     return Decision(writes=(*archive_namespace(scene), write))

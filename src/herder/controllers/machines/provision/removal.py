@@ -21,7 +21,7 @@ from herder.api.machines.jobs import JOB
 from herder.api.machines.state import STATE_FINALIZER, Recorded, recorded
 from herder.api.writing import delete, object_patch, ref
 from herder.controllers.machines.provision import logs, telling
-from herder.controllers.machines.provision.creation import follow, launch, pod_is_awaited, running
+from herder.controllers.machines.provision.creation import follow, held_up, launch, pod_is_awaited
 from herder.controllers.machines.provision.preparing import Pending, prepare
 from herder.controllers.machines.provision.reading import Read, read
 from herder.controllers.machines.provision.scene import (
@@ -117,7 +117,9 @@ def _record(scene: Scene) -> Read:
 def _after_removal(scene: Scene, job: Object) -> Decision:
     outcome = ended(job)
     if outcome is None:
-        return telling.deleting(scene, jobName=job["metadata"]["name"]) + waiting(running(scene, job), ref(JOB, job))
+        hindrance = held_up(scene, job)
+        told = telling.deleting(scene, hindrance, jobName=job["metadata"]["name"])
+        return told + waiting(hindrance or "the machine is being removed", ref(JOB, job))
     if outcome is Ended.FAILED and not is_forced(scene.infra):
         return _again(scene, job)
     if not logs.is_kept(scene, job):

@@ -6,15 +6,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from herder.api.capi.kinds import CLUSTER, MACHINE, POD, SECRET_METADATA
+from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_SET, POD, SECRET_METADATA
 from herder.api.capi.names import annotations_of, labels_of
 from herder.api.machines import names
+from herder.api.machines.archive import FAILED_IN, NAMESPACE_OF
 from herder.api.machines.jobs import JOB
 from herder.api.machines.kinds import driver_of
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.view import View
 
-BY_MACHINE = "infra-machine"
+BY_MACHINE, BY_MACHINE_SET = "infra-machine", "machine-set"
 FINISHED_PODS = ("Succeeded", "Failed")
 
 
@@ -61,6 +62,12 @@ class Scene:
         return labels_of(self.infra).get(names.MACHINE_NAME_LABEL) or self.name
 
     @property
+    def machine_set(self) -> str:
+        """The name of the MachineSet that makes another in its place; "" where nobody does."""
+        owners = (self.machine or {"metadata": {}})["metadata"].get("ownerReferences") or ()
+        return next((str(owner["name"]) for owner in owners if _is_machine_set(owner)), "")
+
+    @property
     def status(self) -> Object:
         return self.infra.get("status") or {}
 
@@ -88,6 +95,11 @@ def _owner(view: View, infra: Object) -> Object | None:
             if found is not None and found["metadata"]["uid"] == reference["uid"]:
                 return found
     return None
+
+
+def _is_machine_set(owner: Object) -> bool:
+    group_kind = (owner["apiVersion"].rpartition("/")[0], owner["kind"])
+    return bool(owner.get("controller")) and group_kind == MACHINE_SET.group_kind
 
 
 def state_of_another(scene: Scene) -> str:
@@ -139,6 +151,12 @@ def machine_of_pod(pod: Object) -> Iterable[str]:
     """Indexer: the machine that a pod of a Job is at work for."""
     kind, name = (labels_of(pod).get(label) for label in (names.INFRA_KIND_LABEL, names.INFRA_NAME_LABEL))
     return (_infra_machine(pod["metadata"]["namespace"], kind, name),) if kind and name else ()
+
+
+def set_of_failure(log: Object) -> Iterable[str]:
+    """Indexer: the MachineSet of a machine that could not be created, by its log."""
+    told = annotations_of(log)
+    return (f"{told.get(NAMESPACE_OF)}/{told[FAILED_IN]}",) if FAILED_IN in told else ()
 
 
 def _infra_machine(namespace: str, kind: str, name: str) -> str:

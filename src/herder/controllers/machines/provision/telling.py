@@ -17,8 +17,8 @@ NOT_PREPARED = "NotPrepared"  # no Job can be made yet: somebody must do somethi
 _FAILURE = ("failureReason", "failureMessage")
 
 
-def creating(scene: Scene, **fields: str) -> Decision:
-    return _tell(scene, CREATE_JOB, "Unknown", "Creating", f"creating {scene.told}", fields)
+def creating(scene: Scene, hindrance: str = "", **fields: str) -> Decision:
+    return _tell(scene, CREATE_JOB, "Unknown", "Creating", _with(f"creating {scene.told}", hindrance), fields)
 
 
 def created(scene: Scene) -> Decision:
@@ -42,8 +42,8 @@ def not_prepared(scene: Scene, problem: str, *, removes: bool) -> Decision:
     return _tell(scene, DELETE_JOB if removes else CREATE_JOB, "False", NOT_PREPARED, problem, {})
 
 
-def deleting(scene: Scene, **fields: str) -> Decision:
-    return _tell(scene, DELETE_JOB, "Unknown", "Deleting", f"deleting {scene.told}", fields)
+def deleting(scene: Scene, hindrance: str = "", **fields: str) -> Decision:
+    return _tell(scene, DELETE_JOB, "Unknown", "Deleting", _with(f"deleting {scene.told}", hindrance), fields)
 
 
 def deleted(scene: Scene) -> Decision:
@@ -79,6 +79,10 @@ def is_under_way(infra: Object) -> bool:
 def failed_at(infra: Object) -> datetime:
     found = find(infra, CREATE_JOB) or {}
     return datetime.fromisoformat(found["lastTransitionTime"])
+
+
+def _with(message: str, hindrance: str) -> str:
+    return f"{message}: {hindrance}" if hindrance else message
 
 
 def _failure(reason: str, message: str) -> Object:
