@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import apiserver, growth, local_machines, machines, race
+from bench import apiserver, growth, local_machines, machines, provisioning, race
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 BENCHMARKS: dict[str, tuple[str, Callable[[Path], str]]] = {
@@ -21,6 +21,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[Path], str]]] = {
     "race": ("race.md", race.run),
     "growth": ("growth.md", growth.run),
     "machines": ("machines.md", machines.run),
+    "provisioning": ("provisioning.md", provisioning.run),
     "local": ("local-machines.md", local_machines.run),
 }
 

@@ -15,6 +15,7 @@ from herder.machine.cli.flags import Parsed
 from herder.machine.driver import Driver, Machine
 from herder.machine.drivers import NATIVE, driver_class
 from herder.machine.errors import MachineError
+from herder.machine.progress import Screen
 from herder.machine.state import record as records
 from herder.machine.state.record import Phase, Record
 from herder.machine.state.store import IMAGE_PATH, DirectoryStore, Store
@@ -37,8 +38,7 @@ GLOBAL_FLAGS = (
 GLOBAL_SHORTS = {"D": "debug", "s": "storage-path"}
 
 
-def say(line: str) -> None:
-    print(line, flush=True)
+say = Screen().show
 
 
 def complain(line: str) -> None:

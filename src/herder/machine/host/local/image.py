@@ -22,6 +22,7 @@ from pathlib import Path
 from herder.machine.errors import MachineError, PreCreateFailed
 from herder.machine.host.kinds import Tell
 from herder.machine.host.local import recipe, rootless, sources
+from herder.machine.progress import Screen, progress_line
 
 Progress = Callable[[int, str], None]
 
@@ -47,6 +48,9 @@ def check(archive: str = "") -> None:
         )
 
 
+IMAGE = "Image of local machines"
+
+
 async def ensure(archive: str, tell: Tell) -> Path:
     """The image's files; made first where they are not there yet."""
     root = location(archive)
@@ -60,8 +64,7 @@ async def ensure(archive: str, tell: Tell) -> Path:
         errors = asyncio.create_task(_read_all(maker.stderr))
         assert maker.stdout is not None
         async for line in maker.stdout:
-            percent, _, text = line.decode().strip().partition(" ")
-            tell(f"Image of local machines: {percent}% {text}")
+            tell(line.decode().rstrip())
         code = await maker.wait()
         said = (await errors).strip().splitlines()
     finally:
@@ -211,24 +214,14 @@ def _digest_of(archive: Path) -> str:
     return "archive-" + hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
-def _say(percent: int, text: str) -> None:
-    if sys.stdout.isatty():
-        width = 30
-        done = percent * width // 100
-        print(f"\r\x1b[K[{'█' * done}{'·' * (width - done)}] {percent:3}% {text}", end="", flush=True)
-    else:
-        print(percent, text, flush=True)
-
-
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("interrupted"))
-    archive = sys.argv[1] if len(sys.argv) > 1 else ""
+    archive, screen = sys.argv[1] if len(sys.argv) > 1 else "", Screen()
     try:
-        root = make(archive, _say)
+        root = make(archive, lambda percent, doing: screen.show(progress_line(IMAGE, percent, doing)))
     except MachineError as error:
         sys.exit(f"{error}")
-    if sys.stdout.isatty():
-        print(f"\n{root}")
+    screen.show(f"{IMAGE}: {root}")
 
 
 if __name__ == "__main__":

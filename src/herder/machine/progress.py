@@ -1,0 +1,39 @@
+"""What a person watches: lines, and on a terminal a bar that grows in its place where a line tells of progress."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TextIO
+
+WIDTH = 30
+_PROGRESS = re.compile(r"(?P<what>.*): (?P<percent>100|[0-9]{1,2})% ?(?P<doing>.*)")
+
+
+def progress_line(what: str, percent: int, doing: str) -> str:
+    """As others show it whole, and we as a bar."""
+    return f"{what}: {percent}% {doing}".rstrip()
+
+
+class Screen:
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream
+        self._unfinished = False  # the cursor is behind a bar
+
+    def show(self, line: str) -> None:
+        stream = self._stream or sys.stdout
+        told = _PROGRESS.fullmatch(line)
+        if told is None or not stream.isatty():
+            print("\n" * self._unfinished + line, file=stream, flush=True)
+            self._unfinished = False
+            return
+        percent = int(told["percent"])
+        print(f"\r\x1b[K{told['what']}: {bar(percent)} {percent:3}% {told['doing']}", end="", file=stream, flush=True)
+        self._unfinished = percent < 100
+        if percent == 100:
+            print(file=stream, flush=True)
+
+
+def bar(percent: int) -> str:
+    done = percent * WIDTH // 100
+    return f"[{'█' * done}{'·' * (WIDTH - done)}]"
