@@ -76,6 +76,20 @@ async def test_a_machines_life(host: Host) -> None:
     assert host.leftovers() == []
 
 
+def test_a_record_that_is_kept_elsewhere_still_finds_its_machine(host: Host) -> None:
+    """As when its namespace was deleted: who believes that there is none would leave it running."""
+    saved = Saved()
+    driver = saved.driver()
+    driver.machine.scope = "barn"
+    driver.configure(DEFAULTS)
+    driver.create()
+    later = saved.driver()
+    later.machine.scope = "herder-archive"
+    assert later.state() == State.RUNNING
+    later.remove()
+    assert host.leftovers() == []
+
+
 def test_a_creation_that_was_broken_off_is_gone_on_with(host: Host) -> None:
     saved = Saved()
     first = saved.driver()

@@ -48,6 +48,7 @@ class Hosted:
             files["id_rsa"], files["id_rsa.pub"] = new_key_pair()
             config |= {
                 "Token": secrets.token_hex(16),
+                "Scope": self.machine.scope,
                 "SSHUser": "root",
                 "SSHKeyPath": f"{self.machine.directory}/id_rsa",
             }
@@ -113,4 +114,6 @@ class Hosted:
         if self._client is None:
             self._client = HostClient.from_environment()
         token = str(self.machine.config.get("Token") or "")
-        return self._client.machine(self.name, self.machine.scope, self.machine.name, token)
+        # Whose it is stays the same when the record is kept elsewhere, as when its namespace is gone.
+        scope = str(self.machine.config.get("Scope", self.machine.scope))
+        return self._client.machine(self.name, scope, self.machine.name, token)
