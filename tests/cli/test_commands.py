@@ -131,3 +131,13 @@ def test_get_tells_what_is_not_there(engine: Engine) -> None:
     assert "unable to parse requirement" in told("ns", "-l", "a in (")
     done = herder("get", "pods", "-n", "default", "--kubeconfig", engine.kubeconfig)
     assert (done.stdout, done.stderr) == ("", "nothing found\n")
+
+
+def test_machines_that_are_not_there_are_told(engine: Engine, tmp_path: Path) -> None:
+    def told(*arguments: str) -> str:
+        return refused(*arguments, "--kubeconfig", engine.kubeconfig)
+
+    assert 'no machine "nobody" in namespace "default"' in told("ssh", "nobody")
+    assert "the name of the machine is empty" in told("ssh", "")
+    assert "the name of the machine is empty" in told("scp", str(tmp_path), ":/root")
+    assert 'nothing was said yet about a machine "nobody"' in told("logs", "machine", "nobody")
