@@ -174,10 +174,11 @@ async def _nothing_secret_was_said(client: Client) -> None:
 
 async def test_a_host_that_exists_is_taken_over_ssh(provider: Provider, client: Client, tmp_path: Path) -> None:
     with Sshd(tmp_path / "host") as sshd:
+        await put_up_credential(client, NAMESPACE, "barn-key", "generic", sshKey=sshd.key.read_text())
         fields = {
             "ipAddress": sshd.address,
             "sshPort": str(sshd.port),
-            "sshKey": sshd.key.read_text(),
+            "common": {"cloudCredentialSecretName": "barn-key"},
         }
         name = await put_up_machines(client, NAMESPACE, "generic", fields, count=1)
         (machine,) = await until(client, kinds_of("generic").machine, NAMESPACE, all_created(1))

@@ -81,7 +81,7 @@ _AWS_SERVICES = (
 _ON_THIS_HOST = (
     Registered("process", active=True),
     Registered("local", active=True, files={"userdata": "userdata"}),
-    Registered("generic", active=True, files={"sshKey": "sshKey"}),
+    Registered("generic", active=True, private=("sshKey",), optional=("sshKey",), files={"sshKey": "sshKey"}),
 )
 
 _BUILT_IN = (

@@ -226,6 +226,24 @@ def test_fields_zone_and_files_reach_the_driver() -> None:
     ]
 
 
+def test_a_key_may_stand_in_the_credential_rather_than_in_an_object() -> None:
+    found = secret("barn-key")
+    read = {
+        **found,
+        "type": "provisioning.cattle.io/cloud-credential",
+        "data": encoded(**{"genericcredentialConfig-sshKey": "KEY"}),
+    }
+    host = infra("generic", spec={"ipAddress": "192.0.2.1", "common": {"cloudCredentialSecretName": "barn-key"}})
+    key, result = was_read(read, host)
+    decision = decide("generic", host, machine(), cluster(), node_driver("generic"), found, results={key: result})
+    assert "--generic-ssh-key=/path/to/machine/files/id_rsa" in arguments_of(decision)
+    assert "KEY" not in str(environment_of(decision))
+    (files,) = [
+        write.obj for write in flat(decision) if isinstance(write, Apply) and "id_rsa" in write.obj.get("data", {})
+    ]
+    assert base64.b64decode(files["data"]["id_rsa"]) == b"KEY\n"
+
+
 # --- machines of a host ---------------------------------------------------------------------------------------------
 
 HOST = {

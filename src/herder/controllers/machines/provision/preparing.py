@@ -44,9 +44,13 @@ def prepare(scene: Scene, passed: Mapping[str, str], *, removes: bool) -> Work:
     node_driver = find_node_driver(scene.view, scene.driver)
     if node_driver is None and not removes and scene.driver not in known.NATIVE_DRIVERS:
         raise Problem(f"there is no NodeDriver for driver {scene.driver}; create it, or delete the machine")
-    fields, files = with_files(spec_fields(scene.infra), known.file_aliases(node_driver) if node_driver else {})
+    aliases = known.file_aliases(node_driver) if node_driver else {}
+    credential = _credential(scene, node_driver)
+    kept_secret = {field: value for field, value in credential.items() if field in aliases}
+    fields, files = with_files(kept_secret | spec_fields(scene.infra), aliases)
+    variables = credentials.variables(scene.driver, {k: v for k, v in credential.items() if k not in aliases})
     host = _host(scene)
-    environment = _inherited(scene.view, passed) | _credential(scene, node_driver) | host.environment
+    environment = _inherited(scene.view, passed) | variables | host.environment
     download = _download(scene, node_driver)
     state = names.state_secret(scene.name)
     if removes:
@@ -136,6 +140,7 @@ def _inherited(view: View, passed: Mapping[str, str]) -> dict[str, str]:
 
 
 def _credential(scene: Scene, node_driver: Object | None) -> dict[str, str]:
+    """Its fields. Those that the driver takes as files, such as SSH keys, may stand here rather than in the spec."""
     place = credentials.place_of(scene.infra)
     if place is None:
         return {}
@@ -153,7 +158,7 @@ def _credential(scene: Scene, node_driver: Object | None) -> dict[str, str]:
         wanted = known.credential_fields(node_driver)
         fields = {**wanted.defaults, **fields}
         credentials.check_fields(place, fields, wanted.required, scene.driver)
-    return credentials.variables(scene.driver, fields)
+    return fields
 
 
 # --- the host -------------------------------------------------------------------------------------------------------
