@@ -25,7 +25,7 @@ from herder.machine.host.starting import ensure_running
 log = get_logger(__name__)
 
 FIELD_MANAGER = "herder-host"
-RETRY_SECONDS = 30.0
+RETRY_FIRST, RETRY_LIMIT = 0.5, 30.0
 
 
 async def provide_machines(client: Client, asked: bool | None) -> bool:
@@ -72,14 +72,17 @@ async def provide_host(client: Client, data_dir: Path, node: str) -> tuple[Path,
 async def keep_host(data_dir: Path) -> None:
     """Until cancelled: a daemon that ends is started again for its machines; without machines it ends with us."""
     state_dir = data_dir / "host"
+    delay = RETRY_FIRST
     try:
         while True:
             try:
                 await _ended(await _running_daemon(state_dir))
                 log.warning("the host daemon has ended; it is started again")
+                delay = RETRY_FIRST
             except MachineError as error:
-                log.error("no machines of this host", error=str(error))
-                await asyncio.sleep(RETRY_SECONDS)
+                log.error("no machines of this host", error=str(error), retry_in=delay)
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, RETRY_LIMIT)
     finally:
         _end_if_idle(HostClient.of(state_dir, patience=0))
 
