@@ -20,11 +20,11 @@ from herder.engine.logs import get_logger
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.cache import Cache, Change, Key
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.evicting import evict
 from herder.engine.runtime.family import Family
 from herder.engine.runtime.informer import Informer
 from herder.engine.runtime.manager import Manager
 from herder.engine.runtime.metrics import Metrics
+from herder.engine.runtime.reaching import REMOTE_PERFORMERS
 from herder.gateway.kubeconfigs import Kubeconfigs
 from herder.workload.serving import Workloads
 
@@ -115,7 +115,7 @@ def make_manager(
             **(workloads.performers() if workloads is not None else {}),
             **(machine_effects.performers(client, settings) if roles.machines else {}),
         },
-        remote_performers={"evict": evict},
+        remote_performers=REMOTE_PERFORMERS,
         connect=lambda cluster: connect(client, cluster),
         setting=settings.get,
         metrics=metrics,

@@ -26,7 +26,7 @@ from herder.controllers.capi.machine import controller as core_machine
 from herder.controllers.capi.machineset import controller as core_machine_set
 from herder.controllers.inmemory import bootstrap, cluster, controlplane, machine
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.evicting import evict
+from herder.engine.runtime.reaching import REMOTE_PERFORMERS
 from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH, Faults
 from herder.sim.world import World
@@ -89,7 +89,7 @@ def simulate(story: Callable[[Play], Awaitable[None]], *, seed: int = 1, faults:
             CONTROLLERS,
             crds=[*CORE_CRDS, *CRDS],
             performers={"kubeconfig": kubeconfig},
-            remote_performers={"evict": evict},
+            remote_performers=REMOTE_PERFORMERS,
             faults=faults,
             watched=[MACHINE, IN_MEMORY_MACHINE],
         )

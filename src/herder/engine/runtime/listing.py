@@ -8,6 +8,7 @@ from typing import Any
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Kind
+from herder.engine.runtime.remote import Remotes
 
 
 async def list_names(client: Client, arguments: Mapping[str, Any]) -> list[str]:
@@ -21,3 +22,15 @@ async def _names(client: Client, kind: Kind) -> list[str]:
     except NotFound:
         return []
     return [f"{kind.kind} {obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}" for obj in listed.items]
+
+
+async def find(remotes: Remotes, arguments: Mapping[str, Any]) -> list[str]:
+    """Arguments: `cluster`, `kind`, `field` (dotted), `value`. The names of those objects in a downstream cluster."""
+    listed = await remotes.client(arguments["cluster"]).list_all(arguments["kind"].resource)
+    return [obj["metadata"]["name"] for obj in listed.items if _at(obj, arguments["field"]) == arguments["value"]]
+
+
+def _at(obj: Any, field: str) -> Any:
+    for part in field.split("."):
+        obj = obj.get(part) if isinstance(obj, dict) else None
+    return obj

@@ -11,7 +11,7 @@ from herder.api.capi.names import CONTROL_PLANE, NODE_DELETION_STARTED, PRE_DRAI
 from herder.controllers.capi.externals import External
 from herder.controllers.capi.machine.deletion import DeletionStep
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import Delete, Patch
+from herder.engine.runtime.decision import Delete, EffectResult, Patch
 from tests.controllers.capi.machine.deleting import (
     BEFORE,
     BOOTSTRAP,
@@ -31,6 +31,7 @@ from tests.controllers.capi.machine.deleting import (
     told,
     wishes,
 )
+from tests.support.views import NOW
 
 PRE_DRAIN = {f"{PRE_DRAIN_HOOK}/b": "", f"{PRE_DRAIN_HOOK}/a": ""}
 PRE_TERMINATE = {f"{PRE_TERMINATE_HOOK}/etcd": "planner"}
@@ -239,6 +240,34 @@ def test_a_node_that_was_never_seen_may_be_there_when_a_silent_cluster_answers_a
     assert step.decision.wake_at is not None, "it is given up when the time for it ran out"
     found = at_the_end(machine(node="", limits=TEN), Workload([node()]))
     assert [write.ref.name for write in found.decision.writes if isinstance(write, Delete)] == ["n"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "finished", "message"),
+    [
+        (None, False, "Making sure that it has no Node"),
+        (EffectResult([]), True, "Deletion completed"),
+        (EffectResult(["n"]), False, "Node n has yet to be seen"),
+        (EffectResult(error="no route to host"), False, "Nodes not listed: no route to host"),
+    ],
+    ids=["not asked yet", "it has none", "the watch is behind", "no answer"],
+)
+def test_that_a_machine_left_no_node_is_asked_of_the_cluster_itself(
+    answer: EffectResult | None, finished: bool, message: str
+) -> None:
+    """A Node may have come while the machine went, and the watch that would have told of it be broken."""
+    key = ("find", "Machine-m", str(int(NOW.timestamp()) // 5))
+    step = deletion_of(
+        machine(node="", limits=TEN),
+        infra=MISSING,
+        boot=MISSING,
+        workload=Workload([]),
+        results={key: answer} if answer else {},
+    )
+    assert (step.finished, told(step)[1]) == (finished, message)
+    if answer is None:
+        (question,) = step.decision.effects
+        assert (question.performer, question.key, question.arguments["value"]) == ("find", key, "x://1")
 
 
 def test_a_node_of_the_same_name_that_belongs_to_another_machine_is_left_alone() -> None:

@@ -14,7 +14,7 @@ from herder.api.capi.names import CONTROL_PLANE
 from herder.controllers.capi.machine.controller import CONTROLLER
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.evicting import evict
+from herder.engine.runtime.reaching import REMOTE_PERFORMERS
 from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH, Faults
 from herder.sim.world import World
@@ -106,7 +106,7 @@ def simulate(story: Callable[[Farm], Awaitable[None]], *, seed: int = 1, faults:
     async def live() -> World:
         crds = [*CRDS, provider(CONFIG), provider(INFRA)]
         async with World(
-            seed, [CONTROLLER], crds=crds, faults=faults, watched=[MACHINE], remote_performers={"evict": evict}
+            seed, [CONTROLLER], crds=crds, faults=faults, watched=[MACHINE], remote_performers=REMOTE_PERFORMERS
         ) as world:
             await story(Farm(world))
         return world

@@ -22,7 +22,7 @@ from herder.controllers.capi.externals import External, look_up
 from herder.controllers.capi.machine.deletion.scope import Clock, NodeOperations, Scope, earlier
 from herder.controllers.capi.machine.deletion.telling import STARTED, Held, Passed, Stage
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import Decision, Observe, Patch, Wait, waiting
+from herder.engine.runtime.decision import Decision, Effect, Observe, Patch, Wait, waiting
 from herder.engine.runtime.view import Observed, Unreachable, View
 
 ACTIVE_CONTROL_PLANE = "active-control-plane"
@@ -30,6 +30,7 @@ ACTIVE_CONTROL_PLANE = "active-control-plane"
 
 RETRY = timedelta(seconds=2)
 LOOK_AGAIN = timedelta(seconds=20)
+ASK_AGAIN = timedelta(seconds=5)
 
 
 def active_control_plane(machine: Object) -> Iterable[str]:
@@ -61,7 +62,9 @@ def _found(wish: Observe, name: str, nodes: list[Object]) -> NodeOperations:
         return NodeOperations(name=nodes[0]["metadata"]["name"], record=nodes[0], observe=(wish,))
     if name:
         return NodeOperations(name=name, observe=(wish,))
-    return NodeOperations(off="several Nodes have its provider ID" if nodes else "it has no Node")
+    if nodes:
+        return NodeOperations(off="several Nodes have its provider ID")
+    return NodeOperations(off="it has no Node", unseen=wish.focus[1] if wish.focus else "", observe=(wish,))
 
 
 def _wish(machine: Object, cluster: Object, infrastructure: External) -> tuple[Observe | None, str]:
@@ -119,6 +122,8 @@ def delete_node(scope: Scope) -> Stage:
     node = scope.node
     if node.looking:
         return Held(*STARTED)
+    if node.unseen:
+        return _make_sure_of_none(scope)
     if node.off or (node.unreachable is None and (node.record is None or is_deleting(node.record))):
         return Passed()
     clock = node_deletion_clock(scope)
@@ -133,6 +138,27 @@ def delete_node(scope: Scope) -> Stage:
         wake_at=earlier(scope.view.now + RETRY, clock.deadline),
     )
     return Held("DeletingNode", f"Deleting Node {node.name}", decision)
+
+
+def _make_sure_of_none(scope: Scope) -> Stage:
+    """A watch may be behind, and a Node have come while the machine went. Now that nothing can make one any more, the
+    cluster itself is asked."""
+    clock = node_deletion_clock(scope)
+    if clock.ran_out(scope.view.now):
+        return Passed()
+    moment = int(scope.view.now.timestamp()) // int(ASK_AGAIN.total_seconds())
+    key = ("find", scope.machine["metadata"]["uid"], str(moment))
+    result = scope.view.result(key)
+    if result is not None and result.done and not result.value:
+        return Passed()
+    about = {"cluster": scope.workload, "kind": NODE, "field": "spec.providerID", "value": scope.node.unseen}
+    question = Decision(effects=(Effect("find", key, about, "whether it left a Node behind"),))
+    if result is None:
+        return Held("DeletingNode", "Making sure that it has no Node", question)
+    told = f"Node {', '.join(result.value)} has yet to be seen" if result.done else f"Nodes not listed: {result.error}"
+    wake_at = earlier(scope.view.now + ASK_AGAIN, clock.deadline)
+    decision = Decision(writes=_keep_start(scope, clock, 0.0)) + waiting(told, wake_at=wake_at)
+    return Held("DeletingNode", told, decision if result.done else question + decision, patience=0.0)
 
 
 def node_deletion_clock(scope: Scope) -> Clock:

@@ -1,0 +1,150 @@
+"""remotedialer's messages as bytes: `varint(id) varint(connection) varint(kind) [varint(deadline)] payload`.
+
+Varints are Go's signed ones (zig-zag). The id counts messages and is never interpreted; neither is the deadline, which
+only DATA and CONNECT carry.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import NamedTuple
+
+from herder.tunnel.errors import SessionError
+
+CONNECT_BYTES = 266
+ERROR_BYTES = 100
+CLIENT_BYTES = 100
+END = "EOF"  # the text of an orderly close
+
+
+class Kind(IntEnum):
+    DATA = 1
+    CONNECT = 2
+    ERROR = 3
+    ADD_CLIENT = 4
+    REMOVE_CLIENT = 5
+    PAUSE = 6
+    RESUME = 7
+    SYNC = 8
+
+
+class Frame(NamedTuple):
+    kind: int  # not a Kind: there may be newer ones than we know, which are ignored
+    connection: int
+    payload: memoryview
+
+
+class Malformed(SessionError):
+    def __init__(self, what: str) -> None:
+        super().__init__(f"malformed tunnel message: {what}")
+
+
+# --- writing ------------------------------------------------------------------------------------------------------
+
+
+def varint(value: int) -> bytes:
+    rest = (value << 1) ^ (value >> 63)
+    encoded = bytearray()
+    while rest > 0x7F:
+        encoded.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    encoded.append(rest)
+    return bytes(encoded)
+
+
+_LEGACY_DEADLINE = varint(15_000)
+_KINDS = {kind: varint(kind) + (_LEGACY_DEADLINE if kind in (Kind.DATA, Kind.CONNECT) else b"") for kind in Kind}
+
+
+def head(message_id: int, connection: int, kind: Kind) -> bytes:
+    """All of a message but its payload."""
+    return varint(message_id) + varint(connection) + _KINDS[kind]
+
+
+def connect(proto: str, address: str) -> bytes:
+    payload = f"{proto}/{address}".encode()
+    if not proto or "/" in proto or not address or len(payload) > CONNECT_BYTES:
+        raise ValueError(f"{proto}/{address} cannot be dialled through a tunnel: it must be protocol/address in at most {CONNECT_BYTES} bytes")
+    return payload
+
+
+def error(text: str) -> bytes:
+    return text.encode()[:ERROR_BYTES]
+
+
+def client(key: str, session_key: int) -> bytes:
+    payload = f"{key}/{session_key}".encode()
+    if "/" in key or len(payload) > CLIENT_BYTES:
+        raise ValueError(f"client key {key!r} cannot be announced to peers: it must be short and hold no '/'")
+    return payload
+
+
+def connections(ids: Iterable[int]) -> bytes:
+    ordered = sorted(ids)
+    return struct.pack(f"<{len(ordered)}Q", *ordered)
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+def decode(message: bytes | bytearray) -> Frame:
+    _, at = _read_varint(message, 0)
+    connection, at = _read_varint(message, at)
+    kind, at = _read_varint(message, at)
+    if kind in (Kind.DATA, Kind.CONNECT):
+        _, at = _read_varint(message, at)
+    return Frame(kind, connection, memoryview(message)[at:])
+
+
+def _read_varint(data: bytes | bytearray, at: int) -> tuple[int, int]:
+    value = shift = 0
+    for position in range(at, min(at + 10, len(data))):
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >> 64:
+                break
+            return (value >> 1) ^ -(value & 1), position + 1
+        shift += 7
+    raise Malformed("a number is cut short or too large")
+
+
+def read_connect(payload: memoryview) -> tuple[str, str]:
+    """Refuses what upstream would cut: the rest of an address is another address."""
+    if len(payload) > CONNECT_BYTES:
+        raise Malformed(f"an address of more than {CONNECT_BYTES} bytes")
+    proto, slash, address = _text(payload).partition("/")
+    if not slash:
+        raise Malformed("an address without its protocol")
+    return proto, address
+
+
+def read_error(payload: memoryview) -> str:
+    return bytes(payload[:ERROR_BYTES]).decode(errors="replace")
+
+
+def read_client(payload: memoryview) -> tuple[str, int]:
+    key, slash, session_key = _text(payload[: CLIENT_BYTES + 1]).partition("/")
+    if len(payload) > CLIENT_BYTES or not slash or not _is_int64(session_key):
+        raise Malformed("a client that is not key/session")
+    return key, int(session_key)
+
+
+def read_connections(payload: memoryview) -> set[int]:
+    if len(payload) % 8:
+        raise Malformed("a list of connections that is cut short")
+    return set(struct.unpack(f"<{len(payload) // 8}Q", payload))
+
+
+def _text(payload: memoryview) -> str:
+    try:
+        return bytes(payload).decode()
+    except UnicodeDecodeError:
+        raise Malformed("text that is not UTF-8") from None
+
+
+def _is_int64(text: str) -> bool:
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdigit() and len(digits) <= 19
