@@ -96,6 +96,8 @@ PEERS = (
     ),
     Peer("machine-driver-example", "machine", "github.com/rancher/machine", "./driver", tags="netgo"),
     Peer("machine-driver-flags", "machine", "github.com/rancher/machine", "./flags", tags="netgo"),
+    Peer("remotedialer-client", "remotedialer", "github.com/rancher/remotedialer", "./client"),
+    Peer("remotedialer-server", "remotedialer", "github.com/rancher/remotedialer", "./server"),
 )
 BY_NAME = {peer.name: peer for peer in PEERS}
 

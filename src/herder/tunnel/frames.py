@@ -66,7 +66,7 @@ def head(message_id: int, connection: int, kind: Kind) -> bytes:
 def connect(proto: str, address: str) -> bytes:
     payload = f"{proto}/{address}".encode()
     if not proto or "/" in proto or not address or len(payload) > CONNECT_BYTES:
-        raise ValueError(f"{proto}/{address} cannot be dialled through a tunnel: it must be protocol/address in at most {CONNECT_BYTES} bytes")
+        raise ValueError(f"{proto}/{address} cannot be dialled: not a protocol and an address in {CONNECT_BYTES} bytes")
     return payload
 
 

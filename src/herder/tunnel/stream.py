@@ -59,7 +59,7 @@ class Stream:
         self.buffered = 0
         self.holds_peer = False  # we sent PAUSE
         self.received_since_pause = 0
-        self._queue: deque[memoryview] = deque()
+        self._queue: deque[Buffer] = deque()
         self.queued = 0
         self.paused = False  # the peer sent PAUSE
         self.scheduled = False  # it has its place in the session's round
@@ -89,7 +89,7 @@ class Stream:
         if not self.open or self.closing:
             raise StreamError(self.error if self.error not in ("", frames.END) else "the stream is closed")
         if data:
-            self._queue.append(memoryview(data))
+            self._append(self._queue, data)
             self.queued += len(data)
             self.session.schedule(self)
             self._full = self._full or self.queued >= self.session.limits.send_high
@@ -110,14 +110,17 @@ class Stream:
 
     def put(self, payload: memoryview) -> None:
         self.buffered += len(payload)
-        if len(payload) >= _SMALL:
-            self._chunks.append(payload)
+        self._append(self._chunks, payload)
+
+    def _append(self, chunks: deque[Buffer], data: Buffer) -> None:
+        if len(data) >= _SMALL:
+            chunks.append(data)
             return
-        last = self._chunks[-1] if self._chunks else None
-        if isinstance(last, bytearray) and len(last) < self.session.limits.chunk:
-            last += payload
+        last = chunks[-1] if chunks else None
+        if isinstance(last, bytearray) and len(last) < self.session.limits.chunk - _SMALL:
+            last += data
         else:
-            self._chunks.append(bytearray(payload))
+            chunks.append(bytearray(data))
 
     def discard_received(self) -> None:
         while self._chunks:
@@ -132,8 +135,9 @@ class Stream:
         limit = self.session.limits.chunk
         first = self._queue[0]
         if len(first) > limit:
-            self._queue[0] = first[limit:]
-            chunk: Buffer = first[:limit]
+            view = memoryview(first)
+            self._queue[0] = view[limit:]
+            chunk: Buffer = view[:limit]
         elif len(first) == limit or len(self._queue) == 1:
             chunk = self._queue.popleft()
         else:

@@ -1,0 +1,106 @@
+"""A listener of its own for tunnels, where no HTTP front has one: tests, benchmarks."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from herder.tunnel import websocket
+from herder.tunnel.limits import KIB
+from herder.tunnel.registry import Registry
+
+_HEAD_BYTES = 32 * KIB
+
+Authenticate = Callable[[Mapping[str, str]], str | None]
+"""The client's key, from the headers (names in lower case) of its request; None where it is not let in."""
+
+
+async def serve(
+    registry: Registry,
+    authenticate: Authenticate,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    context: ssl.SSLContext | None = None,
+) -> asyncio.Server:
+    loop = asyncio.get_running_loop()
+    return await loop.create_server(lambda: _Handshake(registry, authenticate), host, port, ssl=context)
+
+
+class _Handshake(asyncio.Protocol):
+    def __init__(self, registry: Registry, authenticate: Authenticate) -> None:
+        self._registry = registry
+        self._authenticate = authenticate
+        self._received = b""
+        self._transport = cast(asyncio.Transport, None)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        seconds = self._registry.limits.server_handshake
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        end = self._received.find(b"\r\n\r\n")
+        if end < 0:
+            if len(self._received) > _HEAD_BYTES:
+                self._refuse("431 Request Header Fields Too Large", "the request has too many headers")
+            return
+        method, headers = parse_head(self._received[:end])
+        self._answer(method.partition(" ")[0], headers)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._stop_timer()
+
+    def _answer(self, method: str, headers: dict[str, str]) -> None:
+        self._stop_timer()
+        if problem := websocket.upgrade_problem(method, headers):
+            self._refuse("400 Bad Request", problem)
+        elif (key := self._authenticate(headers)) is None:
+            self._refuse("401 Unauthorized", "failed authentication")
+        else:
+            self._registry.accept(key, headers, self)
+
+    def _refuse(self, status: str, text: str) -> None:
+        body = text.encode()
+        head = (
+            f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        self._transport.write(head.encode() + body)
+        self._transport.close()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def take(self, protocol: asyncio.BaseProtocol, answer: bytes = b"") -> asyncio.Transport:
+        rest = self._received[self._received.index(b"\r\n\r\n") + 4 :]
+        self._transport.write(answer)
+        hand_over(self._transport, protocol, rest)
+        return self._transport
+
+
+def parse_head(head: bytes) -> tuple[str, dict[str, str]]:
+    """The first line, and the headers with names in lower case."""
+    first, *lines = head.decode("latin-1").split("\r\n")
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        name = name.strip().lower()
+        headers[name] = f"{headers[name]}, {value.strip()}" if name in headers else value.strip()
+    return first, headers
+
+
+def hand_over(transport: asyncio.Transport, protocol: asyncio.BaseProtocol, rest: bytes) -> None:
+    """Let the protocol have the connection, and what was received too early."""
+    transport.set_protocol(protocol)
+    protocol.connection_made(transport)
+    assert isinstance(protocol, asyncio.BufferedProtocol)
+    while rest:
+        buffer = memoryview(protocol.get_buffer(len(rest)))
+        count = min(len(buffer), len(rest))
+        buffer[:count] = rest[:count]
+        protocol.buffer_updated(count)
+        rest = rest[count:]

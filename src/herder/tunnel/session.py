@@ -1,0 +1,356 @@
+"""A session without sockets, clock or event loop: messages in, messages out, time handed in.
+
+Sending is fair: control messages first, then each stream that has something to say gets one chunk in turn, so a small
+request passes a bulk transfer. Receiving never blocks: a stream whose reader is slow is paused, one whose peer ignores
+that ends, and so memory is bounded per stream and per session.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from herder.tunnel import frames
+from herder.tunnel.errors import SessionError, StreamError
+from herder.tunnel.frames import Kind
+from herder.tunnel.limits import DEFAULT, Limits
+from herder.tunnel.stream import Buffer, Stream
+
+DISCONNECTED = "tunnel disconnect"
+FORGOTTEN = "sync from client"
+
+Authorize = Callable[[str, str], bool]
+
+
+class Role(Enum):
+    """Who opened the socket is the client: it is told what to dial."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+
+class Opcode:
+    BINARY = 0x2
+    PING = 0x9
+    PONG = 0xA
+
+
+class Outgoing(NamedTuple):
+    """One WebSocket message: its payload in two parts, so that data need not be copied to get its head."""
+
+    opcode: int
+    head: bytes
+    body: Buffer = b""
+
+
+class SessionObserver(Protocol):
+    def outgoing(self) -> None:
+        """There is something to send, after there was nothing."""
+
+    def opened(self, stream: Stream) -> None:
+        """The peer asks for this connection."""
+
+
+@dataclass
+class Traffic:
+    """Plain counters."""
+
+    streams: int = 0
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    pauses: int = 0  # that we asked for
+    overflows: int = 0  # streams ended because their peer did not heed
+
+
+@dataclass(frozen=True)
+class Identity:
+    key: str  # of the client
+    session: int  # random, of this socket
+    first_message: int = 0
+
+
+class Session:
+    def __init__(
+        self,
+        role: Role,
+        identity: Identity,
+        observer: SessionObserver,
+        now: float,
+        *,
+        authorize: Authorize | None = None,
+        limits: Limits = DEFAULT,
+        peering: bool = False,
+        peer_has_one_flag: bool = True,
+        traffic: Traffic | None = None,
+    ) -> None:
+        """`peering`: the client is another server, whose word on which clients it has is taken.
+        `peer_has_one_flag`: upstream keeps one flag for both directions of a stream; we keep two."""
+        self.role = role
+        self.identity = identity
+        self.limits = limits
+        self.traffic = traffic if traffic is not None else Traffic()
+        self.streams: dict[int, Stream] = {}
+        self.remote_clients: dict[str, frozenset[int]] = {}
+        self.buffered = 0  # received in all streams and not taken
+        self.over = False
+        self._observer = observer
+        self._authorize = authorize
+        self._peering = peering
+        self._peer_has_one_flag = peer_has_one_flag
+        self._messages = identity.first_message
+        self._last_stream = 1
+        self._control: deque[Outgoing] = deque()
+        self._control_bytes = 0
+        self._pong: bytes | None = None
+        self._round: deque[Stream] = deque()
+        self._heard = now
+        self._next_ping = now + limits.ping_every
+        self._next_sync = now + limits.sync_every
+
+    # --- streams --------------------------------------------------------------------------------------------------
+
+    def connect(self, proto: str, address: str) -> Stream:
+        """A stream that can be used at once; a failed dial ends it later."""
+        if self.over:
+            raise SessionError(DISCONNECTED)
+        if len(self.streams) >= self.limits.streams:
+            raise StreamError(f"the session has {self.limits.streams} streams, which is all it may have")
+        payload = frames.connect(proto, address)
+        self._last_stream += 1
+        stream = self._add(self._last_stream, proto, address)
+        self._tell(Kind.CONNECT, stream.id, payload)
+        return stream
+
+    def announce(self, key: str, session: int, *, present: bool) -> None:
+        """To a server we peer with: a client that can be reached through us, or no longer."""
+        kind = Kind.ADD_CLIENT if present else Kind.REMOVE_CLIENT
+        self._tell(kind, 0, frames.client(key, session))
+
+    def end(self) -> None:
+        """The socket is gone: all streams end, and nothing is sent any more."""
+        self.over = True
+        for stream in list(self.streams.values()):
+            self.end_stream(stream, DISCONNECTED, tell=False)
+        self._control.clear()
+        self._round.clear()
+
+    def end_stream(self, stream: Stream, reason: str, *, tell: bool) -> None:
+        if not stream.open:
+            return
+        stream.open = False
+        stream.error = reason
+        stream.discard_queued()
+        del self.streams[stream.id]
+        if tell and not self.over:
+            self._tell(Kind.ERROR, stream.id, frames.error(reason))
+        stream.observer.ended()
+        stream.observer.received()
+
+    def _add(self, number: int, proto: str, address: str) -> Stream:
+        stream = self.streams[number] = Stream(self, number, proto, address)
+        self.traffic.streams += 1
+        return stream
+
+    # --- receiving ------------------------------------------------------------------------------------------------
+
+    def receive(self, message: bytes | bytearray) -> None:
+        """One binary message, which is ours from now on. A SessionError means that the session must be closed."""
+        frame = frames.decode(message)
+        if frame.kind == Kind.DATA:
+            self._received_data(frame)
+        elif frame.kind == Kind.CONNECT:
+            self._received_connect(frame)
+        elif frame.kind == Kind.SYNC:
+            self._received_sync(frames.read_connections(frame.payload))
+        elif frame.kind in (Kind.ADD_CLIENT, Kind.REMOVE_CLIENT):
+            self._received_client(frame)
+        elif (stream := self.streams.get(frame.connection)) is not None:
+            stream.known_to_peer = True
+            if frame.kind == Kind.ERROR:
+                self.end_stream(stream, frames.read_error(frame.payload) or frames.END, tell=False)
+            elif frame.kind == Kind.PAUSE:
+                stream.paused = True
+            elif frame.kind == Kind.RESUME:
+                self._received_resume(stream)
+
+    def received_ping(self, payload: bytes, now: float) -> None:
+        self._heard = now
+        self._pong = payload  # of several unanswered pings the last one counts
+        self._observer.outgoing()
+
+    def received_pong(self, now: float) -> None:
+        self._heard = now
+
+    def _received_data(self, frame: frames.Frame) -> None:
+        stream = self.streams.get(frame.connection)
+        size = len(frame.payload)
+        self.traffic.received_bytes += size
+        if stream is None:
+            who = f"{self.identity.key}/{self.identity.session}/{frame.connection}"
+            self._tell(Kind.ERROR, frame.connection, frames.error(f"connection not found {who}"))
+            return
+        stream.known_to_peer = True
+        if stream.closing or not size:
+            return
+        if stream.buffered + size > self.limits.stream_bytes or self.buffered + size > self.limits.session_bytes:
+            self.traffic.overflows += 1
+            self.end_stream(stream, "the reader is too slow, and the sender did not stop when told to", tell=True)
+            return
+        stream.put(frame.payload)
+        self.buffered += size
+        self._hold_peer_back(stream, size)
+        stream.observer.received()
+
+    def _hold_peer_back(self, stream: Stream, size: int) -> None:
+        threshold = self.limits.crowded_pause_above if self._crowded else self.limits.pause_above
+        if not stream.holds_peer:
+            if stream.buffered > threshold:
+                self._pause(stream)
+            return
+        stream.received_since_pause += size
+        if self._peer_has_one_flag and stream.received_since_pause > self.limits.pause_above:
+            self._pause(stream)  # it may have forgotten: its own RESUME clears the flag that our PAUSE set
+
+    def _pause(self, stream: Stream) -> None:
+        stream.holds_peer = True
+        stream.received_since_pause = 0
+        self.traffic.pauses += 1
+        self._tell(Kind.PAUSE, stream.id)
+
+    @property
+    def _crowded(self) -> bool:
+        return self.buffered * 2 > self.limits.session_bytes
+
+    def taken(self, stream: Stream, size: int) -> None:
+        """The reader has taken so much."""
+        self.buffered -= size
+        threshold = 1 if self._crowded else self.limits.resume_below
+        if stream.holds_peer and stream.open and stream.buffered < threshold:
+            stream.holds_peer = False
+            self._tell(Kind.RESUME, stream.id)
+            if self._peer_has_one_flag and stream.paused:
+                self._unpause(stream)  # our RESUME made it forget that it paused us; if need be it will do so again
+
+    def _received_resume(self, stream: Stream) -> None:
+        self._unpause(stream)
+        if self._peer_has_one_flag and stream.holds_peer:
+            self._pause(stream)  # with its own it cleared ours
+
+    def _unpause(self, stream: Stream) -> None:
+        stream.paused = False
+        if stream.queued or stream.closing:
+            self.schedule(stream)
+
+    def _received_connect(self, frame: frames.Frame) -> None:
+        proto, address = frames.read_connect(frame.payload)
+        if self._authorize is None or not self._authorize(proto, address):
+            raise SessionError("connect not allowed")
+        if frame.connection < 0 or frame.connection in self.streams:
+            raise SessionError(f"connection {frame.connection} cannot be opened: negative, or open already")
+        if len(self.streams) >= self.limits.streams:
+            self._tell(Kind.ERROR, frame.connection, b"too many connections")
+            return
+        stream = self._add(frame.connection, proto, address)
+        stream.known_to_peer = True
+        self._observer.opened(stream)
+
+    def _received_sync(self, alive: set[int]) -> None:
+        """What the client does not list it has forgotten, unless it could not have heard of it when it wrote the list:
+        so a stream that never answered is spared once."""
+        for stream in list(self.streams.values()):
+            if stream.id in alive:
+                stream.known_to_peer = True
+            elif stream.known_to_peer:
+                self.end_stream(stream, FORGOTTEN, tell=False)
+            else:
+                stream.known_to_peer = True
+
+    def _received_client(self, frame: frames.Frame) -> None:
+        if not self._peering:
+            return  # nobody but a peer may speak for the clients of others
+        key, session = frames.read_client(frame.payload)
+        sessions = self.remote_clients.get(key, frozenset())
+        sessions = sessions | {session} if frame.kind == Kind.ADD_CLIENT else sessions - {session}
+        if sessions:
+            self.remote_clients[key] = sessions
+        else:
+            self.remote_clients.pop(key, None)
+        if max(len(self.remote_clients), len(sessions)) > self.limits.announced_clients:
+            raise SessionError(f"a peer announced more than {self.limits.announced_clients} clients")
+
+    # --- sending --------------------------------------------------------------------------------------------------
+
+    def schedule(self, stream: Stream) -> None:
+        if stream.open and not stream.scheduled and not stream.paused:
+            stream.scheduled = True
+            self._round.append(stream)
+            self._observer.outgoing()
+
+    def next_message(self) -> Outgoing | None:
+        if self._pong is not None:
+            pong, self._pong = self._pong, None
+            return Outgoing(Opcode.PONG, pong)
+        if self._control_bytes > self.limits.control_bytes:
+            raise SessionError("the peer does not read what it asked for")
+        if self._control:
+            return self._next_control()
+        while self._round:
+            stream = self._round.popleft()
+            stream.scheduled = False
+            if stream.open and not stream.paused:
+                message = self._turn_of(stream)
+                if message is not None:
+                    return message
+        return None
+
+    def _turn_of(self, stream: Stream) -> Outgoing | None:
+        if not stream.queued:
+            if stream.closing:
+                self.end_stream(stream, frames.END, tell=True)
+                return self._next_control()
+            return None
+        chunk = stream.next_chunk()
+        self.traffic.sent_bytes += len(chunk)
+        message = Outgoing(Opcode.BINARY, self._head(Kind.DATA, stream.id), chunk)
+        if stream.queued or stream.closing:
+            stream.scheduled = True
+            self._round.append(stream)
+        if stream.made_room():
+            stream.observer.writable()
+        return message
+
+    def _tell(self, kind: Kind, connection: int, payload: bytes = b"") -> None:
+        message = Outgoing(Opcode.BINARY, self._head(kind, connection) + payload)
+        if self._control_bytes <= self.limits.control_bytes:  # beyond it the session ends when it next sends
+            self._control_bytes += len(message.head)
+            self._control.append(message)
+        self._observer.outgoing()
+
+    def _next_control(self) -> Outgoing:
+        message = self._control.popleft()
+        self._control_bytes -= len(message.head)
+        return message
+
+    def _head(self, kind: Kind, connection: int) -> bytes:
+        self._messages += 1
+        return frames.head(self._messages, connection, kind)
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> float:
+        """Do what is due; when to come again. Only pings and pongs count as signs of life: that is the contract."""
+        if now >= self._heard + self.limits.silence:
+            raise SessionError(f"i/o timeout: no sign of life for {self.limits.silence:.0f} s")
+        if self.role is Role.SERVER:
+            return self._heard + self.limits.silence
+        if now >= self._next_ping:
+            self._next_ping = now + self.limits.ping_every
+            self._control.appendleft(Outgoing(Opcode.PING, b""))
+            self._observer.outgoing()
+        if now >= self._next_sync:
+            self._next_sync = now + self.limits.sync_every
+            self._tell(Kind.SYNC, 0, frames.connections(self.streams))
+        return min(self._next_ping, self._next_sync, self._heard + self.limits.silence)

@@ -1,0 +1,238 @@
+"""WebSocket as far as the tunnel needs it: version 13, binary messages, no extension, no subprotocol; without I/O.
+
+The framing is our own, with the XOR mask in C from aiohttp.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+import struct
+from collections.abc import Callable, Iterator, Mapping
+
+from aiohttp._websocket.helpers import websocket_mask
+
+from herder.tunnel.errors import Rejected, SessionError
+from herder.tunnel.session import Opcode, Outgoing
+from herder.tunnel.stream import Buffer
+
+_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_CONTINUATION, _TEXT, _CLOSE = 0x0, 0x1, 0x8
+_LONGEST_HEAD = 14
+_JOINED = 4096  # bodies below this are copied behind their head: one buffer is cheaper than two
+_MASKS_AT_ONCE = 1024
+
+TWO_FLAGS = "X-Tunnel-Flow"
+"""Sent and answered by us alone: the peer pauses each direction of a stream by itself."""
+TWO_FLAGS_VALUE = "per-direction"
+
+
+# --- handshake ----------------------------------------------------------------------------------------------------
+
+
+def accepted(key: str) -> str:
+    return base64.b64encode(hashlib.sha1(key.encode() + _GUID, usedforsecurity=False).digest()).decode()
+
+
+def upgrade_problem(method: str, headers: Mapping[str, str]) -> str:
+    """What is wrong with this request as a WebSocket handshake, "" where nothing is. Names are in lower case."""
+    if method != "GET":
+        return "the tunnel is opened by GET"
+    if "upgrade" not in _tokens(headers, "connection") or "websocket" not in _tokens(headers, "upgrade"):
+        return "the tunnel is a WebSocket: 'Connection: Upgrade' and 'Upgrade: websocket' are missing"
+    if headers.get("sec-websocket-version", "").strip() != "13":
+        return "Sec-WebSocket-Version must be 13"
+    try:
+        nonce = base64.b64decode(headers.get("sec-websocket-key", "").strip(), validate=True)
+    except ValueError:
+        nonce = b""
+    return "" if len(nonce) == 16 else "Sec-WebSocket-Key must be 16 bytes in base64"
+
+
+def switching_protocols(headers: Mapping[str, str]) -> bytes:
+    lines = [
+        "HTTP/1.1 101 Switching Protocols",
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        f"Sec-WebSocket-Accept: {accepted(headers['sec-websocket-key'].strip())}",
+        *([f"{TWO_FLAGS}: {TWO_FLAGS_VALUE}"] if has_two_flags(headers) else []),
+    ]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+def has_two_flags(headers: Mapping[str, str]) -> bool:
+    return headers.get(TWO_FLAGS.lower()) == TWO_FLAGS_VALUE
+
+
+def request(host: str, target: str, headers: Mapping[str, str], key: str) -> bytes:
+    fixed = {
+        "Host": host,
+        "Upgrade": "websocket",
+        "Connection": "Upgrade",
+        "Sec-WebSocket-Key": key,
+        "Sec-WebSocket-Version": "13",
+        TWO_FLAGS: TWO_FLAGS_VALUE,
+    }
+    everything = {**headers, **fixed}
+    for name, value in everything.items():
+        if any(character in name + value for character in "\r\n\0"):
+            raise ValueError(f"header {name!r} holds a line break")
+    return "\r\n".join([f"GET {target} HTTP/1.1", *(f"{n}: {v}" for n, v in everything.items()), "", ""]).encode()
+
+
+def check_response(status: int, headers: Mapping[str, str], body: bytes, key: str) -> None:
+    if status != 101:
+        raise Rejected(status, body[:200].decode(errors="replace").strip())
+    if not hmac.compare_digest(headers.get("sec-websocket-accept", "").strip(), accepted(key)):
+        raise Rejected(status, "its answer does not fit our request: not a WebSocket server")
+    if "sec-websocket-extensions" in headers or "sec-websocket-protocol" in headers:
+        raise Rejected(status, "it wants an extension or a subprotocol that was not asked for")
+
+
+def _tokens(headers: Mapping[str, str], name: str) -> list[str]:
+    return [token.strip().lower() for token in headers.get(name, "").split(",")]
+
+
+# --- frames -------------------------------------------------------------------------------------------------------
+
+
+def frame_head(opcode: int, length: int, mask: bytes) -> bytes:
+    masked = 0x80 if mask else 0
+    if length < 126:
+        return bytes((0x80 | opcode, masked | length)) + mask
+    if length < 1 << 16:
+        return struct.pack("!BBH", 0x80 | opcode, masked | 126, length) + mask
+    return struct.pack("!BBQ", 0x80 | opcode, masked | 127, length) + mask
+
+
+def close_message(code: int) -> Outgoing:
+    return Outgoing(_CLOSE, struct.pack("!H", code))
+
+
+class FrameWriter:
+    """Messages as buffers to write one after the other. A client must mask what it sends."""
+
+    def __init__(self, *, masks: bool) -> None:
+        self._masks = _random_masks() if masks else None
+
+    def frame(self, message: Outgoing) -> list[Buffer]:
+        opcode, head, body = message
+        if self._masks is not None:
+            mask = next(self._masks)
+            payload = bytearray(head)
+            payload += body
+            websocket_mask(mask, payload)
+            return [frame_head(opcode, len(payload), mask), payload]
+        start = frame_head(opcode, len(head) + len(body), b"") + head
+        if len(body) < _JOINED:
+            return [b"".join((start, body))]
+        return [start, body]
+
+
+def _random_masks() -> Iterator[bytes]:
+    while True:
+        block = os.urandom(4 * _MASKS_AT_ONCE)
+        for at in range(0, len(block), 4):
+            yield block[at : at + 4]
+
+
+class FrameReader:
+    """Cuts what arrives into messages. It holds no more than has arrived of one message, whatever length that claims.
+
+    Between reads it keeps only an unfinished frame, so all connections of a process can read into one buffer.
+    """
+
+    def __init__(self, deliver: Callable[[int, bytearray], None], *, masked: bool, limit: int) -> None:
+        """`deliver` gets the opcode and payload of each whole message; `masked`: we are the server."""
+        self._deliver = deliver
+        self._masked = masked
+        self._limit = limit
+        self._head = b""  # the beginning of a frame, cut before its length is known
+        self._frame = bytearray()
+        self._missing = 0
+        self._opcode = 0
+        self._final = True
+        self._mask = b""
+        self._message: bytearray | None = None  # of several frames
+        self._message_opcode = 0
+
+    def feed(self, data: memoryview) -> None:
+        at, size = 0, len(data)
+        if self._missing:
+            at = min(self._missing, size)
+            self._frame += data[:at]
+            self._missing -= at
+            if self._missing:
+                return
+            self._finished()
+        while at < size:
+            start = self._read_head(data, at)
+            if start < 0:
+                return
+            at = min(start + self._missing, size)
+            self._frame = bytearray(data[start:at])
+            self._missing -= at - start
+            if self._missing:
+                return
+            self._finished()
+
+    def _read_head(self, data: memoryview, at: int) -> int:
+        """Where the payload begins, or -1 where the head is not all there yet."""
+        kept = len(self._head)
+        head = self._head + bytes(data[at : at + _LONGEST_HEAD - kept])
+        if len(head) < 2:
+            self._head = head
+            return -1
+        length = head[1] & 0x7F
+        end = 2 + (2 if length == 126 else 8 if length == 127 else 0)
+        whole = end + (4 if self._masked else 0)
+        self._check(head[0], head[1], length)
+        if len(head) < whole:
+            self._head = head
+            return -1
+        if length >= 126:
+            length = int.from_bytes(head[2:end], "big")
+        self._check_size(length)
+        self._head = b""
+        self._opcode = head[0] & 0x0F
+        self._final = bool(head[0] & 0x80)
+        self._mask = head[end:whole]
+        self._missing = length
+        return at + whole - kept
+
+    def _check(self, first: int, second: int, length: int) -> None:
+        opcode, final = first & 0x0F, first & 0x80
+        if first & 0x70:
+            raise SessionError("websocket: reserved bits are set, though no extension was agreed on")
+        if bool(second & 0x80) != self._masked:
+            raise SessionError("websocket: a client's frames must be masked, and a server's must not")
+        if opcode >= _CLOSE:
+            if opcode > Opcode.PONG or not final or length > 125:
+                raise SessionError("websocket: a control frame of unknown kind, in pieces or too long")
+        elif opcode == _TEXT:
+            raise SessionError("wrong websocket message type")
+        elif opcode not in (_CONTINUATION, Opcode.BINARY) or (opcode == _CONTINUATION) != (self._message is not None):
+            raise SessionError("websocket: a frame that does not follow from the one before")
+
+    def _check_size(self, length: int) -> None:
+        if length + len(self._message or b"") > self._limit:
+            raise SessionError(f"websocket: a message of more than {self._limit} bytes")
+
+    def _finished(self) -> None:
+        payload = self._frame
+        self._frame = bytearray()
+        if self._masked and payload:
+            websocket_mask(self._mask, payload)
+        if self._opcode >= _CLOSE:
+            self._deliver(self._opcode, payload)
+        elif self._message is not None:
+            self._message += payload
+            if self._final:
+                payload, self._message = self._message, None
+                self._deliver(self._message_opcode, payload)
+        elif self._final:
+            self._deliver(self._opcode, payload)
+        else:
+            self._message, self._message_opcode = payload, self._opcode

@@ -1,0 +1,193 @@
+"""The Go remotedialer against ours, in both roles, as it is released."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+
+import pytest
+
+from herder.tunnel.errors import NoSession, StreamError
+from tests.tunnel.world import (
+    HEADERS,
+    KEY,
+    connected,
+    echo,
+    forwarded,
+    go_client,
+    go_server,
+    our_client,
+    our_server,
+    source,
+    target,
+)
+
+MIB = 1 << 20
+BULK = int(os.environ.get("HERDER_TUNNEL_MIB", "64")) * MIB
+RECONNECTS = int(os.environ.get("HERDER_TUNNEL_RECONNECTS", "100"))
+PATIENCE = 120
+
+
+async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, question: bytes) -> bytes:
+    writer.write(question)
+    answer = await reader.readexactly(len(question))
+    writer.close()
+    return answer
+
+
+async def answers(port: int) -> None:
+    """Until there is an answer: for a moment the Go server still dials through a session that is gone."""
+    answer = b""
+    while answer != b"again":
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            answer = await ask(*await asyncio.open_connection("127.0.0.1", port), b"again")
+
+
+class TestGoClientOnOurServer:
+    async def test_fifty_streams_at_once_do_not_mix(self) -> None:
+        async with asyncio.timeout(PATIENCE), target(echo) as address, our_server() as (registry, url), go_client(url):
+            await connected(registry)
+            questions = [os.urandom(100_000) for _ in range(50)]
+            streams = [registry.dial(KEY, "tcp", address).streams() for _ in questions]
+            answers = await asyncio.gather(*(ask(*s, question) for s, question in zip(streams, questions, strict=True)))
+            assert list(answers) == questions
+
+    async def test_a_bulk_transfer_arrives_whole_and_ends_in_order(self) -> None:
+        async with (
+            asyncio.timeout(PATIENCE),
+            target(source(BULK)) as address,
+            our_server() as (registry, url),
+            go_client(url),
+        ):
+            await connected(registry)
+            connection = registry.dial(KEY, "tcp", address)
+            received = 0
+            while chunk := await connection.receive():
+                received += len(chunk)
+            assert received == BULK
+
+    async def test_a_slow_reader_pauses_the_sender_and_memory_stays_bounded(self) -> None:
+        async with (
+            asyncio.timeout(PATIENCE),
+            target(source(BULK)) as address,
+            our_server() as (registry, url),
+            go_client(url),
+        ):
+            await connected(registry)
+            connection = registry.dial(KEY, "tcp", address)
+            session = registry.sessions(KEY)[0].session
+            stream = next(iter(session.streams.values()))
+            while not stream.holds_peer:
+                await asyncio.sleep(0)
+            assert await (registry.dial(KEY, "tcp", address)).receive(), "the others go on meanwhile"
+            received, most = 0, 0
+            while chunk := await connection.receive():
+                received += len(chunk)
+                most = max(most, stream.buffered)
+            assert received == BULK
+            assert most <= session.limits.stream_bytes
+            assert registry.counters.traffic.overflows == 0
+
+    async def test_a_refused_dial_is_told_in_the_words_of_the_client(self) -> None:
+        async with asyncio.timeout(PATIENCE), our_server() as (registry, url), go_client(url):
+            await connected(registry)
+            connection = registry.dial(KEY, "tcp", "127.0.0.1:1")
+            with pytest.raises(StreamError, match=r"^dial tcp 127\.0\.0\.1:1: connect: connection refused$"):
+                await connection.receive()
+
+    async def test_a_client_that_reconnects_again_and_again_is_reached_through_its_newest_session(self) -> None:
+        async with asyncio.timeout(PATIENCE), target(echo) as address, our_server() as (registry, url), go_client(url):
+            for _ in range(RECONNECTS):
+                await connected(registry)
+                question = os.urandom(64)
+                assert await ask(*registry.dial(KEY, "tcp", address).streams(), question) == question
+                registry.sessions(KEY)[-1].close()
+            assert registry.counters.sessions <= 2
+
+    async def test_a_wrong_token_gets_nowhere(self) -> None:
+        wrong = HEADERS | {"X-API-Tunnel-Token": "guessed"}
+        async with (
+            asyncio.timeout(PATIENCE),
+            our_server() as (registry, url),
+            go_client(url, wrong),
+            go_client(url, HEADERS | {"X-Tunnel-Key": "another"}),
+        ):
+            await connected(registry, "another")
+            with pytest.raises(NoSession, match=f"^failed to find Session for client {KEY}$"):
+                registry.dial(KEY, "tcp", "127.0.0.1:1")
+
+
+class TestOurClientOnAGoServer:
+    async def test_fifty_streams_at_once_do_not_mix(self) -> None:
+        async with (
+            asyncio.timeout(PATIENCE),
+            target(echo) as address,
+            go_server(address) as (url, [port]),
+            our_client(url),
+        ):
+            await forwarded(url)
+            questions = [os.urandom(100_000) for _ in range(50)]
+            streams = [await asyncio.open_connection("127.0.0.1", port) for _ in questions]
+            asked = (ask(*stream, question) for stream, question in zip(streams, questions, strict=True))
+            assert list(await asyncio.gather(*asked)) == questions
+
+    async def test_a_bulk_transfer_arrives_whole_and_ends_in_order(self) -> None:
+        async with (
+            asyncio.timeout(PATIENCE),
+            target(source(BULK)) as address,
+            go_server(address) as (url, [port]),
+            our_client(url),
+        ):
+            await forwarded(url)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            digest, received = hashlib.sha256(), 0
+            while chunk := await reader.read(1 << 18):
+                digest.update(chunk)
+                received += len(chunk)
+            writer.close()
+            assert received == BULK
+            assert digest.digest() == hashlib.sha256(bytes(range(256)) * (BULK // 256)).digest()
+
+    async def test_a_slow_reader_on_the_far_side_pauses_us(self) -> None:
+        async with (
+            asyncio.timeout(PATIENCE),
+            target(source(BULK)) as address,
+            go_server(address) as (url, [port]),
+            our_client(url) as client,
+        ):
+            await forwarded(url)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 16)
+            assert client.link is not None
+            session = client.link.session
+            while not any(stream.paused for stream in session.streams.values()):
+                await asyncio.sleep(0)
+            assert all(stream.queued <= 2 * session.limits.send_high for stream in session.streams.values())
+            received = 0
+            while chunk := await reader.read(1 << 18):
+                received += len(chunk)
+            writer.close()
+            assert received == BULK
+
+    async def test_a_refused_dial_is_told_in_the_words_upstream_uses(self) -> None:
+        async with asyncio.timeout(PATIENCE), go_server("127.0.0.1:1") as (url, [port]), our_client(url):
+            await forwarded(url)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            assert (await reader.read()).endswith(b"dial tcp 127.0.0.1:1: connect: connection refused")
+            writer.close()
+
+    async def test_a_server_that_restarts_gets_its_client_back(self) -> None:
+        async with (
+            asyncio.timeout(PATIENCE),
+            target(echo) as address,
+            go_server(address) as (url, [port]),
+            our_client(url) as client,
+        ):
+            for _ in range(RECONNECTS):
+                await answers(port)
+                assert client.link is not None
+                gone = client.link
+                gone.close()
+                await gone.done
+            assert client.attempts >= RECONNECTS
