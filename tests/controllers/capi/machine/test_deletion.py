@@ -291,6 +291,21 @@ def started(seconds_ago: int) -> dict[str, str]:
     return {NODE_DELETION_STARTED: f"2026-01-01T11:59:{60 - seconds_ago:02}Z"}
 
 
+@pytest.mark.parametrize(
+    ("paused", "finished"),
+    [
+        ({"status": "False", "lastTransitionTime": "2026-01-01T11:00:00Z"}, True),
+        ({"status": "False", "lastTransitionTime": "2026-01-01T11:59:55Z"}, False),
+        ({"status": "True", "lastTransitionTime": "2026-01-01T11:59:00Z"}, False),
+    ],
+    ids=["long before", "ended five seconds ago", "ends in this pass"],
+)
+def test_a_pause_stops_the_time_that_a_node_is_given(paused: Object, finished: bool) -> None:
+    conditions = [{"type": "Paused", "reason": "r", **paused}]
+    given = machine(annotations=started(15), limits=TEN, status={"conditions": conditions})
+    assert at_the_end(given, Workload([node()])).finished is finished
+
+
 def test_the_node_that_was_seen_is_deleted_and_the_clock_costs_nothing_if_that_works() -> None:
     step = at_the_end(machine(limits=TEN), Workload([node()]))
     clock, delete = step.decision.writes

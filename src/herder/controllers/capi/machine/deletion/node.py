@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from herder.api.capi.conditions import legacy, timestamp
 from herder.api.capi.contract import control_plane, infra_machine
@@ -163,7 +163,7 @@ def _make_sure_of_none(scope: Scope) -> Stage:
 
 def node_deletion_clock(scope: Scope) -> Clock:
     started = annotations_of(scope.machine).get(NODE_DELETION_STARTED)
-    return Clock(datetime.fromisoformat(started) if started else None, scope.limit("nodeDeletionTimeoutSeconds"))
+    return Clock(scope.running_since(started), scope.limit("nodeDeletionTimeoutSeconds"))
 
 
 def _cannot_be_deleted(scope: Scope, clock: Clock) -> Held:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from herder.api.capi.conditions import find_legacy
+from herder.api.capi.conditions import find, find_legacy
 from herder.api.capi.names import CONTROL_PLANE, PRE_TERMINATE_HOOK, annotations_of, cluster_key, is_deleting, labels_of
 from herder.controllers.capi.externals import External
 from herder.controllers.capi.machine.deletion.hooks import PRE_TERMINATE_SUCCEEDED
@@ -71,7 +71,18 @@ class Scope:
     def clock(self, started: str, limit: str) -> Clock:
         """By a time in status.deletion and a limit in spec.deletion; a limit of 0 is none."""
         since = ((self.machine.get("status") or {}).get("deletion") or {}).get(started)
-        return Clock(datetime.fromisoformat(since) if since else None, self.limit(limit))
+        return Clock(self.running_since(since), self.limit(limit))
+
+    def running_since(self, started: str | None) -> datetime | None:
+        """A pause stops every clock: they begin anew when it is over. One that is still told has only just ended."""
+        if not started:
+            return None
+        paused = find(self.machine, "Paused")
+        if paused is None:
+            return datetime.fromisoformat(started)
+        if paused["status"] == "True":
+            return self.view.now
+        return max(datetime.fromisoformat(started), datetime.fromisoformat(paused["lastTransitionTime"]))
 
     def limit(self, name: str) -> timedelta | None:
         seconds = (self.machine["spec"].get("deletion") or {}).get(name) or 0
