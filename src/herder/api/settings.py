@@ -66,6 +66,22 @@ DELETE_FAILED_MACHINES_AFTER = "delete-machine-on-failure-after"
 PASSED_VARIABLES = "whitelist-envvars"
 ARCHIVE_RETENTION = "archive-retention"
 
+TOKEN_MAX_TTL = "auth-token-max-ttl-minutes"
+TOKEN_DEFAULT_TTL = "auth-token-default-ttl-minutes"
+KUBECONFIG_MAX_TTL = "kubeconfig-max-token-ttl-minutes"
+KUBECONFIG_DEFAULT_TTL = "kubeconfig-default-token-ttl-minutes"
+KUBECONFIG_GENERATE_TOKEN = "kubeconfig-generate-token"
+SESSION_TTL = "auth-user-session-ttl-minutes"
+SESSION_IDLE_TTL = "auth-user-session-idle-ttl-minutes"
+
+SERVER_URL = "server-url"
+SERVER_CERTIFICATES = "cacerts"
+AGENT_IMAGE = "agent-image"
+AGENT_TLS_MODE = "agent-tls-mode"
+REGISTRATION_TTL = "crt-default-ttl-minutes"
+REGISTRATION_GRACE = "crt-default-grace-period-minutes"
+FEWEST_TTL_MINUTES, FEWEST_GRACE_MINUTES = 30, 10
+
 
 def patterns(text: str) -> list[str]:
     """The regular expressions in a list of them with commas between."""
@@ -87,6 +103,26 @@ def _boolean(text: str) -> str:
 
 def _pull_policy(text: str) -> str:
     return "" if text in {"Always", "IfNotPresent", "Never"} else "must be Always, IfNotPresent or Never"
+
+
+_URL = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:/[A-Za-z0-9._~/-]*)?")
+
+
+def _url(text: str) -> str:
+    """It stands in commands that people run, so nothing that a shell reads in a special way may be in it."""
+    return "" if _URL.fullmatch(text) else "must be a URL such as https://herder.example.com or https://10.0.0.1:8443"
+
+
+def _minutes(fewest: int) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        enough = text.isdecimal() and len(text) < 9 and int(text) >= fewest
+        return "" if enough else f"must be a number of minutes, at least {fewest}"
+
+    return check
+
+
+def _tls_mode(text: str) -> str:
+    return "" if text in {"strict", "system-store"} else "must be strict or system-store"
 
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -171,6 +207,82 @@ DEFINITIONS = {
             "7d",
             "how long logs are kept after their machine is gone",
             _duration,
+        ),
+        Definition(
+            TOKEN_MAX_TTL,
+            "129600",
+            "the longest life of a token, in minutes; 0: no limit",
+            _minutes(0),
+        ),
+        Definition(
+            TOKEN_DEFAULT_TTL,
+            "129600",
+            "the life of a token that none was asked for, in minutes; 0: the longest",
+            _minutes(0),
+        ),
+        Definition(
+            KUBECONFIG_MAX_TTL,
+            "129600",
+            "the longest life of a kubeconfig's token, in minutes; 0: no limit",
+            _minutes(0),
+        ),
+        Definition(
+            KUBECONFIG_DEFAULT_TTL,
+            "43200",
+            "the life of a kubeconfig's token that none was asked for, in minutes; 0: the longest",
+            _minutes(0),
+        ),
+        Definition(
+            KUBECONFIG_GENERATE_TOKEN,
+            "true",
+            "whether kubeconfigs come with a token; without, kubectl asks for one when it needs it",
+            _boolean,
+        ),
+        Definition(
+            SESSION_TTL,
+            "960",
+            "how long a login lasts, in minutes",
+            _minutes(1),
+        ),
+        Definition(
+            SESSION_IDLE_TTL,
+            "960",
+            "how long a login lasts that is not used, in minutes",
+            _minutes(1),
+        ),
+        Definition(
+            SERVER_URL,
+            "",
+            "where agents and kubeconfigs reach this manager",
+            _url,
+        ),
+        Definition(
+            SERVER_CERTIFICATES,
+            "",
+            "the certificates, in PEM, that whoever comes to server-url is to trust",
+        ),
+        Definition(
+            AGENT_IMAGE,
+            f"herder/agent:v{__version__}",
+            "the image of the agent in clusters that are managed from here",
+        ),
+        Definition(
+            AGENT_TLS_MODE,
+            "strict",
+            "strict: agents trust nothing but cacerts; system-store: what their system trusts, where there is none",
+            _tls_mode,
+        ),
+        Definition(
+            REGISTRATION_TTL,
+            "43200",
+            "after how many minutes the token that an agent registers with is replaced",
+            _minutes(FEWEST_TTL_MINUTES),
+        ),
+        Definition(
+            REGISTRATION_GRACE,
+            "180",
+            "for how many minutes the token before it still counts then",
+            _minutes(FEWEST_GRACE_MINUTES),
         ),
     )
 }

@@ -1,0 +1,281 @@
+"""Tokens of both kinds as one record, the objects that hold them, and in which order one is checked.
+
+A `Token` of management.cattle.io is the object itself; one of ext.cattle.io is a Secret.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from herder.api.capi.names import annotations_of, labels_of
+from herder.api.identity.hashes import UNKNOWN, is_hash, matches
+from herder.api.identity.names import (
+    LOCAL_PRINCIPAL,
+    LOCAL_PROVIDER,
+    SESSION,
+    STORED_KIND,
+    STORED_TOKEN,
+    STORED_USER,
+    TOKEN_HASHED,
+    TOKEN_KIND,
+    TOKEN_USER,
+)
+from herder.api.management.kinds import TOKEN
+from herder.api.management.names import TOKENS_NAMESPACE
+from herder.engine.meta.kinds import Object
+
+_KNOWN_PROVIDERS = frozenset({"", LOCAL_PROVIDER})
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRecord:
+    name: str
+    ext: bool
+    user: str
+    kept: str = field(repr=False)  # the key's hash, or in an old token the key
+    created: datetime
+    plain: bool = False  # it is the key
+    ttl_ms: int = 0  # 0 or less: for ever
+    enabled: bool = True
+    cluster: str = ""  # the only one that it is good for
+    kind: str = ""
+    provider: str = ""
+    principal: str = ""
+    login_name: str = ""
+    groups: tuple[str, ...] = ()
+    used: datetime | None = None
+    description: str = ""
+
+    def expires(self) -> datetime | None:
+        return self.created + timedelta(milliseconds=self.ttl_ms) if self.ttl_ms > 0 else None
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def from_token(token: Object) -> TokenRecord:
+    meta = token["metadata"]
+    kept = token.get("token") or ""
+    principal = token.get("userPrincipal") or {}
+    groups = [(group.get("metadata") or {}).get("name", "") for group in token.get("groupPrincipals") or []]
+    return TokenRecord(
+        name=meta["name"],
+        ext=False,
+        user=token.get("userId") or "",
+        kept=kept,
+        created=_time(meta["creationTimestamp"]),
+        plain=annotations_of(token).get(TOKEN_HASHED) != "true" and not is_hash(kept),
+        ttl_ms=int(token.get("ttl") or 0),
+        enabled=token.get("enabled") is not False,
+        cluster=token.get("clusterName") or "",
+        kind=labels_of(token).get(TOKEN_KIND, ""),
+        provider=token.get("authProvider") or "",
+        principal=(principal.get("metadata") or {}).get("name", ""),
+        login_name=principal.get("loginName") or "",
+        groups=tuple(group for group in groups if group),
+        used=_latest(token.get("lastUsedAt"), token.get("activityLastSeenAt")),
+        description=token.get("description") or "",
+    )
+
+
+def from_secret(secret: Object) -> TokenRecord:
+    data = _plain(secret.get("data") or {})
+    principal = _json_object(data.get("principal", ""))
+    return TokenRecord(
+        name=secret["metadata"]["name"],
+        ext=True,
+        user=data.get("user-id", ""),
+        kept=data.get("hash", ""),
+        created=_time(secret["metadata"]["creationTimestamp"]),
+        ttl_ms=_integer(data.get("ttl", "")),
+        enabled=data.get("enabled", "true") != "false",
+        cluster=data.get("cluster", ""),
+        kind=data.get("kind", ""),
+        provider=str(principal.get("provider") or ""),
+        principal=str((principal.get("metadata") or {}).get("name") or principal.get("name") or ""),
+        login_name=str(principal.get("loginName") or ""),
+        used=_latest(data.get("last-used-at"), data.get("last-activity-seen")),
+        description=data.get("description", ""),
+    )
+
+
+# --- checking -------------------------------------------------------------------------------------------------------
+
+
+def key_fits(record: TokenRecord | None, key: str) -> bool:
+    """Takes as long where there is no such token."""
+    if record is None:
+        return matches(key, UNKNOWN) and False
+    if record.plain:
+        return bool(record.kept) and hmac.compare_digest(key.encode(), record.kept.encode())
+    return matches(key, record.kept)
+
+
+def problem(record: TokenRecord, now: datetime, *, session_idle: timedelta) -> str:
+    """Why a token whose key was right is no good, or nothing. For our log: who asks is not told."""
+    expires = record.expires()
+    if not record.enabled:
+        return "the token is disabled"
+    if record.provider not in _KNOWN_PROVIDERS:
+        return f'the token is of provider "{record.provider}", which is not enabled'
+    if expires is not None and now >= expires:
+        return "the token has expired"
+    if record.kind == SESSION and session_idle and now >= (record.used or record.created) + session_idle:
+        return "the session was idle for too long"
+    return ""
+
+
+def user_problem(record: TokenRecord, user: Object | None) -> str:
+    if user is None or user["metadata"].get("deletionTimestamp"):
+        return "the token's user does not exist"
+    return "the token's user is disabled" if user.get("enabled") is False else ""
+
+
+def group_names(principals: Sequence[str]) -> tuple[str, ...]:
+    """Groups of the outside world: never ones that Kubernetes itself gives a meaning to."""
+    return tuple(name for name in principals if not name.startswith((LOCAL_PRINCIPAL, "system:")))
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken:
+    """What a token is to be, but for its key."""
+
+    user: str
+    login_name: str
+    display_name: str = ""
+    kind: str = SESSION
+    ttl_ms: int = 0
+    cluster: str = ""
+    description: str = ""
+    derived: bool = False  # made by hand or by a program rather than by a login
+
+
+def principal_of(wanted: NewToken) -> Object:
+    return {
+        "metadata": {"name": f"{LOCAL_PRINCIPAL}{wanted.user}"},
+        "displayName": wanted.display_name or wanted.login_name,
+        "loginName": wanted.login_name,
+        "principalType": "user",
+        "provider": LOCAL_PROVIDER,
+        "me": True,
+    }
+
+
+def token_object(wanted: NewToken, name: str, key_hash: str) -> Object:
+    return {
+        "apiVersion": TOKEN.api_version,
+        "kind": TOKEN.kind,
+        "metadata": {
+            "name": name,
+            "labels": {TOKEN_USER: wanted.user, TOKEN_KIND: wanted.kind},
+            "annotations": {TOKEN_HASHED: "true"},
+        },
+        "token": key_hash,
+        "userId": wanted.user,
+        "userPrincipal": principal_of(wanted),
+        "authProvider": LOCAL_PROVIDER,
+        "ttl": wanted.ttl_ms,
+        "isDerived": wanted.derived,
+        "description": wanted.description,
+        "clusterName": wanted.cluster,
+        "enabled": True,
+    }
+
+
+def token_secret(wanted: NewToken, name: str, key_hash: str, uid: str, now: datetime) -> Object:
+    """A token of ext.cattle.io as it is stored."""
+    labels = {STORED_KIND: STORED_TOKEN, STORED_USER: wanted.user, TOKEN_KIND: wanted.kind}
+    data = {
+        "cluster": wanted.cluster,
+        "description": wanted.description,
+        "enabled": "true",
+        "hash": key_hash,
+        "kind": wanted.kind,
+        "last-activity-seen": "",
+        "last-update-time": timestamp(now),
+        "last-used-at": "",
+        "principal": json.dumps(principal_of(wanted)),
+        "ttl": str(wanted.ttl_ms),
+        "kube-uid": uid,
+        "user-id": wanted.user,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": TOKENS_NAMESPACE, "labels": labels},
+        "type": "Opaque",
+        "data": {key: encoded(value) for key, value in data.items()},
+    }
+
+
+def rehash_patch(record: TokenRecord, key_hash: str) -> Object:
+    """Brings an old token to the newest format."""
+    if record.ext:
+        return {"data": {"hash": encoded(key_hash)}}
+    return {"metadata": {"annotations": {TOKEN_HASHED: "true"}}, "token": key_hash}
+
+
+def used_patch(record: TokenRecord, now: datetime) -> Object:
+    return {"data": {"last-used-at": encoded(timestamp(now))}} if record.ext else {"lastUsedAt": timestamp(now)}
+
+
+# --- values ---------------------------------------------------------------------------------------------------------
+
+
+def timestamp(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def _plain(data: Mapping[str, str]) -> dict[str, str]:
+    plain = {}
+    for key, value in data.items():
+        try:
+            plain[key] = base64.b64decode(value).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            plain[key] = ""
+    return plain
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text) if text else {}
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        return 1  # unreadable: expired rather than for ever
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _latest(*texts: str | None) -> datetime | None:
+    times = []
+    for text in texts:
+        try:
+            at = datetime.fromisoformat(text) if text else None
+        except ValueError:
+            continue
+        if at is not None and at.tzinfo is not None:
+            times.append(at)
+    return max(times, default=None)
