@@ -64,6 +64,7 @@ class Request:
     remote: str = ""  # address of the caller, for the audit log
     client_certificate: bytes | None = None  # DER, already verified against our client CA
     user: User | None = None  # set for callers inside the process, who need no authentication
+    target: str = ""  # path and query as they were sent, escapes and all; for who passes them on
 
     @property
     def flows(self) -> bool:

@@ -193,6 +193,7 @@ class Connection(asyncio.BufferedProtocol):
             parsed.body,
             self._remote,
             self._certificate,
+            target=parsed.target,
         )
         try:
             if parsed.upgrade and self._front.upgrade is not None and await self._taken_over(request):

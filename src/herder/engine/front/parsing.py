@@ -16,7 +16,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from herder.engine.client.wire import Query
 from herder.engine.front.limits import HEAD_BYTES, HEADERS, TARGET_BYTES
-from herder.engine.front.targets import read_target
+from herder.engine.front.targets import origin_form, read_target
 from herder.engine.meta.errors import BadRequest, RequestEntityTooLarge, StatusError
 
 _METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS"})
@@ -48,6 +48,7 @@ class Parsed(msgspec.Struct, gc=False):
     keep_alive: bool
     version: str
     upgrade: bool = False
+    target: str = ""
     refusal: StatusError | None = None
 
 
@@ -212,7 +213,8 @@ class RequestParser:
             return
         parser = self._parser
         try:
-            path, query = read_target(self._target)
+            target = origin_form(self._target)
+            path, query = read_target(target)
             body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
             encoding = self._headers.get("content-encoding")
             if encoding is not None and body:
@@ -230,6 +232,7 @@ class RequestParser:
             keep_alive,
             parser.get_http_version(),
             parser.should_upgrade(),
+            target.decode("latin-1"),
         )
         self._clear()
         if not keep_alive:

@@ -12,12 +12,9 @@ _ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
 def read_target(target: bytes) -> tuple[str, Query]:
-    """The decoded path and the query of a request line; raises BadRequest."""
+    """The decoded path and the query of a target in origin form; raises BadRequest."""
     raw_path, mark, raw_query = target.partition(b"?")
-    if not raw_path.startswith(b"/"):
-        raw_path = _origin_form(raw_path)
-    query = Query.parse(raw_query.partition(b"#")[0].decode("ascii")) if mark else Query()
-    return _decoded(raw_path.partition(b"#")[0]), query
+    return _decoded(raw_path), Query.parse(raw_query.decode("ascii")) if mark else Query()
 
 
 def _decoded(raw: bytes) -> str:
@@ -35,12 +32,14 @@ def _decoded(raw: bytes) -> str:
     return path
 
 
-def _origin_form(raw: bytes) -> bytes:
-    """The path of an absolute target, as a proxy sends it; `*` stays as it is."""
-    if raw == b"*":
-        return raw
-    scheme, separator, rest = raw.partition(b"://")
-    host, slash, path = rest.partition(b"/")
+def origin_form(target: bytes) -> bytes:
+    """Path and query of a request line, also of an absolute one, as a proxy sends it; `*` stays as it is."""
+    target = target.partition(b"#")[0]
+    if target.startswith(b"/") or target == b"*":
+        return target
+    scheme, separator, rest = target.partition(b"://")
+    host = rest.partition(b"?")[0].partition(b"/")[0]
     if not separator or scheme.lower() not in (b"http", b"https") or not host:
         raise BadRequest("invalid URL: the request target is neither a path nor a URL")
-    return slash + path or b"/"
+    tail = rest[len(host) :]
+    return tail if tail.startswith(b"/") else b"/" + tail
