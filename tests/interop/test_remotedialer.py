@@ -31,10 +31,11 @@ PATIENCE = 120
 
 
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, question: bytes) -> bytes:
-    writer.write(question)
-    answer = await reader.readexactly(len(question))
-    writer.close()
-    return answer
+    try:
+        writer.write(question)
+        return await reader.readexactly(len(question))
+    finally:
+        writer.close()
 
 
 async def answers(port: int) -> None:

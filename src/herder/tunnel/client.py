@@ -93,7 +93,7 @@ class TunnelClient:
                 log.warning("the tunnel is down: %s; trying again in %.1f s", why, delay)
                 await asyncio.sleep(delay)
         finally:
-            self._stop()
+            self.stop()
 
     async def _once(self) -> str:
         self.attempts += 1
@@ -139,7 +139,7 @@ class TunnelClient:
         with contextlib.suppress(asyncio.CancelledError):  # the peer has closed the stream before it was connected
             await self._dial(stream)
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
         for task in self._dials:
             task.cancel()
         if self.link is not None:

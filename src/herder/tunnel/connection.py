@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+import ssl
+from asyncio import sslproto
+from typing import Any, cast
 
 from herder.tunnel.errors import StreamError
 from herder.tunnel.stream import Buffer, Stream
@@ -53,6 +55,22 @@ class TunnelConnection:
         transport = StreamTransport(self._stream, protocol)
         transport.start()
         return transport
+
+    async def tls(
+        self, protocol: asyncio.BaseProtocol, context: ssl.SSLContext, server_hostname: str
+    ) -> asyncio.Transport:
+        """The transport of a TLS client inside the tunnel, its handshake done. It fails with an OSError."""
+        shaken = self._loop.create_future()
+        layer = sslproto.SSLProtocol(
+            self._loop, protocol, context, shaken, server_side=False, server_hostname=server_hostname
+        )
+        self.transport(layer)
+        try:
+            await shaken
+        except BaseException:
+            self.abort("the TLS handshake failed")
+            raise
+        return cast(asyncio.Transport, layer._app_transport)
 
     def streams(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader = asyncio.StreamReader(loop=self._loop)
@@ -145,9 +163,13 @@ class StreamTransport(asyncio.Transport):
             self._lose(None)
 
     def abort(self) -> None:
+        self._force_close(None)
+
+    def _force_close(self, error: Exception | None) -> None:
+        """Under this name asyncio's TLS asks for it, when it has failed."""
         self._closing = True
         self._stream.abort("the connection was aborted")
-        self._lose(None)
+        self._lose(error)
 
     # --- news of the stream ---------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from herder.tunnel.errors import NoSession
 from herder.tunnel.limits import DEFAULT, Limits
 from herder.tunnel.link import Link
 from herder.tunnel.session import Role, Traffic
+from herder.tunnel.stream import Stream
 
 log = logging.getLogger(__name__)
 
@@ -78,8 +79,10 @@ class Registry:
             for link in list(links):
                 link.close("the server is shutting down")
 
-    def listen(self, changed: Changed) -> None:
+    def listen(self, changed: Changed) -> Callable[[], None]:
+        """What is returned ends it."""
         self._listeners.append(changed)
+        return lambda: self._listeners.remove(changed)
 
     def _add(self, key: str, link: Link, peering: bool) -> None:
         if link.done.done():
@@ -108,12 +111,12 @@ class Registry:
                 self._tell(key, False)
 
     def _tell(self, key: str, present: bool) -> None:
-        for listener in self._listeners:
+        for listener in list(self._listeners):
             listener(key, present)
 
     # --- dialling -------------------------------------------------------------------------------------------------
 
-    def keys(self) -> list[str]:
+    def clients(self) -> list[str]:
         return list(self._clients)
 
     def sessions(self, key: str) -> list[Link]:
@@ -127,8 +130,17 @@ class Registry:
         connection can be used at once, and a dial that fails shows as a StreamError when it is read."""
         for link, prefix in self._routes(key):
             return TunnelConnection(link.session.connect(prefix + proto, address))
+        raise self._no_session(key)
+
+    def dial_own(self, key: str, proto: str, address: str) -> Stream:
+        """Not through peers: they ask for those who are here."""
+        for link in reversed(self.sessions(key)):
+            return link.session.connect(proto, address)
+        raise self._no_session(key)
+
+    def _no_session(self, key: str) -> NoSession:
         self.counters.failed_dials += 1
-        raise NoSession(key)
+        return NoSession(key)
 
     async def dial_when_connected(self, key: str, proto: str, address: str, seconds: float) -> TunnelConnection:
         """As `dial`, but give a client that is just reconnecting so much time to come back."""
@@ -137,9 +149,8 @@ class Registry:
         return self.dial(key, proto, address)
 
     def _routes(self, key: str) -> Iterator[tuple[Link, str]]:
-        for link in reversed(self._clients.get(key, ())):
-            if link.alive:
-                yield link, ""
+        for link in reversed(self.sessions(key)):
+            yield link, ""
         for links in self._peers.values():
             for link in reversed(links):
                 if link.alive and key in link.session.remote_clients:
@@ -152,11 +163,11 @@ class Registry:
             if whose == key and present:
                 came.set()
 
-        self._listeners.append(changed)
+        stop = self.listen(changed)
         try:
             async with asyncio.timeout(seconds):
                 await came.wait()
         except TimeoutError:
-            pass
+            pass  # the dial says it better
         finally:
-            self._listeners.remove(changed)
+            stop()

@@ -23,14 +23,17 @@ async def serve(
     host: str = "127.0.0.1",
     port: int = 0,
     context: ssl.SSLContext | None = None,
+    *,
+    peering: bool = False,
 ) -> asyncio.Server:
     loop = asyncio.get_running_loop()
-    return await loop.create_server(lambda: _Handshake(registry, authenticate), host, port, ssl=context)
+    return await loop.create_server(lambda: _Handshake(registry, authenticate, peering), host, port, ssl=context)
 
 
 class _Handshake(asyncio.Protocol):
-    def __init__(self, registry: Registry, authenticate: Authenticate) -> None:
+    def __init__(self, registry: Registry, authenticate: Authenticate, peering: bool) -> None:
         self._registry = registry
+        self._peering = peering
         self._authenticate = authenticate
         self._received = b""
         self._transport = cast(asyncio.Transport, None)
@@ -61,7 +64,7 @@ class _Handshake(asyncio.Protocol):
         elif (key := self._authenticate(headers)) is None:
             self._refuse("401 Unauthorized", "failed authentication")
         else:
-            self._registry.accept(key, headers, self)
+            self._registry.accept(key, headers, self, peering=self._peering)
 
     def _refuse(self, status: str, text: str) -> None:
         body = text.encode()

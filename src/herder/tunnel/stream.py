@@ -96,14 +96,15 @@ class Stream:
         return not self._full
 
     def close(self) -> None:
-        """In order, after all that was sent. What comes from now on is thrown away."""
+        """In order, after all that was sent. What has come, or still comes, and was not taken is thrown away."""
+        self._discard_received()
         if self.open and not self.closing:
             self.closing = True
-            self.discard_received()
             self.session.schedule(self)
 
     def abort(self, reason: str) -> None:
         """At once, and the peer is told why."""
+        self._discard_received()
         self.session.end_stream(self, reason, tell=True)
 
     # --- for the session ------------------------------------------------------------------------------------------
@@ -122,7 +123,7 @@ class Stream:
         else:
             chunks.append(bytearray(data))
 
-    def discard_received(self) -> None:
+    def _discard_received(self) -> None:
         while self._chunks:
             self.take()
 
