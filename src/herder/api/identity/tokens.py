@@ -42,6 +42,7 @@ class TokenRecord:
     kept: str = field(repr=False)  # the key's hash, or in an old token the key
     created: datetime
     plain: bool = False  # it is the key
+    uid: str = ""  # of the object
     ttl_ms: int = 0  # 0 or less: for ever
     enabled: bool = True
     cluster: str = ""  # the only one that it is good for
@@ -53,8 +54,17 @@ class TokenRecord:
     used: datetime | None = None
     description: str = ""
 
+    @property
+    def id(self) -> str:
+        """Tells tokens of both kinds apart."""
+        return token_id(self.name, ext=self.ext)
+
     def expires(self) -> datetime | None:
         return self.created + timedelta(milliseconds=self.ttl_ms) if self.ttl_ms > 0 else None
+
+
+def token_id(name: str, *, ext: bool) -> str:
+    return f"ext/{name}" if ext else name
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -71,6 +81,7 @@ def from_token(token: Object) -> TokenRecord:
         user=token.get("userId") or "",
         kept=kept,
         created=_time(meta["creationTimestamp"]),
+        uid=meta.get("uid", ""),
         plain=annotations_of(token).get(TOKEN_HASHED) != "true" and not is_hash(kept),
         ttl_ms=int(token.get("ttl") or 0),
         enabled=token.get("enabled") is not False,
@@ -94,6 +105,7 @@ def from_secret(secret: Object) -> TokenRecord:
         user=data.get("user-id", ""),
         kept=data.get("hash", ""),
         created=_time(secret["metadata"]["creationTimestamp"]),
+        uid=secret["metadata"].get("uid", ""),
         ttl_ms=_integer(data.get("ttl", "")),
         enabled=data.get("enabled", "true") != "false",
         cluster=data.get("cluster", ""),
@@ -218,15 +230,16 @@ def token_secret(wanted: NewToken, name: str, key_hash: str, uid: str, now: date
     }
 
 
-def rehash_patch(record: TokenRecord, key_hash: str) -> Object:
-    """Brings an old token to the newest format."""
+def use_patch(record: TokenRecord, now: datetime, key_hash: str = "") -> Object:
+    """That it was used; with a hash, also that one in place of what was kept. Never on a successor of the same name."""
+    same: Object = {"uid": record.uid}
     if record.ext:
-        return {"data": {"hash": encoded(key_hash)}}
-    return {"metadata": {"annotations": {TOKEN_HASHED: "true"}}, "token": key_hash}
-
-
-def used_patch(record: TokenRecord, now: datetime) -> Object:
-    return {"data": {"last-used-at": encoded(timestamp(now))}} if record.ext else {"lastUsedAt": timestamp(now)}
+        data = {"last-used-at": encoded(timestamp(now))} | ({"hash": encoded(key_hash)} if key_hash else {})
+        return {"metadata": same, "data": data}
+    if not key_hash:
+        return {"metadata": same, "lastUsedAt": timestamp(now)}
+    hashed = same | {"annotations": {TOKEN_HASHED: "true"}}
+    return {"metadata": hashed, "token": key_hash, "lastUsedAt": timestamp(now)}
 
 
 # --- values ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,177 @@
+"""Users, their tokens, and who may do what, as CustomResourceDefinitions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from herder.api.capi.crds.definition import AGE, column
+from herder.api.capi.crds.schema import (
+    BOOLEAN,
+    OPEN_OBJECT,
+    TIME,
+    Schema,
+    int64,
+    plain_list,
+    record,
+    rule,
+    string,
+)
+from herder.api.management.kinds import (
+    CLUSTER_BINDING,
+    GLOBAL_ROLE,
+    GLOBAL_ROLE_BINDING,
+    ROLE_TEMPLATE,
+    TOKEN,
+    USER,
+)
+from herder.engine.meta.kinds import Kind, Object
+
+_PLAIN = string()
+
+
+def _definition(kind: Kind, described: str, fields: Mapping[str, Schema], columns: Sequence[Object]) -> Object:
+    root = record({"apiVersion": _PLAIN, "kind": _PLAIN, "metadata": {"type": "object"}, **fields}, described)
+    if kind == USER:
+        root["x-kubernetes-validations"] = [_NO_PASSWORD]
+    version = {
+        "name": kind.version,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": root},
+        "additionalPrinterColumns": [*columns, AGE],
+    }
+    names = {
+        "plural": kind.plural,
+        "singular": kind.kind.lower(),
+        "kind": kind.kind,
+        "listKind": f"{kind.kind}List",
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{kind.plural}.{kind.group}"},
+        "spec": {
+            "group": kind.group,
+            "scope": "Namespaced" if kind.namespaced else "Cluster",
+            "names": names,
+            "versions": [version],
+        },
+    }
+
+
+_NO_PASSWORD = rule(
+    "!has(self.password) || self.password == ''",
+    "password must be empty: passwords are kept as Secrets in namespace cattle-local-user-passwords, set one with "
+    "`herder users password`",
+)
+
+_USER = {
+    "displayName": _PLAIN,
+    "description": _PLAIN,
+    "username": string("What the user logs in with.", max=253),
+    "password": string("Always empty here: passwords are kept in Secrets.", max=1024),
+    "mustChangePassword": BOOLEAN | {"description": "Whether a login is good for nothing but a new password."},
+    "principalIds": plain_list(_PLAIN),
+    "enabled": BOOLEAN | {"description": "Whether the user's tokens count; they do unless this says no."},
+    "status": OPEN_OBJECT,
+}
+
+_TOKEN = {
+    "token": string("The hash of its key; the key itself is known to nobody but the token's holder."),
+    "userId": _PLAIN,
+    "userPrincipal": OPEN_OBJECT,
+    "groupPrincipals": plain_list(OPEN_OBJECT) | {"nullable": True},
+    "authProvider": _PLAIN,
+    "ttl": int64("How long it lives from its creation on, in milliseconds; 0: for ever."),
+    "isDerived": BOOLEAN,
+    "description": _PLAIN,
+    "expired": BOOLEAN,
+    "expiresAt": _PLAIN,
+    "current": BOOLEAN,
+    "clusterName": string("The only cluster that it is good for."),
+    "enabled": BOOLEAN,
+    "lastUsedAt": TIME | {"nullable": True},
+    "activityLastSeenAt": TIME | {"nullable": True},
+    "providerInfo": OPEN_OBJECT | {"nullable": True},
+}
+
+_STRINGS = plain_list(_PLAIN)
+_RULE = record(
+    {
+        "verbs!": _STRINGS,
+        "apiGroups": _STRINGS,
+        "resources": _STRINGS,
+        "resourceNames": _STRINGS,
+        "nonResourceURLs": _STRINGS,
+    }
+)
+_RULES = plain_list(_RULE) | {"nullable": True}
+
+_GLOBAL_ROLE = {
+    "displayName": _PLAIN,
+    "description": _PLAIN,
+    "rules": _RULES | {"description": "In the manager's own cluster."},
+    "namespacedRules": {"type": "object", "additionalProperties": _RULES, "nullable": True},
+    "inheritedClusterRoles": plain_list(_PLAIN) | {"description": "RoleTemplates, in every other cluster."},
+    "newUserDefault": BOOLEAN,
+    "builtin": BOOLEAN,
+    "status": OPEN_OBJECT,
+}
+
+_GLOBAL_ROLE_BINDING = {
+    "globalRoleName!": string(min=1),
+    "userName": _PLAIN,
+    "userPrincipalName": _PLAIN,
+    "groupPrincipalName": _PLAIN,
+    "status": OPEN_OBJECT,
+}
+
+_ROLE_TEMPLATE = {
+    "displayName": _PLAIN,
+    "description": _PLAIN,
+    "context": string(enum=("", "cluster", "project")),
+    "rules": _RULES,
+    "roleTemplateNames": plain_list(_PLAIN) | {"description": "Templates whose rules are its own too."},
+    "external": BOOLEAN,
+    "externalRules": _RULES,
+    "hidden": BOOLEAN,
+    "locked": BOOLEAN | {"description": "Whether nobody can be bound to it any more."},
+    "builtin": BOOLEAN,
+    "administrative": BOOLEAN,
+    "clusterCreatorDefault": BOOLEAN,
+    "projectCreatorDefault": BOOLEAN,
+}
+
+_CLUSTER_BINDING = {
+    "clusterName!": string(min=1),
+    "roleTemplateName!": string(min=1),
+    "userName": _PLAIN,
+    "userPrincipalName": _PLAIN,
+    "groupName": _PLAIN,
+    "groupPrincipalName": _PLAIN,
+    "status": OPEN_OBJECT,
+}
+
+CRDS = (
+    _definition(USER, "Somebody who can log in.", _USER, [column("Username", ".username")]),
+    _definition(
+        TOKEN,
+        "Lets in whoever knows its key, as its user.",
+        _TOKEN,
+        [column("User", ".userId"), column("Last used", ".lastUsedAt", type="date")],
+    ),
+    _definition(GLOBAL_ROLE, "Rights in the manager's own cluster.", _GLOBAL_ROLE, []),
+    _definition(
+        GLOBAL_ROLE_BINDING,
+        "Gives a GlobalRole to a user or a group.",
+        _GLOBAL_ROLE_BINDING,
+        [column("Role", ".globalRoleName"), column("User", ".userName"), column("Group", ".groupPrincipalName")],
+    ),
+    _definition(ROLE_TEMPLATE, "Rights in a managed cluster.", _ROLE_TEMPLATE, [column("Context", ".context")]),
+    _definition(
+        CLUSTER_BINDING,
+        "Gives a RoleTemplate to a user or a group, in one cluster.",
+        _CLUSTER_BINDING,
+        [column("Role", ".roleTemplateName"), column("User", ".userName"), column("Group", ".groupPrincipalName")],
+    ),
+)

@@ -1,0 +1,5 @@
+"""Who asks: tokens checked against watched caches, logins, and the objects of ext.cattle.io."""
+
+from herder.gateway.identity.identity import Identified, Identity
+
+__all__ = ["Identified", "Identity"]

@@ -1,0 +1,119 @@
+"""Tokens and users as they are now, by watch. What the watch has not brought yet is asked for once.
+
+A token that is deleted counts no more from the watch event on; nothing here remembers that one was good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from herder.api.capi.kinds import SECRET
+from herder.api.identity.names import STORED_KIND, STORED_TOKEN
+from herder.api.identity.tokens import TokenRecord, from_secret, from_token
+from herder.api.management.kinds import TOKEN, USER
+from herder.api.management.names import TOKENS_NAMESPACE
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import NotFound
+from herder.engine.meta.kinds import Object
+from herder.engine.meta.names import dns1123_subdomain
+from herder.engine.runtime.cache import Cache, Change, Key
+from herder.engine.runtime.informer import Informer
+
+ABSENT_SECONDS = 1.0
+"""For so long a name that does not exist is not asked for again."""
+ABSENT_KEPT = 4096
+LOOKS_AT_ONCE = 8
+
+BY_USERNAME = "username"
+
+
+def _username(user: Object) -> Iterable[str]:
+    return (user["username"],) if user.get("username") else ()
+
+
+class Known:
+    def __init__(self, client: Client, on_token: Callable[[Change], None] = lambda _change: None) -> None:
+        self._client = client
+        self._tokens = Cache(TOKEN)
+        self._users = Cache(USER, {BY_USERNAME: _username})
+        self._secrets = Cache(SECRET)
+        self._informers = (
+            Informer(client, self._tokens, on_token),
+            Informer(client, self._users, lambda _change: None),
+            Informer(
+                client,
+                self._secrets,
+                on_token,
+                namespace=TOKENS_NAMESPACE,
+                labels=f"{STORED_KIND}={STORED_TOKEN}",
+            ),
+        )
+        self._absent: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._looking = asyncio.Semaphore(LOOKS_AT_ONCE)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for informer in self._informers:
+                group.create_task(informer.run())
+
+    async def ready(self) -> None:
+        for informer in self._informers:
+            await informer.synced.wait()
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    async def token(self, name: str, *, ext: bool) -> TokenRecord | None:
+        cache, namespace = (self._secrets, TOKENS_NAMESPACE) if ext else (self._tokens, "")
+        found = await self._find(cache, Key(namespace, name))
+        return None if found is None else _record(found, ext=ext)
+
+    def token_now(self, name: str, *, ext: bool) -> TokenRecord | None:
+        """As the caches have it."""
+        key = Key(TOKENS_NAMESPACE if ext else "", name)
+        found = (self._secrets if ext else self._tokens).get(key)
+        return None if found is None else _record(found, ext=ext)
+
+    async def user(self, name: str) -> Object | None:
+        return await self._find(self._users, Key("", name))
+
+    def user_of_login(self, username: str) -> Object | None:
+        """Nobody, where two share the name: then it is not known who is meant."""
+        found = self._users.select(index=(BY_USERNAME, username))
+        return found[0] if len(found) == 1 else None
+
+    def wrote(self, obj: Object) -> None:
+        """The answer to a write of ours: it counts at once, before the watch brings it."""
+        cache = {"Token": self._tokens, "User": self._users, "Secret": self._secrets}[obj["kind"]]
+        cache.upsert(obj)
+
+    # --- what is not there yet ----------------------------------------------------------------------------------
+
+    async def _find(self, cache: Cache, key: Key) -> Object | None:
+        if key in cache or dns1123_subdomain(key.name) or self._is_absent(cache, key):
+            return cache.get(key)  # what cannot be a name is not put into a URL
+        async with self._looking:
+            if key not in cache and not self._is_absent(cache, key):
+                await self._look(cache, key)
+        return cache.get(key)
+
+    async def _look(self, cache: Cache, key: Key) -> None:
+        try:
+            found = await self._client.get(cache.kind.resource, key.name, namespace=key.namespace)
+        except NotFound:
+            found = None
+        if found is not None and cache.holds(found):
+            cache.upsert(found)
+        else:
+            self._absent[(cache.kind.kind, key.name)] = asyncio.get_running_loop().time() + ABSENT_SECONDS
+            if len(self._absent) > ABSENT_KEPT:
+                self._absent.popitem(last=False)
+
+    def _is_absent(self, cache: Cache, key: Key) -> bool:
+        until = self._absent.get((cache.kind.kind, key.name), 0.0)
+        return asyncio.get_running_loop().time() < until
+
+
+def _record(obj: Object, *, ext: bool) -> TokenRecord:
+    return from_secret(obj) if ext else from_token(obj)
