@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+from herder.api.machines.names import safe_concat
+
 SYSTEM_NAMESPACE = "cattle-system"  # where an agent lives in its cluster
 CREDENTIALS_NAMESPACE = "cattle-global-data"  # here: what agents brought along to reach their clusters with
 TOKENS_NAMESPACE = "cattle-tokens"
@@ -15,6 +19,33 @@ TUNNEL_TOKEN = "x-api-tunnel-token"  # headers of an agent that dials in, in low
 TUNNEL_PARAMETERS = "x-api-tunnel-params"
 
 PROXY_PREFIX = "/k8s/clusters/"
+
+TOKEN_READER = "crt-token-reader"  # the Role that lets read the tokens of a cluster
+TOKEN_LABEL = "management.herder.io/registration-token"  # on their Secrets: which ClusterRegistrationToken
+
+PREFIX = "management.herder.io/"  # of what is written on management Clusters by the manager alone
+CONNECTED_SINCE = f"{PREFIX}connected-since"  # written by the gateway while an agent has a tunnel to it
+PROVISIONING_CLUSTER_OF = f"{PREFIX}provisioning-cluster"  # namespace/name of the one that it was made for
+MANAGEMENT_NAME = "provisioning.cattle.io/management-cluster-name"  # on a provisioning Cluster: the name to be given
+
+AGENT_PREFIX = "stv-cluster-"  # of the second tunnel's key, and of the bearer token that opens it
+
+LOCAL_WORKSPACE = "fleet-local"
+
+REMOVE_PROVISIONING = "wrangler.cattle.io/provisioning-cluster-remove"  # finalizers
+REMOVE_MANAGEMENT = "wrangler.cattle.io/mgmt-cluster-remove"
+
+_NAMED_BY_HAND = re.compile(r"c-[a-z0-9]{5}|local")
+
+
+def is_legacy(management_cluster: str) -> bool:
+    """Made as a management Cluster in the first place: its provisioning Cluster follows, of the same name."""
+    return _NAMED_BY_HAND.fullmatch(management_cluster) is not None
+
+
+def credential_secret(management_cluster: str) -> str:
+    """What an agent brought along to reach its cluster with."""
+    return safe_concat("cluster-serviceaccounttoken", management_cluster)
 
 
 def token_secret(registration_token: str) -> str:

@@ -1,0 +1,164 @@
+"""Managed clusters as objects: which provisioning Cluster goes with which management Cluster, and what both tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+from herder.api.capi.conditions import Condition, condition, is_true
+from herder.api.capi.names import annotations_of, labels_of
+from herder.api.machines.conditions import merged_with_updates
+from herder.api.management import names
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
+from herder.engine.meta.kinds import Object
+
+CONNECTED, READY, PROVISIONED, CREATED, WAITING = "Connected", "Ready", "Provisioned", "Created", "Waiting"
+NAMESPACE_CREATED = "BackingNamespaceCreated"
+DISCONNECTED = "Disconnected"
+NOT_CONNECTED = "Cluster agent is not connected"
+NEVER_CONNECTED = "waiting for the cluster's agent: run the command of its ClusterRegistrationToken in the cluster"
+
+IMPORTED_DRIVERS = {"imported", "k3s", "k3os", "rke2", "rancherd"}
+"""Of clusters whose agent tells how their API is reached."""
+
+
+def is_internal(management: Object) -> bool:
+    """The cluster that the manager itself runs on: there is no tunnel to it."""
+    return bool((management.get("spec") or {}).get("internal"))
+
+
+def local_cluster() -> Object:
+    """The management Cluster of the manager's own cluster; its provisioning Cluster follows from it."""
+    return {
+        "apiVersion": MANAGEMENT_CLUSTER.api_version,
+        "kind": MANAGEMENT_CLUSTER.kind,
+        "metadata": {"name": names.LOCAL},
+        "spec": {"displayName": names.LOCAL, "internal": True, "fleetWorkspaceName": names.LOCAL_WORKSPACE},
+    }
+
+
+# --- the pair -------------------------------------------------------------------------------------------------------
+
+
+def belongs(management: Object, namespace: str, name: str) -> bool:
+    """Whether these two are one cluster. What a provisioning Cluster says of itself is no proof: anybody may write it,
+    so the management Cluster must name it too."""
+    workspace = (management.get("spec") or {}).get("fleetWorkspaceName")
+    known = annotations_of(management).get(names.PROVISIONING_CLUSTER_OF)
+    if known is not None:
+        return known == f"{namespace}/{name}" and workspace == namespace
+    own = management["metadata"]["name"]
+    return names.is_legacy(own) and own == name and workspace == namespace
+
+
+def management_of(provisioning: Object, name: str) -> Object:
+    """The management Cluster of an imported cluster, as it is made."""
+    meta, spec = provisioning["metadata"], provisioning.get("spec") or {}
+    kept = ("agentEnvVars", "localClusterAuthEndpoint", *(key for key in spec if key.endswith("Customization")))
+    return {
+        "apiVersion": MANAGEMENT_CLUSTER.api_version,
+        "kind": MANAGEMENT_CLUSTER.kind,
+        "metadata": {
+            "name": name,
+            "labels": dict(labels_of(provisioning)),
+            "annotations": {
+                **_passed_on(annotations_of(provisioning)),
+                names.PROVISIONING_CLUSTER_OF: f"{meta['namespace']}/{meta['name']}",
+            },
+        },
+        "spec": {
+            "displayName": meta["name"],
+            "fleetWorkspaceName": meta["namespace"],
+            "importedConfig": {},
+            **{key: spec[key] for key in kept if key in spec},
+        },
+    }
+
+
+def provisioning_of(management: Object) -> Object:
+    """The provisioning Cluster that follows from a management Cluster."""
+    name, spec = management["metadata"]["name"], management["spec"]
+    labels = {key: value for key, value in labels_of(management).items() if "cattle.io" not in key}
+    return {
+        "apiVersion": PROVISIONING_CLUSTER.api_version,
+        "kind": PROVISIONING_CLUSTER.kind,
+        "metadata": {
+            "name": name,
+            "namespace": spec["fleetWorkspaceName"],
+            "labels": labels,
+            "annotations": {names.MANAGEMENT_NAME: name},
+        },
+        "spec": {},
+    }
+
+
+def _passed_on(annotations: Mapping[str, str]) -> dict[str, str]:
+    """All but what only the manager may write, and what belongs to one object alone."""
+    return {
+        key: value
+        for key, value in annotations.items()
+        if not key.startswith((names.PREFIX, "kubectl.kubernetes.io/")) and key != names.MANAGEMENT_NAME
+    }
+
+
+# --- conditions -----------------------------------------------------------------------------------------------------
+
+
+def connected_since(management: Object) -> str:
+    return annotations_of(management).get(names.CONNECTED_SINCE, "")
+
+
+def is_connected(management: Object) -> bool:
+    return is_internal(management) or bool(connected_since(management))
+
+
+def is_provisioned(management: Object) -> bool:
+    """An agent has told once how the cluster's API is reached, which stays true while it is away."""
+    told = (management.get("status") or {}).get("apiEndpoint")
+    return is_internal(management) or bool(told) or is_true(management, PROVISIONED)
+
+
+def management_conditions(management: Object, now: datetime) -> list[Condition]:
+    wanted = [_connected(management), _provisioned(management), *_ready(management)]
+    before = (management.get("status") or {}).get("conditions")
+    return [_since(each, management, now) for each in merged_with_updates(before, wanted, now)]
+
+
+def _connected(management: Object) -> Condition:
+    if is_connected(management):
+        return condition(CONNECTED, "True", CONNECTED)
+    if not is_provisioned(management):
+        return condition(CONNECTED, "False", "NeverConnected", NEVER_CONNECTED)
+    return condition(CONNECTED, "False", DISCONNECTED, NOT_CONNECTED)
+
+
+def _provisioned(management: Object) -> Condition:
+    if is_provisioned(management):
+        return condition(PROVISIONED, "True", PROVISIONED)
+    return condition(PROVISIONED, "False", WAITING, NEVER_CONNECTED)
+
+
+def _ready(management: Object) -> Iterable[Condition]:
+    """What provisions a cluster tells itself that it is ready while it works on it."""
+    if (management.get("status") or {}).get("readyReconciling"):
+        return
+    if not is_provisioned(management):
+        yield condition(READY, "False", WAITING, NEVER_CONNECTED)
+    elif is_connected(management):
+        yield condition(READY, "True", READY)
+    else:
+        yield condition(READY, "False", DISCONNECTED, NOT_CONNECTED)
+
+
+def _since(known: Condition, management: Object, now: datetime) -> Condition:
+    """Connected has been true since the tunnel was there, not since somebody looked."""
+    since = connected_since(management)
+    turned_now = known["type"] == CONNECTED and known["status"] == "True" and since
+    return {**known, "lastTransitionTime": since} if turned_now and _is_moment(since, now) else known
+
+
+def _is_moment(text: str, now: datetime) -> bool:
+    try:
+        return datetime.fromisoformat(text) <= now
+    except (ValueError, TypeError):
+        return False

@@ -1,0 +1,47 @@
+"""What people run to bring a cluster or a node here: commands with the literal `{token}` where the token goes."""
+
+from __future__ import annotations
+
+import hashlib
+
+from herder.engine.meta.kinds import Object
+
+PLACE_OF_TOKEN = "{token}"
+
+
+def ca_checksum(certificates: str) -> str:
+    """What agents pin: the digest of the certificates as they are served, with a newline behind. "" for none."""
+    return hashlib.sha256(f"{certificates.strip()}\n".encode()).hexdigest() if certificates.strip() else ""
+
+
+def manifest_url(server_url: str, cluster: str, token: str = PLACE_OF_TOKEN) -> str:
+    return f"{server_url.rstrip('/')}/v3/import/{token}_{cluster}.yaml"
+
+
+def commands(server_url: str, cluster: str, certificates: str) -> Object:
+    """Nothing where it is not known yet how this manager is reached."""
+    if not server_url:
+        return {}
+    server, manifest = server_url.rstrip("/"), manifest_url(server_url, cluster)
+    return {
+        "manifestUrl": manifest,
+        "command": f"kubectl apply -f {manifest}",
+        "insecureCommand": f"curl --insecure -sfL {manifest} | kubectl apply -f -",
+        "nodeCommand": _node_command(server, certificates, "curl -fL"),
+        "insecureNodeCommand": _node_command(server, certificates, "curl --insecure -fL"),
+        "windowsNodeCommand": _windows_command(server, certificates, "curl.exe -fL"),
+        "insecureWindowsNodeCommand": _windows_command(server, certificates, "curl.exe --insecure -fL"),
+    }
+
+
+def _node_command(server: str, certificates: str, fetch: str) -> str:
+    pin = f" --ca-checksum {ca_checksum(certificates)}" if certificates.strip() else ""
+    join = f"--server {server} --label 'cattle.io/os=linux' --token {PLACE_OF_TOKEN}{pin}"
+    return f"{fetch} {server}/system-agent-install.sh | sudo sh -s - {join}"
+
+
+def _windows_command(server: str, certificates: str, fetch: str) -> str:
+    pin = f" -CaChecksum {ca_checksum(certificates)}" if certificates.strip() else ""
+    join = f"-Server {server} -Label 'cattle.io/os=windows' -Token {PLACE_OF_TOKEN} -Worker{pin}"
+    allow = "Set-ExecutionPolicy Bypass -Scope Process -Force"
+    return f"{fetch} {server}/wins-agent-install.ps1 -o install.ps1; {allow}; ./install.ps1 {join}"

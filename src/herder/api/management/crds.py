@@ -1,0 +1,113 @@
+"""Managed clusters and their registration tokens as CustomResourceDefinitions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from herder.api.capi.crds.definition import AGE, STATUS, column, condition_column
+from herder.api.capi.crds.schema import OPEN_OBJECT, Schema, record, string
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
+from herder.api.settings import FEWEST_GRACE_MINUTES, FEWEST_TTL_MINUTES
+from herder.engine.meta.kinds import Kind, Object
+
+_PLAIN = string()
+_INDEXED = {"auth.cattle.io/cluster-indexed": "true"}
+
+
+def _definition(
+    kind: Kind,
+    schema: Schema,
+    *,
+    columns: Sequence[Object],
+    subresources: Object | None = None,
+    labels: Mapping[str, str] | None = None,
+    categories: Sequence[str] = (),
+) -> Object:
+    version: Object = {
+        "name": kind.version,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema},
+        "additionalPrinterColumns": list(columns),
+    }
+    if subresources:
+        version["subresources"] = subresources
+    names: Object = {
+        "plural": kind.plural,
+        "singular": kind.kind.lower(),
+        "kind": kind.kind,
+        "listKind": f"{kind.kind}List",
+    }
+    if categories:
+        names["categories"] = list(categories)
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{kind.plural}.{kind.group}", **({"labels": dict(labels)} if labels else {})},
+        "spec": {
+            "group": kind.group,
+            "scope": "Namespaced" if kind.namespaced else "Cluster",
+            "names": names,
+            "versions": [version],
+        },
+    }
+
+
+def _root(fields: Mapping[str, Schema], described: str) -> Schema:
+    return record({"apiVersion": _PLAIN, "kind": _PLAIN, "metadata": {"type": "object"}, **fields}, described)
+
+
+def _minutes(described: str, fewest: int) -> Schema:
+    return {"type": "integer", "format": "int64", "minimum": fewest, "nullable": True, "description": described}
+
+
+MANAGEMENT_CLUSTER_CRD = _definition(
+    MANAGEMENT_CLUSTER,
+    _root({"spec": OPEN_OBJECT, "status": OPEN_OBJECT}, "A cluster that is managed from here."),
+    columns=[
+        column("Display Name", ".spec.displayName"),
+        condition_column("Connected", "Connected"),
+        condition_column("Ready", "Ready"),
+        column("Version", ".status.info.kubernetesVersion"),
+        column("Nodes", ".status.info.nodeCount", type="integer"),
+        AGE,
+    ],
+    subresources=STATUS,
+)
+
+REGISTRATION_TOKEN_CRD = _definition(
+    REGISTRATION_TOKEN,
+    _root(
+        {
+            "spec": record(
+                {
+                    "clusterName": string("The management Cluster: the one that the namespace is named after."),
+                    "ttl": _minutes("After how many minutes the token is replaced.", FEWEST_TTL_MINUTES),
+                    "gracePeriod": _minutes(
+                        "For how many minutes the token before it still counts.", FEWEST_GRACE_MINUTES
+                    ),
+                }
+            ),
+            "status": OPEN_OBJECT,
+        },
+        "How agents of a cluster register. The token itself is in a Secret.",
+    ),
+    columns=[column("Cluster", ".spec.clusterName"), column("Expires", ".status.expiresAt"), AGE],
+)
+
+PROVISIONING_CLUSTER_CRD = _definition(
+    PROVISIONING_CLUSTER,
+    _root({"spec": OPEN_OBJECT, "status": OPEN_OBJECT}, "A cluster as people ask for it; without rkeConfig, imported."),
+    columns=[
+        column("Version", ".spec.kubernetesVersion"),
+        column("Cluster Name", ".status.clusterName"),
+        AGE,
+        column("Kubeconfig", ".status.clientSecretName"),
+        column("Ready", ".status.ready"),
+    ],
+    subresources=STATUS,
+    labels=_INDEXED,
+    categories=["provisioning"],
+)
+
+CRDS = (MANAGEMENT_CLUSTER_CRD, REGISTRATION_TOKEN_CRD, PROVISIONING_CLUSTER_CRD)

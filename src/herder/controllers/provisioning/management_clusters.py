@@ -1,0 +1,236 @@
+"""A management Cluster has a namespace and a registration token, and tells whether its agent is connected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from herder.api.capi.conditions import condition
+from herder.api.capi.kinds import NAMESPACE, NODE
+from herder.api.capi.names import is_deleting
+from herder.api.machines.conditions import merged_with_updates
+from herder.api.machines.jobs import ROLE
+from herder.api.management import clusters, names
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
+from herder.api.writing import delete, object_patch, owner_reference, ref, status_patch
+from herder.engine.meta.kinds import Kind, Object
+from herder.engine.runtime.cache import Key
+from herder.engine.runtime.controller import Controller
+from herder.engine.runtime.decision import DONE, Apply, Create, Decision, Observe, Projection, Write, waiting
+from herder.engine.runtime.triggers import Watches, changed, itself
+from herder.engine.runtime.view import Observed, View
+
+BY_MANAGEMENT = "management-cluster"
+
+
+def reconcile(view: View) -> Decision:
+    management = view.get(MANAGEMENT_CLUSTER, view.name)
+    if management is None:
+        return DONE
+    if is_deleting(management):
+        return _remove(view, management)
+    if names.REMOVE_MANAGEMENT not in (management["metadata"].get("finalizers") or ()):
+        return Decision(writes=_finalizer(management, add=True))
+    info, needs = _info(view, management)
+    return needs + _home(view, management) + _pair(view, management) + _tell(view, management, info)
+
+
+# --- its namespace and what is in it --------------------------------------------------------------------------------
+
+
+def _home(view: View, management: Object) -> Decision:
+    home = view.get(NAMESPACE, view.name)
+    if home is None:
+        return Decision(
+            writes=(Create(NAMESPACE, _namespace(management), "where what belongs to the cluster is kept"),)
+        )
+    if not _is_home(home, management) or is_deleting(home):
+        return DONE
+    return Decision(writes=(*_token(view), *_readers(view)))
+
+
+def _is_home(home: Object | None, management: Object) -> bool:
+    """A namespace that was there before is not taken over: it would be deleted with the cluster."""
+    owners = (home["metadata"].get("ownerReferences") or ()) if home else ()
+    return any(reference.get("uid") == management["metadata"]["uid"] for reference in owners)
+
+
+def _namespace(management: Object) -> Object:
+    owners = [owner_reference(MANAGEMENT_CLUSTER, management, controller=True)]
+    return _object(NAMESPACE, management["metadata"]["name"], ownerReferences=owners)
+
+
+def _token(view: View) -> Iterable[Write]:
+    if view.get(REGISTRATION_TOKEN, names.DEFAULT_TOKEN, view.name) is None:
+        token = _object(REGISTRATION_TOKEN, names.DEFAULT_TOKEN, namespace=view.name)
+        spec = {"spec": {"clusterName": view.name}}
+        yield Create(REGISTRATION_TOKEN, {**token, **spec}, "agents of the cluster register with it")
+
+
+def _readers(view: View) -> Iterable[Write]:
+    tokens = view.select(REGISTRATION_TOKEN, namespace=view.name)
+    secrets = sorted(names.token_secret(each["metadata"]["name"]) for each in tokens)
+    if not secrets:
+        return
+    rule = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": secrets, "verbs": ["get"]}
+    role = {**_object(ROLE, names.TOKEN_READER, namespace=view.name), "rules": [rule]}
+    yield Apply(ROLE, role, "who may read the cluster's registration tokens")
+
+
+def _object(kind: Kind, name: str, **meta: object) -> Object:
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name, **meta}}
+
+
+# --- its provisioning Cluster ---------------------------------------------------------------------------------------
+
+
+def _pair(view: View, management: Object) -> Decision:
+    """Clusters that were made as management Clusters are seen as provisioning Clusters too."""
+    workspace = (management.get("spec") or {}).get("fleetWorkspaceName")
+    if not names.is_legacy(view.name) or not workspace:
+        return DONE
+    if view.get(PROVISIONING_CLUSTER, view.name, workspace) is not None:
+        return DONE
+    made: list[Write] = []
+    if view.get(NAMESPACE, workspace) is None:
+        made.append(Create(NAMESPACE, _object(NAMESPACE, workspace), "the workspace of a managed cluster"))
+    pair = clusters.provisioning_of(management)
+    made.append(Create(PROVISIONING_CLUSTER, pair, "it goes with its management Cluster"))
+    return Decision(writes=tuple(made))
+
+
+# --- what it tells --------------------------------------------------------------------------------------------------
+
+
+def _node_facts(node: Object) -> Object:
+    seen = (node.get("status") or {}).get("nodeInfo") or {}
+    return {
+        "metadata": {"name": node["metadata"]["name"]},
+        "version": seen.get("kubeletVersion", ""),
+        "arch": seen.get("architecture", ""),
+    }
+
+
+NODES = Projection("managed-node", project=_node_facts)
+
+
+def _info(view: View, management: Object) -> tuple[Object, Decision]:
+    """What its Nodes tell; what was known stays while the cluster does not answer."""
+    known = (management.get("status") or {}).get("info") or {}
+    known = {**known, **_reference(view, management)}
+    if clusters.is_internal(management) or not (
+        clusters.is_connected(management) and clusters.is_provisioned(management)
+    ):
+        return known, DONE
+    wish = Observe(view.name, NODE, projection=NODES)
+    seen = view.observed(wish)
+    if isinstance(seen, Observed):
+        known = {**known, **_of_nodes(seen.objects)}
+    return known, Decision(observe=(wish,))
+
+
+def _of_nodes(nodes: Iterable[Object]) -> Object:
+    facts = list(nodes)
+    versions = sorted({each["version"] for each in facts if each["version"]}, key=lambda text: (len(text), text))
+    architectures = {each["arch"] for each in facts if each["arch"]}
+    found: Object = {"nodeCount": len(facts), "machineProvider": "imported"}
+    if versions:
+        found["kubernetesVersion"] = versions[0]
+    if architectures:
+        found["arch"] = architectures.pop() if len(architectures) == 1 else "mixed"
+    return found
+
+
+def _reference(view: View, management: Object) -> Object:
+    for each in view.select(PROVISIONING_CLUSTER, index=(BY_MANAGEMENT, view.name)):
+        meta = each["metadata"]
+        if clusters.belongs(management, meta["namespace"], meta["name"]):
+            return {"provisioningClusterRef": {"name": meta["name"], "namespace": meta["namespace"]}}
+    return {}
+
+
+def _tell(view: View, management: Object, info: Object) -> Decision:
+    before = management.get("status") or {}
+    home = view.get(NAMESPACE, view.name)
+    conditions = clusters.management_conditions(management, view.now)
+    taken = home is not None and not _is_home(home, management)
+    problem = f"namespace {view.name} is there already and not this cluster's: the cluster needs another name"
+    if taken:
+        backing = condition(clusters.NAMESPACE_CREATED, "False", "Taken", problem)
+    elif home is None:
+        backing = condition(clusters.NAMESPACE_CREATED, "Unknown", "Creating")
+    else:
+        backing = condition(clusters.NAMESPACE_CREATED, "True", "Created")
+    status = {
+        **before,
+        **({"info": info} if info else {}),
+        **({"driver": "imported"} if clusters.is_internal(management) and not before.get("driver") else {}),
+        "conditions": merged_with_updates(conditions, [backing], view.now),
+    }
+    writes = status_patch(MANAGEMENT_CLUSTER, management, status, "what is known of the cluster")
+    return Decision(writes=writes) + (waiting(problem, ref(MANAGEMENT_CLUSTER, management)) if taken else DONE)
+
+
+# --- removal --------------------------------------------------------------------------------------------------------
+
+
+def _remove(view: View, management: Object) -> Decision:
+    """Its provisioning Clusters go first; the namespace goes with it, by its owner."""
+    if names.REMOVE_MANAGEMENT not in (management["metadata"].get("finalizers") or ()):
+        return DONE
+    pairs = [] if names.is_legacy(view.name) else _pairs(view, management)
+    if not pairs:
+        return Decision(writes=_finalizer(management, add=False))
+    reason = "its management Cluster is deleted"
+    going = tuple(delete(PROVISIONING_CLUSTER, each, reason) for each in pairs if not is_deleting(each))
+    meta = pairs[0]["metadata"]
+    told = f"waiting for provisioning Cluster {meta['namespace']}/{meta['name']} to be gone"
+    return Decision(writes=going) + waiting(told, ref(PROVISIONING_CLUSTER, pairs[0]))
+
+
+def _pairs(view: View, management: Object) -> list[Object]:
+    named = view.select(PROVISIONING_CLUSTER, index=(BY_MANAGEMENT, view.name))
+    return [each for each in named if clusters.belongs(management, *_place(each))]
+
+
+def _place(provisioning: Object) -> tuple[str, str]:
+    return provisioning["metadata"]["namespace"], provisioning["metadata"]["name"]
+
+
+def _finalizer(management: Object, *, add: bool) -> tuple[Write, ...]:
+    others = [each for each in management["metadata"].get("finalizers") or () if each != names.REMOVE_MANAGEMENT]
+    wanted = [*others, names.REMOVE_MANAGEMENT] if add else others
+    changed_ = {**management, "metadata": {**management["metadata"], "finalizers": wanted}}
+    reason = "what belongs to it is to go with it" if add else "nothing of it is left"
+    return object_patch(MANAGEMENT_CLUSTER, management, changed_, reason)
+
+
+# --- what sets it off -----------------------------------------------------------------------------------------------
+
+
+def management_name(provisioning: Object) -> Iterable[str]:
+    """Indexer: the management Cluster that a provisioning Cluster says is its own."""
+    name = (provisioning.get("status") or {}).get("clusterName")
+    return (name,) if name else ()
+
+
+def _its_management(provisioning: Object) -> Iterable[Key]:
+    """The deleted one of a legacy cluster is made again, whatever it said."""
+    for name in {*management_name(provisioning), provisioning["metadata"]["name"]}:
+        yield Key("", name)
+
+
+def _of_namespace(obj: Object) -> Iterable[Key]:
+    return (Key("", obj["metadata"]["namespace"]),)
+
+
+CONTROLLER = Controller(
+    name="management-cluster",
+    kind=MANAGEMENT_CLUSTER,
+    reconcile=reconcile,
+    watches=(
+        Watches(NAMESPACE, itself, changed("metadata.deletionTimestamp", "metadata.ownerReferences")),
+        Watches(REGISTRATION_TOKEN, _of_namespace, changed()),
+        Watches(PROVISIONING_CLUSTER, _its_management, changed("status.clusterName", "metadata.deletionTimestamp")),
+    ),
+    indexes={PROVISIONING_CLUSTER: {BY_MANAGEMENT: management_name}},
+)

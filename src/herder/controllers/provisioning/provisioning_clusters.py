@@ -1,0 +1,149 @@
+"""A provisioning Cluster without rkeConfig is an imported cluster: it gets a management Cluster, and tells when that
+has been connected."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from herder.api.capi.conditions import Condition, condition, find
+from herder.api.capi.names import annotations_of, is_deleting
+from herder.api.machines.conditions import merged_with_updates
+from herder.api.management import clusters, names
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
+from herder.api.writing import delete, object_patch, ref, status_patch
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.controller import Controller
+from herder.engine.runtime.decision import DONE, Create, Decision, Write, waiting
+from herder.engine.runtime.triggers import Indexed, Watches, changed
+from herder.engine.runtime.view import View
+
+BY_NAME = "named-management-cluster"
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+def reconcile(view: View) -> Decision:
+    provisioning = view.get(PROVISIONING_CLUSTER, view.name)
+    if provisioning is None:
+        return DONE
+    if is_deleting(provisioning):
+        return _remove(view, provisioning)
+    if (provisioning.get("spec") or {}).get("rkeConfig") is not None:
+        return waiting("spec.rkeConfig: clusters are not built from it here yet; without it the cluster is imported")
+    if names.REMOVE_PROVISIONING not in (provisioning["metadata"].get("finalizers") or ()):
+        return Decision(writes=_finalizer(provisioning, add=True))
+    return _with_management(view, provisioning)
+
+
+def _with_management(view: View, provisioning: Object) -> Decision:
+    """The name is written down before anything is made of it: whoever goes on after a crash makes no second one."""
+    name = _management_name(view, provisioning)
+    if problem := _problem(view, provisioning, name):
+        return _tell(view, provisioning, None, "", problem)
+    if (provisioning.get("status") or {}).get("clusterName") != name:
+        return _tell(view, provisioning, None, name)
+    management = view.get(MANAGEMENT_CLUSTER, name)
+    if management is None:
+        made = clusters.management_of(provisioning, name)
+        return Decision(writes=(Create(MANAGEMENT_CLUSTER, made, f"{view.key} is a managed cluster"),))
+    return _tell(view, provisioning, management, name)
+
+
+def _management_name(view: View, provisioning: Object) -> str:
+    known = (provisioning.get("status") or {}).get("clusterName")
+    asked = annotations_of(provisioning).get(names.MANAGEMENT_NAME)
+    return str(known or asked or f"c-m-{view.unique(provisioning['metadata']['uid'], 8)}")
+
+
+def _problem(view: View, provisioning: Object, name: str) -> str:
+    if not _NAME.fullmatch(name):
+        return f'annotation {names.MANAGEMENT_NAME}: "{name}" is no name of lower-case letters, digits and dashes'
+    management = view.get(MANAGEMENT_CLUSTER, name)
+    meta = provisioning["metadata"]
+    if management is not None and not clusters.belongs(management, meta["namespace"], meta["name"]):
+        return f"management Cluster {name} belongs to another cluster: choose another name in {names.MANAGEMENT_NAME}"
+    return ""
+
+
+# --- what it tells --------------------------------------------------------------------------------------------------
+
+
+def _tell(view: View, provisioning: Object, management: Object | None, name: str, problem: str = "") -> Decision:
+    before = provisioning.get("status") or {}
+    wanted = [_created(management, problem), *_mirrored(management)]
+    status = {
+        **before,
+        "observedGeneration": provisioning["metadata"].get("generation", 0),
+        "ready": bool(before.get("ready")) or (management is not None and clusters.is_connected(management)),
+        "agentDeployed": management is not None and clusters.is_provisioned(management),
+        "conditions": merged_with_updates(before.get("conditions"), wanted, view.now),
+        "fleetWorkspaceName": view.namespace,
+        **({"clusterName": name} if name else {}),
+    }
+    writes = status_patch(PROVISIONING_CLUSTER, provisioning, status, "what became of the cluster")
+    return Decision(writes=writes) + (waiting(problem, ref(PROVISIONING_CLUSTER, provisioning)) if problem else DONE)
+
+
+def _created(management: Object | None, problem: str) -> Condition:
+    if problem:
+        return condition(clusters.CREATED, "False", "Error", problem)
+    if management is None:
+        return condition(clusters.CREATED, "Unknown", clusters.WAITING, "its management Cluster is being made")
+    return condition(clusters.CREATED, "True", clusters.CREATED)
+
+
+def _mirrored(management: Object | None) -> Iterable[Condition]:
+    for type_ in (clusters.CONNECTED, clusters.PROVISIONED, clusters.READY):
+        if known := find(management, type_):
+            yield condition(type_, known["status"], known.get("reason", ""), known.get("message", ""))
+
+
+# --- removal --------------------------------------------------------------------------------------------------------
+
+
+def _remove(view: View, provisioning: Object) -> Decision:
+    """Its management Cluster goes too, but is not waited for: that one waits for this. The manager's own stays."""
+    if names.REMOVE_PROVISIONING not in (provisioning["metadata"].get("finalizers") or ()):
+        return DONE
+    released = _finalizer(provisioning, add=False)
+    name = (provisioning.get("status") or {}).get("clusterName", "")
+    management = view.get(MANAGEMENT_CLUSTER, name) if name else None
+    meta = provisioning["metadata"]
+    if management is None or is_deleting(management) or clusters.is_internal(management):
+        return Decision(writes=released)
+    if not clusters.belongs(management, meta["namespace"], meta["name"]):
+        return Decision(writes=released)
+    return Decision(writes=(delete(MANAGEMENT_CLUSTER, management, f"{view.key} is deleted"), *released))
+
+
+def _finalizer(provisioning: Object, *, add: bool) -> tuple[Write, ...]:
+    others = [each for each in provisioning["metadata"].get("finalizers") or () if each != names.REMOVE_PROVISIONING]
+    wanted = [*others, names.REMOVE_PROVISIONING] if add else others
+    changed_ = {**provisioning, "metadata": {**provisioning["metadata"], "finalizers": wanted}}
+    reason = "its management Cluster is to go with it" if add else "nothing of it is left"
+    return object_patch(PROVISIONING_CLUSTER, provisioning, changed_, reason)
+
+
+# --- what sets it off -----------------------------------------------------------------------------------------------
+
+
+def _named(provisioning: Object) -> Iterable[str]:
+    """Indexer: the management Cluster that it has, or is to have."""
+    name = (provisioning.get("status") or {}).get("clusterName") or annotations_of(provisioning).get(
+        names.MANAGEMENT_NAME
+    )
+    return (str(name),) if name else ()
+
+
+def _own_name(management: Object) -> Iterable[str]:
+    return (management["metadata"]["name"],)
+
+
+CONTROLLER = Controller(
+    name="provisioning-cluster",
+    kind=PROVISIONING_CLUSTER,
+    reconcile=reconcile,
+    watches=(Watches(MANAGEMENT_CLUSTER, Indexed(BY_NAME, _own_name)),),
+    when=changed("spec", "metadata.finalizers", "metadata.deletionTimestamp", "metadata.annotations", "status"),
+    indexes={PROVISIONING_CLUSTER: {BY_NAME: _named}},
+)

@@ -1,0 +1,60 @@
+"""Makes registration tokens and replaces them: the effect that controllers ask for, so that they never see one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from herder.api.capi.conditions import timestamp
+from herder.api.capi.kinds import SECRET
+from herder.api.identity.hashes import new_key
+from herder.api.management import names
+from herder.api.management.kinds import REGISTRATION_TOKEN
+from herder.api.management.registration import Tokens, read, renewed, token_secret
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import NotFound
+from herder.engine.meta.kinds import Object
+
+
+class Renewal:
+    """The performer of `registration-token`."""
+
+    def __init__(self, client: Client, clock: Callable[[], datetime], entropy: Callable[[int], bytes]) -> None:
+        self._client = client
+        self._clock = clock
+        self._entropy = entropy
+
+    async def __call__(self, arguments: Mapping[str, Any]) -> Object:
+        """Done twice, it does nothing the second time. What it answers holds no token."""
+        namespace, name = arguments["namespace"], arguments["name"]
+        registration = await self._client.get(REGISTRATION_TOKEN.resource, name, namespace=namespace)
+        secret = await self._secret(namespace, names.token_secret(name))
+        known = read(secret) if secret else None
+        fresh = new_key(self._entropy)
+        old = str((registration.get("status") or {}).get("token") or "")
+        if known is None and old:  # of an older manager, which kept it there
+            fresh = old
+        tokens = renewed(known, fresh, arguments["lifetime"], self._clock(), arguments["uid"])
+        if tokens != known:
+            await self._write(token_secret(registration, tokens, arguments["owner"]), secret)
+        return _times(tokens)
+
+    async def _secret(self, namespace: str, name: str) -> Object | None:
+        try:
+            return await self._client.get(SECRET.resource, name, namespace=namespace)
+        except NotFound:
+            return None
+
+    async def _write(self, wanted: Object, there: Object | None) -> None:
+        """Refused if somebody was quicker: two managers must not both hand out what only one of them stored."""
+        if there is None:
+            await self._client.create(SECRET.resource, wanted, namespace=wanted["metadata"]["namespace"])
+        else:
+            wanted["metadata"]["resourceVersion"] = there["metadata"]["resourceVersion"]
+            await self._client.update(SECRET.resource, wanted)
+
+
+def _times(tokens: Tokens) -> Object:
+    ends = tokens.previous_expires
+    return {"expiresAt": timestamp(tokens.expires), "gracePeriodExpiresAt": timestamp(ends) if ends else ""}

@@ -1,0 +1,186 @@
+"""Single decisions about managed clusters."""
+
+from __future__ import annotations
+
+import pytest
+
+from herder.api.capi.kinds import NAMESPACE, SECRET
+from herder.api.management import clusters, names
+from herder.api.management.commands import ca_checksum
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
+from herder.api.settings import Settings
+from herder.controllers.provisioning import management_clusters, provisioning_clusters, registration_tokens
+from herder.engine.meta.kinds import Kind, Object
+from herder.engine.runtime.controller import Controller
+from herder.engine.runtime.decision import Create, Decision, Delete, Patch
+from herder.engine.runtime.view import Observed
+from tests.controllers.inmemory.stage import flat
+from tests.support.views import NOW, view_of
+
+CLUSTER = "c-m-bcdfghjk"
+
+
+def made(
+    kind: Kind, name: str, namespace: str = "", *, going: bool = False, meta: Object | None = None, **parts: object
+) -> Object:
+    whole: Object = {"name": name, "uid": f"{kind.kind}-{name}", "resourceVersion": "7"}
+    if namespace:
+        whole["namespace"] = namespace
+    if going:
+        whole["deletionTimestamp"] = "2026-01-01T12:00:00Z"
+    whole |= meta or {}
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": whole, **parts}
+
+
+def management(name: str = CLUSTER, *, of: str = "ws/meadow", going: bool = False, **status: object) -> Object:
+    marks = {names.PROVISIONING_CLUSTER_OF: of} if of else {}
+    meta = {"finalizers": [names.REMOVE_MANAGEMENT], "annotations": marks}
+    spec = {"fleetWorkspaceName": of.partition("/")[0]}
+    return made(MANAGEMENT_CLUSTER, name, going=going, meta=meta, spec=spec, status=status)
+
+
+def provisioning(*, annotations: dict[str, str] | None = None, going: bool = False, **status: object) -> Object:
+    meta = {"finalizers": [names.REMOVE_PROVISIONING], "annotations": annotations or {}}
+    return made(PROVISIONING_CLUSTER, "meadow", "ws", going=going, meta=meta, spec={}, status=status)
+
+
+def decide(controller: Controller, key: str, *objects: Object, **values: str) -> Decision:
+    return controller.reconcile(view_of(controller, key, objects, settings=Settings(flags=values).get))
+
+
+# --- whose management Cluster it is ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("known", "is_ours"),
+    [
+        (management(), True),
+        (management(of="ws/other"), False),
+        (management(of="other/meadow"), False),
+        (management(of=""), False),
+        (made(MANAGEMENT_CLUSTER, "local", spec={"fleetWorkspaceName": "fleet-local", "internal": True}), False),
+    ],
+)
+def test_what_a_provisioning_cluster_says_is_no_proof_of_whose_a_management_cluster_is(
+    known: Object, is_ours: bool
+) -> None:
+    name = known["metadata"]["name"]
+    assert clusters.belongs(known, "ws", "meadow") is is_ours
+    told = decide(provisioning_clusters.CONTROLLER, "ws/meadow", provisioning(clusterName=name), known)
+    removal = decide(provisioning_clusters.CONTROLLER, "ws/meadow", provisioning(clusterName=name, going=True), known)
+    assert (told.wait is None) is is_ours
+    assert any(isinstance(write, Delete) for write in flat(removal)) is is_ours
+
+
+def test_a_name_asked_for_is_checked() -> None:
+    decision = decide(
+        provisioning_clusters.CONTROLLER,
+        "ws/meadow",
+        provisioning(annotations={names.MANAGEMENT_NAME: "../kube-system"}),
+    )
+    assert decision.wait is not None
+    assert names.MANAGEMENT_NAME in decision.wait.reason
+
+
+def test_the_name_is_written_down_before_the_management_cluster_is_made() -> None:
+    (first,) = flat(decide(provisioning_clusters.CONTROLLER, "ws/meadow", provisioning()))
+    assert isinstance(first, Patch)
+    name = first.patch["status"]["clusterName"]
+    assert name.startswith("c-m-")
+    assert len(name) == len(CLUSTER)
+    (second,) = flat(decide(provisioning_clusters.CONTROLLER, "ws/meadow", provisioning(clusterName=name)))
+    assert isinstance(second, Create)
+    assert second.obj["metadata"]["name"] == name
+
+
+def test_nobody_but_the_gateway_says_that_a_cluster_is_connected() -> None:
+    forged = {names.CONNECTED_SINCE: "2026-01-01T00:00:00Z", "mine": "yes"}
+    made_of_it = clusters.management_of(provisioning(annotations=forged), CLUSTER)
+    assert not clusters.is_connected(made_of_it)
+    assert made_of_it["metadata"]["annotations"]["mine"] == "yes"
+
+
+# --- its namespace --------------------------------------------------------------------------------------------------
+
+
+def test_a_namespace_that_was_there_before_is_not_taken_over() -> None:
+    decision = decide(
+        management_clusters.CONTROLLER, "kube-system", management("kube-system"), made(NAMESPACE, "kube-system")
+    )
+    assert decision.wait is not None
+    assert "needs another name" in decision.wait.reason
+    assert not [write for write in flat(decision) if isinstance(write, Create)]
+
+
+# --- registration tokens --------------------------------------------------------------------------------------------
+
+
+def registration(cluster: str = CLUSTER, **status: object) -> Object:
+    return made(REGISTRATION_TOKEN, "default-token", CLUSTER, spec={"clusterName": cluster}, status=status)
+
+
+SECRET_OF_IT = made(SECRET, "crt-token-default-token", CLUSTER)
+FRESH = {"expiresAt": "2026-01-02T12:00:00Z"}
+
+
+def test_a_token_is_for_the_cluster_of_its_namespace_alone() -> None:
+    decision = decide(registration_tokens.CONTROLLER, f"{CLUSTER}/default-token", registration("c-m-other"))
+    assert not decision.effects
+    assert decision.wait is not None
+    assert decision.wait.reason.startswith("spec.clusterName: ")
+
+
+def test_commands_hold_a_placeholder_and_the_pinned_certificates() -> None:
+    pem = "-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----"
+    flags = {"server-url": "https://herder.example.com/", "cacerts": pem}
+    key = f"{CLUSTER}/default-token"
+    decision = decide(registration_tokens.CONTROLLER, key, registration(**FRESH), SECRET_OF_IT, **flags)
+    (write,) = flat(decision)
+    assert isinstance(write, Patch)
+    status = write.patch["status"]
+    assert status["manifestUrl"] == f"https://herder.example.com/v3/import/{{token}}_{CLUSTER}.yaml"
+    assert status["command"] == f"kubectl apply -f {status['manifestUrl']}"
+    server = "https://herder.example.com"
+    assert status["nodeCommand"] == (
+        f"curl -fL {server}/system-agent-install.sh | sudo sh -s - --server {server} "
+        f"--label 'cattle.io/os=linux' --token {{token}} --ca-checksum {ca_checksum(pem)}"
+    )
+    assert status["token"] == ""
+    assert decision.wake_at is not None
+    assert decision.wake_at > NOW
+
+
+def test_without_a_url_it_says_what_is_missing() -> None:
+    decision = decide(registration_tokens.CONTROLLER, f"{CLUSTER}/default-token", registration(**FRESH), SECRET_OF_IT)
+    assert decision.wait is not None
+    assert "server-url" in decision.wait.reason
+
+
+# --- what is known of a cluster -------------------------------------------------------------------------------------
+
+
+def test_info_is_what_its_nodes_tell_while_it_is_connected() -> None:
+    nodes = (
+        {"metadata": {"name": "a"}, "version": "v1.34.1", "arch": "amd64"},
+        {"metadata": {"name": "b"}, "version": "v1.33.9", "arch": "amd64"},
+    )
+    connected = management(apiEndpoint="https://10.0.0.1:443")
+    connected["metadata"]["annotations"][names.CONNECTED_SINCE] = "2026-01-01T11:00:00Z"
+    home = made(NAMESPACE, CLUSTER, meta={"ownerReferences": [{"uid": connected["metadata"]["uid"], "name": CLUSTER}]})
+    view = view_of(
+        management_clusters.CONTROLLER,
+        f"/{CLUSTER}",
+        [connected, home],
+        observed=lambda _wish: Observed(nodes, NOW),
+    )
+    decision = management_clusters.CONTROLLER.reconcile(view)
+    status = next(write.patch["status"] for write in flat(decision) if isinstance(write, Patch))
+    assert status["info"] == {
+        "nodeCount": 2,
+        "machineProvider": "imported",
+        "kubernetesVersion": "v1.33.9",
+        "arch": "amd64",
+    }
+    turned = {each["type"]: each["lastTransitionTime"] for each in status["conditions"]}
+    assert turned["Connected"] == "2026-01-01T11:00:00Z", "since the tunnel was there"
+    assert decision.observe
