@@ -365,5 +365,6 @@ def _split(text: bytes) -> tuple[list[bytes], bytes]:
 
 
 async def _closed(stream: AsyncIterator[bytes]) -> None:
-    if isinstance(stream, AsyncGenerator):
-        await stream.aclose()
+    close: Any = getattr(stream, "aclose", None)  # generators have one, and other streams that hold something
+    if close is not None:
+        await close()

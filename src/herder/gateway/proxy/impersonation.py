@@ -1,0 +1,105 @@
+"""What lets one user be acted as in a cluster: a service account that may impersonate that user and nobody else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any
+
+from herder.api.capi.kinds import NAMESPACE, SECRET
+from herder.api.machines.jobs import SERVICE_ACCOUNT
+from herder.engine.client.wire import User
+from herder.engine.meta.kinds import Kind, Object
+
+_RBAC = "rbac.authorization.k8s.io"
+CLUSTER_ROLE = Kind(_RBAC, "v1", "ClusterRole", "clusterroles", namespaced=False)
+CLUSTER_ROLE_BINDING = Kind(_RBAC, "v1", "ClusterRoleBinding", "clusterrolebindings", namespaced=False)
+
+IMPERSONATION_NAMESPACE = "cattle-impersonation-system"
+LABELS = {"authz.cluster.cattle.io/impersonator": "true"}
+ACCOUNT_LABEL = "cattle.io/service-account.name"
+TOKEN_TYPE = "kubernetes.io/service-account-token"
+ACCOUNT_NAME = "kubernetes.io/service-account.name"
+ACCOUNT_UID = "kubernetes.io/service-account.uid"
+
+_ANY_VALUE = ("requesttokenid", "requesthost")
+_THIS_VALUE = ("principalid", "username")
+_PREFIX = "cattle-impersonation-"
+_DIGESTED = "x-"
+_PLAIN_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
+
+
+def impersonator(user_name: str) -> str:
+    """The name of a user's objects. One that cannot be part of such a name is digested, and no plain one looks so."""
+    if _PLAIN_NAME.fullmatch(user_name) and not user_name.startswith(_DIGESTED):
+        return _PREFIX + user_name
+    return _PREFIX + _DIGESTED + hashlib.sha256(user_name.encode()).hexdigest()[:38]
+
+
+def fingerprint(user: User) -> str:
+    """Changes with what the objects say, and with nothing else."""
+    told = [user.name, sorted(user.groups), *(sorted(user.extra.get(key, ())) for key in _THIS_VALUE)]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+def namespace() -> Object:
+    return _object(NAMESPACE, {"name": IMPERSONATION_NAMESPACE})
+
+
+def cluster_role(user: User) -> Object:
+    extras: list[tuple[str, list[str] | None]] = [(key, None) for key in _ANY_VALUE]
+    extras += [(key, list(user.extra[key])) for key in _THIS_VALUE if user.extra.get(key)]
+    rules = [_may("", "users", [user.name]), _may("", "groups", list(user.groups))]
+    rules += [_may("authentication.k8s.io", f"userextras/{key}", values) for key, values in extras]
+    return _object(CLUSTER_ROLE, {"name": impersonator(user.name), "labels": LABELS}, rules=rules)
+
+
+def service_account(user: User, owner: Object) -> Object:
+    meta = {"name": impersonator(user.name), "namespace": IMPERSONATION_NAMESPACE, "labels": LABELS}
+    return _object(SERVICE_ACCOUNT, meta | {"ownerReferences": [_owned_by(owner)]})
+
+
+def cluster_role_binding(user: User, owner: Object) -> Object:
+    name = impersonator(user.name)
+    return _object(
+        CLUSTER_ROLE_BINDING,
+        {"name": name, "labels": LABELS, "ownerReferences": [_owned_by(owner)]},
+        roleRef={"apiGroup": _RBAC, "kind": CLUSTER_ROLE.kind, "name": name},
+        subjects=[{"kind": SERVICE_ACCOUNT.kind, "name": name, "namespace": IMPERSONATION_NAMESPACE}],
+    )
+
+
+def token_secret(account: Object) -> Object:
+    """Empty: the cluster puts the token in."""
+    name = account["metadata"]["name"]
+    meta = {
+        "generateName": f"{name}-token-",
+        "namespace": IMPERSONATION_NAMESPACE,
+        "labels": {ACCOUNT_LABEL: name},
+        "annotations": {ACCOUNT_NAME: name},
+    }
+    return _object(SECRET, meta, type=TOKEN_TYPE)
+
+
+def token_in(secret: Object, account: Object) -> str:
+    """The token in base64, where the cluster has put one for this very account there; else ""."""
+    annotations = secret["metadata"].get("annotations") or {}
+    wanted = (TOKEN_TYPE, account["metadata"]["name"], account["metadata"]["uid"])
+    if (secret.get("type"), annotations.get(ACCOUNT_NAME), annotations.get(ACCOUNT_UID)) != wanted:
+        return ""
+    return str((secret.get("data") or {}).get("token") or "")
+
+
+def _may(group: str, resource: str, names: list[str] | None) -> Object:
+    rule: Object = {"apiGroups": [group], "resources": [resource], "verbs": ["impersonate"]}
+    return rule if names is None else rule | {"resourceNames": names}
+
+
+def _owned_by(owner: Object) -> Object:
+    meta = owner["metadata"]
+    return {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": meta["name"], "uid": meta["uid"]}
+
+
+def _object(kind: Kind, meta: Object, **rest: Any) -> Object:
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta, **rest}

@@ -1,0 +1,99 @@
+"""Raw bytes both ways once a connection has changed its protocol: exec, attach, port-forward, whatever comes.
+
+Each side is read only as fast as the other takes it. There is no half of an end: when one side goes, so does the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import cast
+
+from herder.gateway.proxy.channels import Channel
+from herder.tunnel.errors import TunnelError
+
+log = logging.getLogger(__name__)
+
+_WAITING_BYTES = 256 << 10
+
+
+class Pump(asyncio.Protocol):
+    """The caller's connection, joined with a channel to the cluster."""
+
+    def __init__(self, channel: Channel, first: bytes) -> None:
+        """`first`: what the cluster has sent already."""
+        self._channel = channel
+        self._first = first
+        self._transport = cast(asyncio.Transport, None)
+        self._waiting = bytearray()  # from the caller, for the cluster
+        self._something = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._over = False
+        self.done: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.done = asyncio.get_running_loop().create_task(self._run())
+
+    def data_received(self, data: bytes) -> None:
+        self._waiting += data
+        self._something.set()
+        if len(self._waiting) > _WAITING_BYTES:
+            self._transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        self._end()
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def _end(self) -> None:
+        self._over = True
+        self._something.set()
+        self._writable.set()
+
+    async def _run(self) -> None:
+        ways = [asyncio.ensure_future(self._to_cluster()), asyncio.ensure_future(self._to_caller())]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            self._channel.close()
+            self._transport.close()
+
+    async def _to_cluster(self) -> None:
+        try:
+            while not self._over or self._waiting:
+                await self._something.wait()
+                self._something.clear()
+                data, self._waiting = bytes(self._waiting), bytearray()
+                if not self._over:
+                    self._transport.resume_reading()
+                if data:
+                    await self._channel.send(data)
+        except (OSError, TunnelError) as error:
+            log.debug("an upgraded connection ended: %s", error)
+
+    async def _to_caller(self) -> None:
+        try:
+            data = self._first or await self._channel.receive()
+            while data and not self._over:
+                self._transport.write(data)
+                await self._writable.wait()
+                data = await self._channel.receive()
+        except (OSError, TunnelError) as error:
+            log.debug("an upgraded connection ended: %s", error)
+
+
+class Farewell(asyncio.Protocol):
+    """The caller's connection after the last answer on it: nothing more is read."""

@@ -1,0 +1,31 @@
+"""The proxy's own way to a cluster's API, for the objects it needs there: the same connections, the agent's token."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from herder.engine.client.http import USER_AGENT
+from herder.engine.client.wire import Request, Response
+from herder.gateway.proxy.connections import Connections
+from herder.gateway.proxy.rebuilding import Outgoing
+from herder.gateway.proxy.relay import relayed
+from herder.gateway.proxy.targets import Target
+
+
+class DownstreamTransport:
+    def __init__(self, connections: Connections, target: Target) -> None:
+        self._connections = connections
+        self._target = target
+
+    async def send(self, request: Request) -> Response:
+        query = str(request.query)
+        path = self._target.prefix + quote(request.path) + (f"?{query}" if query else "")
+        headers = [("host", self._target.address), ("user-agent", USER_AGENT), *request.headers.items()]
+        headers.append(("authorization", f"Bearer {self._target.token}"))
+        if request.body:
+            headers.append(("content-length", str(len(request.body))))
+        exchange = await self._connections.ask(self._target, Outgoing(request.method, path, headers, request.body))
+        return await relayed(self._connections, self._target, exchange, dict(exchange.headers))
+
+    async def close(self) -> None:
+        """The connections are everybody's."""
