@@ -17,6 +17,7 @@ from herder.engine.front.takeover import Takeover
 from herder.engine.meta.errors import NotFound
 from herder.gateway.proxy import ClusterProxy, InProcess, Remote, Target, dial_tcp
 from herder.gateway.proxy.channels import Dial
+from herder.gateway.proxy.impersonators import Tokens
 from tests.support.kube import Authority
 from tests.support.peers import peer
 
@@ -44,6 +45,7 @@ class Gateway:
         dial: Dial = dial_tcp,
         local: InProcess | Remote | None = None,
         authority: Authority | None = None,
+        tokens: Tokens | None = None,
     ) -> None:
         self.targets = dict(targets)
         self.url = ""
@@ -55,6 +57,7 @@ class Gateway:
             may_impersonate=self._may_impersonate,
             local=local or InProcess(Nothing()),
             server_url=lambda: self.url,
+            tokens=tokens,
         )
         self.front = HttpFront(self, clock=lambda: datetime.now(UTC), body_bytes=3 << 20, upgrade=self.upgrade)
 

@@ -40,7 +40,11 @@ class _Idle:
         """The channel, for one reader again; None where it broke just now."""
         self.expiry.cancel()
         self.watching.cancel()
-        await asyncio.wait([self.watching])
+        try:
+            await asyncio.wait([self.watching])
+        except BaseException:
+            self.channel.close()
+            raise
         if self.watching.cancelled():
             return self.channel
         self.channel.close()
@@ -124,7 +128,7 @@ class Connections:
             raise Timeout(f"cluster {target.cluster}: its API did not answer in time") from None
         except (OSError, TunnelError) as error:
             exchange.channel.close()
-            raise _broken_off(target, error) from error
+            raise broken_off(target, error) from error
         except BaseException:
             exchange.channel.close()
             raise
@@ -198,8 +202,11 @@ def disconnected(target: Target) -> StatusError:
 
 
 def _not_trusted(target: Target, error: ssl.SSLError) -> StatusError:
-    why = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else error.reason
-    message = f"cluster {target.cluster}: the TLS certificate of its API at {target.address} does not fit: {why}"
+    where = f"cluster {target.cluster}: its API at {target.address}"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        message = f"{where} shows a certificate that is not trusted: {error.verify_message}"
+    else:
+        message = f"{where} does not speak TLS as it should: {error.reason}"
     return StatusError(message, code=502, reason="BadGateway")
 
 
@@ -208,7 +215,7 @@ def _unreachable(target: Target, error: Exception) -> StatusError:
     return StatusError(message, code=502, reason="BadGateway", headers={"retry-after": RETRY_SECONDS})
 
 
-def _broken_off(target: Target, error: Exception) -> StatusError:
+def broken_off(target: Target, error: Exception) -> StatusError:
     """Nobody knows whether the request was carried out: it is the caller's to look before trying again."""
     message = f"cluster {target.cluster}: the connection to its API broke off: {error}"
     return StatusError(message, code=502, reason="BadGateway")

@@ -12,6 +12,7 @@ from herder.gateway.proxy.rebuilding import Headers, Outgoing
 
 _HEAD_BYTES = 256 << 10
 _SWITCHING_PROTOCOLS = 101
+_BODILESS = frozenset({204, 304})
 
 
 class BrokenAnswer(ConnectionError):
@@ -42,7 +43,9 @@ class Exchange:
 
     @property
     def length(self) -> int | None:
-        """Of the body, where it was told."""
+        """Of the body, where it is known beforehand."""
+        if self.status in _BODILESS:
+            return 0
         return next((int(value) for name, value in self.headers if name == "content-length"), None)
 
     async def ask(self, outgoing: Outgoing) -> None:

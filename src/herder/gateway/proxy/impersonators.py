@@ -14,7 +14,7 @@ from herder.api.capi.kinds import NAMESPACE, SECRET
 from herder.api.machines.jobs import SERVICE_ACCOUNT
 from herder.engine.client.client import Client
 from herder.engine.client.wire import User
-from herder.engine.meta.errors import NotFound, ServiceUnavailable
+from herder.engine.meta.errors import Forbidden, NotFound, ServiceUnavailable, StatusError, Unauthorized
 from herder.engine.meta.kinds import Kind, Object
 from herder.gateway.proxy import impersonation as objects
 from herder.gateway.proxy.targets import Target
@@ -35,6 +35,9 @@ class Tokens(Protocol):
     def refused(self, target: Target, user: User) -> None:
         """The cluster did not accept it: make sure anew next time."""
 
+    def forget(self, cluster: str, user_name: str = "") -> None:
+        """A cluster that is gone; or a user, who has no business there any more."""
+
 
 class Impersonators:
     def __init__(self, client_of: Callable[[Target], Client]) -> None:
@@ -54,7 +57,6 @@ class Impersonators:
         self._tokens.pop(_key(target, user), None)
 
     def forget(self, cluster: str, user_name: str = "") -> None:
-        """A cluster that is gone, or a user who has no business there any more."""
         for key in [key for key in self._tokens if key[0] == cluster and user_name in ("", key[1])]:
             del self._tokens[key]
 
@@ -74,8 +76,11 @@ class Impersonators:
 
     async def _make(self, key: Key, target: Target, user: User) -> str:
         client = self._client_of(target)
-        account = await _ensure(client, user)
-        token = await _token(client, account)
+        try:
+            token = await _token(client, await _ensure(client, user))
+        except (Unauthorized, Forbidden) as error:  # said of the agent; the user must not take it as said of itself
+            message = f"cluster {target.cluster}: its agent is not allowed to let users in: {error.message}"
+            raise StatusError(message, code=502, reason="BadGateway") from error
         self.forget(key[0], key[1])  # the objects are the user's as of now; a token of before may say too much
         self._tokens[key] = token
         if len(self._tokens) > REMEMBERED:

@@ -58,3 +58,6 @@ class Remote:
 
     def refused(self, target: Target, user: User) -> None:
         self._credentials.refused()
+
+    def forget(self, cluster: str, user_name: str = "") -> None:
+        """The manager's credentials are nobody else's."""

@@ -18,7 +18,7 @@ from herder.engine.front.takeover import Takeover
 from herder.engine.front.writing import head
 from herder.engine.meta.errors import Forbidden, StatusError, Unauthorized
 from herder.gateway.proxy.acting import check_wanted, crossing, wanted_user
-from herder.gateway.proxy.channels import Dial
+from herder.gateway.proxy.channels import Dial, dial_tcp
 from herder.gateway.proxy.connections import Connections
 from herder.gateway.proxy.exchange import Exchange
 from herder.gateway.proxy.impersonators import Impersonators, Tokens
@@ -50,21 +50,23 @@ class ClusterProxy:
         may_impersonate: MayImpersonate,
         local: InProcess | Remote,
         server_url: Callable[[], str],
-        dial_local: Dial | None = None,
+        tokens: Tokens | None = None,
+        dial_local: Dial = dial_tcp,
     ) -> None:
-        """`server_url`: where browsers reach us. `dial_local`: the way to a `Remote` management cluster."""
+        """`server_url`: where browsers reach us. `tokens`: by what right requests become a user's; by default that of
+        impersonators, which are made where they are missing. `dial_local`: the way to a `Remote` management cluster."""
         self._target_of = target_of
         self._may_use = may_use
         self._may_impersonate = may_impersonate
         self._local = local
         self._server_url = server_url
         self._connections = Connections(dial)
-        self._local_connections = Connections(dial_local or dial)
-        self._impersonators = Impersonators(self._client_of)
+        self._local_connections = Connections(dial_local)
+        self._tokens = tokens or Impersonators(self._client_of)
 
     def forget(self, cluster: str, user_name: str = "") -> None:
         """A cluster that is gone or has changed; with a name: a user who has no business there any more."""
-        self._impersonators.forget(cluster, user_name)
+        self._tokens.forget(cluster, user_name)
         if not user_name:
             self._connections.forget(cluster)
 
@@ -109,7 +111,7 @@ class ClusterProxy:
         if not await self._may_use(acting, wanted.cluster):
             raise Forbidden(f'user "{acting.name}" may not use cluster {wanted.cluster}')
         target = await self._target_of(wanted.cluster)
-        return _Passage(self._connections, target, self._impersonators, acting, wanted)
+        return _Passage(self._connections, target, self._tokens, acting, wanted)
 
     async def _acting(self, request: Request, wanted: Asked, user: User) -> User:
         someone = wanted_user(request.headers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from herder.engine.client.wire import Response
 from herder.engine.meta.errors import InternalError
-from herder.gateway.proxy.connections import Connections
+from herder.gateway.proxy.connections import Connections, broken_off
 from herder.gateway.proxy.exchange import Exchange
 from herder.gateway.proxy.targets import Target
 from herder.tunnel.errors import TunnelError
@@ -18,7 +18,10 @@ async def relayed(connections: Connections, target: Target, exchange: Exchange, 
     body = Body(connections, target, exchange)
     if exchange.length is None or exchange.length > _WHOLE_BYTES:
         return Response(exchange.status, headers, stream=body)
-    return Response(exchange.status, headers, b"".join([piece async for piece in body]))
+    try:
+        return Response(exchange.status, headers, b"".join([piece async for piece in body]))
+    except OSError as error:
+        raise broken_off(target, error) from error
 
 
 async def whole(response: Response) -> Response:
