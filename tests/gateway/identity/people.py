@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,9 +21,9 @@ from herder.api.management.names import SYSTEM_NAMESPACE, TOKENS_NAMESPACE
 from herder.api.settings import DEFINITIONS
 from herder.cli.install import install_kinds
 from herder.engine.client.client import Client
-from herder.engine.client.wire import Query, Request
+from herder.engine.client.wire import Query, Request, User
 from herder.engine.meta.kinds import Object
-from herder.gateway.identity import Identity
+from herder.gateway.identity.parts import assemble
 from tests.engine.runtime import world as worlds
 from tests.engine.runtime.world import World
 
@@ -34,9 +35,17 @@ class People:
     world: World
     settings: dict[str, str] = field(default_factory=dict)
     ahead: timedelta = timedelta(0)
+    clusters: dict[str, dict[str, str]] = field(default_factory=dict)  # by user: the clusters within reach
 
     def __post_init__(self) -> None:
-        self.identity = Identity(self.client, clock=self.clock, entropy=RANDOM.randbytes, setting=self.setting)
+        self.parts = assemble(
+            self.client,
+            clock=self.clock,
+            entropy=RANDOM.randbytes,
+            setting=self.setting,
+            reachable=self.reachable,
+        )
+        self.identity = self.parts.identity
 
     @property
     def client(self) -> Client:
@@ -47,6 +56,9 @@ class People:
 
     def setting(self, name: str) -> str:
         return self.settings.get(name, DEFINITIONS[name].default)
+
+    async def reachable(self, user: User) -> dict[str, str]:
+        return self.clusters.get(user.name, {})
 
     async def user(self, name: str, **fields: Any) -> Object:
         obj = {
@@ -86,10 +98,8 @@ def asked(bearer: str, path: str = "/v1", method: str = "GET", **headers: str) -
     return Request(method, path, headers={"authorization": f"Bearer {bearer}", "host": "manager", **headers})
 
 
-def sent(
-    method: str, path: str, body: bytes = b"", *, query: str = "", remote: str = "192.0.2.1", **headers: str
-) -> Request:
-    return Request(method, path, Query.parse(query), headers, body, remote)
+def sent(method: str, path: str, body: Any = None, *, query: str = "", remote: str = "192.0.2.1") -> Request:
+    return Request(method, path, Query.parse(query), {}, b"" if body is None else json.dumps(body).encode(), remote)
 
 
 @asynccontextmanager

@@ -88,6 +88,11 @@ class Known:
         cache = {"Token": self._tokens, "User": self._users, "Secret": self._secrets}[obj["kind"]]
         cache.upsert(obj)
 
+    def removed(self, token: TokenRecord) -> None:
+        """We deleted it: it counts no more from now on."""
+        cache, namespace = (self._secrets, TOKENS_NAMESPACE) if token.ext else (self._tokens, "")
+        cache.forget(Key(namespace, token.name), token.uid)
+
     # --- what is not there yet ----------------------------------------------------------------------------------
 
     async def _find(self, cache: Cache, key: Key) -> Object | None:

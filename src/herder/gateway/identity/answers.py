@@ -1,0 +1,50 @@
+"""Bodies of requests and answers: JSON in, JSON out, and refusals in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from herder.engine.client.wire import Request, Response
+from herder.engine.meta.errors import BadRequest
+from herder.engine.meta.kinds import Object
+
+LONGEST_BODY = 64 * 1024
+_JSON = {"content-type": "application/json", "cache-control": "no-store"}
+
+
+def body_of(request: Request) -> Object:
+    if len(request.body) > LONGEST_BODY:
+        raise BadRequest(f"the body must not be longer than {LONGEST_BODY} bytes")
+    try:
+        body = msgspec.json.decode(request.body or b"{}")
+    except msgspec.DecodeError:
+        raise BadRequest("the body must be JSON") from None  # without the cause: it would quote what was sent
+    if not isinstance(body, dict):
+        raise BadRequest("the body must be a JSON object")
+    return body
+
+
+def text_of(body: Object, name: str, default: str = "") -> str:
+    value = body.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, str):
+        raise BadRequest(f"{name}: must be a string")
+    return value
+
+
+def number_of(body: Object, name: str) -> int:
+    value = body.get(name)
+    if value is None:
+        return 0
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > 1 << 53:
+        raise BadRequest(f"{name}: must be a whole number")
+    return value
+
+
+def answer(body: Any, status: int = 200, **headers: str) -> Response:
+    """Never kept by anything on the way: there may be a key in it."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Response(status, _JSON | named, msgspec.json.encode(body))

@@ -1,0 +1,5 @@
+"""The kinds of ext.cattle.io/v1: answered here, kept as Secrets and ConfigMaps in namespace cattle-tokens."""
+
+from herder.gateway.identity.ext.api import ExtApi
+
+__all__ = ["ExtApi"]

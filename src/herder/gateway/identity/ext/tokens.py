@@ -1,0 +1,116 @@
+"""ext.cattle.io/v1 Token over Secrets. The key is in the answer to its creation, and never again."""
+
+from __future__ import annotations
+
+from herder.api.capi.kinds import SECRET
+from herder.api.identity.names import KUBECONFIG, SESSION, STORED_KIND, STORED_TOKEN, STORED_USER
+from herder.api.identity.tokens import NewToken, TokenRecord, from_secret, timestamp
+from herder.api.management.names import TOKENS_NAMESPACE
+from herder.engine.client.client import Client
+from herder.engine.client.wire import User
+from herder.engine.meta.errors import Forbidden, NotFound, not_found
+from herder.engine.meta.kinds import GroupResource, Object
+from herder.engine.meta.names import dns1123_subdomain
+from herder.gateway.identity.answers import number_of, text_of
+from herder.gateway.identity.ext import discovery
+from herder.gateway.identity.identity import REQUEST_TOKEN, USERNAME
+from herder.gateway.identity.issuing import Issued, Issuer
+from herder.gateway.identity.known import Known
+
+_RESOURCE = GroupResource(discovery.GROUP, discovery.TOKENS)
+_KINDS = frozenset({"", SESSION, KUBECONFIG})
+
+
+class Tokens:
+    kind = "Token"
+
+    def __init__(self, client: Client, known: Known, issuer: Issuer) -> None:
+        self._client = client
+        self._known = known
+        self._issuer = issuer
+
+    async def get(self, name: str, user: User) -> Object:
+        return _shown(await self._own(name, user), user)
+
+    async def list(self, user: User) -> list[Object]:
+        labels = f"{STORED_KIND}={STORED_TOKEN},{STORED_USER}={user.name}"
+        found = await self._client.list_all(SECRET.resource, namespace=TOKENS_NAMESPACE, labels=labels)
+        return [_shown(secret, user) for secret in found.items if from_secret(secret).user == user.name]
+
+    async def create(self, wanted: Object, user: User) -> Object:
+        spec = wanted.get("spec") or {}
+        if text_of(spec, "userID", user.name) not in ("", user.name):
+            raise Forbidden("spec.userID: tokens can be made for oneself alone")
+        kind = text_of(spec, "kind")
+        if kind not in _KINDS or kind == SESSION:
+            raise Forbidden(f'spec.kind: must be empty or "{KUBECONFIG}": sessions come from logins alone')
+        issued = await self._issuer.issue_ext(
+            NewToken(
+                user=user.name,
+                login_name=user.extra.get(USERNAME, (user.name,))[0],
+                kind=kind,
+                ttl_ms=self._issuer.lifetime(kind, number_of(spec, "ttl")),
+                cluster=text_of(spec, "clusterName"),
+                description=text_of(spec, "description"),
+                derived=True,
+            )
+        )
+        return _with_key(_shown(issued.obj, user), issued)
+
+    async def delete(self, name: str, user: User) -> None:
+        secret = await self._own(name, user)
+        uid = secret["metadata"]["uid"]
+        await self._client.delete(SECRET.resource, name, namespace=TOKENS_NAMESPACE, uid=uid)
+        self._known.removed(from_secret(secret))
+
+    async def _own(self, name: str, user: User) -> Object:
+        """Somebody else's token does not exist, as far as one can tell."""
+        if dns1123_subdomain(name):
+            raise not_found(_RESOURCE, name)
+        try:
+            secret = await self._client.get(SECRET.resource, name, namespace=TOKENS_NAMESPACE)
+        except NotFound:
+            raise not_found(_RESOURCE, name) from None
+        labels = secret["metadata"].get("labels") or {}
+        if labels.get(STORED_KIND) != STORED_TOKEN or from_secret(secret).user != user.name:
+            raise not_found(_RESOURCE, name)
+        return secret
+
+
+def _with_key(shown: Object, issued: Issued) -> Object:
+    return shown | {"status": shown["status"] | {"value": issued.key, "bearerToken": issued.bearer}}
+
+
+def _shown(secret: Object, user: User) -> Object:
+    record = from_secret(secret)
+    meta = secret["metadata"]
+    return {
+        "apiVersion": discovery.API_VERSION,
+        "kind": Tokens.kind,
+        "metadata": {
+            "name": record.name,
+            "uid": meta["uid"],
+            "resourceVersion": meta["resourceVersion"],
+            "creationTimestamp": meta["creationTimestamp"],
+            "labels": meta.get("labels") or {},
+        },
+        "spec": {
+            "userID": record.user,
+            "userPrincipal": {"name": record.principal, "loginName": record.login_name},
+            "kind": record.kind,
+            "description": record.description,
+            "ttl": record.ttl_ms if record.ttl_ms > 0 else -1,
+            "enabled": record.enabled,
+            "clusterName": record.cluster,
+        },
+        "status": _status(record, user),
+    }
+
+
+def _status(record: TokenRecord, user: User) -> Object:
+    expires = record.expires()
+    return {
+        "current": record.id in user.extra.get(REQUEST_TOKEN, ()),
+        "expiresAt": timestamp(expires) if expires else "",
+        "lastUsedAt": timestamp(record.used) if record.used else None,
+    }

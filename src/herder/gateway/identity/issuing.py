@@ -1,0 +1,95 @@
+"""Makes tokens. The key is in what comes back and nowhere else; what is stored is its hash."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from herder.api.capi.kinds import SECRET
+from herder.api.identity import hashes
+from herder.api.identity.hashes import Entropy
+from herder.api.identity.lifetimes import granted
+from herder.api.identity.names import KUBECONFIG, SESSION
+from herder.api.identity.tokens import (
+    NewToken,
+    TokenRecord,
+    from_secret,
+    from_token,
+    token_id,
+    token_object,
+    token_secret,
+)
+from herder.api.management.kinds import TOKEN
+from herder.api.management.names import TOKENS_NAMESPACE
+from herder.api.settings import (
+    KUBECONFIG_DEFAULT_TTL,
+    KUBECONFIG_MAX_TTL,
+    SESSION_TTL,
+    TOKEN_DEFAULT_TTL,
+    TOKEN_MAX_TTL,
+)
+from herder.engine.client.client import Client
+from herder.engine.meta.kinds import Object
+from herder.gateway.identity.known import Known
+
+_SUFFIX = 10  # characters; of 27 each, so that no two are the same
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    record: TokenRecord
+    obj: Object = field(repr=False)
+    key: str = field(repr=False)
+
+    @property
+    def bearer(self) -> str:
+        return f"{token_id(self.record.name, ext=self.record.ext)}:{self.key}"
+
+
+class Issuer:
+    def __init__(
+        self,
+        client: Client,
+        known: Known,
+        *,
+        clock: Callable[[], datetime],
+        entropy: Entropy,
+        setting: Callable[[str], str],
+    ) -> None:
+        self._client = client
+        self._known = known
+        self._clock = clock
+        self._entropy = entropy
+        self._setting = setting
+
+    def lifetime(self, kind: str, asked_ms: int) -> int:
+        """How long a token of this kind may live, as the settings are now."""
+        default, most = {
+            SESSION: (SESSION_TTL, SESSION_TTL),
+            KUBECONFIG: (KUBECONFIG_DEFAULT_TTL, KUBECONFIG_MAX_TTL),
+        }.get(kind, (TOKEN_DEFAULT_TTL, TOKEN_MAX_TTL))
+        minutes = [int(self._setting(name)) for name in (default, most)]
+        return granted(asked_ms, default_minutes=minutes[0], max_minutes=minutes[1])
+
+    async def issue(self, wanted: NewToken) -> Issued:
+        """A Token of management.cattle.io."""
+        key = hashes.new_key(self._entropy)
+        head = f"kubeconfig-{wanted.user}" if wanted.kind == KUBECONFIG else "token"
+        obj = token_object(wanted, self._named(head), hashes.hashed(key, self._entropy))
+        made = await self._client.create(TOKEN.resource, obj)
+        self._known.wrote(made)
+        return Issued(from_token(made), made, key)
+
+    async def issue_ext(self, wanted: NewToken) -> Issued:
+        """A Token of ext.cattle.io, which is a Secret."""
+        key = hashes.new_key(self._entropy)
+        uid = str(uuid.UUID(bytes=self._entropy(16), version=4))
+        secret = token_secret(wanted, self._named("token"), hashes.hashed(key, self._entropy), uid, self._clock())
+        made = await self._client.create(SECRET.resource, secret, namespace=TOKENS_NAMESPACE)
+        self._known.wrote(made)
+        return Issued(from_secret(made), made, key)
+
+    def _named(self, head: str) -> str:
+        return f"{head}-{hashes.new_key(self._entropy)[:_SUFFIX]}"

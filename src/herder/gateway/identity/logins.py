@@ -1,0 +1,161 @@
+"""Logging in with a password, and out again.
+
+The answer to a wrong password is the same, and takes as long, as that to an unknown user; why is in our log alone.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from herder.api.capi.kinds import SECRET
+from herder.api.identity import passwords as rules
+from herder.api.identity.credentials import Credential
+from herder.api.identity.names import KUBECONFIG, LOCAL_PROVIDER, SESSION, SESSION_COOKIE
+from herder.api.identity.tokens import NewToken, timestamp
+from herder.api.management.kinds import TOKEN
+from herder.api.management.names import TOKENS_NAMESPACE
+from herder.engine.client.client import Client
+from herder.engine.client.wire import Request, Response
+from herder.engine.logs import get_logger
+from herder.engine.meta.errors import BadRequest, MethodNotAllowed, NotFound, TooManyRequests, Unauthorized
+from herder.engine.meta.kinds import Object
+from herder.gateway.identity.answers import answer, body_of, number_of, text_of
+from herder.gateway.identity.identity import Identity
+from herder.gateway.identity.issuing import Issued, Issuer
+from herder.gateway.identity.lockout import Lockout
+from herder.gateway.identity.passwords import Passwords
+
+log = get_logger(__name__)
+
+FAILED = "authentication failed"
+_LOGINS = frozenset({"/v1-public/login", "/v3-public/localProviders/local", "/v3-public/localproviders/local"})
+_PROVIDERS = frozenset({"/v1-public/authproviders", "/v3-public/authProviders", "/v3-public/authproviders"})
+_LOGOUTS = frozenset({"/v1/logout"})
+_LONGEST_NAME = 253
+_PROVIDER = {"id": LOCAL_PROVIDER, "type": "localProvider", "baseType": "authProvider", "enabled": True}
+_COOKIE = "{}={}; Path=/; Secure; HttpOnly; SameSite=Strict"
+
+
+class Logins:
+    def __init__(
+        self, client: Client, identity: Identity, issuer: Issuer, passwords: Passwords, lockout: Lockout
+    ) -> None:
+        self._client = client
+        self._identity = identity
+        self._issuer = issuer
+        self._passwords = passwords
+        self._lockout = lockout
+
+    async def handle(self, request: Request) -> Response | None:
+        """None for a path that is not ours. These need no user: who asks is only found out."""
+        if request.path in _LOGINS:
+            _only(request, "POST")
+            return await self._log_in(request)
+        if request.path in _PROVIDERS:
+            _only(request, "GET")
+            return answer({"type": "collection", "resourceType": "authProvider", "data": [_PROVIDER]})
+        if request.path in _LOGOUTS or _is_old_logout(request):
+            _only(request, "POST")
+            return await self._log_out(request)
+        return None
+
+    # --- in -----------------------------------------------------------------------------------------------------
+
+    async def _log_in(self, request: Request) -> Response:
+        body = body_of(request)
+        if text_of(body, "type", "localProvider") not in {"localProvider", "basicLogin", ""}:
+            raise BadRequest('type: must be "localProvider", the only provider that is enabled')
+        user = await self._authenticated(request, text_of(body, "username"), text_of(body, "password"))
+        response_type = text_of(body, "responseType")
+        issued = await self._issuer.issue(self._wanted(user, response_type, body))
+        log.info("login", user=user["metadata"]["name"], token=issued.record.id, address=request.remote)
+        if response_type == "cookie":
+            cookie = _COOKIE.format(SESSION_COOKIE, issued.bearer)
+            return answer(_shown(issued, with_key=False), 201, set_cookie=cookie)
+        return answer(_shown(issued, with_key=True), 201)
+
+    async def _authenticated(self, request: Request, username: str, password: str) -> Object:
+        if not username or not password:
+            raise BadRequest("username and password: both must be given")
+        if len(username) > _LONGEST_NAME or len(password) > rules.LONGEST:
+            raise Unauthorized(FAILED)
+        wait = self._lockout.attempt(username, request.remote)
+        if wait:
+            seconds = str(int(wait) + 1)
+            raise TooManyRequests(
+                f"too many failed logins, try again in {seconds} seconds", headers={"retry-after": seconds}
+            )
+        user = self._identity.known.user_of_login(username)
+        name = user["metadata"]["name"] if user else None
+        fits = await self._passwords.fits(name, username, password)
+        if user is None or not fits or user.get("enabled") is False or user["metadata"].get("deletionTimestamp"):
+            self._tell(request, user, fits)
+            raise Unauthorized(FAILED)
+        self._lockout.succeeded(username, request.remote)
+        return user
+
+    def _tell(self, request: Request, user: Object | None, fits: bool) -> None:
+        """The name that was typed is not told where nobody has it: people type passwords there."""
+        if user is None:
+            why = "there is no such user"
+        elif fits:
+            why = "the user is disabled"
+        elif rules.is_bcrypt(user.get("password") or ""):
+            why = "the password in the User object is a bcrypt hash, which is not accepted: set a new password"
+        else:
+            why = "the password is wrong"
+        name = user["metadata"]["name"] if user else ""
+        log.warning("login refused", user=name, address=request.remote, why=why)
+
+    def _wanted(self, user: Object, response_type: str, body: Object) -> NewToken:
+        kind, _, cluster = response_type.partition("_")
+        kind = KUBECONFIG if kind == KUBECONFIG else SESSION
+        return NewToken(
+            user=user["metadata"]["name"],
+            login_name=user.get("username") or "",
+            display_name=user.get("displayName") or "",
+            kind=kind,
+            ttl_ms=self._issuer.lifetime(kind, max(0, number_of(body, "ttl"))),
+            cluster=cluster if kind == KUBECONFIG else "",
+            description=text_of(body, "description"),
+        )
+
+    # --- out ----------------------------------------------------------------------------------------------------
+
+    async def _log_out(self, request: Request) -> Response:
+        """The token that the request came with ends, and no other."""
+        token = (await self._identity.identify(request)).token
+        resource, namespace = (SECRET.resource, TOKENS_NAMESPACE) if token.ext else (TOKEN.resource, "")
+        with suppress(NotFound):
+            await self._client.delete(resource, token.name, namespace=namespace, uid=token.uid)
+        self._identity.known.removed(token)
+        return answer({}, set_cookie=_COOKIE.format(SESSION_COOKIE, "") + "; Max-Age=0")
+
+
+def _only(request: Request, method: str) -> None:
+    if request.method != method:
+        raise MethodNotAllowed(f"{request.path}: only {method} is allowed")
+
+
+def _is_old_logout(request: Request) -> bool:
+    return request.path == "/v3/tokens" and request.query.get("action") == "logout"
+
+
+def _shown(issued: Issued, *, with_key: bool) -> Object:
+    record = issued.record
+    expires = record.expires()
+    shown: Object = {
+        "id": record.name,
+        "name": record.name,
+        "type": "token",
+        "baseType": "token",
+        "userId": record.user,
+        "authProvider": record.provider,
+        "description": record.description,
+        "ttl": record.ttl_ms,
+        "expired": False,
+        "expiresAt": timestamp(expires) if expires else "",
+        "enabled": True,
+        "clusterId": record.cluster or None,
+    }
+    return shown | {"token": Credential(record.name, issued.key).bearer} if with_key else shown

@@ -1,0 +1,64 @@
+"""All that has to do with who asks, put together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from herder.api.identity.hashes import Entropy
+from herder.engine.client.client import Client
+from herder.gateway.identity.ext import ExtApi, discovery
+from herder.gateway.identity.ext.asked import PasswordChanges, self_user
+from herder.gateway.identity.ext.kubeconfigs import StoredKubeconfigs
+from herder.gateway.identity.ext.tokens import Tokens
+from herder.gateway.identity.identity import Identity
+from herder.gateway.identity.issuing import Issuer
+from herder.gateway.identity.kubeconfigs import Kubeconfigs, Reachable
+from herder.gateway.identity.lockout import Lockout
+from herder.gateway.identity.logins import Logins
+from herder.gateway.identity.passwords import Passwords
+from herder.gateway.identity.users import Users
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityParts:
+    """`logins.handle(request)` comes before authentication; `kubeconfigs.handle` and `ext.handle` after it."""
+
+    identity: Identity
+    logins: Logins
+    kubeconfigs: Kubeconfigs
+    ext: ExtApi
+    users: Users
+    issuer: Issuer
+
+
+def assemble(
+    client: Client,
+    *,
+    clock: Callable[[], datetime],
+    entropy: Entropy,
+    setting: Callable[[str], str],
+    reachable: Reachable,
+) -> IdentityParts:
+    identity = Identity(client, clock=clock, entropy=entropy, setting=setting)
+    known = identity.known
+    issuer = Issuer(client, known, clock=clock, entropy=entropy, setting=setting)
+    passwords = Passwords(client, entropy)
+    users = Users(client, entropy, passwords)
+    lockout = Lockout(lambda: asyncio.get_running_loop().time())
+    kubeconfigs = Kubeconfigs(issuer, reachable, setting)
+    ext = ExtApi(
+        stored={
+            discovery.TOKENS: Tokens(client, known, issuer),
+            discovery.KUBECONFIGS: StoredKubeconfigs(client, known, kubeconfigs, entropy),
+        },
+        asked={
+            discovery.SELF_USERS: self_user,
+            discovery.PASSWORD_CHANGES: PasswordChanges(known, users, passwords, lockout).create,
+        },
+    )
+    return IdentityParts(
+        identity, Logins(client, identity, issuer, passwords, lockout), kubeconfigs, ext, users, issuer
+    )

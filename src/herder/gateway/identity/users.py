@@ -1,0 +1,123 @@
+"""Local users: made with a password, given a new one, and the first of them, who may do everything."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from contextlib import suppress
+
+from herder.api.capi.kinds import NAMESPACE, SECRET
+from herder.api.identity import passwords as rules
+from herder.api.identity.hashes import Entropy, new_key
+from herder.api.identity.names import (
+    BOOTSTRAP_KEY,
+    BOOTSTRAP_SECRET,
+    LOCAL_PRINCIPAL,
+    PASSWORDS_NAMESPACE,
+    principal_user,
+)
+from herder.api.management.kinds import GLOBAL_ROLE_BINDING, USER
+from herder.api.management.names import SYSTEM_NAMESPACE, TOKENS_NAMESPACE
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import AlreadyExists, invalid, invalid_value
+from herder.engine.meta.kinds import Object
+from herder.gateway.identity.passwords import Passwords
+
+ADMIN = "admin"
+ADMIN_ROLE = "admin"
+_BOOTSTRAP_CHARACTERS = 24
+_NAMESPACES = (SYSTEM_NAMESPACE, TOKENS_NAMESPACE, PASSWORDS_NAMESPACE)
+
+
+class Users:
+    def __init__(self, client: Client, entropy: Entropy, passwords: Passwords) -> None:
+        self._client = client
+        self._entropy = entropy
+        self._passwords = passwords
+
+    async def create(
+        self, username: str, password: str, *, display_name: str = "", must_change: bool = False
+    ) -> Object:
+        """The name of the object follows from the username, so nobody can be made twice."""
+        check_password(username, password)
+        user = await self._client.create(USER.resource, user_object(username, display_name, must_change))
+        await self._passwords.set(user["metadata"]["name"], password)
+        return user
+
+    async def set_password(self, user: Object, password: str) -> None:
+        check_password(user.get("username") or "", password)
+        name = user["metadata"]["name"]
+        await self._passwords.set(name, password)
+        if user.get("mustChangePassword"):
+            await self._client.patch(USER.resource, name, {"mustChangePassword": False})
+
+    async def bootstrap_admin(self, password: str = "") -> str:
+        """The first user with every right, where there is no user yet. Its password, or nothing where it was there.
+
+        A random one is kept in a Secret of the manager until somebody deletes it; one that was given is not. The user
+        comes last: whatever stops us before, the next start does it all again.
+        """
+        await asyncio.gather(*(self._namespace(name) for name in _NAMESPACES))
+        if (await self._client.list(USER.resource, limit=1)).items:
+            return ""
+        if password:
+            check_password(ADMIN, password)
+        chosen = password or await self._bootstrap_password()
+        user = user_object(ADMIN, "Default Admin", must_change=False)
+        name = user["metadata"]["name"]
+        await self._client.apply(GLOBAL_ROLE_BINDING.resource, _admin_binding(name))
+        await self._passwords.set(name, chosen)
+        with suppress(AlreadyExists):  # another manager was faster, with the same password
+            await self._client.create(USER.resource, user)
+        return chosen
+
+    async def _bootstrap_password(self) -> str:
+        """The one in the Secret, which is made with a random one where it is not there."""
+        password = new_key(self._entropy)[:_BOOTSTRAP_CHARACTERS]
+        secret = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": BOOTSTRAP_SECRET, "namespace": SYSTEM_NAMESPACE},
+            "type": "Opaque",
+            "data": {BOOTSTRAP_KEY: base64.b64encode(password.encode()).decode()},
+        }
+        try:
+            await self._client.create(SECRET.resource, secret, namespace=SYSTEM_NAMESPACE)
+        except AlreadyExists:
+            kept = await self._client.get(SECRET.resource, BOOTSTRAP_SECRET, namespace=SYSTEM_NAMESPACE)
+            password = base64.b64decode((kept.get("data") or {}).get(BOOTSTRAP_KEY, "")).decode()
+            check_password(ADMIN, password, f"Secret {SYSTEM_NAMESPACE}/{BOOTSTRAP_SECRET}: {BOOTSTRAP_KEY}")
+        return password
+
+    async def _namespace(self, name: str) -> None:
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        await self._client.apply(NAMESPACE.resource, namespace)
+
+
+def check_password(username: str, password: str, field: str = "password") -> None:
+    if broken := rules.rule_broken(username, password):
+        raise invalid(USER.group_kind, username, [invalid_value(field, "(hidden)", broken)])
+
+
+def user_object(username: str, display_name: str, must_change: bool) -> Object:
+    name = principal_user(f"{LOCAL_PRINCIPAL}{username}")
+    return {
+        "apiVersion": USER.api_version,
+        "kind": USER.kind,
+        "metadata": {"name": name},
+        "username": username,
+        "displayName": display_name or username,
+        "principalIds": [f"{LOCAL_PRINCIPAL}{name}"],
+        "mustChangePassword": must_change,
+        "enabled": True,
+    }
+
+
+def _admin_binding(user: str) -> Object:
+    return {
+        "apiVersion": GLOBAL_ROLE_BINDING.api_version,
+        "kind": GLOBAL_ROLE_BINDING.kind,
+        "metadata": {"name": f"globaladmin-{user}"},
+        "globalRoleName": ADMIN_ROLE,
+        "userName": user,
+    }

@@ -1,0 +1,245 @@
+"""Logging in and out, and that guessing passwords does not get anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from herder.api.capi.kinds import SECRET
+from herder.api.identity import passwords
+from herder.api.identity.names import PASSWORDS_NAMESPACE
+from herder.api.management.kinds import TOKEN, USER
+from herder.engine.client.wire import Request, Response
+from herder.engine.meta.errors import BadRequest, Invalid, MethodNotAllowed, TooManyRequests, Unauthorized
+from herder.gateway.identity import passwords as comparing
+from tests.engine.runtime.world import until
+from tests.gateway.identity.people import People, asked, people, sent
+
+PASSWORD = "correct horse battery"
+
+
+@pytest.fixture(autouse=True)
+def cheap_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same work with less of it."""
+    monkeypatch.setattr(passwords, "_LOG_N", 4)
+    monkeypatch.setattr(passwords, "UNKNOWN", passwords.UNKNOWN.replace("$16$", "$4$"))
+
+
+@pytest.fixture
+async def here() -> AsyncIterator[People]:
+    async with people() as made:
+        made.world.client.field_manager = "herder"
+        await made.parts.users.create("alice", PASSWORD, display_name="Alice")
+        await until(lambda: made.identity.known.user_of_login("alice"))
+        yield made
+
+
+def login(username: str = "alice", password: str = PASSWORD, remote: str = "192.0.2.1", **more: Any) -> Request:
+    body = {"type": "localProvider", "username": username, "password": password, **more}
+    return sent("POST", "/v1-public/login", body, remote=remote)
+
+
+async def handled(here: People, request: Request) -> Response:
+    response = await here.parts.logins.handle(request)
+    assert response is not None
+    return response
+
+
+def content(response: Response) -> Any:
+    return msgspec.json.decode(response.content())
+
+
+@pytest.mark.parametrize("path", ["/v1-public/login", "/v3-public/localProviders/local"])
+async def test_who_knows_the_password_gets_a_token_that_lets_them_in(here: People, path: str) -> None:
+    request = login(description="laptop")
+    request.path = path
+    response = await handled(here, request)
+    made = content(response)
+    assert response.status == 201
+    assert response.headers["cache-control"] == "no-store"
+    assert (made["type"], made["baseType"], made["description"]) == ("token", "token", "laptop")
+    assert made["token"].startswith(made["id"] + ":")
+    user = await here.identity.authenticate(asked(made["token"]))
+    assert user.extra["username"] == ("alice",)
+    stored = await here.world.outside.get(TOKEN.resource, made["id"])
+    assert made["token"].split(":")[1] not in str(stored)
+
+
+@pytest.mark.parametrize(
+    ("asked_ms", "minutes"), [(0, 960), (60_000, 1), (10**12, 960), (-1, 960)], ids=["0", "1m", "long", "for ever"]
+)
+async def test_a_session_never_lasts_longer_than_the_setting(here: People, asked_ms: int, minutes: int) -> None:
+    made = content(await handled(here, login(ttl=asked_ms)))
+    assert made["ttl"] == minutes * 60_000
+    assert made["expiresAt"]
+
+
+async def test_a_browser_gets_a_cookie_that_no_script_can_read(here: People) -> None:
+    response = await handled(here, login(responseType="cookie"))
+    cookie = response.headers["set-cookie"]
+    assert cookie.startswith("R_SESS=token-")
+    assert cookie.endswith("; Path=/; Secure; HttpOnly; SameSite=Strict")
+    assert "token" not in content(response)
+    shown = Request("GET", "/v1", headers={"cookie": cookie.split(";")[0]})
+    assert (await here.identity.authenticate(shown)).extra["username"] == ("alice",)
+
+
+async def test_a_kubeconfig_token_for_one_cluster(here: People) -> None:
+    made = content(await handled(here, login(responseType="kubeconfig_c-m-1")))
+    assert made["ttl"] == 43200 * 60_000
+    await here.identity.authenticate(asked(made["token"], "/k8s/clusters/c-m-1/api"))
+    with pytest.raises(Unauthorized):
+        await here.identity.authenticate(asked(made["token"], "/k8s/clusters/c-m-2/api"))
+
+
+@pytest.mark.parametrize(
+    ("username", "password"),
+    [("alice", PASSWORD + "!"), ("alice", "x"), ("nobody", PASSWORD), ("Alice", PASSWORD), ("alice", "y" * 1000)],
+)
+async def test_a_wrong_password_and_an_unknown_user_are_told_apart_by_nobody(
+    here: People, username: str, password: str
+) -> None:
+    with pytest.raises(Unauthorized, match=r"^authentication failed$"):
+        await handled(here, login(username, password))
+
+
+async def test_an_unknown_user_costs_the_same_work(here: People, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+    real = passwords.matches
+    monkeypatch.setattr(passwords, "matches", lambda password, kept: compared.append(kept) or real(password, kept))
+    for name in ("alice", "nobody"):
+        here.world.wire.requests.clear()
+        with pytest.raises(Unauthorized):
+            await handled(here, login(name, "something else"))
+        assert here.world.wire.count("GET", f"{PASSWORDS_NAMESPACE}/secrets/") == 1
+    assert [kept.split("$")[:4] for kept in compared] == [["scrypt", "4", "8", "1"]] * 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{}, {"username": "alice"}, {"password": "x"}, {"username": 1, "password": "x"}, [], {"type": "githubProvider"}],
+)
+async def test_bad_input_is_told_without_repeating_it(here: People, body: Any) -> None:
+    with pytest.raises(BadRequest):
+        await handled(here, sent("POST", "/v1-public/login", body))
+    with pytest.raises(BadRequest) as caught:
+        await handled(here, Request("POST", "/v1-public/login", body=b'{"password": "canary'))
+    assert "canary" not in str(caught.value)
+
+
+async def test_a_disabled_user_cannot_log_in(here: People) -> None:
+    user = here.identity.known.user_of_login("alice")
+    assert user is not None
+    name = user["metadata"]["name"]
+    await here.world.outside.patch(USER.resource, name, {"enabled": False})
+    await until(lambda: (here.identity.known.user_of_login("alice") or {}).get("enabled") is False)
+    with pytest.raises(Unauthorized, match=r"^authentication failed$"):
+        await handled(here, login())
+
+
+async def test_a_bcrypt_hash_in_the_user_object_is_refused_and_our_log_says_so(
+    here: People, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(Invalid, match="passwords are kept as Secrets"):
+        await here.user("u-old", username="old", password="$2a$10$abcdefghijklmnopqrstuv")
+    user = {"metadata": {"name": "u-old"}, "username": "old", "password": "$2a$10$abcdefghijklmnopqrstuv"}
+    here.parts.logins._tell(login("old"), user, False)  # as another program's definition lets it in
+    assert "bcrypt hash, which is not accepted: set a new password" in str(vars(caplog.records[-1]))
+
+
+async def test_guesses_are_slowed_down_by_user_and_even_the_right_password_has_to_wait(here: People) -> None:
+    for number in range(5):
+        with pytest.raises(Unauthorized):
+            await handled(here, login(password="wrong", remote=f"192.0.2.{number}"))
+    with pytest.raises(TooManyRequests, match="too many failed logins, try again in") as caught:
+        await handled(here, login(remote="192.0.2.99"))
+    assert int(caught.value.headers["retry-after"]) >= 1
+    for _ in range(5):  # of a user who does not exist, the same
+        with pytest.raises(Unauthorized):
+            await handled(here, login("nobody", remote="198.51.100.1"))
+    with pytest.raises(TooManyRequests):
+        await handled(here, login("nobody", remote="198.51.100.1"))
+
+
+async def test_a_thousand_guesses_at_once_are_not_let_through_together(here: People) -> None:
+    tries = (handled(here, login(password=f"guess {n}", remote=f"10.0.{n % 250}.1")) for n in range(200))
+    ends = [type(end) for end in await asyncio.gather(*tries, return_exceptions=True)]
+    assert ends.count(Unauthorized) == 5
+    assert ends.count(TooManyRequests) == 195
+
+
+async def test_logins_wait_in_a_line_that_has_an_end(here: People, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparing, "WAITING", 0)
+    with pytest.raises(TooManyRequests, match="too many logins at once"):
+        await handled(here, login())
+
+
+async def test_after_logging_out_the_token_opens_nothing(here: People) -> None:
+    bearer = content(await handled(here, login()))["token"]
+    other = content(await handled(here, login()))["token"]
+    response = await handled(here, asked(bearer, "/v1/logout", "POST"))
+    assert "Max-Age=0" in response.headers["set-cookie"]
+    with pytest.raises(Unauthorized):
+        await here.identity.authenticate(asked(bearer))
+    await here.identity.authenticate(asked(other))
+    with pytest.raises(Unauthorized):
+        await handled(here, sent("POST", "/v1/logout"))
+
+
+async def test_which_providers_there_are_is_told_to_everybody(here: People) -> None:
+    told = content(await handled(here, sent("GET", "/v1-public/authproviders")))
+    assert [provider["id"] for provider in told["data"]] == ["local"]
+    with pytest.raises(MethodNotAllowed):
+        await handled(here, sent("GET", "/v1-public/login"))
+    assert await here.parts.logins.handle(sent("GET", "/v1/other")) is None
+
+
+async def test_passwords_are_in_their_secrets_alone_and_hashed(here: People, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    await handled(here, login())
+    secrets = (await here.world.outside.list(SECRET.resource, namespace=PASSWORDS_NAMESPACE)).items
+    users = (await here.world.outside.list(USER.resource)).items
+    assert len(secrets) == 1
+    told = str(secrets) + str(users) + "".join(str(vars(record)) for record in caplog.records)
+    assert PASSWORD not in told
+
+
+# --- users ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("password", ["short", "administrator"])
+async def test_a_bad_password_is_refused_without_repeating_it(here: People, password: str) -> None:
+    with pytest.raises(Invalid, match="password: Invalid value") as caught:
+        await here.parts.users.create("administrator", password)
+    assert f'"{password}"' not in str(caught.value).replace('User.management.cattle.io "administrator"', "")
+    assert len((await here.world.outside.list(USER.resource)).items) == 1
+
+
+async def test_the_first_admin_is_made_once_with_a_random_password() -> None:
+    async with people() as here:
+        made = [await here.parts.users.bootstrap_admin() for _ in range(2)]
+        assert len(made[0]) == 24
+        assert made[1] == ""
+        secret = await here.world.outside.get(SECRET.resource, "bootstrap-secret", namespace="cattle-system")
+        assert set(secret["data"]) == {"bootstrapPassword"}
+        await until(lambda: here.identity.known.user_of_login("admin"))
+        assert content(await handled(here, login("admin", made[0])))["token"]
+
+
+async def test_two_managers_that_start_at_once_agree_on_the_first_password() -> None:
+    async with people() as here:
+        made = await asyncio.gather(*(here.parts.users.bootstrap_admin() for _ in range(2)))
+        assert len({password for password in made if password}) == 1
+        assert len((await here.world.outside.list(USER.resource)).items) == 1
+
+
+async def test_a_session_is_over_when_its_time_is(here: People) -> None:
+    bearer = content(await handled(here, login(ttl=60_000)))["token"]
+    here.ahead = timedelta(minutes=2)
+    with pytest.raises(Unauthorized):
+        await here.identity.authenticate(asked(bearer))
