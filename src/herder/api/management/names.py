@@ -7,6 +7,8 @@ import re
 from herder.api.machines.names import safe_concat
 
 SYSTEM_NAMESPACE = "cattle-system"  # where an agent lives in its cluster
+AGENT_ACCOUNT = "cattle"  # as whom it acts there
+AGENT_TOKEN_SECRET = "cattle-agent-token"
 CREDENTIALS_NAMESPACE = "cattle-global-data"  # here: what agents brought along to reach their clusters with
 TOKENS_NAMESPACE = "cattle-tokens"
 LOCAL = "local"

@@ -1,0 +1,190 @@
+"""How agents come here: their manifest, what they check before they trust us, and who may open which tunnel.
+
+The token of a cluster opens that cluster and no other: nothing that an agent says names its cluster, only its token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from herder.api import settings
+from herder.api.capi.kinds import SECRET
+from herder.api.capi.names import is_deleting
+from herder.api.management import names, registration
+from herder.api.management.commands import ca_checksum
+from herder.api.management.kinds import MANAGEMENT_CLUSTER
+from herder.api.management.manifest import Agent, as_yaml, manifest
+from herder.api.management.parameters import BadParameters, decode
+from herder.engine.client.client import Client
+from herder.engine.client.wire import Request, Response
+from herder.engine.logs import get_logger
+from herder.engine.meta.errors import StatusError
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.cache import Cache, Change, Key
+from herder.engine.runtime.informer import Informer
+from herder.gateway.agent_records import AgentRecords
+
+log = get_logger(__name__)
+
+BY_DIGEST = "digest"
+WRONG_TOKEN = "cluster not found or invalid token"
+FAILED = "failed authentication"
+_MOST_TOKEN = 256
+_IMPORT = re.compile(r"/v3/import/([a-z0-9]{1,256})_([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)\.yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    key: str  # of the session: the cluster, with a prefix for its second tunnel
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    status: int
+    text: str
+
+
+class Registration:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        clock: Callable[[], datetime],
+        setting: Callable[[str], str],
+        cluster_gone: Callable[[str], None] = lambda _cluster: None,
+    ) -> None:
+        """`cluster_gone` is told of clusters that are deleted: their sessions are to be ended."""
+        self._clock = clock
+        self._setting = setting
+        self._cluster_gone = cluster_gone
+        self._secrets = Cache(SECRET, {BY_DIGEST: _digests})
+        self._clusters = Cache(MANAGEMENT_CLUSTER)
+        self._records = AgentRecords(client)
+        self._informers = (
+            Informer(client, self._secrets, lambda _change: None, labels=names.TOKEN_LABEL),
+            Informer(client, self._clusters, self._cluster_changed),
+        )
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for informer in self._informers:
+                group.create_task(informer.run())
+
+    async def ready(self) -> None:
+        for informer in self._informers:
+            await informer.synced.wait()
+
+    # --- what anybody may ask ---------------------------------------------------------------------------------------
+
+    def answer(self, request: Request) -> Response | None:
+        """None: the path is none of these."""
+        if request.method not in {"GET", "HEAD"}:
+            return None
+        if request.path == "/ping":
+            return _text(200, "pong")
+        if request.path == "/cacerts":
+            return _text(200, self._certificates())
+        if request.path == "/v3/settings/cacerts":
+            return self._certificates_setting()
+        if request.path.startswith("/v3/import/"):
+            return self._manifest(request.path)
+        return None
+
+    def _certificates(self) -> str:
+        """As agents digest them: with one newline at the end."""
+        known = self._setting(settings.SERVER_CERTIFICATES).strip()
+        return f"{known}\n" if known else ""
+
+    def _certificates_setting(self) -> Response:
+        """Agents add the newline themselves before they digest the value."""
+        value = self._setting(settings.SERVER_CERTIFICATES).strip()
+        told = {"id": "cacerts", "type": "setting", "name": "cacerts", "value": value}
+        return Response(200, {"content-type": "application/json"}, json.dumps(told).encode())
+
+    def _manifest(self, path: str) -> Response:
+        found = _IMPORT.fullmatch(path)
+        cluster = self._clusters.get(Key("", found[2])) if found else None
+        if found is None or cluster is None or not self._opens(found[2], found[1]):
+            return _text(400, WRONG_TOKEN)
+        agent = Agent(
+            server_url=self._setting(settings.SERVER_URL).rstrip("/"),
+            token=found[1],
+            ca_checksum=ca_checksum(self._setting(settings.SERVER_CERTIFICATES)),
+            image=self._setting(settings.AGENT_IMAGE),
+            strict=self._setting(settings.AGENT_TLS_MODE) == "strict",
+            environment=(cluster.get("spec") or {}).get("agentEnvVars") or (),
+        )
+        if not agent.server_url:
+            return _text(503, "setting server-url: not set, so the agent could not be told where to connect to")
+        return _text(200, as_yaml(manifest(agent)))
+
+    # --- tunnels ----------------------------------------------------------------------------------------------------
+
+    async def authorise(self, headers: Mapping[str, str]) -> Admitted | Refused:
+        """Whose session it is, by the headers (names in lower case) of `/v3/connect` or `/v3/connect/register`."""
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and bearer.startswith(names.AGENT_PREFIX):
+            cluster = self._cluster_of(bearer.removeprefix(names.AGENT_PREFIX))
+            return Refused(401, FAILED) if cluster is None else Admitted(names.AGENT_PREFIX + _name(cluster))
+        cluster = self._cluster_of(headers.get(names.TUNNEL_TOKEN, ""))
+        if cluster is None:
+            return Refused(401, FAILED)
+        try:
+            told = decode(headers.get(names.TUNNEL_PARAMETERS, ""))
+        except BadParameters as problem:
+            return Refused(400, str(problem))
+        try:
+            await self._records.keep(cluster, told)
+        except (StatusError, OSError) as error:
+            log.warning("what an agent told could not be kept", cluster=_name(cluster), error=str(error))
+            return Refused(503, "what the agent tells of its cluster cannot be stored now: try again")
+        return Admitted(_name(cluster))
+
+    def _cluster_of(self, token: str) -> Object | None:
+        """The cluster that the token opens. It is found by its digest: how long that takes tells nothing of tokens."""
+        if not token or len(token) > _MOST_TOKEN:
+            return None
+        for secret in self._secrets.select(index=(BY_DIGEST, _digest(token))):
+            cluster = self._clusters.get(Key("", secret["metadata"]["namespace"]))
+            if cluster is not None and not is_deleting(cluster) and self._accepts(secret, token):
+                return cluster
+        return None
+
+    def _opens(self, cluster: str, token: str) -> bool:
+        found = self._cluster_of(token)
+        return found is not None and _name(found) == cluster
+
+    def _accepts(self, secret: Object, token: str) -> bool:
+        tokens = registration.read(secret)
+        return tokens is not None and tokens.accepts(token, self._clock())
+
+    def _cluster_changed(self, change: Change) -> None:
+        if change.new is None or is_deleting(change.new):
+            gone = change.new or change.old
+            if gone is not None:
+                self._records.forget(_name(gone))
+                self._cluster_gone(_name(gone))
+
+
+def _name(cluster: Object) -> str:
+    return str(cluster["metadata"]["name"])
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode(errors="replace")).hexdigest()
+
+
+def _digests(secret: Object) -> Iterable[str]:
+    """Indexer: the tokens that a Secret holds, none of them readable."""
+    tokens = registration.read(secret)
+    return {_digest(each) for each in (tokens.token, tokens.previous) if each} if tokens else ()
+
+
+def _text(status: int, text: str) -> Response:
+    return Response(status, {"content-type": "text/plain; charset=utf-8", "cache-control": "no-store"}, text.encode())

@@ -1,0 +1,270 @@
+"""How agents come here, and who does not come in."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import yaml
+
+from herder.api.capi.kinds import NAMESPACE, SECRET
+from herder.api.management import names
+from herder.api.management.crds import CRDS
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, REGISTRATION_TOKEN
+from herder.api.management.parameters import BadParameters, Parameters, checked_address, decode
+from herder.api.management.registration import Tokens, token_secret
+from herder.api.settings import Settings
+from herder.cli.install import install_kinds
+from herder.engine.certificates import authority
+from herder.engine.client.client import Client
+from herder.engine.client.wire import Request, Response
+from herder.engine.meta.kinds import Object
+from herder.gateway.registration import Admitted, Refused, Registration
+from tests.engine.runtime.world import world
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+CA = authority("downstream", now=NOW, life=timedelta(days=1)).certificate_pem.decode()
+SERVER_CA = authority("manager", now=NOW, life=timedelta(days=1)).certificate_pem.decode()
+MEADOW, PASTURE = "c-m-meadow22", "c-m-pasture2"
+CURRENT, PREVIOUS, OTHER = "b" * 54, "c" * 54, "d" * 54
+ADDRESS = "10.43.0.1:443"
+
+
+@dataclass
+class Desk:
+    registration: Registration
+    client: Client
+    now: datetime = NOW
+    gone: list[str] = field(default_factory=list)
+
+    def ask(self, path: str) -> Response:
+        answer = self.registration.answer(Request("GET", path))
+        assert answer is not None
+        return answer
+
+    async def connect(self, token: str, parameters: str | None = None) -> Admitted | Refused:
+        told = Parameters(ADDRESS, "service-account-token", CA).encoded() if parameters is None else parameters
+        return await self.registration.authorise({"x-api-tunnel-token": token, "x-api-tunnel-params": told})
+
+    async def cluster(self, name: str) -> Object:
+        return await self.client.get(MANAGEMENT_CLUSTER.resource, name)
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    """Two clusters: one whose token was replaced, one with another token."""
+    async with world() as made:
+        client = made.outside
+        await install_kinds(client, list(CRDS))
+        replaced = Tokens(CURRENT, NOW + timedelta(days=30), PREVIOUS, NOW + timedelta(hours=3))
+        await _managed(client, MEADOW, replaced)
+        await _managed(client, PASTURE, Tokens(OTHER, NOW + timedelta(days=30)))
+        flags = {"server-url": "https://manager.example.com", "cacerts": SERVER_CA}
+        here = Desk(None, client)  # type: ignore[arg-type]
+        here.registration = Registration(
+            client, clock=lambda: here.now, setting=Settings(flags=flags).get, cluster_gone=here.gone.append
+        )
+        running = asyncio.ensure_future(here.registration.run())
+        await here.registration.ready()
+        try:
+            yield here
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def _managed(client: Client, name: str, tokens: Tokens) -> None:
+    cluster = {"apiVersion": MANAGEMENT_CLUSTER.api_version, "kind": "Cluster", "metadata": {"name": name}, "spec": {}}
+    await client.create(MANAGEMENT_CLUSTER.resource, cluster)
+    await client.create(NAMESPACE.resource, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    registration = {
+        "apiVersion": REGISTRATION_TOKEN.api_version,
+        "kind": REGISTRATION_TOKEN.kind,
+        "metadata": {"name": names.DEFAULT_TOKEN, "namespace": name},
+        "spec": {"clusterName": name},
+    }
+    made = await client.create(REGISTRATION_TOKEN.resource, registration, namespace=name)
+    owner = {"apiVersion": REGISTRATION_TOKEN.api_version, "kind": REGISTRATION_TOKEN.kind}
+    owner |= {"name": names.DEFAULT_TOKEN, "uid": made["metadata"]["uid"]}
+    await client.create(SECRET.resource, token_secret(made, tokens, owner), namespace=name)
+
+
+# --- the manifest ---------------------------------------------------------------------------------------------------
+
+
+async def test_the_manifest_is_for_who_has_the_token(desk: Desk) -> None:
+    answer = desk.ask(f"/v3/import/{CURRENT}_{MEADOW}.yaml")
+    assert answer.status == 200
+    objects = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(answer.content())}
+    (container,) = objects["Deployment", "cattle-cluster-agent"]["spec"]["template"]["spec"]["containers"]
+    environment = {each["name"]: each["value"] for each in container["env"]}
+    assert environment["CATTLE_SERVER"] == "https://manager.example.com"
+    assert environment["CATTLE_CA_CHECKSUM"] == hashlib.sha256(SERVER_CA.strip().encode() + b"\n").hexdigest()
+    assert environment["STRICT_VERIFY"] == "true"
+    assert CURRENT not in environment.values(), "the token is in the Secret alone"
+    key = hashlib.sha256(f"https://manager.example.com.{CURRENT}.".encode()).hexdigest()[:10]
+    assert base64.b64decode(objects["Secret", f"cattle-credentials-{key}"]["data"]["token"]).decode() == CURRENT
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{OTHER}_{MEADOW}.yaml",  # another cluster's token
+        f"{CURRENT}_{PASTURE}.yaml",
+        f"{'z' * 54}_{MEADOW}.yaml",
+        f"{CURRENT[:-1]}_{MEADOW}.yaml",
+        f"{CURRENT}_nowhere.yaml",
+        f"_{MEADOW}.yaml",
+        "../../etc/passwd",
+    ],
+)
+async def test_anyone_else_gets_no_manifest(desk: Desk, name: str) -> None:
+    answer = desk.ask(f"/v3/import/{name}")
+    assert (answer.status, answer.content()) == (400, b"cluster not found or invalid token")
+
+
+async def test_agents_are_told_whom_to_trust(desk: Desk) -> None:
+    assert desk.ask("/ping").content() == b"pong"
+    value = json.loads(desk.ask("/v3/settings/cacerts").content())["value"]
+    assert value == SERVER_CA.strip()
+    assert desk.ask("/cacerts").content().decode() == f"{value}\n"
+
+
+# --- tunnels --------------------------------------------------------------------------------------------------------
+
+
+async def test_an_agent_is_let_in_and_what_it_tells_is_kept(desk: Desk) -> None:
+    assert await desk.connect(CURRENT) == Admitted(MEADOW)
+    status = (await desk.cluster(MEADOW))["status"]
+    assert status["apiEndpoint"] == f"https://{ADDRESS}"
+    assert base64.b64decode(status["caCert"]).decode() == CA
+    assert status["driver"] == "imported"
+    secret = await desk.client.get(
+        SECRET.resource, status["serviceAccountTokenSecret"], namespace=names.CREDENTIALS_NAMESPACE
+    )
+    assert base64.b64decode(secret["data"]["credential"]) == b"service-account-token"
+    assert "service-account-token" not in str(await desk.cluster(MEADOW))
+    assert "status" not in await desk.cluster(PASTURE)
+
+
+async def test_an_agent_that_comes_back_writes_nothing(desk: Desk) -> None:
+    await desk.connect(CURRENT)
+    before = (await desk.cluster(MEADOW))["metadata"]["resourceVersion"]
+    while (desk.registration._clusters.get(("", MEADOW)) or {}).get("status") is None:  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+    await desk.connect(CURRENT)
+    assert (await desk.cluster(MEADOW))["metadata"]["resourceVersion"] == before
+
+
+@pytest.mark.parametrize(
+    ("token", "later", "let_in"),
+    [
+        (CURRENT, timedelta(), True),
+        (PREVIOUS, timedelta(), True),
+        (PREVIOUS, timedelta(hours=3), False),  # the grace period is over
+        (CURRENT, timedelta(days=32), False),  # nobody replaced it
+        ("z" * 54, timedelta(), False),
+        (CURRENT + "b", timedelta(), False),
+        ("", timedelta(), False),
+        ("é" * 54, timedelta(), False),
+        ("b" * 100_000, timedelta(), False),
+    ],
+)
+async def test_only_a_token_that_counts_opens_a_tunnel(desk: Desk, token: str, later: timedelta, let_in: bool) -> None:
+    desk.now = NOW + later
+    wanted = Admitted(MEADOW) if let_in else Refused(401, "failed authentication")
+    assert await desk.connect(token) == wanted
+
+
+async def test_the_second_tunnel_is_opened_by_the_same_token(desk: Desk) -> None:
+    opened = await desk.registration.authorise({"authorization": f"Bearer stv-cluster-{CURRENT}"})
+    assert opened == Admitted(f"stv-cluster-{MEADOW}")
+    refused = await desk.registration.authorise({"authorization": f"Bearer stv-cluster-{'z' * 54}"})
+    assert refused == Refused(401, "failed authentication")
+    assert await desk.registration.authorise({"authorization": f"Bearer {CURRENT}"}) == Refused(
+        401, "failed authentication"
+    )
+
+
+async def test_a_cluster_that_is_deleted_is_closed(desk: Desk) -> None:
+    await desk.client.delete(MANAGEMENT_CLUSTER.resource, MEADOW)
+    while not desk.gone:
+        await asyncio.sleep(0)
+    assert desk.gone == [MEADOW]
+    assert await desk.connect(CURRENT) == Refused(401, "failed authentication")
+    assert desk.ask(f"/v3/import/{CURRENT}_{MEADOW}.yaml").status == 400
+
+
+# --- what an agent may say ------------------------------------------------------------------------------------------
+
+
+def told(**changes: object) -> str:
+    whole = {"address": ADDRESS, "token": "t", "caCert": base64.b64encode(CA.encode()).decode(), **changes}
+    return base64.b64encode(json.dumps({"cluster": whole}).encode()).decode()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "field"),
+    [
+        ("", "X-API-Tunnel-Params"),
+        ("not base64!", "X-API-Tunnel-Params"),
+        (base64.b64encode(b"[1]").decode(), "cluster: required"),
+        (base64.b64encode(b"[" * 40_000).decode(), "not JSON"),
+        ("A" * 100_000, "longer than"),
+        (told(address=""), "cluster.address"),
+        (told(address=7), "cluster.address"),
+        (told(token=""), "cluster.token"),
+        (told(token="a\r\nHost: b"), "cluster.token"),
+        (told(caCert=""), "cluster.caCert"),
+        (told(caCert="bm90IHBlbQ=="), "cluster.caCert"),
+    ],
+)
+async def test_what_cannot_be_used_is_refused_by_the_name_of_its_field(desk: Desk, parameters: str, field: str) -> None:
+    refused = await desk.connect(CURRENT, parameters)
+    assert isinstance(refused, Refused)
+    assert refused.status == 400
+    assert field in refused.text
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "169.254.169.254:80",
+        "[fe80::1]:443",
+        "[::ffff:169.254.169.254]:80",
+        "[fd00:ec2::254]:80",
+        "100.100.100.200:80",
+        "metadata.google.internal:80",
+        "2852039166:80",
+        "0xa9fea9fe:80",
+        "0.0.0.0:443",
+        "224.0.0.1:443",
+        "10.0.0.1",
+        "10.0.0.1:0",
+        "10.0.0.1:70000",
+        "10.0.0.1:443/../x",
+        "user@host:443",
+        "fe80::1%eth0:443",
+        "a b:443",
+    ],
+)
+def test_no_credential_is_sent_where_no_api_server_can_be(address: str) -> None:
+    with pytest.raises(BadParameters, match="address"):
+        checked_address(address)
+
+
+@pytest.mark.parametrize("address", ["10.43.0.1:443", "127.0.0.1:6443", "[fd00::1]:443", "kubernetes.default.svc:443"])
+def test_addresses_of_api_servers_are_taken(address: str) -> None:
+    assert checked_address(address) == address
+
+
+def test_parameters_are_read_as_they_are_written() -> None:
+    written = Parameters(ADDRESS, "token", CA)
+    assert decode(written.encoded()) == written
+    assert "token" not in repr(written)
