@@ -30,7 +30,8 @@ from herder.engine.meta.kinds import Object
 
 KEY = "d" * 54
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-SHA3 = "$3:1:uFrxm43ggfw:zsN1zEFC7SvABTdR58o7yjIqfrI4cQ/HSYz3jBwwVnx5X+/ph4etGDIU9dvIYuy1IvnYUVe6a/Ar95xE+gfjhA"  # of the other implementation
+# As the other implementation hashed the key.
+SHA3 = "$3:1:uFrxm43ggfw:zsN1zEFC7SvABTdR58o7yjIqfrI4cQ/HSYz3jBwwVnx5X+/ph4etGDIU9dvIYuy1IvnYUVe6a/Ar95xE+gfjhA"
 SHA256 = f"$2:uFrxm43ggfw:{hashes._encoded(hashlib.sha256(hashes._decoded('uFrxm43ggfw') + KEY.encode()).digest())}"
 SCRYPT = "$1:b85af19b8de081fc:15:8:1:" + hashes._encoded(
     hashlib.scrypt(KEY.encode(), salt=bytes.fromhex("b85af19b8de081fc"), n=1 << 15, r=8, p=1, maxmem=1 << 26, dklen=64)
