@@ -11,7 +11,7 @@ import asyncssh
 from herder.machine.host.kinds import Place
 from tests.machine.host.hosts import PRIVATE_KEY
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 
 
 def connect(place: Place, key: str = PRIVATE_KEY, **options: Any) -> Any:
