@@ -48,11 +48,24 @@ def namespace() -> Object:
 
 
 def cluster_role(user: User) -> Object:
+    return _object(CLUSTER_ROLE, {"name": impersonator(user.name), "labels": LABELS}, rules=_rules(user))
+
+
+def rules_cover(rules: list[Object], user: User) -> bool:
+    """Whether these, as a cluster tells them of an impersonator, are the user's of today."""
+    told = {_compared(rule) for rule in rules if rule.get("verbs") == ["impersonate"]}
+    return told == {_compared(rule) for rule in _rules(user)}
+
+
+def _compared(rule: Object) -> tuple[str, frozenset[str]]:
+    return ",".join(rule["resources"]), frozenset(rule.get("resourceNames") or ())
+
+
+def _rules(user: User) -> list[Object]:
     extras: list[tuple[str, list[str] | None]] = [(key, None) for key in _ANY_VALUE]
     extras += [(key, list(user.extra[key])) for key in _THIS_VALUE if user.extra.get(key)]
     rules = [_may("", "users", [user.name]), _may("", "groups", list(user.groups))]
-    rules += [_may("authentication.k8s.io", f"userextras/{key}", values) for key, values in extras]
-    return _object(CLUSTER_ROLE, {"name": impersonator(user.name), "labels": LABELS}, rules=rules)
+    return rules + [_may("authentication.k8s.io", f"userextras/{key}", values) for key, values in extras]
 
 
 def service_account(user: User, owner: Object) -> Object:

@@ -15,12 +15,16 @@ from herder.api.machines.jobs import SERVICE_ACCOUNT
 from herder.engine.client.client import Client
 from herder.engine.client.wire import User
 from herder.engine.meta.errors import Forbidden, NotFound, ServiceUnavailable, StatusError, Unauthorized
-from herder.engine.meta.kinds import Kind, Object
+from herder.engine.meta.kinds import GroupVersionResource, Kind, Object
 from herder.gateway.proxy import impersonation as objects
 from herder.gateway.proxy.targets import Target
 
 TOKEN_SECONDS = 20.0  # for a cluster to put a token into a Secret
 REMEMBERED = 10_000
+KNOWN_AFTER_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+
+_RULES_REVIEW = GroupVersionResource("authorization.k8s.io", "v1", "selfsubjectrulesreviews")
+_RULES_REVIEW_TYPE: Object = {"apiVersion": _RULES_REVIEW.api_version, "kind": "SelfSubjectRulesReview"}
 
 Key = tuple[str, str, str]
 """Cluster, user, and a digest of everything that must be the same for a token to be used again."""
@@ -40,9 +44,9 @@ class Tokens(Protocol):
 
 
 class Impersonators:
-    def __init__(self, client_of: Callable[[Target], Client]) -> None:
-        """`client_of` acts with the agent's rights; it is used for the impersonators' objects alone."""
-        self._client_of = client_of
+    def __init__(self, client_with: Callable[[Target, str], Client]) -> None:
+        """`client_with` a token: the agent's, for the impersonators' objects alone, or an impersonator's."""
+        self._client_with = client_with
         self._tokens: OrderedDict[Key, str] = OrderedDict()
         self._under_way: dict[Key, asyncio.Task[str]] = {}
 
@@ -75,9 +79,10 @@ class Impersonators:
             task.exception()  # told to those who waited, if any still do
 
     async def _make(self, key: Key, target: Target, user: User) -> str:
-        client = self._client_of(target)
+        client = self._client_with(target, target.token)
         try:
             token = await _token(client, await _ensure(client, user))
+            await _known(self._client_with(target, token), user)
         except (Unauthorized, Forbidden) as error:  # said of the agent; the user must not take it as said of itself
             message = f"cluster {target.cluster}: its agent is not allowed to let users in: {error.message}"
             raise StatusError(message, code=502, reason="BadGateway") from error
@@ -135,6 +140,21 @@ async def _filled_in(client: Client, secret: Object, account: Object) -> str:
     except TimeoutError:
         pass
     raise ServiceUnavailable(f"the cluster made no token for service account {account['metadata']['name']} in time")
+
+
+async def _known(client: Client, user: User) -> None:
+    """Until the cluster's authorizer goes by what was just written: it hears of it as others do, a little later.
+
+    It tells nobody when it has, so it is asked. One that never says so may still be right; the request will show.
+    """
+    for delay in KNOWN_AFTER_SECONDS:
+        try:
+            review = await client.create(_RULES_REVIEW, {"spec": {"namespace": "default"}} | _RULES_REVIEW_TYPE)
+        except (Unauthorized, Forbidden):
+            review = {}
+        if objects.rules_cover(((review.get("status") or {}).get("resourceRules")) or [], user):
+            return
+        await asyncio.sleep(delay)
 
 
 def _key(target: Target, user: User) -> Key:

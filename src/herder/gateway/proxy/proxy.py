@@ -62,7 +62,8 @@ class ClusterProxy:
         self._server_url = server_url
         self._connections = Connections(dial)
         self._local_connections = Connections(dial_local)
-        self._tokens = tokens or Impersonators(self._client_of)
+        self._pumps: set[Pump] = set()
+        self._tokens = tokens or Impersonators(self._client_with)
 
     def forget(self, cluster: str, user_name: str = "") -> None:
         """A cluster that is gone or has changed; with a name: a user who has no business there any more."""
@@ -71,6 +72,8 @@ class ClusterProxy:
             self._connections.forget(cluster)
 
     async def close(self) -> None:
+        for pump in list(self._pumps):
+            pump.end()
         self._connections.close()
         self._local_connections.close()
 
@@ -123,8 +126,8 @@ class ClusterProxy:
             raise Forbidden(f'user "{user.name}" may not act as "{someone.name}" with what else was asked for')
         return someone
 
-    def _client_of(self, target: Target) -> Client:
-        return Client(DownstreamTransport(self._connections, target), field_manager="herder-impersonation")
+    def _client_with(self, target: Target, token: str) -> Client:
+        return Client(DownstreamTransport(self._connections, target, token), field_manager="herder-impersonation")
 
     # --- upgrades -----------------------------------------------------------------------------------------------------
 
@@ -145,7 +148,9 @@ class ClusterProxy:
         except StatusError as error:
             _answer(takeover, _refusal(error))
             return True
-        takeover.take(Pump(exchange.channel, exchange.rest), switching(exchange.headers, protocol))
+        pump = Pump(exchange.channel, exchange.rest, self._pumps.discard)
+        self._pumps.add(pump)
+        takeover.take(pump, switching(exchange.headers, protocol))
         return True
 
 

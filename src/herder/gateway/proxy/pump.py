@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import cast
 
 from herder.gateway.proxy.channels import Channel
@@ -20,21 +21,22 @@ _WAITING_BYTES = 256 << 10
 class Pump(asyncio.Protocol):
     """The caller's connection, joined with a channel to the cluster."""
 
-    def __init__(self, channel: Channel, first: bytes) -> None:
-        """`first`: what the cluster has sent already."""
+    def __init__(self, channel: Channel, first: bytes, over: Callable[[Pump], None]) -> None:
+        """`first`: what the cluster has sent already. `over` is told of the end."""
         self._channel = channel
         self._first = first
+        self._tell_over = over
         self._transport = cast(asyncio.Transport, None)
         self._waiting = bytearray()  # from the caller, for the cluster
         self._something = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
         self._over = False
-        self.done: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self.done = asyncio.get_running_loop().create_task(self._run())
+        self._running = asyncio.get_running_loop().create_task(self._run())
 
     def data_received(self, data: bytes) -> None:
         self._waiting += data
@@ -43,11 +45,11 @@ class Pump(asyncio.Protocol):
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
-        self._end()
+        self.end()
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._end()
+        self.end()
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -55,7 +57,7 @@ class Pump(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._writable.set()
 
-    def _end(self) -> None:
+    def end(self) -> None:
         self._over = True
         self._something.set()
         self._writable.set()
@@ -70,6 +72,7 @@ class Pump(asyncio.Protocol):
             await asyncio.gather(*ways, return_exceptions=True)
             self._channel.close()
             self._transport.close()
+            self._tell_over(self)
 
     async def _to_cluster(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The proxy's own way to a cluster's API, for the objects it needs there: the same connections, the agent's token."""
+"""The proxy's own way to a cluster's API, for the objects it needs there, over the same connections."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from herder.gateway.proxy.targets import Target
 
 
 class DownstreamTransport:
-    def __init__(self, connections: Connections, target: Target) -> None:
+    def __init__(self, connections: Connections, target: Target, token: str) -> None:
         self._connections = connections
         self._target = target
+        self._token = token
 
     async def send(self, request: Request) -> Response:
         query = str(request.query)
         path = self._target.prefix + quote(request.path) + (f"?{query}" if query else "")
         headers = [("host", self._target.address), ("user-agent", USER_AGENT), *request.headers.items()]
-        headers.append(("authorization", f"Bearer {self._target.token}"))
+        headers.append(("authorization", f"Bearer {self._token}"))
         if request.body:
             headers.append(("content-length", str(len(request.body))))
         exchange = await self._connections.ask(self._target, Outgoing(request.method, path, headers, request.body))
