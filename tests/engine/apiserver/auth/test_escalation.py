@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from herder.engine.apiserver.admission.chain import CREATE, UPDATE, Attributes
-from herder.engine.apiserver.auth.escalation import EscalationCheck, missing_rules
+from herder.engine.apiserver.auth.escalation import EscalationCheck
 from herder.engine.client.wire import User
 from herder.engine.meta.errors import Forbidden, NotFound
 from herder.engine.meta.kinds import Object
+from herder.engine.meta.rules import missing_rules
 from tests.engine.apiserver.auth.world import ADMIN, ALICE, RBAC, World, paths, rule, user
 from tests.engine.apiserver.resources import resource
 

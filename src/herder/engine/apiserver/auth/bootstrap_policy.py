@@ -18,6 +18,7 @@ from herder.engine.apiserver.auth.aggregation import aggregated_rules
 from herder.engine.apiserver.auth.policy import GROUP
 from herder.engine.apiserver.auth.stored import born, stored
 from herder.engine.meta.kinds import GroupResource, Object
+from herder.engine.meta.rules import missing_rules
 from herder.engine.store import Key, Put, Store
 
 AUTOUPDATE = "rbac.authorization.kubernetes.io/autoupdate"
@@ -108,6 +109,4 @@ def _union(existing: list[Any] | None, wanted: list[Any]) -> list[Any]:
 
 
 def _with_missing_rules(existing: list[Object], wanted: list[Object]) -> list[Object]:
-    from herder.engine.apiserver.auth.escalation import missing_rules  # only a changed policy needs it
-
     return existing + missing_rules(existing, wanted)

@@ -7,12 +7,11 @@ slips in behind the check.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from herder.engine.apiserver.admission.chain import CREATE, UPDATE, Attributes, metadata
 from herder.engine.apiserver.auth.access import AccessAttributes
-from herder.engine.apiserver.auth.policy import GROUP, Rule, quoted, url_covers
+from herder.engine.apiserver.auth.policy import GROUP, quoted
 from herder.engine.apiserver.auth.rbac import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
@@ -24,6 +23,7 @@ from herder.engine.apiserver.auth.users import SUPERUSERS
 from herder.engine.client.wire import User
 from herder.engine.meta.errors import forbidden, not_found
 from herder.engine.meta.kinds import GroupResource, Object
+from herder.engine.meta.rules import Atom, Rule, compacted, missing_atoms
 
 _EVERYTHING = (
     Rule.of({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}),
@@ -91,78 +91,15 @@ class EscalationCheck:
     def escalates(self, user: User, namespace: str, rules: Sequence[Rule]) -> str:
         """What is wrong with `user` granting `rules` in `namespace`; empty where they hold all of them."""
         grants = self._authorizer.policy.grants(user, namespace)
-        missing = _missing([Rule.of(rule) for rule in grants.rules], rules)
+        missing = missing_atoms([Rule.of(rule) for rule in grants.rules], rules)
         if not missing:
             return ""
         groups = "[" + " ".join(quoted(group) for group in user.groups) + "]"
         told = (
             f"user {quoted(user.name)} (groups={groups}) is attempting to grant RBAC permissions not currently held:\n"
-            + "\n".join(sorted({_shown(rule) for rule in _compacted(missing)}))
+            + "\n".join(sorted({_shown(rule) for rule in compacted(missing)}))
         )
         return f"{told}; resolution errors: [{grants.told_errors()}]" if grants.errors else told
-
-
-_Atom = dict[str, list[str]]
-
-
-def missing_rules(held: Sequence[Object], wanted: Sequence[Object]) -> list[Object]:
-    """What `wanted` grants and `held` does not, as rules."""
-    missing = _missing([Rule.of(rule) for rule in held], [Rule.of(rule) for rule in wanted])
-    return [dict(rule) for rule in _compacted(missing)]
-
-
-def _missing(held: Sequence[Rule], wanted: Sequence[Rule]) -> list[_Atom]:
-    return [part for rule in wanted for part in _atoms(rule) if not any(_covers(own, part) for own in held)]
-
-
-def _atoms(rule: Rule) -> Iterator[_Atom]:
-    """The rule taken apart into pieces that one rule of the holder either covers or does not."""
-    source = rule.source
-    verbs = source.get("verbs") or ()
-    for group in source.get("apiGroups") or ():
-        for resource in source.get("resources") or ():
-            for verb in verbs:
-                atom = {"apiGroups": [group], "resources": [resource], "verbs": [verb]}
-                names = source.get("resourceNames") or ()
-                if not names:
-                    yield atom
-                for name in names:
-                    yield atom | {"resourceNames": [name]}
-    for url in source.get("nonResourceURLs") or ():
-        for verb in verbs:
-            yield {"nonResourceURLs": [url], "verbs": [verb]}
-
-
-def _covers(own: Rule, atom: _Atom) -> bool:
-    if "*" not in own.verbs and atom["verbs"][0] not in own.verbs:
-        return False
-    if "nonResourceURLs" in atom:
-        # A rule limited to names covers nothing that has no name.
-        return not own.names and any(url_covers(url, atom["nonResourceURLs"][0]) for url in own.urls)
-    if "*" not in own.groups and atom["apiGroups"][0] not in own.groups:
-        return False
-    if own.names and not ("resourceNames" in atom and atom["resourceNames"][0] in own.names):
-        return False
-    resource = atom["resources"][0]
-    if "*" in own.resources or resource in own.resources:
-        return True
-    _, slash, subresource = resource.partition("/")
-    return bool(slash) and f"*/{subresource}" in own.resources
-
-
-def _compacted(atoms: Iterable[_Atom]) -> list[_Atom]:
-    """Pieces that differ in their verb alone, put together again, for people to read."""
-    merged: dict[Any, _Atom] = {}
-    for atom in atoms:
-        if "nonResourceURLs" in atom:
-            merged[len(merged)] = atom
-            continue
-        key = (atom["apiGroups"][0], atom["resources"][0], tuple(atom.get("resourceNames", ())))
-        if key in merged:
-            merged[key]["verbs"].extend(atom["verbs"])
-        else:
-            merged[key] = {part: list(values) for part, values in atom.items()}
-    return list(merged.values())
 
 
 _SHOWN_PARTS = (
@@ -174,7 +111,7 @@ _SHOWN_PARTS = (
 )
 
 
-def _shown(atom: _Atom) -> str:
+def _shown(atom: Atom) -> str:
     parts = [
         f"{label}:[" + " ".join(quoted(value) for value in atom[key]) + "]"
         for label, key in _SHOWN_PARTS

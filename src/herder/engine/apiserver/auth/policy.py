@@ -16,49 +16,11 @@ from herder.engine.apiserver.auth.access import AccessAttributes, Decision
 from herder.engine.apiserver.auth.users import SERVICE_ACCOUNT_PREFIX
 from herder.engine.client.wire import User
 from herder.engine.meta.kinds import Object
+from herder.engine.meta.rules import ALL as _ALL
+from herder.engine.meta.rules import Rule
 
 GROUP = "rbac.authorization.k8s.io"
-_ALL = "*"
 _REMEMBERED_USERS = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One PolicyRule, ready to be matched."""
-
-    verbs: frozenset[str]
-    groups: frozenset[str]
-    resources: frozenset[str]  # "pods", "pods/log", "*/scale", "*"
-    names: frozenset[str]  # empty: every name
-    urls: tuple[str, ...]
-    source: Object
-
-    @classmethod
-    def of(cls, rule: Object) -> Rule:
-        return cls(
-            verbs=frozenset(rule.get("verbs") or ()),
-            groups=frozenset(rule.get("apiGroups") or ()),
-            resources=frozenset(rule.get("resources") or ()),
-            names=frozenset(rule.get("resourceNames") or ()),
-            urls=tuple(rule.get("nonResourceURLs") or ()),
-            source=rule,
-        )
-
-    def covers_object(self, resource: str, subresource: str, name: str) -> bool:
-        if self.names and name not in self.names:
-            return False
-        if _ALL in self.resources:
-            return True
-        if not subresource:
-            return resource in self.resources
-        return f"{resource}/{subresource}" in self.resources or f"*/{subresource}" in self.resources
-
-    def covers_path(self, path: str) -> bool:
-        return any(url_covers(url, path) for url in self.urls)
-
-
-def url_covers(pattern: str, path: str) -> bool:
-    return pattern == path or (pattern.endswith("*") and path.startswith(pattern.rstrip("*")))
 
 
 class Grant(NamedTuple):
