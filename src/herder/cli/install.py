@@ -43,6 +43,11 @@ def _definitions(roles: Roles) -> list[Object]:
         from herder.api.machines.crds import CRDS as MACHINE_CRDS
 
         definitions += MACHINE_CRDS
+    if roles.gateway:
+        from herder.api.identity.crds import CRDS as IDENTITY_CRDS
+        from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
+
+        definitions += (*IDENTITY_CRDS, *MANAGEMENT_CRDS)
     if roles.example:
         definitions.append(FLOCK_CRD)
     return definitions

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from herder.api.guards import GUARDS
+from herder.api.management.registration import RENEW
 from herder.api.settings import SETTING, Settings, validate_value
 from herder.cli import machine_effects
 from herder.cli.clusters import connect
@@ -26,6 +27,7 @@ from herder.engine.runtime.manager import Manager
 from herder.engine.runtime.metrics import Metrics
 from herder.engine.runtime.reaching import REMOTE_PERFORMERS
 from herder.gateway.kubeconfigs import Kubeconfigs
+from herder.gateway.registration_tokens import Renewal
 from herder.workload.serving import Workloads
 
 log = get_logger(__name__)
@@ -38,6 +40,7 @@ class Roles:
     core: bool = False  # Cluster API's core
     in_memory: bool = False  # the provider of clusters that exist as API alone
     machines: bool = False  # the provider of machines by node drivers
+    gateway: bool = False  # managed clusters, and who may use them
     example: bool = False
 
 
@@ -49,6 +52,8 @@ def controllers(roles: Roles) -> list[Controller]:
         chosen += in_memory_controllers()
     if roles.machines:
         chosen += machine_controllers()
+    if roles.gateway:
+        chosen += management_controllers()
     if roles.example:
         from herder.controllers.example.flock import CONTROLLER
 
@@ -79,6 +84,12 @@ def machine_controllers() -> list[Controller]:
 
     modules = (dynamic_schemas, cloud_credentials, archive)
     return [node_drivers.controller(create_flags), *(module.CONTROLLER for module in modules)]
+
+
+def management_controllers() -> list[Controller]:
+    from herder.controllers.provisioning import management_clusters, provisioning_clusters, registration_tokens
+
+    return [module.CONTROLLER for module in (provisioning_clusters, management_clusters, registration_tokens)]
 
 
 def families(roles: Roles) -> list[Family]:
@@ -114,6 +125,7 @@ def make_manager(
             "kubeconfig": Kubeconfigs(client, wall_clock).make,
             **(workloads.performers() if workloads is not None else {}),
             **(machine_effects.performers(client, settings) if roles.machines else {}),
+            RENEW: Renewal(client, wall_clock, os.urandom),
         },
         remote_performers=REMOTE_PERFORMERS,
         connect=lambda cluster: connect(client, cluster),

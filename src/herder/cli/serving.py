@@ -46,6 +46,7 @@ class Serving:
         in_memory: bool = False,
         machines: bool = False,
         example: bool = False,
+        gateway: bool = False,
         runner: bool = False,
     ) -> None:
         self._directory = directory
@@ -57,6 +58,7 @@ class Serving:
         self._in_memory = in_memory
         self._machines = machines
         self._example = example
+        self._gateway = gateway
         self._runner = runner
         self._judges = core != Mode.EXTERNAL  # whether our rules for Cluster API's kinds are in force
         self._tasks: list[asyncio.Task[Any]] = []
@@ -77,7 +79,7 @@ class Serving:
         self.client = Client(InProcess(self.server, CONTROLLERS))
         if self._machines:
             install_driver_admission(self.server, self.client)
-        self._front = HttpFront(self.server, clock=wall_clock, body_bytes=BODY_BYTES)
+        self._front = self._make_front()
         try:
             host, port = await self._front.listen(self._host, self._port, pki.server_context())
         except BaseException:
@@ -88,6 +90,14 @@ class Serving:
         self._write_kubeconfig(pki)
         tune_interpreter()
         self._tasks.append(asyncio.ensure_future(self._control(pki)))
+
+    def _make_front(self) -> HttpFront:
+        if not self._gateway:
+            return HttpFront(self.server, clock=wall_clock, body_bytes=BODY_BYTES)
+        from herder.cli.door import Door
+
+        self._door = Door(self.server)
+        return HttpFront(self._door, clock=wall_clock, body_bytes=BODY_BYTES, upgrade=self._door.upgrade)
 
     async def _control(self, pki: Pki) -> None:
         """Our own kinds, then the controllers. Requests are answered meanwhile."""
@@ -107,7 +117,11 @@ class Serving:
         settings = parts.settings_from(self._layers, watched)
         core = Core(self.client, self._mode, inside=True)
         roles = parts.Roles(
-            core=await core.choose(), in_memory=self._in_memory, machines=self._machines, example=self._example
+            core=await core.choose(),
+            in_memory=self._in_memory,
+            machines=self._machines,
+            gateway=self._gateway,
+            example=self._example,
         )
         self._judges = roles.core
         await install(self.client, settings, roles)
@@ -121,6 +135,8 @@ class Serving:
             tasks.create_task(store.compact_by_age(lambda: seconds(settings.get("history-retention"))))
             if self._runner:
                 tasks.create_task(self._run_jobs(settings, pki))
+            if self._gateway:
+                tasks.create_task(self._open_door(settings, pki))
             manager = parts.make_manager(self.client, settings, roles, workloads=workloads, metrics=metrics)
             if roles.core:
                 tasks.create_task(core.watch_for_another(manager, self._stand_aside))
@@ -129,6 +145,23 @@ class Serving:
             finally:
                 if workloads is not None:
                     await workloads.close()
+
+    async def _open_door(self, settings: Settings, pki: Pki) -> None:
+        """From then on tokens of users count, and agents may come."""
+        door = await asyncio.to_thread(importlib.import_module, "herder.cli.door")
+        from herder.gateway.proxy.local import InProcess as ThisServer
+
+        parts = door.build(
+            self.client,
+            self.server,
+            settings,
+            local=ThisServer(self.server),
+            url=self.url,
+            certificates=pki.authority.certificate_pem.decode(),
+        )
+        if await parts.identity.users.bootstrap_admin():
+            log.info("the first user is admin", password="in Secret cattle-system/bootstrap-secret")
+        await parts.run(lambda: setattr(self._door, "gateway", parts.gateway))
 
     def _stand_aside(self) -> None:
         self._judges = False

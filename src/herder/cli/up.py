@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @core_options
 @settings_options
 @click.option("--example", is_flag=True, help="Also run the example controller.")
+@click.option("--gateway", is_flag=True, help="Also manage clusters that agents connect, for users who log in.")
 @click.option("--no-runner", is_flag=True, help="Do not run Jobs on this machine.")
 @click.option("--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning"]))
 def command(
@@ -37,6 +38,7 @@ def command(
     set_flags: tuple[str, ...],
     settings_file: Path | None,
     example: bool,
+    gateway: bool,
     no_runner: bool,
     log_level: str,
 ) -> None:
@@ -60,6 +62,7 @@ def command(
         in_memory=in_memory,
         machines=machines is not False,
         example=example,
+        gateway=gateway,
         runner=not no_runner,
     )
     try:

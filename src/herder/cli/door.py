@@ -1,0 +1,106 @@
+"""The gateway as a part of this process: who asks, managed clusters, and the tunnels that lead there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from herder.api.settings import SERVER_CERTIFICATES, SERVER_URL, Settings
+from herder.cli.process import wall_clock
+from herder.engine.client.client import Client
+from herder.engine.client.wire import Request, Response
+from herder.engine.front.takeover import Takeover
+from herder.engine.logs import get_logger
+from herder.engine.meta.errors import ServiceUnavailable
+from herder.gateway.access import Access
+from herder.gateway.clusters import Clusters
+from herder.gateway.identity.parts import IdentityParts, assemble
+from herder.gateway.presence import Presence
+from herder.gateway.proxy.channels import Channel
+from herder.gateway.proxy.local import InProcess, Remote
+from herder.gateway.proxy.proxy import ClusterProxy
+from herder.gateway.registration import Registration
+from herder.gateway.server import Api, Gateway
+from herder.tunnel.errors import NoSession
+from herder.tunnel.registry import Registry
+
+log = get_logger(__name__)
+
+
+class Door:
+    """What the HTTP front asks: the management API alone until the gateway stands before it."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self.gateway: Gateway | None = None
+
+    async def handle(self, request: Request) -> Response:
+        return await (self.gateway or self._api).handle(request)
+
+    async def upgrade(self, takeover: Takeover, request: Request) -> bool:
+        return await self.gateway.upgrade(takeover, request) if self.gateway is not None else False
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    gateway: Gateway
+    identity: IdentityParts
+    registration: Registration
+    presence: Presence
+    tunnels: Registry
+    proxy: ClusterProxy
+
+    async def run(self, opened: Callable[[], None]) -> None:
+        """Until cancelled; `opened` is called when all that decides over requests is known."""
+        stop = self.tunnels.listen(self.presence.changed)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.identity.identity.run())
+                tasks.create_task(self.registration.run())
+                await self.identity.identity.ready()
+                await self.registration.ready()
+                tasks.create_task(self.presence.run())
+                opened()
+        finally:
+            stop()
+            await self.proxy.close()
+            self.tunnels.close()
+
+
+def build(
+    client: Client, api: Api, settings: Settings, *, local: InProcess | Remote, url: str, certificates: str
+) -> Parts:
+    """`url` and `certificates` are what settings say unless somebody sets them."""
+    own = {SERVER_URL: url, SERVER_CERTIFICATES: certificates}
+
+    def setting(name: str) -> str:
+        return settings.get(name) or own.get(name, "")
+
+    access, clusters, tunnels = Access(client), Clusters(client), Registry()
+    identity = assemble(client, clock=wall_clock, entropy=os.urandom, setting=setting, reachable=access.reachable)
+    proxy = ClusterProxy(
+        target_of=clusters.target_of,
+        dial=lambda cluster, address: dial(tunnels, cluster, address),
+        may_use=access.may_use,
+        may_impersonate=access.may_impersonate,
+        local=local,
+        server_url=lambda: setting(SERVER_URL),
+    )
+
+    def gone(cluster: str) -> None:
+        tunnels.disconnect(cluster, "the cluster is deleted")
+        clusters.forget(cluster)
+        proxy.forget(cluster)
+
+    registration = Registration(client, clock=wall_clock, setting=setting, cluster_gone=gone)
+    gateway = Gateway(api, registration=registration, tunnels=tunnels, identity=identity, proxy=proxy)
+    return Parts(gateway, identity, registration, Presence(client, wall_clock), tunnels, proxy)
+
+
+async def dial(tunnels: Registry, cluster: str, address: str) -> Channel:
+    try:
+        return tunnels.dial(cluster, "tcp", address)
+    except NoSession:
+        raise ServiceUnavailable(f"cluster {cluster}: its agent is not connected") from None

@@ -1,0 +1,59 @@
+"""What a user may do here, asked of the management cluster itself: its own rules decide, not a copy of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from herder.api.management.kinds import MANAGEMENT_CLUSTER
+from herder.engine.client.client import Client
+from herder.engine.client.wire import User
+from herder.engine.meta.kinds import GroupVersionResource, Object
+
+REVIEWS = GroupVersionResource("authorization.k8s.io", "v1", "subjectaccessreviews")
+
+
+class Access:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def may_use(self, user: User, cluster: str) -> bool:
+        """Access to a cluster is the right to get its management Cluster."""
+        kind = MANAGEMENT_CLUSTER
+        return await self._allowed(user, verb="get", group=kind.group, resource=kind.plural, name=cluster)
+
+    async def may_impersonate(self, user: User, other: User) -> bool:
+        """As an API server decides it: the name, every group and every extra on its own."""
+        wishes = [("", "users", other.name, ""), *(("", "groups", group, "") for group in other.groups)]
+        for extra, values in other.extra.items():
+            wishes += [("authentication.k8s.io", "userextras", value, extra) for value in values]
+        checks = (
+            self._allowed(user, verb="impersonate", group=group, resource=resource, name=name, subresource=subresource)
+            for group, resource, name, subresource in wishes
+        )
+        return all(await asyncio.gather(*checks))
+
+    async def reachable(self, user: User) -> Mapping[str, str]:
+        """The clusters that a user may use: id → the name that people know it by."""
+        clusters = (await self._client.list_all(MANAGEMENT_CLUSTER.resource)).items
+        allowed = await asyncio.gather(*(self.may_use(user, each["metadata"]["name"]) for each in clusters))
+        return {
+            each["metadata"]["name"]: (each.get("spec") or {}).get("displayName") or each["metadata"]["name"]
+            for each, may in zip(clusters, allowed, strict=True)
+            if may
+        }
+
+    async def _allowed(
+        self, user: User, *, verb: str, group: str, resource: str, name: str, subresource: str = ""
+    ) -> bool:
+        wish = {"verb": verb, "group": group, "resource": resource, "name": name, "subresource": subresource}
+        spec: Object = {
+            "user": user.name,
+            "uid": user.uid,
+            "groups": list(user.groups),
+            "extra": {name: list(values) for name, values in user.extra.items()},
+            "resourceAttributes": {key: value for key, value in wish.items() if value},
+        }
+        review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+        answer = await self._client.create(REVIEWS, review)
+        return bool((answer.get("status") or {}).get("allowed"))

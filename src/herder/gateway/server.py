@@ -1,0 +1,100 @@
+"""The one door: tunnels of agents, logins, managed clusters, and behind all of them the management API itself.
+
+Who asks is found out here, once. What nobody else answers goes to the management API: as the user whose token it was,
+or as it came, for those who have credentials of that API's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+import msgspec
+
+from herder.api.identity.credentials import credential_of
+from herder.engine.client.wire import Request, Response
+from herder.engine.front.takeover import Takeover
+from herder.engine.meta.errors import StatusError
+from herder.gateway.identity.parts import IdentityParts
+from herder.gateway.proxy.proxy import ClusterProxy
+from herder.gateway.proxy.targets import PREFIXES
+from herder.gateway.registration import Refused, Registration
+from herder.tunnel import websocket
+from herder.tunnel.registry import Registry
+
+TUNNELS = ("/v3/connect", "/v3/connect/register")
+_JSON = {"content-type": "application/json"}
+_TEXT = {"content-type": "text/plain; charset=utf-8"}
+
+
+class Api(Protocol):
+    """The management API: embedded, or a real one behind its address."""
+
+    async def handle(self, request: Request) -> Response: ...
+
+
+class Gateway:
+    def __init__(
+        self, api: Api, *, registration: Registration, tunnels: Registry, identity: IdentityParts, proxy: ClusterProxy
+    ) -> None:
+        self._api = api
+        self._registration = registration
+        self._tunnels = tunnels
+        self._identity = identity
+        self._proxy = proxy
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    async def handle(self, request: Request) -> Response:
+        try:
+            return await self._handled(request)
+        except StatusError as error:
+            return Response(error.code, dict(_JSON), msgspec.json.encode(error.to_status()))
+
+    async def _handled(self, request: Request) -> Response:
+        if request.path in TUNNELS:
+            return await self._why_no_tunnel(request)
+        if (told := self._registration.answer(request)) is not None:
+            return told
+        if (told := await self._identity.logins.handle(request)) is not None:
+            return told
+        if request.path.startswith(PREFIXES):
+            return await self._proxy.handle(request, await self._identity.identity.authenticate(request))
+        if credential_of(request.method, request.headers) is None:
+            return await self._api.handle(request)  # a certificate, or a token of a service account
+        user = await self._identity.identity.authenticate(request)
+        for answered in (self._identity.kubeconfigs.handle, self._identity.ext.handle):
+            if (told := await answered(request, user)) is not None:
+                return told
+        headers = {name: value for name, value in request.headers.items() if name not in ("authorization", "cookie")}
+        return await self._api.handle(replace(request, user=user, headers=headers))
+
+    # --- upgrades -----------------------------------------------------------------------------------------------------
+
+    async def upgrade(self, takeover: Takeover, request: Request) -> bool:
+        """True where the connection was taken over; else the request is answered like any other."""
+        if request.path in TUNNELS:
+            return await self._tunnel(takeover, request)
+        if not request.path.startswith(PREFIXES):
+            return False
+        try:
+            user = await self._identity.identity.authenticate(request)
+        except StatusError:
+            return False  # and refused on the usual way
+        return await self._proxy.upgrade(takeover, request, user)
+
+    async def _tunnel(self, takeover: Takeover, request: Request) -> bool:
+        """False where there is none to be had: why not is then told on the usual way."""
+        if websocket.upgrade_problem(request.method, request.headers):
+            return False
+        verdict = await self._registration.authorise(request.headers)
+        if isinstance(verdict, Refused):
+            return False
+        self._tunnels.accept(verdict.key, request.headers, takeover)
+        return True
+
+    async def _why_no_tunnel(self, request: Request) -> Response:
+        verdict = await self._registration.authorise(request.headers)
+        problem = websocket.upgrade_problem(request.method, request.headers) or "the tunnel could not be opened"
+        refused = verdict if isinstance(verdict, Refused) else Refused(400, problem)
+        return Response(refused.status, dict(_TEXT), refused.text.encode())
