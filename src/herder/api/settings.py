@@ -296,6 +296,7 @@ class Settings:
     environment: Mapping[str, str] = field(default_factory=dict)
     objects: Callable[[str], Object | None] = lambda _name: None
     file: Mapping[str, str] = field(default_factory=dict)
+    found: Mapping[str, str] = field(default_factory=dict)  # by the process itself, where nobody says anything
 
     def get(self, name: str) -> str:
         return self.look(name)[0]
@@ -326,7 +327,7 @@ class Settings:
             return stored, "object"
         if name in self.file:
             return self.file[name], "file"
-        return definition.default, "default"
+        return self.found.get(name, definition.default), "default"
 
 
 def validate_value(name: str, value: object) -> list[FieldError]:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from herder.api.settings import SERVER_CERTIFICATES, SERVER_URL, Settings
+from herder.api.settings import SERVER_URL, Settings
 from herder.cli.process import wall_clock
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response
@@ -69,15 +69,8 @@ class Parts:
             self.tunnels.close()
 
 
-def build(
-    client: Client, api: Api, settings: Settings, *, local: InProcess | Remote, url: str, certificates: str
-) -> Parts:
-    """`url` and `certificates` are what settings say unless somebody sets them."""
-    own = {SERVER_URL: url, SERVER_CERTIFICATES: certificates}
-
-    def setting(name: str) -> str:
-        return settings.get(name) or own.get(name, "")
-
+def build(client: Client, api: Api, settings: Settings, *, local: InProcess | Remote) -> Parts:
+    setting = settings.get
     access, clusters, tunnels = Access(client), Clusters(client), Registry()
     identity = assemble(client, clock=wall_clock, entropy=os.urandom, setting=setting, reachable=access.reachable)
     proxy = ClusterProxy(

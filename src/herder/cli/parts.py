@@ -158,5 +158,7 @@ def _tell_unusable(change: Change) -> None:
             log.warning("setting ignored", setting=change.key.name, problem=str(problem))
 
 
-def settings_from(layers: Layers, objects: Callable[[str], Object | None]) -> Settings:
-    return Settings(flags=layers.flags, environment=os.environ, objects=objects, file=layers.file)
+def settings_from(
+    layers: Layers, objects: Callable[[str], Object | None], found: Mapping[str, str] | None = None
+) -> Settings:
+    return Settings(flags=layers.flags, environment=os.environ, objects=objects, file=layers.file, found=found or {})

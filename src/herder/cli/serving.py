@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herder.api.capi.core import Mode
-from herder.api.settings import SETTING, seconds, validate_value
+from herder.api.settings import SERVER_CERTIFICATES, SERVER_URL, SETTING, seconds, validate_value
 from herder.cli.admission import install_admission, install_driver_admission
 from herder.cli.process import tune_interpreter, until_stopped, wall_clock
 from herder.cli.settings import Layers
@@ -114,7 +114,8 @@ class Serving:
 
         self.server.add_route("/metrics", scrape)
         watched = parts.WatchedSettings(self.client)
-        settings = parts.settings_from(self._layers, watched)
+        found = {SERVER_URL: self.url, SERVER_CERTIFICATES: pki.authority.certificate_pem.decode()}
+        settings = parts.settings_from(self._layers, watched, found)
         core = Core(self.client, self._mode, inside=True)
         roles = parts.Roles(
             core=await core.choose(),
@@ -136,7 +137,7 @@ class Serving:
             if self._runner:
                 tasks.create_task(self._run_jobs(settings, pki))
             if self._gateway:
-                tasks.create_task(self._open_door(settings, pki))
+                tasks.create_task(self._open_door(settings))
             manager = parts.make_manager(self.client, settings, roles, workloads=workloads, metrics=metrics)
             if roles.core:
                 tasks.create_task(core.watch_for_another(manager, self._stand_aside))
@@ -146,19 +147,12 @@ class Serving:
                 if workloads is not None:
                     await workloads.close()
 
-    async def _open_door(self, settings: Settings, pki: Pki) -> None:
+    async def _open_door(self, settings: Settings) -> None:
         """From then on tokens of users count, and agents may come."""
         door = await asyncio.to_thread(importlib.import_module, "herder.cli.door")
         from herder.gateway.proxy.local import InProcess as ThisServer
 
-        parts = door.build(
-            self.client,
-            self.server,
-            settings,
-            local=ThisServer(self.server),
-            url=self.url,
-            certificates=pki.authority.certificate_pem.decode(),
-        )
+        parts = door.build(self.client, self.server, settings, local=ThisServer(self.server))
         if await parts.identity.users.bootstrap_admin():
             log.info("the first user is admin", password="in Secret cattle-system/bootstrap-secret")
         await parts.run(lambda: setattr(self._door, "gateway", parts.gateway))
