@@ -13,12 +13,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import yaml
 
-from herder.api.capi.kinds import NAMESPACE, SECRET
+from herder.api.capi.kinds import SECRET
 from herder.api.management import names
 from herder.api.management.crds import CRDS
-from herder.api.management.kinds import MANAGEMENT_CLUSTER, REGISTRATION_TOKEN
+from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.management.parameters import BadParameters, Parameters, checked_address, decode
-from herder.api.management.registration import Tokens, token_secret
+from herder.api.management.registration import Tokens
 from herder.api.settings import Settings
 from herder.cli.install import install_kinds
 from herder.engine.certificates import authority
@@ -27,6 +27,7 @@ from herder.engine.client.wire import Request, Response
 from herder.engine.meta.kinds import Object
 from herder.gateway.registration import Admitted, Refused, Registration
 from tests.engine.runtime.world import world
+from tests.gateway.managed import managed
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CA = authority("downstream", now=NOW, life=timedelta(days=1)).certificate_pem.decode()
@@ -63,8 +64,8 @@ async def desk() -> AsyncIterator[Desk]:
         client = made.outside
         await install_kinds(client, list(CRDS))
         replaced = Tokens(CURRENT, NOW + timedelta(days=30), PREVIOUS, NOW + timedelta(hours=3))
-        await _managed(client, MEADOW, replaced)
-        await _managed(client, PASTURE, Tokens(OTHER, NOW + timedelta(days=30)))
+        await managed(client, MEADOW, replaced)
+        await managed(client, PASTURE, Tokens(OTHER, NOW + timedelta(days=30)))
         flags = {"server-url": "https://manager.example.com", "cacerts": SERVER_CA}
         here = Desk(None, client)  # type: ignore[arg-type]
         here.registration = Registration(
@@ -77,22 +78,6 @@ async def desk() -> AsyncIterator[Desk]:
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
-
-
-async def _managed(client: Client, name: str, tokens: Tokens) -> None:
-    cluster = {"apiVersion": MANAGEMENT_CLUSTER.api_version, "kind": "Cluster", "metadata": {"name": name}, "spec": {}}
-    await client.create(MANAGEMENT_CLUSTER.resource, cluster)
-    await client.create(NAMESPACE.resource, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    registration = {
-        "apiVersion": REGISTRATION_TOKEN.api_version,
-        "kind": REGISTRATION_TOKEN.kind,
-        "metadata": {"name": names.DEFAULT_TOKEN, "namespace": name},
-        "spec": {"clusterName": name},
-    }
-    made = await client.create(REGISTRATION_TOKEN.resource, registration, namespace=name)
-    owner = {"apiVersion": REGISTRATION_TOKEN.api_version, "kind": REGISTRATION_TOKEN.kind}
-    owner |= {"name": names.DEFAULT_TOKEN, "uid": made["metadata"]["uid"]}
-    await client.create(SECRET.resource, token_secret(made, tokens, owner), namespace=name)
 
 
 # --- the manifest ---------------------------------------------------------------------------------------------------

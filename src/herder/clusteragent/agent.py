@@ -1,0 +1,124 @@
+"""The agent at work: trust, credentials, two tunnels that are kept up, and a word on how it is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+
+from herder.api.management.names import AGENT_PREFIX
+from herder.clusteragent import cluster
+from herder.clusteragent.configuration import Configuration, ConfigurationError
+from herder.clusteragent.dialling import Only, answer_pings
+from herder.clusteragent.trust import until_trusted
+from herder.engine.client.kubeconfig import Connection
+from herder.engine.meta.errors import StatusError
+from herder.tunnel.client import Backoff, Target, TunnelClient
+from herder.tunnel.link import Link
+
+log = logging.getLogger(__name__)
+
+PAUSE_SECONDS = 5.0
+REGISTER, CONNECT = "/v3/connect/register", "/v3/connect"
+
+
+class Agent:
+    def __init__(
+        self, configuration: Configuration, *, pause: float = PAUSE_SECONDS, backoff: Backoff | None = None
+    ) -> None:
+        self._configuration = configuration
+        self._pause = pause
+        self._backoff = backoff
+        self._context: ssl.SSLContext | None = None
+        self._credential: cluster.Credential | None = None
+        self._main: TunnelClient | None = None
+        self._path = REGISTER  # until the manager has let us in once
+
+    @property
+    def connected(self) -> bool:
+        link = self._main.link if self._main else None
+        return link is not None and link.alive
+
+    async def run(self) -> None:
+        """Until cancelled. What cannot be helped by trying again is raised: `ConfigurationError`, `Untrusted`."""
+        wanted = self._configuration
+        own = cluster.connection(wanted.kubeconfig)
+        health = await _serve_health(self, *wanted.health) if wanted.health else None
+        try:
+            self._context = await until_trusted(
+                wanted.server, wanted.ca_checksum, strict=wanted.strict, pause=self._pause
+            )
+            self._credential = await self._read_credential(own)
+            await self._keep_up(own)
+        finally:
+            if health is not None:
+                health.close()
+
+    async def _keep_up(self, own: Connection) -> None:
+        self._main = TunnelClient(
+            self._target,
+            lambda _proto, _address: True,  # each dial is judged by itself, and refused without ending the session
+            connected=self._connected,
+            dial=Only({cluster.address(own), *self._configuration.allowed}),
+            backoff=self._backoff,
+        )
+        second = TunnelClient(
+            self._second_target, lambda _proto, _address: True, dial=answer_pings, backoff=self._backoff
+        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._main.run())
+            group.create_task(second.run())
+            group.create_task(self._renew(own))
+
+    # --- what is told to the manager ------------------------------------------------------------------------------
+
+    def _target(self) -> Target:
+        assert self._credential is not None
+        headers = {
+            "X-API-Tunnel-Token": self._configuration.read_token(),
+            "X-API-Tunnel-Params": self._credential.parameters.encoded(),
+        }
+        return Target(self._configuration.tunnels + self._path, headers, self._context)
+
+    def _second_target(self) -> Target:
+        headers = {"Authorization": f"Bearer {AGENT_PREFIX}{self._configuration.read_token()}"}
+        return Target(self._configuration.tunnels + CONNECT, headers, self._context)
+
+    def _connected(self, _link: Link) -> None:
+        self._path = CONNECT
+
+    # --- the credential -------------------------------------------------------------------------------------------
+
+    async def _read_credential(self, own: Connection) -> cluster.Credential:
+        while True:
+            try:
+                return await cluster.credential(own)
+            except ConfigurationError:
+                raise
+            except (StatusError, OSError) as problem:
+                log.warning("the cluster's API server cannot be asked: %s", problem)
+            await asyncio.sleep(self._pause)
+
+    async def _renew(self, own: Connection) -> None:
+        """One that ends is replaced long before, and the manager is told by connecting anew."""
+        while self._credential is not None and self._credential.good_for is not None:
+            await asyncio.sleep(self._credential.good_for)
+            self._credential = await self._read_credential(own)
+            if self._main is not None and self._main.link is not None:
+                self._main.link.close("the credential is replaced")
+
+
+async def _serve_health(agent: Agent, host: str, port: int) -> asyncio.Server:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(5.0):
+                await reader.readuntil(b"\r\n\r\n")
+            status, text = ("200 OK", "ok") if agent.connected else ("503 Service Unavailable", "not connected")
+            head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {len(text)}\r\n"
+            writer.write(f"{head}Connection: close\r\n\r\n{text}".encode())
+        except (TimeoutError, OSError, EOFError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            writer.close()
+
+    return await asyncio.start_server(answer, host, port, limit=16 * 1024)

@@ -1,0 +1,95 @@
+"""The agent's own cluster: where its API server is, and what the manager acts with there."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from herder.api.capi.kinds import SECRET
+from herder.api.management.names import AGENT_ACCOUNT, AGENT_TOKEN_SECRET, SYSTEM_NAMESPACE
+from herder.api.management.parameters import Parameters
+from herder.clusteragent.configuration import ConfigurationError
+from herder.engine.client.client import Client
+from herder.engine.client.http import HttpTransport
+from herder.engine.client.kubeconfig import Connection, KubeconfigError, in_cluster, load
+from herder.engine.meta.errors import Forbidden, NotFound
+from herder.engine.meta.kinds import Kind
+
+SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts")
+ASKED_SECONDS = 365 * 24 * 3600
+
+
+@dataclass(frozen=True)
+class Credential:
+    parameters: Parameters
+    good_for: float | None = None  # seconds until it should be replaced; None: for ever
+
+
+def connection(kubeconfig: Path | None) -> Connection:
+    try:
+        found = load(kubeconfig) if kubeconfig else in_cluster()
+    except KubeconfigError as error:
+        hint = "" if kubeconfig else "; outside of a pod, give --kubeconfig"
+        raise ConfigurationError(f"{error}{hint}") from None
+    if not found.server.startswith("https://"):
+        raise ConfigurationError(f"kubeconfig: {found.server}: the API server must be reached by https")
+    if not found.ca:
+        raise ConfigurationError("kubeconfig: certificate-authority: required, the manager must know whom to trust")
+    return found
+
+
+def address(found: Connection) -> str:
+    parts = urlsplit(found.server)
+    host = parts.hostname or ""
+    return f"{f'[{host}]' if ':' in host else host}:{parts.port or 443}"
+
+
+async def credential(found: Connection) -> Credential:
+    """What the manager is told. The token of the agent's ServiceAccount: a Secret holds it where the cluster fills
+    such Secrets, else the cluster makes one; where neither may be asked for, the token that the agent itself uses."""
+    client = Client(HttpTransport(found), field_manager="cluster-agent")
+    try:
+        token = await _kept(client)
+        good_for = None
+        if not token:
+            token, good_for = await _requested(client)
+    finally:
+        await client.close()
+    if not token:
+        token = found.token or (Path(found.token_file).read_text().strip() if found.token_file else "")
+        good_for = 1800.0 if found.token_file else None
+    if not token:
+        raise ConfigurationError(
+            f"ServiceAccount {SYSTEM_NAMESPACE}/{AGENT_ACCOUNT} is not in the cluster, or the kubeconfig's user may "
+            "not have tokens made for it: apply the manifest of the cluster first"
+        )
+    return Credential(Parameters(address(found), token, (found.ca or b"").decode()), good_for)
+
+
+async def _kept(client: Client) -> str:
+    try:
+        secret = await client.get(SECRET.resource, AGENT_TOKEN_SECRET, namespace=SYSTEM_NAMESPACE)
+        return base64.b64decode((secret.get("data") or {}).get("token", "")).decode()
+    except (NotFound, Forbidden, binascii.Error, UnicodeDecodeError):
+        return ""
+
+
+async def _requested(client: Client) -> tuple[str, float | None]:
+    wish = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": ASKED_SECONDS},
+    }
+    try:
+        made = await client.create(
+            SERVICE_ACCOUNT.resource, wish, namespace=SYSTEM_NAMESPACE, name=AGENT_ACCOUNT, subresource="token"
+        )
+    except (NotFound, Forbidden):
+        return "", None
+    ends = datetime.fromisoformat(made["status"]["expirationTimestamp"])
+    remaining = (ends - datetime.now(UTC)).total_seconds()
+    return str(made["status"]["token"]), max(remaining / 2, 60.0)

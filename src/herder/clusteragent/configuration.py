@@ -1,0 +1,125 @@
+"""What the agent is told: by its flags, by its environment as the manifest sets it, and by the credentials mounted."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from herder.api.management.manifest import CREDENTIALS_DIRECTORY, HEALTH_PORT
+
+CREDENTIALS = Path(CREDENTIALS_DIRECTORY)
+_CHECKSUM = re.compile(r"[0-9a-f]{64}")
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
+
+
+class ConfigurationError(ValueError):
+    """The text names the flag or variable, and what to do."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    server: str  # https://…
+    token: Path | str = field(repr=False)  # a file is read anew before each attempt: tokens are replaced
+    ca_checksum: str = ""
+    strict: bool = False
+    kubeconfig: Path | None = None
+    allowed: frozenset[str] = frozenset()  # host:port that may be dialled besides the API server
+    health: tuple[str, int] | None = None
+
+    def read_token(self) -> str:
+        if isinstance(self.token, str):
+            return self.token
+        try:
+            return self.token.read_text().strip()
+        except OSError as error:
+            raise ConfigurationError(f"{self.token}: {error.strerror}") from None
+
+    @property
+    def tunnels(self) -> str:
+        return "wss" + self.server.removeprefix("https")
+
+
+def configuration(
+    arguments: Sequence[str], environment: Mapping[str, str], credentials: Path = CREDENTIALS
+) -> Configuration:
+    told = _parser().parse_args(arguments)
+    server = told.server or environment.get("CATTLE_SERVER") or _mounted(credentials / "url")
+    return Configuration(
+        server=_checked_server(server),
+        token=_token(told.token_file, environment, credentials),
+        ca_checksum=_checked_sum(told.ca_checksum or environment.get("CATTLE_CA_CHECKSUM", "")),
+        strict=environment.get("STRICT_VERIFY", "").lower() == "true",
+        kubeconfig=told.kubeconfig,
+        allowed=frozenset(_checked_address("--allow", each) for each in told.allow),
+        health=_health(told.health, in_pod=told.kubeconfig is None),
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "cluster-agent", description="Connects a cluster to the manager that it belongs to."
+    )
+    parser.add_argument("--server", help="URL of the manager (CATTLE_SERVER)")
+    parser.add_argument(
+        "--token-file", type=Path, help="file with the registration token (CATTLE_TOKEN holds the token)"
+    )
+    parser.add_argument("--ca-checksum", help="SHA-256 of the manager's CA certificates (CATTLE_CA_CHECKSUM)")
+    parser.add_argument("--kubeconfig", type=Path, help="how the cluster is reached; in a pod not needed")
+    parser.add_argument(
+        "--allow", action="append", default=[], metavar="HOST:PORT", help="may be dialled too; else only the API server"
+    )
+    parser.add_argument("--health", metavar="HOST:PORT", help="tell there, under /health, whether the tunnel is up")
+    return parser
+
+
+def _token(file: Path | None, environment: Mapping[str, str], credentials: Path) -> Path | str:
+    if file is not None:
+        return file
+    if environment.get("CATTLE_TOKEN"):
+        return environment["CATTLE_TOKEN"]
+    if (credentials / "token").exists():
+        return credentials / "token"
+    raise ConfigurationError(
+        f"no token: set CATTLE_TOKEN, give --token-file, or mount the credentials at {credentials}"
+    )
+
+
+def _mounted(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _checked_server(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme != "https" or not parts.hostname or parts.query or parts.username:
+        raise ConfigurationError(
+            "--server, CATTLE_SERVER: must be the manager's URL, such as https://manager.example.com: nothing but "
+            "https proves who answers"
+        )
+    return text.rstrip("/")
+
+
+def _checked_sum(text: str) -> str:
+    if text and not _CHECKSUM.fullmatch(text.lower()):
+        raise ConfigurationError("--ca-checksum, CATTLE_CA_CHECKSUM: must be a SHA-256 of 64 hexadecimal digits")
+    return text.lower()
+
+
+def _checked_address(flag: str, text: str) -> str:
+    if not _ADDRESS.fullmatch(text):
+        raise ConfigurationError(f"{flag}: {text!r} is not host:port")
+    return text
+
+
+def _health(text: str | None, *, in_pod: bool) -> tuple[str, int] | None:
+    """In a pod everywhere, as the manifest's probe expects it."""
+    if not text:
+        return ("", HEALTH_PORT) if in_pod else None
+    host, _, port = _checked_address("--health", text).rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)

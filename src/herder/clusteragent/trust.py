@@ -1,0 +1,94 @@
+"""Whom the agent believes to be its manager: whoever has a certificate of the pinned authority, and nobody else.
+
+The authority's certificates are fetched from the server itself, unverified, and count only if their digest is the one
+that the agent was told. Without a digest the system's authorities decide. There is no way not to verify.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import logging
+import ssl
+
+import aiohttp
+
+log = logging.getLogger(__name__)
+
+_MOST_BYTES = 1 << 20
+_TIMEOUT = aiohttp.ClientTimeout(total=30)
+
+
+class Untrusted(Exception):
+    """The server is not the one that the agent belongs to. Trying again would not help."""
+
+
+async def trusted(server: str, checksum: str) -> ssl.SSLContext:
+    """The TLS context for everything that is said to the server from then on."""
+    if not checksum:
+        return ssl.create_default_context()
+    certificates = await _fetched(server)
+    digest = hashlib.sha256(f"{certificates}\n".encode()).hexdigest()
+    if not hmac.compare_digest(digest, checksum):
+        raise Untrusted(
+            f"the CA certificates of {server} have the checksum {digest}, but CATTLE_CA_CHECKSUM is {checksum}: "
+            "either somebody else answers there, or its certificates were replaced; nothing was sent to it"
+        )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(cadata=certificates)
+    except (ssl.SSLError, ValueError):
+        raise Untrusted(f"{server} says that its CA certificates are something that is no PEM") from None
+    return context
+
+
+async def _fetched(server: str) -> str:
+    """Not verified: nothing is sent that anybody could use, and what comes back is checked by its digest."""
+    async with (
+        aiohttp.ClientSession(timeout=_TIMEOUT) as session,
+        session.get(f"{server}/v3/settings/cacerts", ssl=False, allow_redirects=False) as answer,
+    ):
+        if answer.status != 200:
+            raise OSError(f"{server}/v3/settings/cacerts answers {answer.status}")
+        body = await answer.content.read(_MOST_BYTES)
+    try:
+        value = json.loads(body)["value"]
+    except (ValueError, KeyError, TypeError):
+        raise OSError(f"{server}/v3/settings/cacerts: not a setting") from None
+    return str(value)
+
+
+async def check(server: str, context: ssl.SSLContext) -> None:
+    """Raises `Untrusted` where another server answers, an OSError where none does."""
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=_TIMEOUT) as session,
+            session.get(f"{server}/ping", ssl=context, allow_redirects=False) as answer,
+        ):
+            await answer.content.read(_MOST_BYTES)
+    except aiohttp.ClientConnectorCertificateError as error:
+        reason = error.certificate_error
+        why = getattr(reason, "verify_message", "") or str(reason)
+        raise Untrusted(f"{server} has no certificate of an authority that is trusted: {why}") from None
+    except aiohttp.ClientError as error:
+        raise OSError(str(error)) from None
+    if answer.status >= 500:
+        raise OSError(f"{server}/ping answers {answer.status}")
+
+
+async def until_trusted(server: str, checksum: str, *, strict: bool, pause: float) -> ssl.SSLContext:
+    """Waits for a server that is away. One that is another is fatal, unless it may still become the right one."""
+    while True:
+        try:
+            context = await trusted(server, checksum)
+            await check(server, context)
+            return context
+        except Untrusted as problem:
+            if strict or checksum:
+                raise
+            log.error("%s", problem)
+        except (OSError, aiohttp.ClientError, TimeoutError) as problem:
+            log.warning("%s cannot be reached: %s", server, problem or "no answer in time")
+        await asyncio.sleep(pause)
