@@ -1,0 +1,183 @@
+"""Nobody hands out rights that they do not have: the one check for roles and bindings, on whatever path they come.
+
+A role may be edited only by who holds every right that it then has; so nobody who holds a role widens it, and nobody
+binds anybody, themselves included, to more than they have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from herder.api.identity.roles import Templates, subject_of, template_rules, unusable
+from herder.api.identity.shipped import EVERYTHING
+from herder.api.management.kinds import CLUSTER_BINDING, GLOBAL_ROLE, GLOBAL_ROLE_BINDING, ROLE_TEMPLATE
+from herder.engine.meta.errors import StatusError, forbidden, invalid, invalid_value
+from herder.engine.meta.kinds import Kind, Object
+from herder.engine.meta.rules import missing_rules
+
+Rules = Sequence[Object]
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """What who writes may do, as rules: in the manager's cluster, in a namespace of it, and in a managed cluster."""
+
+    here: Rules
+    in_namespace: Callable[[str], Rules]
+    in_cluster: Callable[[str], Rules]
+    everywhere: Rules  # in every managed cluster, also in those to come
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """The roles that there are."""
+
+    template: Templates
+    global_role: Callable[[str], Object | None]
+
+
+def validate(kind: Kind, old: Object | None, new: Object | None, actor: Actor, roles: Roles) -> StatusError | None:
+    """Why this must not be written, if so. `new` is None for a deletion."""
+    if new is None:
+        return _builtin(kind, old, "deleted") if old else None
+    if old is not None and _content(old) == _content(new):
+        return None
+    check = _CHECKS.get(kind)
+    return check(old, new, actor, roles) if check else None
+
+
+def _global_role(old: Object | None, new: Object, actor: Actor, roles: Roles) -> StatusError | None:
+    changed = _builtin(GLOBAL_ROLE, old, "changed")
+    return changed or _grants_global(GLOBAL_ROLE, new["metadata"].get("name", ""), new, actor, roles)
+
+
+def _grants_global(kind: Kind, name: str, role: Object, actor: Actor, roles: Roles) -> StatusError | None:
+    refusal = _missing(kind, name, actor.here, role.get("rules") or [], "in the manager's cluster")
+    for namespace, rules in (role.get("namespacedRules") or {}).items():
+        held = [*actor.here, *actor.in_namespace(namespace)]
+        refusal = refusal or _missing(kind, name, held, rules or [], f"in namespace {namespace}")
+    for inherited in role.get("inheritedClusterRoles") or ():
+        template = roles.template(inherited)
+        if template is None:
+            return _invalid(kind, name, "inheritedClusterRoles", inherited, "there is no such RoleTemplate")
+        if problem := unusable(template, roles.template):
+            return _invalid(kind, name, "inheritedClusterRoles", inherited, problem)
+        rules = template_rules(template, roles.template, external=True)
+        refusal = refusal or _missing(kind, name, actor.everywhere, rules, "in every cluster")
+    return refusal
+
+
+def _global_binding(old: Object | None, new: Object, actor: Actor, roles: Roles) -> StatusError | None:
+    name = new["metadata"].get("name", "")
+    if error := _same(GLOBAL_ROLE_BINDING, old, new, ("globalRoleName",)) or _subject(GLOBAL_ROLE_BINDING, new):
+        return error
+    role = roles.global_role(new["globalRoleName"])
+    if role is None:
+        told = "there is no such GlobalRole"
+        return _invalid(GLOBAL_ROLE_BINDING, name, "globalRoleName", new["globalRoleName"], told)
+    return _grants_global(GLOBAL_ROLE_BINDING, name, role, actor, roles)
+
+
+def _template(old: Object | None, new: Object, actor: Actor, roles: Roles) -> StatusError | None:
+    """It may be bound in any cluster, so its rights must be held in every one."""
+    if error := _builtin(ROLE_TEMPLATE, old, "changed"):
+        return error
+    name = new["metadata"].get("name", "")
+
+    def with_this(other: str) -> Object | None:
+        return new if other == name else roles.template(other)
+
+    for inherited in new.get("roleTemplateNames") or ():
+        if with_this(inherited) is None:
+            return _invalid(ROLE_TEMPLATE, name, "roleTemplateNames", inherited, "there is no such RoleTemplate")
+    # Of an external one the rules are a mere claim: who may vouch for it has everything already.
+    rules = EVERYTHING if new.get("external") else template_rules(new, with_this, external=True)
+    return _missing(ROLE_TEMPLATE, name, actor.everywhere, rules, "in every cluster")
+
+
+def _cluster_binding(old: Object | None, new: Object, actor: Actor, roles: Roles) -> StatusError | None:
+    meta = new["metadata"]
+    name = meta.get("name", "")
+    fixed = ("clusterName", "roleTemplateName")
+    if error := _same(CLUSTER_BINDING, old, new, fixed) or _subject(CLUSTER_BINDING, new):
+        return error
+    cluster = new["clusterName"]
+    if cluster != meta.get("namespace"):
+        told = "must be the name of its namespace: a binding is good for one cluster, whose namespace it is in"
+        return _invalid(CLUSTER_BINDING, name, "clusterName", cluster, told)
+    template = roles.template(new["roleTemplateName"])
+    told = _unbindable(template, roles) if old is None else ""
+    if template is None or told:
+        told = told or "there is no such RoleTemplate"
+        return _invalid(CLUSTER_BINDING, name, "roleTemplateName", new["roleTemplateName"], told)
+    rules = template_rules(template, roles.template, external=True)
+    return _missing(CLUSTER_BINDING, name, actor.in_cluster(cluster), rules, f"in cluster {cluster}")
+
+
+def _unbindable(template: Object | None, roles: Roles) -> str:
+    if template is None:
+        return "there is no such RoleTemplate"
+    return "it is locked" if template.get("locked") else unusable(template, roles.template)
+
+
+_CHECKS = {
+    GLOBAL_ROLE: _global_role,
+    GLOBAL_ROLE_BINDING: _global_binding,
+    ROLE_TEMPLATE: _template,
+    CLUSTER_BINDING: _cluster_binding,
+}
+KINDS = tuple(_CHECKS)
+
+
+# --- refusals -------------------------------------------------------------------------------------------------------
+
+
+def _missing(kind: Kind, name: str, held: Rules, wanted: Rules, where: str) -> StatusError | None:
+    missing = missing_rules(held, wanted)
+    if not missing:
+        return None
+    told = "; ".join(_shown(rule) for rule in missing[:10]) + ("; and more" if len(missing) > 10 else "")
+    return forbidden(kind.resource.group_resource, name, f"it grants rights that you do not have {where}: {told}")
+
+
+def _shown(rule: Object) -> str:
+    verbs = ", ".join(rule.get("verbs") or ())
+    if "nonResourceURLs" in rule:
+        return f"{verbs} {rule['nonResourceURLs'][0]}"
+    group = rule["apiGroups"][0]
+    named = "".join(f" {name}" for name in rule.get("resourceNames") or ())
+    return f"{verbs} {rule['resources'][0]}{'.' + group if group else ''}{named}"
+
+
+def _builtin(kind: Kind, old: Object | None, what: str) -> StatusError | None:
+    if old is None or not old.get("builtin"):
+        return None
+    return forbidden(kind.resource.group_resource, old["metadata"]["name"], f"it is built in and cannot be {what}")
+
+
+def _same(kind: Kind, old: Object | None, new: Object, fields: Sequence[str]) -> StatusError | None:
+    """What a binding is about does not change: another one is made instead."""
+    if old is None:
+        return None
+    for field in fields:
+        if old.get(field) != new.get(field):
+            return _invalid(kind, new["metadata"]["name"], field, new.get(field), "field is immutable")
+    if subject_of(old) != subject_of(new):
+        return _invalid(kind, new["metadata"]["name"], "userName", new.get("userName"), "its subject is immutable")
+    return None
+
+
+def _subject(kind: Kind, binding: Object) -> StatusError | None:
+    subject = subject_of(binding)
+    if isinstance(subject, str):
+        return _invalid(kind, binding["metadata"].get("name", ""), "userName", binding.get("userName"), subject)
+    return None
+
+
+def _invalid(kind: Kind, name: str, field: str, value: object, told: str) -> StatusError:
+    return invalid(kind.group_kind, name, [invalid_value(field, value, told)])
+
+
+def _content(obj: Object) -> Object:
+    return {name: value for name, value in obj.items() if name not in {"metadata", "status"}}

@@ -1,0 +1,170 @@
+"""Roles and their bindings as plain RBAC: what GlobalRoles, RoleTemplates and their bindings are in a cluster."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+
+from herder.api.identity.names import EVERYONE, LOCAL_PRINCIPAL
+from herder.api.identity.shipped import EVERYTHING, OWNER, PROJECT
+from herder.api.management.kinds import GROUP, MANAGEMENT_CLUSTER
+from herder.engine.meta.kinds import Kind, Object
+
+RBAC = "rbac.authorization.k8s.io"
+CLUSTER_ROLE = Kind(RBAC, "v1", "ClusterRole", "clusterroles", namespaced=False)
+CLUSTER_ROLE_BINDING = Kind(RBAC, "v1", "ClusterRoleBinding", "clusterrolebindings", namespaced=False)
+
+OWNED_BY = "authz.cluster.cattle.io/rtb-owner-updated"  # on bindings: the ClusterRoleTemplateBinding, namespace_name
+FROM_TEMPLATE = "authz.cluster.cattle.io/role-template"  # on ClusterRoles
+_LONGEST_LABEL = 63
+_MEMBER_VERBS = ["get"]
+_OWNER_VERBS = ["create", "delete", "deletecollection", "get", "list", "own", "patch", "update", "watch"]
+
+Templates = Callable[[str], Object | None]
+
+
+# --- who ------------------------------------------------------------------------------------------------------------
+
+SUBJECT_FIELDS = ("userName", "userPrincipalName", "groupName", "groupPrincipalName")
+
+
+def subject_of(binding: Object) -> Object | str:
+    """Whom a binding is for, or what is wrong with it. Nobody becomes one of the system's own users or groups."""
+    given = {field: binding[field] for field in SUBJECT_FIELDS if binding.get(field)}
+    if len(given) != 1:
+        return f"exactly one of {', '.join(SUBJECT_FIELDS)} must be given"
+    ((field, name),) = given.items()
+    is_group = field.startswith("group")
+    if field == "userPrincipalName":
+        if not name.startswith(LOCAL_PRINCIPAL):
+            return f'userPrincipalName: must begin with "{LOCAL_PRINCIPAL}", of the only provider that is enabled'
+        name = name.removeprefix(LOCAL_PRINCIPAL)
+    if name.startswith("system:") and not (is_group and name in EVERYONE):
+        return f'{field}: "{name}" is of the system itself'
+    return {"apiGroup": RBAC, "kind": "Group" if is_group else "User", "name": name}
+
+
+# --- what -----------------------------------------------------------------------------------------------------------
+
+
+def inherited(template: Object, templates: Templates) -> list[Object]:
+    """The template and all whose rules are its own too, each once, also where they inherit in a circle."""
+    found: dict[str, Object] = {}
+    todo = [template]
+    while todo:
+        next_ = todo.pop()
+        if next_["metadata"]["name"] not in found:
+            found[next_["metadata"]["name"]] = next_
+            todo += [known for name in next_.get("roleTemplateNames") or () if (known := templates(name))]
+    return list(found.values())
+
+
+def is_owner(template: Object, templates: Templates) -> bool:
+    return any(each["metadata"]["name"] == OWNER for each in inherited(template, templates))
+
+
+def template_rules(template: Object, templates: Templates, *, external: bool = False) -> list[Object]:
+    """Its own and inherited ones; with `external` also those of roles that others keep in the clusters. What is in
+    such a role only its template says: one that says nothing may have everything."""
+    rules: list[Object] = []
+    for each in inherited(template, templates):
+        if not each.get("external"):
+            rules += each.get("rules") or []
+        elif external:
+            rules += each.get("externalRules") or EVERYTHING
+    return rules
+
+
+def unusable(template: Object, templates: Templates) -> str:
+    if template.get("context") == PROJECT:
+        return f"RoleTemplate {template['metadata']['name']} is for projects, not for whole clusters"
+    for each in inherited(template, templates):
+        missing = [name for name in each.get("roleTemplateNames") or () if templates(name) is None]
+        if missing:
+            return f"RoleTemplate {each['metadata']['name']} inherits from {missing[0]}, which does not exist"
+    return ""
+
+
+# --- in the manager's own cluster -----------------------------------------------------------------------------------
+
+
+def global_role_name(role: str) -> str:
+    return f"cattle-globalrole-{role}"
+
+
+def global_binding_name(binding: str) -> str:
+    return f"cattle-globalrolebinding-{binding}"
+
+
+def membership_role(cluster_id: str, *, owner: bool) -> Object:
+    """To `get` its management Cluster is to have access to a cluster."""
+    rule = {
+        "apiGroups": [GROUP],
+        "resources": [MANAGEMENT_CLUSTER.plural],
+        "resourceNames": [cluster_id],
+        "verbs": _OWNER_VERBS if owner else _MEMBER_VERBS,
+    }
+    return cluster_role(f"{cluster_id}-cluster{'owner' if owner else 'member'}", [rule])
+
+
+def membership_binding(binding: Object, subject: Object, role: str) -> Object:
+    name = f"crtb-{_digest(_place(binding))}-membership"
+    return cluster_role_binding(name, role, subject, {OWNED_BY: owner_label(binding)})
+
+
+# --- in the cluster itself ------------------------------------------------------------------------------------------
+
+
+def template_role_name(template: str) -> str:
+    """Never that of a role which somebody else keeps there."""
+    return f"cattle-roletemplate-{template}"
+
+
+def downstream_roles(template: Object, templates: Templates) -> tuple[Object | None, list[str]]:
+    """The ClusterRole that has its rules, if there are any, and the names of all roles to be bound."""
+    rules = template_rules(template, templates)
+    name = template_role_name(template["metadata"]["name"])
+    role = cluster_role(name, rules, {FROM_TEMPLATE: _label(template["metadata"]["name"])}) if rules else None
+    external = [each["metadata"]["name"] for each in inherited(template, templates) if each.get("external")]
+    return role, ([name] if role else []) + sorted(external)
+
+
+def downstream_bindings(binding: Object, subject: Object, roles: Iterable[str]) -> list[Object]:
+    labels = {OWNED_BY: owner_label(binding)}
+    place = _place(binding)
+    return [cluster_role_binding(f"crtb-{_digest(f'{place}/{role}')}", role, subject, labels) for role in roles]
+
+
+def owner_label(binding: Object) -> str:
+    return _label(_place(binding).replace("/", "_"))
+
+
+def _place(binding: Object) -> str:
+    return f"{binding['metadata']['namespace']}/{binding['metadata']['name']}"
+
+
+def _label(value: str) -> str:
+    return value if len(value) <= _LONGEST_LABEL else _digest(value)
+
+
+def _digest(text: str) -> str:
+    """Long enough that nobody finds another text with the same: names that are joined or cut could be made to meet."""
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+# --- objects --------------------------------------------------------------------------------------------------------
+
+
+def cluster_role(name: str, rules: list[Object], labels: dict[str, str] | None = None) -> Object:
+    meta = {"name": name, **({"labels": labels} if labels else {})}
+    return {"apiVersion": CLUSTER_ROLE.api_version, "kind": CLUSTER_ROLE.kind, "metadata": meta, "rules": rules}
+
+
+def cluster_role_binding(name: str, role: str, subject: Object, labels: dict[str, str] | None = None) -> Object:
+    return {
+        "apiVersion": CLUSTER_ROLE_BINDING.api_version,
+        "kind": CLUSTER_ROLE_BINDING.kind,
+        "metadata": {"name": name, **({"labels": labels} if labels else {})},
+        "roleRef": {"apiGroup": RBAC, "kind": CLUSTER_ROLE.kind, "name": role},
+        "subjects": [subject],
+    }

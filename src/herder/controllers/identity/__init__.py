@@ -1,0 +1,1 @@
+"""Roles and their bindings become plain RBAC: here, and in the clusters that they are about."""

@@ -1,0 +1,159 @@
+"""A GlobalRoleBinding binds its subject here; in every other cluster by a ClusterRoleTemplateBinding for each template
+that the role inherits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from herder.api.capi.kinds import NAMESPACE
+from herder.api.capi.names import is_deleting
+from herder.api.identity import roles
+from herder.api.identity.roles import CLUSTER_ROLE_BINDING, RBAC
+from herder.api.machines.jobs import ROLE, ROLE_BINDING
+from herder.api.machines.names import safe_concat
+from herder.api.management.clusters import is_internal
+from herder.api.management.kinds import CLUSTER_BINDING, GLOBAL_ROLE, GLOBAL_ROLE_BINDING, MANAGEMENT_CLUSTER
+from herder.api.writing import delete, owner_reference, ref, with_owner
+from herder.engine.meta.kinds import Kind, Object
+from herder.engine.runtime.controller import Controller
+from herder.engine.runtime.decision import DONE, Apply, Create, Decision, Write, waiting
+from herder.engine.runtime.triggers import Indexed, Watches, changed, owner
+from herder.engine.runtime.view import View
+
+BY_ROLE, ALL = "global-role", "all"
+
+
+def reconcile(view: View) -> Decision:
+    binding = view.get(GLOBAL_ROLE_BINDING, view.name)
+    if binding is None or is_deleting(binding):
+        return DONE  # what it owns goes with it
+    subject = roles.subject_of(binding)
+    if isinstance(subject, str):
+        return _nothing_left(view, binding) + waiting(subject, ref(GLOBAL_ROLE_BINDING, binding))
+    role = view.get(GLOBAL_ROLE, binding["globalRoleName"])
+    if role is None:
+        told = f"there is no GlobalRole {binding['globalRoleName']}"
+        return _nothing_left(view, binding) + waiting(told, ref(GLOBAL_ROLE_BINDING, binding))
+    return Decision(writes=(*_here(view, binding, role, subject), *_in_clusters(view, binding, role)))
+
+
+def _nothing_left(view: View, binding: Object) -> Decision:
+    """A binding without a role or a subject gives nobody anything."""
+    uid = binding["metadata"]["uid"]
+    kinds = (CLUSTER_ROLE_BINDING, ROLE_BINDING, CLUSTER_BINDING)
+    left = [delete(kind, each, "the binding is about nothing") for kind in kinds for each in view.owned(kind, uid)]
+    return Decision(writes=tuple(left))
+
+
+# --- here -----------------------------------------------------------------------------------------------------------
+
+
+def _here(view: View, binding: Object, role: Object, subject: Object) -> Iterable[Write]:
+    reference = owner_reference(GLOBAL_ROLE_BINDING, binding, controller=True)
+    name, target = roles.global_binding_name(view.name), roles.global_role_name(role["metadata"]["name"])
+    whole = roles.cluster_role_binding(name, target, subject)
+    yield from _bound(view, CLUSTER_ROLE_BINDING, with_owner(whole, reference))
+    places = sorted(role.get("namespacedRules") or {})
+    for place in places:
+        yield from _bound(view, ROLE_BINDING, with_owner(_in_namespace(name, place, target, subject), reference))
+    for left in view.owned(ROLE_BINDING, binding["metadata"]["uid"]):
+        if left["metadata"]["namespace"] not in places:
+            yield delete(ROLE_BINDING, left, "the role has no rights in this namespace any more")
+
+
+def _bound(view: View, kind: Kind, wanted: Object) -> Iterable[Write]:
+    """What a binding refers to cannot be changed: one that refers to something else is replaced."""
+    meta = wanted["metadata"]
+    known = view.get(kind, meta["name"], meta.get("namespace"))
+    if known is not None and known.get("roleRef") != wanted["roleRef"]:
+        yield delete(kind, known, "it binds to another role")
+    yield Apply(kind, wanted, "who has the role")
+
+
+def _in_namespace(name: str, namespace: str, role: str, subject: Object) -> Object:
+    return {
+        "apiVersion": ROLE_BINDING.api_version,
+        "kind": ROLE_BINDING.kind,
+        "metadata": {"name": name, "namespace": namespace},
+        "roleRef": {"apiGroup": RBAC, "kind": ROLE.kind, "name": role},
+        "subjects": [subject],
+    }
+
+
+# --- in the clusters ------------------------------------------------------------------------------------------------
+
+
+def _in_clusters(view: View, binding: Object, role: Object) -> Iterable[Write]:
+    reference = owner_reference(GLOBAL_ROLE_BINDING, binding, controller=True)
+    known = {_place(each): each for each in view.owned(CLUSTER_BINDING, binding["metadata"]["uid"])}
+    wanted = {
+        _place(each): each
+        for cluster in view.select(MANAGEMENT_CLUSTER)
+        if _is_home(view, cluster)
+        for template in role.get("inheritedClusterRoles") or ()
+        for each in [_cluster_binding(binding, cluster["metadata"]["name"], template)]
+    }
+    for place, each in wanted.items():
+        if place not in known:
+            yield Create(CLUSTER_BINDING, with_owner(each, reference), "the role has these rights in every cluster")
+    for place, each in known.items():
+        if place not in wanted and not is_deleting(each):
+            yield delete(CLUSTER_BINDING, each, "the role does not have these rights any more")
+
+
+def _is_home(view: View, cluster: Object) -> bool:
+    if is_internal(cluster) or is_deleting(cluster):
+        return False
+    home = view.get(NAMESPACE, cluster["metadata"]["name"])
+    return home is not None and not is_deleting(home)
+
+
+def _cluster_binding(binding: Object, cluster: str, template: str) -> Object:
+    who = {
+        field: binding[field] for field in ("userName", "userPrincipalName", "groupPrincipalName") if binding.get(field)
+    }
+    return {
+        "apiVersion": CLUSTER_BINDING.api_version,
+        "kind": CLUSTER_BINDING.kind,
+        "metadata": {"name": safe_concat("grb", binding["metadata"]["name"], template), "namespace": cluster},
+        "clusterName": cluster,
+        "roleTemplateName": template,
+        **who,
+    }
+
+
+def _place(obj: Object) -> tuple[str, str]:
+    return obj["metadata"]["namespace"], obj["metadata"]["name"]
+
+
+# --- what sets it off -----------------------------------------------------------------------------------------------
+
+
+def _role_of(binding: Object) -> Iterable[str]:
+    return (binding.get("globalRoleName") or "",)
+
+
+def _every(_obj: Object) -> Iterable[str]:
+    return ("",)
+
+
+def _name(obj: Object) -> Iterable[str]:
+    return (obj["metadata"]["name"],)
+
+
+CONTROLLER = Controller(
+    name="global-role-binding",
+    kind=GLOBAL_ROLE_BINDING,
+    reconcile=reconcile,
+    watches=(
+        Watches(GLOBAL_ROLE, Indexed(BY_ROLE, _name), changed("namespacedRules", "inheritedClusterRoles")),
+        Watches(CLUSTER_ROLE_BINDING, owner(GLOBAL_ROLE_BINDING), changed("subjects", "roleRef")),
+        Watches(ROLE_BINDING, owner(GLOBAL_ROLE_BINDING), changed("subjects", "roleRef")),
+        Watches(CLUSTER_BINDING, owner(GLOBAL_ROLE_BINDING), changed("metadata.deletionTimestamp")),
+        Watches(MANAGEMENT_CLUSTER, Indexed(ALL, _every), changed("metadata.deletionTimestamp")),
+        Watches(NAMESPACE, Indexed(ALL, _every), changed("metadata.deletionTimestamp")),
+    ),
+    when=changed("globalRoleName", "userName", "userPrincipalName", "groupPrincipalName"),
+    indexes={GLOBAL_ROLE_BINDING: {BY_ROLE: _role_of, ALL: _every}},
+    pace=0.1,  # namespaces and clusters come in bursts
+)
