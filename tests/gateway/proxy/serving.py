@@ -50,12 +50,13 @@ class Gateway:
         self.targets = dict(targets)
         self.url = ""
         self.authority = authority
+        self.local = local or InProcess(Nothing())
         self.proxy = ClusterProxy(
             target_of=self._target_of,
             dial=dial,
             may_use=self._may_use,
             may_impersonate=self._may_impersonate,
-            local=local or InProcess(Nothing()),
+            local=self.local,
             server_url=lambda: self.url,
             tokens=tokens,
         )

@@ -73,7 +73,7 @@ class ClusterProxy:
 
     async def close(self) -> None:
         for pump in list(self._pumps):
-            pump.end()
+            await pump.stop()
         self._connections.close()
         self._local_connections.close()
 

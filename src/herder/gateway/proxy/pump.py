@@ -16,6 +16,7 @@ from herder.tunnel.errors import TunnelError
 log = logging.getLogger(__name__)
 
 _WAITING_BYTES = 256 << 10
+_LAST_WORDS_SECONDS = 5.0  # to pass on what a caller said before it went
 
 
 class Pump(asyncio.Protocol):
@@ -28,10 +29,10 @@ class Pump(asyncio.Protocol):
         self._tell_over = over
         self._transport = cast(asyncio.Transport, None)
         self._waiting = bytearray()  # from the caller, for the cluster
-        self._something = asyncio.Event()
+        self._something = asyncio.Event()  # waits, or nothing more will
         self._writable = asyncio.Event()
         self._writable.set()
-        self._over = False
+        self._gone = asyncio.Event()  # the caller is
         self._running: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -45,11 +46,15 @@ class Pump(asyncio.Protocol):
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
-        self.end()
+        self._end()
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.end()
+        self._end()
+
+    def _end(self) -> None:
+        self._gone.set()
+        self._something.set()
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -57,30 +62,34 @@ class Pump(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._writable.set()
 
-    def end(self) -> None:
-        self._over = True
-        self._something.set()
-        self._writable.set()
+    async def stop(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
 
     async def _run(self) -> None:
-        ways = [asyncio.ensure_future(self._to_cluster()), asyncio.ensure_future(self._to_caller())]
+        to_cluster = asyncio.ensure_future(self._to_cluster())
+        to_caller = asyncio.ensure_future(self._to_caller())
+        gone = asyncio.ensure_future(self._gone.wait())
         try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([to_cluster, to_caller, gone], return_when=asyncio.FIRST_COMPLETED)
+            if gone.done():
+                await asyncio.wait([to_cluster], timeout=_LAST_WORDS_SECONDS)
         finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
+            for part in (to_cluster, to_caller, gone):
+                part.cancel()
+            await asyncio.gather(to_cluster, to_caller, gone, return_exceptions=True)
             self._channel.close()
             self._transport.close()
             self._tell_over(self)
 
     async def _to_cluster(self) -> None:
         try:
-            while not self._over or self._waiting:
+            while not self._gone.is_set() or self._waiting:
                 await self._something.wait()
                 self._something.clear()
                 data, self._waiting = bytes(self._waiting), bytearray()
-                if not self._over:
+                if not self._gone.is_set():
                     self._transport.resume_reading()
                 if data:
                     await self._channel.send(data)
@@ -90,7 +99,7 @@ class Pump(asyncio.Protocol):
     async def _to_caller(self) -> None:
         try:
             data = self._first or await self._channel.receive()
-            while data and not self._over:
+            while data:
                 self._transport.write(data)
                 await self._writable.wait()
                 data = await self._channel.receive()
