@@ -27,7 +27,21 @@ def test_help_names_every_word() -> None:
     shown = herder("--help").stdout
     assert shown.startswith(HELP)
     words = [line.split()[0] for line in shown.removeprefix(HELP).splitlines()]
-    assert words == ["up", "run", "demo", "get", "describe", "logs", "ssh", "scp", "store", "export"]
+    assert words == [
+        "up",
+        "run",
+        "demo",
+        "get",
+        "describe",
+        "logs",
+        "ssh",
+        "scp",
+        "import",
+        "login",
+        "users",
+        "store",
+        "export",
+    ]
     for word in words:
         assert herder(word, "--help").stdout.startswith(f"Usage: herder {word}")
 

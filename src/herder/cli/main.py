@@ -19,6 +19,9 @@ WORDS = {
     "logs": ("machine_logs", "Show how a machine was created and removed, also when it is gone"),
     "ssh": ("ssh", "Open a shell on a machine, or run a command there"),
     "scp": ("scp", "Copy files to a machine or from it"),
+    "import": ("importing", "Manage a cluster that exists from here"),
+    "login": ("login", "Log in at a manager, for kubectl and herder"),
+    "users": ("users", "Create and list those who may log in"),
     "store": ("store", "Back up and restore the embedded API server's data"),
     "export": ("export", "Print objects in a form that another cluster can apply"),
 }

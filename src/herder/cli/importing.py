@@ -1,0 +1,78 @@
+"""`herder import`: a cluster that exists comes under management; what is to be run there is printed."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from contextlib import suppress
+
+import click
+
+from herder.api.capi.kinds import NAMESPACE, SECRET
+from herder.api.management.commands import ca_checksum, manifest_url
+from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.api.management.names import DEFAULT_TOKEN, token_secret
+from herder.api.settings import SERVER_CERTIFICATES, SERVER_URL, SETTING
+from herder.cli.asking import ask
+from herder.cli.places import kubeconfig_option
+from herder.engine.client.client import Client
+from herder.engine.client.kubeconfig import Connection
+from herder.engine.meta.errors import AlreadyExists, NotFound
+
+PATIENCE_SECONDS = 30.0
+
+
+@click.command()
+@click.argument("name")
+@click.option("-n", "--namespace", default="fleet-default", show_default=True, help="Where its object is.")
+@kubeconfig_option
+def command(name: str, namespace: str, kubeconfig: str | None) -> None:
+    """Manage the existing cluster NAME from here: prints what connects it."""
+    cluster, url, checksum = ask(kubeconfig, lambda client, here: _import(client, here, namespace, name))
+    click.echo(
+        f"{name} is {cluster} here. To connect it, on a machine with the right to administer it:\n\n"
+        f"  kubectl apply -f {url}\n\n"
+        f"The manifest's address holds the registration token: treat it as a password. Checksum of our CA: {checksum}"
+    )
+
+
+async def _import(client: Client, here: Connection, namespace: str, name: str) -> tuple[str, str, str]:
+    kind = PROVISIONING_CLUSTER
+    with suppress(AlreadyExists):
+        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+        await client.create(NAMESPACE.resource, space)
+    with suppress(AlreadyExists):
+        wanted = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "spec": {}}
+        await client.create(kind.resource, wanted, namespace=namespace)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        cluster = await _named(client, namespace, name)
+        token = await _token(client, cluster)
+    server = await _setting(client, SERVER_URL) or here.server
+    certificates = await _setting(client, SERVER_CERTIFICATES) or (here.ca or b"").decode()
+    return cluster, manifest_url(server, cluster, token), ca_checksum(certificates)
+
+
+async def _named(client: Client, namespace: str, name: str) -> str:
+    """Once the controllers have given it its name."""
+    async for event in client.watch(
+        PROVISIONING_CLUSTER.resource, namespace=namespace, fields=f"metadata.name={name}", initial_events=True
+    ):
+        told = (event.object.get("status") or {}).get("clusterName")
+        if told:
+            return str(told)
+    raise click.ClickException(f"cluster {name} got no name; is the gateway running (herder up --gateway)?")
+
+
+async def _token(client: Client, cluster: str) -> str:
+    name = token_secret(DEFAULT_TOKEN)
+    while True:
+        with suppress(NotFound):
+            secret = await client.get(SECRET.resource, name, namespace=cluster)
+            return base64.b64decode(secret["data"]["token"]).decode()
+        await asyncio.sleep(0.1)
+
+
+async def _setting(client: Client, name: str) -> str:
+    with suppress(NotFound):
+        return str((await client.get(SETTING.resource, name)).get("value") or "")
+    return ""

@@ -1,0 +1,83 @@
+"""`herder login`: from a name and a password to an entry in the user's kubeconfig."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import os
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+from herder.api.management.commands import ca_checksum
+from herder.cli.asking import password_from, password_option
+from herder.cli.merging import merge_into
+from herder.engine.client.client import Client
+from herder.engine.client.kubeconfig import Connection
+from herder.engine.meta.errors import StatusError
+
+
+@click.command()
+@click.argument("url")
+@click.option("-u", "--username", prompt=True)
+@password_option
+@click.option("--ca-checksum", "checksum", default="", help="SHA-256 of the manager's CA, as its operator told you.")
+@click.option("--kubeconfig", metavar="FILE", help="Where the entry goes; KUBECONFIG or ~/.kube/config by default.")
+def command(url: str, username: str, password_stdin: bool, checksum: str, kubeconfig: str | None) -> None:
+    """Log in at the manager at URL, and let kubectl and herder use it from now on."""
+    if not url.startswith("https://"):
+        raise click.BadParameter("must begin with https://", param_hint="URL")
+    server, password = url.rstrip("/"), password_from(password_stdin)
+    try:
+        certificates = asyncio.run(_trusted(server, checksum))
+        token = asyncio.run(_log_in(server, certificates, username, password))
+    except (StatusError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    name = f"herder-{urlsplit(server).hostname}"
+    target = Path(
+        kubeconfig or os.environ.get("KUBECONFIG", "").split(os.pathsep)[0] or Path.home() / ".kube" / "config"
+    )
+    merge_into(target, name, server, certificates, token)
+    click.echo(f"logged in as {username}; context {name} in {target} is the current one")
+
+
+async def _trusted(server: str, checksum: str) -> bytes:
+    """The CA that we are to trust: one whose checksum we were told, else what this system trusts anyway (b"")."""
+    if not checksum:
+        return b""
+    shown = await _get(Connection(server, skip_tls_verify=True), "/cacerts")
+    if not hmac.compare_digest(ca_checksum(shown), checksum.lower()):
+        found = hashlib.sha256(shown.encode()).hexdigest()
+        raise click.ClickException(
+            f"the manager at {server} shows another CA than you were told: {found}. Somebody may be between you and it"
+        )
+    return shown.encode()
+
+
+async def _get(connection: Connection, path: str) -> str:
+    from herder.engine.client.http import HttpTransport
+
+    client = Client(HttpTransport(connection))
+    try:
+        return await client.text(path)
+    finally:
+        await client.close()
+
+
+async def _log_in(server: str, certificates: bytes, username: str, password: str) -> str:
+    from herder.engine.client.http import HttpTransport
+
+    client = Client(HttpTransport(Connection(server, ca=certificates or None)))
+    body = {"type": "localProvider", "username": username, "password": password, "responseType": "json"}
+    try:
+        headers = {"content-type": "application/json"}
+        response = await client.raw("POST", "/v1-public/login", body=json.dumps(body).encode(), headers=headers)
+        told = json.loads(response.content() or b"{}")
+    finally:
+        await client.close()
+    if response.status >= 400:
+        raise click.ClickException(told.get("message") or f"the manager answered {response.status}")
+    return str(told["token"])

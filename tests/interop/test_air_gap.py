@@ -1,0 +1,276 @@
+"""A cluster that accepts no connection is used through the tunnel that its agent opens, as themselves by those who may.
+
+Manager and cluster are in network namespaces of their own. The cluster's API listens on its own loopback alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.embedded import HERDER, Embedded
+from tests.support.peers import peer
+from tests.support.processes import ended
+
+PATIENCE = 90.0
+MANAGER_ADDRESS, CLUSTER_ADDRESS, PORT = "10.98.0.1", "10.98.0.2", 7443
+PASSWORDS = {"dolly": "a-password-of-dolly", "molly": "a-password-of-molly"}
+ROOT = Path(__file__).parents[2]
+
+
+class Networks:
+    """Two of them, with one cable between: the manager's, and that of a cluster."""
+
+    def __init__(self) -> None:
+        tail = uuid.uuid4().hex[:6]
+        self.manager, self.cluster = f"herder-m-{tail}", f"herder-c-{tail}"
+
+    def __enter__(self) -> Networks:
+        for name in (self.manager, self.cluster):
+            _run("ip", "netns", "add", name)
+            _run("ip", "-n", name, "link", "set", "lo", "up")
+        cable = ("link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", self.cluster)
+        _run("ip", "-n", self.manager, *cable)
+        for name, address in ((self.manager, MANAGER_ADDRESS), (self.cluster, CLUSTER_ADDRESS)):
+            _run("ip", "-n", name, "address", "add", f"{address}/24", "dev", "cable")
+            _run("ip", "-n", name, "link", "set", "cable", "up")
+        _run("ip", "-n", self.cluster, "route", "add", "default", "via", MANAGER_ADDRESS)  # kube-apiserver wants one
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in (self.manager, self.cluster):
+            _run("ip", "netns", "delete", name)
+
+
+def _run(*words: str) -> None:
+    subprocess.run(words, check=True, timeout=30)
+
+
+def inside(network: str) -> tuple[str, ...]:
+    return ("nsenter", f"--net=/run/netns/{network}")
+
+
+class Site:
+    def __init__(self, networks: Networks, directory: Path) -> None:
+        self.networks = networks
+        self.directory = directory
+        self.server = Embedded(
+            directory / "manager",
+            flags=("--gateway", "--no-machines", "--no-runner", "--capi-core=external", "--advertise", MANAGER_ADDRESS),
+            listen=f"{MANAGER_ADDRESS}:{PORT}",
+            around=inside(networks.manager),
+        )
+        self.downstream = directory / "cluster" / "kubeconfig"
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, network: str, *words: str | Path, log: str) -> subprocess.Popen[bytes]:
+        with (self.directory / log).open("ab") as file:
+            command = [*inside(network), *words]
+            process = subprocess.Popen(command, stdout=file, stderr=file, cwd=ROOT, start_new_session=True)
+        self.started.append(process)
+        return process
+
+    def __call__(
+        self, network: str, *words: str | Path, kubeconfig: Path, stdin: str = "", check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        given = os.environ | {"KUBECONFIG": str(kubeconfig), "HOME": str(self.directory)}
+        done = subprocess.run(
+            [*inside(network), *words], input=stdin, env=given, capture_output=True, text=True, timeout=120, check=False
+        )
+        if check and done.returncode:
+            raise AssertionError(f"{words}: {done.stdout}{done.stderr}\n{self.server.log()[-1500:]}")
+        return done
+
+    def manager(self, *words: str | Path, stdin: str = "", check: bool = True) -> str:
+        """As its administrator."""
+        return self(self.networks.manager, *words, kubeconfig=self.server.kubeconfig, stdin=stdin, check=check).stdout
+
+    def kubectl(self, *words: str, stdin: str = "", check: bool = True) -> str:
+        return self.manager(peer("kubectl"), *words, stdin=stdin, check=check)
+
+    def below(self, *words: str, stdin: str = "") -> str:
+        """In the cluster, as its administrator."""
+        done = self(self.networks.cluster, peer("kubectl"), *words, kubeconfig=self.downstream, stdin=stdin)
+        return done.stdout
+
+    def as_user(self, user: str, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        config = self.directory / f"{user}.kubeconfig"
+        return self(self.networks.manager, peer("kubectl"), *words, kubeconfig=config, check=check)
+
+
+def eventually(holds: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    if os.geteuid() != 0:
+        pytest.skip("network namespaces of the test's own: needs root")
+    if shutil.which("ip") is None:
+        pytest.skip("needs ip: scripts/setup dev")
+    directory = tmp_path_factory.mktemp("site")
+    (directory / "cluster").mkdir()
+    with Networks() as networks:
+        made = Site(networks, directory)
+        try:
+            kube = (sys.executable, "-m", "tests.support.kube", "--controller-manager", directory / "cluster")
+            made.start(networks.cluster, *kube, log="kube.log")
+            made.server.start()
+            eventually(made.downstream.exists, "the cluster has a kubeconfig")
+            yield made
+        finally:
+            for process in reversed(made.started):
+                ended(process)
+            made.server.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster(site: Site) -> str:
+    """Imported, its agent connected; its id."""
+    eventually(lambda: "ok" in _ready(site), "the cluster's API is ready")
+    eventually(lambda: site.kubectl("get", "clusters.management.cattle.io", check=False) is not None, "our kinds")
+    eventually(lambda: site.manager(HERDER, "import", "barn", check=False), "it is imported")
+    printed = site.manager(HERDER, "import", "barn")
+    url = next(word for word in printed.split() if word.startswith("https://"))
+    checksum = printed.split()[-1]
+    name = url.rpartition("_")[2].removesuffix(".yaml")
+    manifest = site(networks_of(site), "curl", "-sk", url, kubeconfig=site.downstream).stdout
+    site.below("apply", "-f", "-", stdin=manifest)
+    token = site.directory / "token"
+    token.write_text(url.rpartition("/")[2].partition("_")[0])
+    agent = (sys.executable, "-m", "herder.clusteragent", "--server", f"https://{MANAGER_ADDRESS}:{PORT}")
+    flags = ("--token-file", token, "--ca-checksum", checksum, "--kubeconfig", site.downstream)
+    site.start(site.networks.cluster, *agent, *flags, log="agent.log")
+    eventually(lambda: _connected(site, name) == "True", f"connected: {(site.directory / 'agent.log').read_text()}")
+    return name
+
+
+def networks_of(site: Site) -> str:
+    return site.networks.cluster
+
+
+def _ready(site: Site) -> str:
+    done = site(
+        site.networks.cluster, peer("kubectl"), "get", "--raw", "/readyz", kubeconfig=site.downstream, check=False
+    )
+    return done.stdout
+
+
+def _connected(site: Site, cluster: str) -> str:
+    path = "jsonpath={.status.conditions[?(@.type=='Connected')].status}"
+    return site.kubectl("get", "clusters.management.cattle.io", cluster, "-o", path, check=False)
+
+
+@pytest.fixture(scope="module")
+def users(site: Site, cluster: str) -> dict[str, str]:
+    """Two of them; the one may use the cluster, the other may not. Their ids."""
+    ids = {}
+    authority = _authority(site)
+    for name, password in PASSWORDS.items():
+        ids[name] = site.manager(HERDER, "users", "create", name, "--password-stdin", stdin=password + "\n").strip()
+        config = site.directory / f"{name}.kubeconfig"
+        login = ("login", f"https://{MANAGER_ADDRESS}:{PORT}", "-u", name, "--password-stdin")
+        pinned = ("--ca-checksum", authority, "--kubeconfig", str(config))
+        site.manager(HERDER, *login, *pinned, stdin=password + "\n")
+        entry = yaml.safe_load(config.read_text())
+        entry["clusters"][0]["cluster"]["server"] += f"/k8s/clusters/{cluster}"
+        config.write_text(yaml.safe_dump(entry))
+    site.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(_may_use(cluster, ids["dolly"])))
+    site.below("apply", "-f", "-", stdin=yaml.safe_dump_all(_may_view(ids["dolly"])))
+    return ids
+
+
+def _authority(site: Site) -> str:
+    printed = site.manager(HERDER, "import", "barn")
+    return printed.split()[-1]
+
+
+def _may_use(cluster: str, user: str) -> list[dict[str, object]]:
+    rule = {
+        "apiGroups": ["management.cattle.io"],
+        "resources": ["clusters"],
+        "verbs": ["get"],
+        "resourceNames": [cluster],
+    }
+    return _role_and_binding("member-of-barn", [rule], user)
+
+
+def _may_view(user: str) -> list[dict[str, object]]:
+    rule = {"apiGroups": [""], "resources": ["namespaces", "configmaps"], "verbs": ["get", "list", "watch", "create"]}
+    return _role_and_binding("viewers", [rule], user)
+
+
+def _role_and_binding(name: str, rules: list[dict[str, object]], user: str) -> list[dict[str, object]]:
+    group = "rbac.authorization.k8s.io"
+    return [
+        {"apiVersion": f"{group}/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules},
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
+            "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
+        },
+    ]
+
+
+def test_there_is_no_way_in(site: Site, cluster: str) -> None:
+    server = yaml.safe_load(site.downstream.read_text())["clusters"][0]["cluster"]["server"]
+    port = server.rpartition(":")[2]
+    tried = ("curl", "-sk", "--max-time", "3", f"https://{CLUSTER_ADDRESS}:{port}/readyz")
+    assert site(site.networks.manager, *tried, kubeconfig=site.server.kubeconfig, check=False).returncode != 0
+
+
+def test_a_user_who_may_reads_and_writes_there_as_herself(site: Site, users: dict[str, str]) -> None:
+    assert "kube-system" in site.as_user("dolly", "get", "namespaces").stdout
+    site.as_user("dolly", "create", "configmap", "fleece", "--from-literal=colour=white")
+    assert site.below("get", "configmap", "fleece", "-o", "jsonpath={.data.colour}") == "white"
+    refused = site.as_user("dolly", "get", "secrets", check=False)
+    assert f'User "{users["dolly"]}" cannot list resource "secrets"' in refused.stderr
+
+
+def test_one_who_may_not_is_refused(site: Site, users: dict[str, str]) -> None:
+    refused = site.as_user("molly", "get", "namespaces", check=False)
+    assert refused.returncode != 0
+    assert "may not use cluster" in refused.stderr
+    nobody = site.as_user("molly", "--token=token-abcde:guessed", "get", "namespaces", check=False)
+    assert nobody.returncode != 0
+
+
+def test_changes_are_seen_as_they_happen(site: Site, users: dict[str, str]) -> None:
+    config = site.directory / "dolly.kubeconfig"
+    watching = subprocess.Popen(
+        [*inside(site.networks.manager), peer("kubectl"), "get", "configmaps", "--watch-only", "-o", "name"],
+        env=os.environ | {"KUBECONFIG": str(config)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        time.sleep(2)
+        site.below("create", "configmap", "shorn")
+        assert watching.stdout is not None
+        assert watching.stdout.readline().strip() == "configmap/shorn"
+    finally:
+        watching.terminate()
+        watching.communicate(timeout=20)
+
+
+def test_without_its_agent_it_is_said_to_be_away(site: Site, cluster: str, users: dict[str, str]) -> None:
+    agent = site.started.pop()
+    ended(agent)
+    eventually(lambda: _connected(site, cluster) == "False", "it is told that it is gone")
+    away = site.as_user("dolly", "get", "namespaces", check=False)
+    assert away.returncode != 0
+    assert "agent" in away.stderr
