@@ -156,6 +156,36 @@ def test_without_a_url_it_says_what_is_missing() -> None:
     assert "server-url" in decision.wait.reason
 
 
+# --- its kubeconfig -------------------------------------------------------------------------------------------------
+
+URL = {"server-url": "https://herder.example.com"}
+
+
+def test_a_cluster_that_has_been_connected_gets_a_kubeconfig() -> None:
+    never = decide(
+        provisioning_clusters.CONTROLLER, "ws/meadow", provisioning(clusterName=CLUSTER), management(), **URL
+    )
+    assert not never.effects
+    been = provisioning(clusterName=CLUSTER, ready=True)
+    (asked,) = decide(provisioning_clusters.CONTROLLER, "ws/meadow", been, management(), **URL).effects
+    assert asked.arguments["management"] == CLUSTER
+    assert not decide(provisioning_clusters.CONTROLLER, "ws/meadow", been, management()).effects, (
+        "no URL, no kubeconfig"
+    )
+
+
+def test_a_kubeconfig_is_made_again_when_what_it_says_has_changed() -> None:
+    been, secret = provisioning(clusterName=CLUSTER, ready=True), made(SECRET, "meadow-kubeconfig", "ws")
+    (first,) = decide(provisioning_clusters.CONTROLLER, "ws/meadow", been, management(), secret, **URL).effects
+    for objects, flags in (
+        ([secret], URL | {"server-url": "https://elsewhere.example.com"}),
+        ([secret], URL | {"cacerts": "others"}),
+        ([], URL),  # it was deleted
+    ):
+        (again,) = decide(provisioning_clusters.CONTROLLER, "ws/meadow", been, management(), *objects, **flags).effects
+        assert again.key != first.key
+
+
 # --- what is known of a cluster -------------------------------------------------------------------------------------
 
 
@@ -170,7 +200,7 @@ def test_info_is_what_its_nodes_tell_while_it_is_connected() -> None:
     view = view_of(
         management_clusters.CONTROLLER,
         f"/{CLUSTER}",
-        [connected, home],
+        [connected, home, provisioning(clusterName=CLUSTER, clientSecretName="meadow-kubeconfig")],
         observed=lambda _wish: Observed(nodes, NOW),
     )
     decision = management_clusters.CONTROLLER.reconcile(view)
@@ -180,7 +210,9 @@ def test_info_is_what_its_nodes_tell_while_it_is_connected() -> None:
         "machineProvider": "imported",
         "kubernetesVersion": "v1.33.9",
         "arch": "amd64",
+        "provisioningClusterRef": {"name": "meadow", "namespace": "ws"},
     }
     turned = {each["type"]: each["lastTransitionTime"] for each in status["conditions"]}
     assert turned["Connected"] == "2026-01-01T11:00:00Z", "since the tunnel was there"
-    assert decision.observe
+    (wish,) = decision.observe
+    assert wish.cluster == "ws/meadow", "by the kubeconfig that everybody else uses too"

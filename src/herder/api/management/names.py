@@ -32,6 +32,8 @@ MANAGEMENT_NAME = "provisioning.cattle.io/management-cluster-name"  # on a provi
 
 AGENT_PREFIX = "stv-cluster-"  # of the second tunnel's key, and of the bearer token that opens it
 
+MAKE_KUBECONFIG = "cluster-kubeconfig"  # the effect that makes a cluster's own user, token and kubeconfig
+
 LOCAL_WORKSPACE = "fleet-local"
 
 REMOVE_PROVISIONING = "wrangler.cattle.io/provisioning-cluster-remove"  # finalizers

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from herder.api.capi.conditions import condition
 from herder.api.capi.kinds import NAMESPACE, NODE
-from herder.api.capi.names import is_deleting
+from herder.api.capi.names import cluster_key, is_deleting
 from herder.api.machines.conditions import merged_with_updates
 from herder.api.machines.jobs import ROLE
 from herder.api.management import clusters, names
@@ -114,38 +114,33 @@ NODES = Projection("managed-node", project=_node_facts)
 
 
 def _info(view: View, management: Object) -> tuple[Object, Decision]:
-    """What its Nodes tell; what was known stays while the cluster does not answer."""
+    """What its Nodes tell; what was known stays while the cluster does not answer. It is reached by the kubeconfig of
+    its provisioning Cluster, as by everybody else."""
     known = (management.get("status") or {}).get("info") or {}
-    known = {**known, **_reference(view, management)}
-    if clusters.is_internal(management) or not (
-        clusters.is_connected(management) and clusters.is_provisioned(management)
-    ):
+    pair = next(iter(_pairs(view, management)), None)
+    if pair is None:
         return known, DONE
-    wish = Observe(view.name, NODE, projection=NODES)
+    namespace, name = _place(pair)
+    known = {**known, "provisioningClusterRef": {"name": name, "namespace": namespace}}
+    if not (pair.get("status") or {}).get("clientSecretName") or not clusters.is_connected(management):
+        return known, DONE
+    wish = Observe(cluster_key(namespace, name), NODE, projection=NODES)
     seen = view.observed(wish)
     if isinstance(seen, Observed):
-        known = {**known, **_of_nodes(seen.objects)}
+        known = {**known, **_of_nodes(seen.objects, clusters.is_internal(management))}
     return known, Decision(observe=(wish,))
 
 
-def _of_nodes(nodes: Iterable[Object]) -> Object:
+def _of_nodes(nodes: Iterable[Object], internal: bool) -> Object:
     facts = list(nodes)
     versions = sorted({each["version"] for each in facts if each["version"]}, key=lambda text: (len(text), text))
     architectures = {each["arch"] for each in facts if each["arch"]}
-    found: Object = {"nodeCount": len(facts), "machineProvider": "imported"}
+    found: Object = {"nodeCount": len(facts), "machineProvider": "local" if internal else "imported"}
     if versions:
         found["kubernetesVersion"] = versions[0]
     if architectures:
         found["arch"] = architectures.pop() if len(architectures) == 1 else "mixed"
     return found
-
-
-def _reference(view: View, management: Object) -> Object:
-    for each in view.select(PROVISIONING_CLUSTER, index=(BY_MANAGEMENT, view.name)):
-        meta = each["metadata"]
-        if clusters.belongs(management, meta["namespace"], meta["name"]):
-            return {"provisioningClusterRef": {"name": meta["name"], "namespace": meta["namespace"]}}
-    return {}
 
 
 def _tell(view: View, management: Object, info: Object) -> Decision:
@@ -230,7 +225,11 @@ CONTROLLER = Controller(
     watches=(
         Watches(NAMESPACE, itself, changed("metadata.deletionTimestamp", "metadata.ownerReferences")),
         Watches(REGISTRATION_TOKEN, _of_namespace, changed()),
-        Watches(PROVISIONING_CLUSTER, _its_management, changed("status.clusterName", "metadata.deletionTimestamp")),
+        Watches(
+            PROVISIONING_CLUSTER,
+            _its_management,
+            changed("status.clusterName", "status.clientSecretName", "metadata.deletionTimestamp"),
+        ),
     ),
     indexes={PROVISIONING_CLUSTER: {BY_MANAGEMENT: management_name}},
 )

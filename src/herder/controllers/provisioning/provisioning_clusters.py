@@ -6,19 +6,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from herder.api import settings
 from herder.api.capi.conditions import Condition, condition, find
-from herder.api.capi.names import annotations_of, is_deleting
+from herder.api.capi.kinds import SECRET_METADATA
+from herder.api.capi.names import annotations_of, is_deleting, kubeconfig_secret
 from herder.api.machines.conditions import merged_with_updates
 from herder.api.management import clusters, names
+from herder.api.management.commands import ca_checksum
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
-from herder.api.writing import delete, object_patch, ref, status_patch
+from herder.api.settings import SETTING
+from herder.api.writing import delete, object_patch, owner_reference, ref, status_patch
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Create, Decision, Write, waiting
-from herder.engine.runtime.triggers import Indexed, Watches, changed
+from herder.engine.runtime.decision import DONE, Create, Decision, Effect, Write, waiting
+from herder.engine.runtime.triggers import Indexed, Watches, changed, owner
 from herder.engine.runtime.view import View
 
-BY_NAME = "named-management-cluster"
+BY_NAME, ALL = "named-management-cluster", "all-provisioning-clusters"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -46,7 +50,8 @@ def _with_management(view: View, provisioning: Object) -> Decision:
     if management is None:
         made = clusters.management_of(provisioning, name)
         return Decision(writes=(Create(MANAGEMENT_CLUSTER, made, f"{view.key} is a managed cluster"),))
-    return _tell(view, provisioning, management, name)
+    kubeconfig, asks = _kubeconfig(view, provisioning, management)
+    return _tell(view, provisioning, management, name, kubeconfig=kubeconfig) + asks
 
 
 def _management_name(view: View, provisioning: Object) -> str:
@@ -65,10 +70,52 @@ def _problem(view: View, provisioning: Object, name: str) -> str:
     return ""
 
 
+# --- its kubeconfig -------------------------------------------------------------------------------------------------
+
+
+def _kubeconfig(view: View, provisioning: Object, management: Object) -> tuple[str, Decision]:
+    """The name of the Secret, once it is there. It holds a token, so it is made by an effect: no decision holds one."""
+    if not view.setting(settings.SERVER_URL) or not _has_been_ready(provisioning, management):
+        return "", DONE
+    secret = view.get(SECRET_METADATA, kubeconfig_secret(view.name))
+    effect = _make_kubeconfig(view, provisioning, management, secret)
+    result = view.result(effect.key)
+    if result is not None and result.done:
+        return kubeconfig_secret(view.name), DONE
+    return kubeconfig_secret(view.name) if secret else "", Decision(effects=(effect,))
+
+
+def _make_kubeconfig(view: View, provisioning: Object, management: Object, secret: Object | None) -> Effect:
+    """Keyed by all that it depends on, so that it is made again where that has changed, and only then."""
+    meta, server = provisioning["metadata"], view.setting(settings.SERVER_URL)
+    there = secret["metadata"]["uid"] if secret else ""
+    pin = ca_checksum(view.setting(settings.SERVER_CERTIFICATES))
+    key = (names.MAKE_KUBECONFIG, meta["uid"], management["metadata"]["uid"], server, pin, there)
+    arguments = {
+        "namespace": meta["namespace"],
+        "name": meta["name"],
+        "management": management["metadata"]["name"],
+        "owner": owner_reference(PROVISIONING_CLUSTER, provisioning, controller=True),
+        "managementOwner": owner_reference(MANAGEMENT_CLUSTER, management, controller=True),
+    }
+    return Effect(names.MAKE_KUBECONFIG, key, arguments, "the cluster is there, so other programs may reach it")
+
+
+def _has_been_ready(provisioning: Object, management: Object) -> bool:
+    return bool((provisioning.get("status") or {}).get("ready")) or clusters.is_connected(management)
+
+
 # --- what it tells --------------------------------------------------------------------------------------------------
 
 
-def _tell(view: View, provisioning: Object, management: Object | None, name: str, problem: str = "") -> Decision:
+def _tell(
+    view: View,
+    provisioning: Object,
+    management: Object | None,
+    name: str,
+    problem: str = "",
+    kubeconfig: str = "",
+) -> Decision:
     before = provisioning.get("status") or {}
     wanted = [_created(management, problem), *_mirrored(management)]
     status = {
@@ -79,6 +126,7 @@ def _tell(view: View, provisioning: Object, management: Object | None, name: str
         "conditions": merged_with_updates(before.get("conditions"), wanted, view.now),
         "fleetWorkspaceName": view.namespace,
         **({"clusterName": name} if name else {}),
+        **({"clientSecretName": kubeconfig} if kubeconfig else {}),
     }
     writes = status_patch(PROVISIONING_CLUSTER, provisioning, status, "what became of the cluster")
     return Decision(writes=writes) + (waiting(problem, ref(PROVISIONING_CLUSTER, provisioning)) if problem else DONE)
@@ -139,11 +187,23 @@ def _own_name(management: Object) -> Iterable[str]:
     return (management["metadata"]["name"],)
 
 
+def _all(_provisioning: Object) -> Iterable[str]:
+    return (ALL,)
+
+
+def _everything(setting: Object) -> Iterable[str]:
+    return (ALL,) if setting["metadata"]["name"] in {settings.SERVER_URL, settings.SERVER_CERTIFICATES} else ()
+
+
 CONTROLLER = Controller(
     name="provisioning-cluster",
     kind=PROVISIONING_CLUSTER,
     reconcile=reconcile,
-    watches=(Watches(MANAGEMENT_CLUSTER, Indexed(BY_NAME, _own_name)),),
+    watches=(
+        Watches(MANAGEMENT_CLUSTER, Indexed(BY_NAME, _own_name)),
+        Watches(SECRET_METADATA, owner(PROVISIONING_CLUSTER), changed()),
+        Watches(SETTING, Indexed(ALL, _everything), changed("value")),
+    ),
     when=changed("spec", "metadata.finalizers", "metadata.deletionTimestamp", "metadata.annotations", "status"),
-    indexes={PROVISIONING_CLUSTER: {BY_NAME: _named}},
+    indexes={PROVISIONING_CLUSTER: {BY_NAME: _named, ALL: _all}},
 )

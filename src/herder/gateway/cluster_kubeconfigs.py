@@ -1,0 +1,111 @@
+"""Makes the kubeconfig of a managed cluster that programs of the Cluster API family read, and the user it is for.
+
+The effect that controllers ask for: the token is in the Secret alone, and its hash in the Token.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from herder.api import settings
+from herder.api.capi.kinds import SECRET
+from herder.api.capi.names import CLUSTER_NAME, SECRET_TYPE, kubeconfig_secret
+from herder.api.identity import hashes
+from herder.api.identity.kubeconfigs import Manager, provisioned_binding, provisioned_data
+from herder.api.identity.names import PROVISIONING, provisioning_user
+from herder.api.identity.tokens import NewToken, token_object
+from herder.api.management.kinds import CLUSTER_BINDING, TOKEN, USER
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import NotFound
+from herder.engine.meta.kinds import Kind, Object
+
+FIELD_MANAGER = "cluster-kubeconfig"
+
+
+class ClusterKubeconfigs:
+    """The performer of `cluster-kubeconfig`."""
+
+    def __init__(self, client: Client, *, entropy: hashes.Entropy, setting: Callable[[str], str]) -> None:
+        self._client = client
+        self._entropy = entropy
+        self._setting = setting
+
+    async def __call__(self, arguments: Mapping[str, Any]) -> None:
+        """Done again, it changes nothing where all fits. A token whose key is lost is replaced; one that somebody took
+        away stays away until the Secret is deleted too."""
+        namespace, name, management = arguments["namespace"], arguments["name"], arguments["management"]
+        user = provisioning_user(namespace, name)
+        manager = Manager(self._setting(settings.SERVER_URL), self._setting(settings.SERVER_CERTIFICATES).strip())
+        secret = await self._find(SECRET, kubeconfig_secret(name), namespace)
+        if secret is not None and not _is_ours(secret, arguments["owner"]):
+            raise PermissionError(f"Secret {namespace}/{kubeconfig_secret(name)} belongs to somebody else: delete it")
+        await self._apply(USER, _user(user, namespace, name, arguments["managementOwner"]))
+        await self._apply(CLUSTER_BINDING, provisioned_binding(namespace, name, management))
+        key = _key(secret, user)
+        if secret is None or not key:
+            key = await self._new_token(user, management, arguments["managementOwner"])
+        data = provisioned_data(manager, management, f"{user}:{key}")
+        if secret is None or secret.get("data") != data:
+            await self._apply(SECRET, _secret(namespace, name, data, arguments["owner"]))
+
+    async def _new_token(self, user: str, management: str, owner: Object) -> str:
+        key = hashes.new_key(self._entropy)
+        wanted = NewToken(user, user, kind=PROVISIONING, cluster=management, derived=True)
+        token = token_object(wanted, user, hashes.hashed(key, self._entropy))
+        token["metadata"]["ownerReferences"] = [owner]
+        await self._apply(TOKEN, token)
+        return key
+
+    async def _find(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
+        try:
+            return await self._client.get(kind.resource, name, namespace=namespace)
+        except NotFound:
+            return None
+
+    async def _apply(self, kind: Kind, obj: Object) -> None:
+        await self._client.apply(kind.resource, obj, field_manager=FIELD_MANAGER)
+
+
+def _is_ours(secret: Object, owner: Object) -> bool:
+    owners = secret["metadata"].get("ownerReferences") or ()
+    return any(reference.get("uid") == owner["uid"] for reference in owners)
+
+
+def _key(secret: Object | None, user: str) -> str:
+    """The key in the Secret; nothing where it holds no token of this user."""
+    try:
+        bearer = base64.b64decode(((secret or {}).get("data") or {}).get("token") or "", validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
+    whose, _, key = bearer.partition(":")
+    return key if whose == user else ""
+
+
+def _user(user: str, namespace: str, name: str, owner: Object) -> Object:
+    """It goes with the management Cluster, and its token with it."""
+    return {
+        "apiVersion": USER.api_version,
+        "kind": USER.kind,
+        "metadata": {"name": user, "ownerReferences": [owner]},
+        "displayName": f"cluster {namespace}/{name}",
+        "principalIds": [f"system://provisioning/{namespace}/{name}", f"local://{user}"],
+        "enabled": True,
+    }
+
+
+def _secret(namespace: str, name: str, data: Object, owner: Object) -> Object:
+    return {
+        "apiVersion": SECRET.api_version,
+        "kind": SECRET.kind,
+        "metadata": {
+            "name": kubeconfig_secret(name),
+            "namespace": namespace,
+            "labels": {CLUSTER_NAME: name},
+            "ownerReferences": [owner],
+        },
+        "type": SECRET_TYPE,
+        "data": data,
+    }

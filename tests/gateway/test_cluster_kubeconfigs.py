@@ -1,0 +1,130 @@
+"""The kubeconfig of a managed cluster, and the user that it is for."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import yaml
+
+from herder.api.capi.kinds import NAMESPACE, SECRET
+from herder.api.identity.crds import CRDS as IDENTITY_CRDS
+from herder.api.identity.tokens import from_token, key_fits
+from herder.api.management.crds import CRDS
+from herder.api.management.kinds import (
+    CLUSTER_BINDING,
+    MANAGEMENT_CLUSTER,
+    PROVISIONING_CLUSTER,
+    TOKEN,
+    USER,
+)
+from herder.api.settings import Settings
+from herder.api.writing import owner_reference
+from herder.cli.install import install_kinds
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import NotFound
+from herder.engine.meta.kinds import Kind, Object
+from herder.gateway.cluster_kubeconfigs import ClusterKubeconfigs
+from tests.engine.runtime.world import world
+
+CLUSTER = "c-m-bcdfghjk"
+USER_NAME = "u-l3jmhncqjg"  # of fleet-default/demo
+
+
+@dataclass
+class Place:
+    client: Client
+    arguments: dict[str, Any]
+    flags: dict[str, str] = field(default_factory=lambda: {"server-url": "https://manager.example.com"})
+
+    async def make(self) -> Object:
+        await ClusterKubeconfigs(self.client, entropy=os.urandom, setting=Settings(flags=self.flags).get)(
+            self.arguments
+        )
+        return await self.client.get(SECRET.resource, "demo-kubeconfig", namespace="fleet-default")
+
+
+@pytest.fixture
+async def place() -> AsyncIterator[Place]:
+    async with world() as made:
+        await install_kinds(made.outside, [*CRDS, *IDENTITY_CRDS])
+        for name in ("fleet-default", CLUSTER):
+            await made.outside.create(NAMESPACE.resource, _object(NAMESPACE, name))
+        pair = await made.outside.create(
+            PROVISIONING_CLUSTER.resource, _object(PROVISIONING_CLUSTER, "demo"), namespace="fleet-default"
+        )
+        management = await made.outside.create(MANAGEMENT_CLUSTER.resource, _object(MANAGEMENT_CLUSTER, CLUSTER))
+        arguments = {
+            "namespace": "fleet-default",
+            "name": "demo",
+            "management": CLUSTER,
+            "owner": owner_reference(PROVISIONING_CLUSTER, pair, controller=True),
+            "managementOwner": owner_reference(MANAGEMENT_CLUSTER, management, controller=True),
+        }
+        yield Place(made.outside, arguments)
+
+
+def _object(kind: Kind, name: str) -> Object:
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}}
+
+
+def said(secret: Object, key: str = "token") -> str:
+    return base64.b64decode(secret["data"][key]).decode()
+
+
+async def test_it_leads_through_the_manager_as_a_user_of_its_own(place: Place) -> None:
+    secret = await place.make()
+    config = yaml.safe_load(said(secret, "value"))
+    assert config["clusters"][0]["cluster"]["server"] == f"https://manager.example.com/k8s/clusters/{CLUSTER}"
+    assert config["users"][0]["user"]["token"] == said(secret)
+    assert secret["metadata"]["labels"] == {"cluster.x-k8s.io/cluster-name": "demo"}
+    whose, _, key = said(secret).partition(":")
+    assert whose == USER_NAME
+    token = await place.client.get(TOKEN.resource, USER_NAME)
+    assert key_fits(from_token(token), key)
+    assert key not in str(token)
+    assert token["clusterName"] == CLUSTER, "it is good for nothing but this cluster"
+    assert (await place.client.get(USER.resource, USER_NAME))["enabled"]
+    (binding,) = (await place.client.list(CLUSTER_BINDING.resource, namespace=CLUSTER)).items
+    assert (binding["userName"], binding["roleTemplateName"]) == (USER_NAME, "cluster-owner")
+
+
+async def test_made_again_it_stays_as_it_is(place: Place) -> None:
+    first, second = await place.make(), await place.make()
+    assert second["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+
+
+async def test_it_follows_the_managers_address_with_the_same_token(place: Place) -> None:
+    first = await place.make()
+    place.flags["server-url"] = "https://elsewhere.example.com"
+    second = await place.make()
+    assert "https://elsewhere.example.com/" in said(second, "value")
+    assert said(second) == said(first)
+
+
+async def test_a_deleted_secret_means_another_token_and_the_old_one_counts_no_more(place: Place) -> None:
+    first = await place.make()
+    await place.client.delete(SECRET.resource, "demo-kubeconfig", namespace="fleet-default")
+    second = await place.make()
+    record = from_token(await place.client.get(TOKEN.resource, USER_NAME))
+    assert said(first) != said(second)
+    assert [key_fits(record, said(each).partition(":")[2]) for each in (first, second)] == [False, True]
+
+
+async def test_a_token_that_was_taken_away_is_not_given_back(place: Place) -> None:
+    await place.make()
+    await place.client.delete(TOKEN.resource, USER_NAME)
+    await place.make()
+    with pytest.raises(NotFound):
+        await place.client.get(TOKEN.resource, USER_NAME)
+
+
+async def test_a_secret_of_somebody_else_is_left_alone(place: Place) -> None:
+    foreign = _object(SECRET, "demo-kubeconfig") | {"data": {"value": "eA=="}}
+    await place.client.create(SECRET.resource, foreign, namespace="fleet-default")
+    with pytest.raises(PermissionError, match="belongs to somebody else"):
+        await place.make()
