@@ -13,7 +13,6 @@ from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response
 from herder.engine.front.takeover import Takeover
 from herder.engine.logs import get_logger
-from herder.engine.meta.errors import ServiceUnavailable
 from herder.gateway.access import Access
 from herder.gateway.clusters import Clusters
 from herder.gateway.identity.parts import IdentityParts, assemble
@@ -23,7 +22,6 @@ from herder.gateway.proxy.local import InProcess, Remote
 from herder.gateway.proxy.proxy import ClusterProxy
 from herder.gateway.registration import Registration
 from herder.gateway.server import Api, Gateway
-from herder.tunnel.errors import NoSession
 from herder.tunnel.registry import Registry
 
 log = get_logger(__name__)
@@ -93,7 +91,5 @@ def build(client: Client, api: Api, settings: Settings, *, local: InProcess | Re
 
 
 async def dial(tunnels: Registry, cluster: str, address: str) -> Channel:
-    try:
-        return tunnels.dial(cluster, "tcp", address)
-    except NoSession:
-        raise ServiceUnavailable(f"cluster {cluster}: its agent is not connected") from None
+    """Raises NoSession while the agent is away: the proxy knows since when, and tells callers to try again."""
+    return tunnels.dial(cluster, "tcp", address)

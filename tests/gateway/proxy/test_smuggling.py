@@ -30,6 +30,7 @@ HEADERS: dict[str, dict[str, str]] = {
     "a foreign group": {"impersonate-group": "system:masters", "impersonate-user": "u-alice"},
     "two users": {"impersonate-user": "u-alice, admin"},
     "a foreign extra": {"impersonate-extra-scopes": "everything", "impersonate-user": "u-alice"},
+    "somebody else's token in the audit log": {"impersonate-extra-requesttokenid": "x", "impersonate-user": "u-alice"},
     "a uid": {"impersonate-uid": "0", "impersonate-user": "u-alice"},
     "a header that Kubernetes may learn": {"impersonate-anything": "admin"},
     "groups without a user": {"impersonate-group": "system:masters"},

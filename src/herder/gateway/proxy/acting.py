@@ -14,6 +14,8 @@ EVERYONE = ("system:authenticated", "system:cattle:authenticated")
 EXTRAS = ("principalid", "username", "requesttokenid", "requesthost")
 """What a cluster is told of a user besides name and groups, for its audit log."""
 
+_OF_A_USER = ("principalid", "username")  # the others are of a request, and the manager alone knows those
+
 _PREFIX = "impersonate-"
 _EXTRA = "impersonate-extra-"
 _RESERVED = "system:"
@@ -60,7 +62,7 @@ def check_wanted(wanted: User) -> None:
     reserved = [group for group in wanted.groups if group.startswith(_RESERVED) and group not in EVERYONE]
     if reserved:
         raise Forbidden(f'"{reserved[0]}" is a group of one cluster and cannot be acted as in another')
-    unknown = [key for key in wanted.extra if key not in EXTRAS]
+    unknown = [key for key in wanted.extra if key not in _OF_A_USER]
     if unknown:
         raise Forbidden(f'extra "{unknown[0]}" cannot be set for a cluster that is reached through here')
 
