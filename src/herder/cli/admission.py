@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from herder.api.capi.admission import RULES, Admission, is_concerned
 from herder.api.machines.kinds import NODE_DRIVER
-from herder.engine.apiserver.admission.chain import DELETE, UPDATE, Attributes
+from herder.api.management.kinds import CLUSTER_BINDING, GLOBAL_ROLE, GLOBAL_ROLE_BINDING, ROLE_TEMPLATE
+from herder.engine.apiserver.admission.chain import CREATE, DELETE, UPDATE, Attributes
 from herder.engine.apiserver.admission.matching import in_version
+from herder.engine.apiserver.auth.rbac import RbacAuthorizer
 from herder.engine.apiserver.server import ApiServer
 from herder.engine.client.client import Client
+from herder.engine.client.wire import User
 from herder.engine.meta.errors import invalid
 from herder.engine.meta.kinds import Kind, Object
 
@@ -37,6 +40,33 @@ def install_driver_admission(server: ApiServer, client: Client) -> None:
 
     resources = [NODE_DRIVER.resource.group_resource]
     server.parts.admission.add_validating("NodeDriver in use", resources, check, operations=(UPDATE, DELETE))
+
+
+def install_role_admission(server: ApiServer, client: Client) -> None:
+    """Nobody hands out rights that they do not have, as far as our own kinds of roles and bindings go."""
+
+    authorizer = server.parts.authorizer
+    assert isinstance(authorizer, RbacAuthorizer)
+    policy = authorizer.policy
+
+    async def rules_of(user: User, namespace: str) -> list[Object]:
+        return policy.grants(user, namespace).rules
+
+    def check_of(kind: Kind) -> Callable[[Attributes], Awaitable[None]]:
+        async def check(attributes: Attributes) -> None:
+            from herder.gateway.identity.grants import refusal  # loaded with the first such request
+
+            new = None if attributes.operation == DELETE else attributes.obj
+            error = await refusal(client, rules_of, attributes.user, kind, attributes.old, new)
+            if error is not None:
+                raise error
+
+        return check
+
+    for kind in (GLOBAL_ROLE, GLOBAL_ROLE_BINDING, ROLE_TEMPLATE, CLUSTER_BINDING):
+        resources = [kind.resource.group_resource]
+        operations = (CREATE, UPDATE, DELETE)
+        server.parts.admission.add_validating(f"{kind.kind} rights", resources, check_of(kind), operations=operations)
 
 
 class _Step:

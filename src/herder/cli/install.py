@@ -23,6 +23,10 @@ async def install(client: Client, settings: Settings, roles: Roles) -> None:
         await client.apply(SETTING.resource, obj, field_manager=INSTALLER)
     if roles.machines:
         await _register_drivers(client)
+    if roles.gateway:
+        await _ship_roles(client)
+    if roles.gateway:
+        await _ship_roles(client)
 
 
 def _definitions(roles: Roles) -> list[Object]:
@@ -65,6 +69,25 @@ async def _register_drivers(client: Client) -> None:
             continue
         kept = {key: node_driver[key] for key in ("apiVersion", "kind", "metadata")}
         await client.apply(NODE_DRIVER.resource, kept, field_manager=INSTALLER)
+
+
+async def _ship_roles(client: Client) -> None:
+    """As they are in this version: what is built in is nobody else's to change."""
+    from herder.api.identity.shipped import GLOBAL_ROLES, ROLE_TEMPLATES
+    from herder.api.management.kinds import GLOBAL_ROLE, ROLE_TEMPLATE
+
+    for kind, shipped in ((GLOBAL_ROLE, GLOBAL_ROLES), (ROLE_TEMPLATE, ROLE_TEMPLATES)):
+        for role in shipped:
+            await client.apply(kind.resource, role, field_manager=INSTALLER)
+
+
+async def _ship_roles(client: Client) -> None:
+    from herder.api.identity.shipped import GLOBAL_ROLES, ROLE_TEMPLATES
+    from herder.api.management.kinds import GLOBAL_ROLE, ROLE_TEMPLATE
+
+    for kind, shipped in ((GLOBAL_ROLE, GLOBAL_ROLES), (ROLE_TEMPLATE, ROLE_TEMPLATES)):
+        for role in shipped:
+            await client.apply(kind.resource, role, field_manager=INSTALLER)
 
 
 async def install_kinds(client: Client, definitions: Sequence[Object]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,8 +115,14 @@ def make_manager(
     roles: Roles,
     *,
     workloads: Workloads | None = None,
+    managed: Callable[[str], Awaitable[Client]] | None = None,
     metrics: Metrics | None = None,
 ) -> Manager:
+    """`managed`: the way to clusters that are reached through their agent's tunnel, by their id."""
+
+    async def reach(cluster: str) -> Client:
+        return await managed(cluster) if managed is not None and "/" not in cluster else await connect(client, cluster)
+
     return Manager(
         client,
         controllers(roles),
@@ -133,7 +139,7 @@ def make_manager(
             MAKE_KUBECONFIG: ClusterKubeconfigs(client, entropy=os.urandom, setting=settings.get),
         },
         remote_performers=REMOTE_PERFORMERS,
-        connect=lambda cluster: connect(client, cluster),
+        connect=reach,
         setting=settings.get,
         metrics=metrics,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from herder.api.identity.roles import Templates, subject_of, template_rules, unusable
+from herder.api.identity.roles import Templates, granted_rules, subject_of, unusable
 from herder.api.identity.shipped import EVERYTHING
 from herder.api.management.kinds import CLUSTER_BINDING, GLOBAL_ROLE, GLOBAL_ROLE_BINDING, ROLE_TEMPLATE
 from herder.engine.meta.errors import StatusError, forbidden, invalid, invalid_value
@@ -63,7 +63,7 @@ def _grants_global(kind: Kind, name: str, role: Object, actor: Actor, roles: Rol
             return _invalid(kind, name, "inheritedClusterRoles", inherited, "there is no such RoleTemplate")
         if problem := unusable(template, roles.template):
             return _invalid(kind, name, "inheritedClusterRoles", inherited, problem)
-        rules = template_rules(template, roles.template, external=True)
+        rules = granted_rules(template, roles.template)
         refusal = refusal or _missing(kind, name, actor.everywhere, rules, "in every cluster")
     return refusal
 
@@ -92,7 +92,7 @@ def _template(old: Object | None, new: Object, actor: Actor, roles: Roles) -> St
         if with_this(inherited) is None:
             return _invalid(ROLE_TEMPLATE, name, "roleTemplateNames", inherited, "there is no such RoleTemplate")
     # Of an external one the rules are a mere claim: who may vouch for it has everything already.
-    rules = EVERYTHING if new.get("external") else template_rules(new, with_this, external=True)
+    rules = EVERYTHING if new.get("external") else granted_rules(new, with_this)
     return _missing(ROLE_TEMPLATE, name, actor.everywhere, rules, "in every cluster")
 
 
@@ -111,7 +111,7 @@ def _cluster_binding(old: Object | None, new: Object, actor: Actor, roles: Roles
     if template is None or told:
         told = told or "there is no such RoleTemplate"
         return _invalid(CLUSTER_BINDING, name, "roleTemplateName", new["roleTemplateName"], told)
-    rules = template_rules(template, roles.template, external=True)
+    rules = granted_rules(template, roles.template)
     return _missing(CLUSTER_BINDING, name, actor.in_cluster(cluster), rules, f"in cluster {cluster}")
 
 

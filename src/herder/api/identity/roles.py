@@ -63,16 +63,26 @@ def is_owner(template: Object, templates: Templates) -> bool:
     return any(each["metadata"]["name"] == OWNER for each in inherited(template, templates))
 
 
-def template_rules(template: Object, templates: Templates, *, external: bool = False) -> list[Object]:
-    """Its own and inherited ones; with `external` also those of roles that others keep in the clusters. What is in
-    such a role only its template says: one that says nothing may have everything."""
-    rules: list[Object] = []
-    for each in inherited(template, templates):
-        if not each.get("external"):
-            rules += each.get("rules") or []
-        elif external:
-            rules += each.get("externalRules") or EVERYTHING
-    return rules
+def template_rules(template: Object, templates: Templates) -> list[Object]:
+    """Its own and inherited ones, but for those of roles that others keep in the clusters."""
+    own = (each for each in inherited(template, templates) if not each.get("external"))
+    return [rule for each in own for rule in each.get("rules") or ()]
+
+
+def granted_rules(template: Object, templates: Templates) -> list[Object]:
+    """All that who is bound to it may have. What is in a role of others only its template says: one that says nothing
+    may have everything."""
+    return template_rules(template, templates) + _external_rules(template, templates, EVERYTHING)
+
+
+def held_rules(template: Object, templates: Templates) -> list[Object]:
+    """What who is bound to it has for certain."""
+    return template_rules(template, templates) + _external_rules(template, templates, [])
+
+
+def _external_rules(template: Object, templates: Templates, unknown: list[Object]) -> list[Object]:
+    external = (each for each in inherited(template, templates) if each.get("external"))
+    return [rule for each in external for rule in each.get("externalRules") or unknown]
 
 
 def unusable(template: Object, templates: Templates) -> str:
