@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from herder.api.management.names import AGENT_PREFIX
 from herder.api.settings import SERVER_URL, Settings
 from herder.cli.process import wall_clock
 from herder.engine.client.client import Client
@@ -18,8 +19,10 @@ from herder.gateway.clusters import Clusters
 from herder.gateway.identity.parts import IdentityParts, assemble
 from herder.gateway.presence import Presence
 from herder.gateway.proxy.channels import Channel
+from herder.gateway.proxy.connections import Connections
 from herder.gateway.proxy.local import InProcess, Remote
 from herder.gateway.proxy.proxy import ClusterProxy
+from herder.gateway.proxy.transport import DownstreamTransport
 from herder.gateway.registration import Registration
 from herder.gateway.server import Api, Gateway
 from herder.tunnel.registry import Registry
@@ -49,6 +52,12 @@ class Parts:
     presence: Presence
     tunnels: Registry
     proxy: ClusterProxy
+    clusters: Clusters
+    connections: Connections  # of the controllers, which act with the rights of a cluster's agent
+
+    async def client_of(self, cluster: str) -> Client:
+        target = await self.clusters.target_of(cluster)
+        return Client(DownstreamTransport(self.connections, target, target.token), field_manager="herder")
 
     async def run(self, opened: Callable[[], None]) -> None:
         """Until cancelled; `opened` is called when all that decides over requests is known."""
@@ -64,6 +73,7 @@ class Parts:
         finally:
             stop()
             await self.proxy.close()
+            self.connections.close()
             self.tunnels.close()
 
 
@@ -71,9 +81,14 @@ def build(client: Client, api: Api, settings: Settings, *, local: InProcess | Re
     setting = settings.get
     access, clusters, tunnels = Access(client), Clusters(client), Registry()
     identity = assemble(client, clock=wall_clock, entropy=os.urandom, setting=setting, reachable=access.reachable)
+
+    async def through_tunnel(cluster: str, address: str) -> Channel:
+        return dial(tunnels, cluster, address)
+
+    connections = Connections(through_tunnel)
     proxy = ClusterProxy(
         target_of=clusters.target_of,
-        dial=lambda cluster, address: dial(tunnels, cluster, address),
+        dial=through_tunnel,
         may_use=access.may_use,
         may_impersonate=access.may_impersonate,
         local=local,
@@ -81,15 +96,18 @@ def build(client: Client, api: Api, settings: Settings, *, local: InProcess | Re
     )
 
     def gone(cluster: str) -> None:
-        tunnels.disconnect(cluster, "the cluster is deleted")
+        for key in (cluster, AGENT_PREFIX + cluster):
+            tunnels.disconnect(key, "the cluster is deleted")
         clusters.forget(cluster)
         proxy.forget(cluster)
+        connections.forget(cluster)
 
     registration = Registration(client, clock=wall_clock, setting=setting, cluster_gone=gone)
     gateway = Gateway(api, registration=registration, tunnels=tunnels, identity=identity, proxy=proxy)
-    return Parts(gateway, identity, registration, Presence(client, wall_clock), tunnels, proxy)
+    presence = Presence(client, wall_clock)
+    return Parts(gateway, identity, registration, presence, tunnels, proxy, clusters, connections)
 
 
-async def dial(tunnels: Registry, cluster: str, address: str) -> Channel:
+def dial(tunnels: Registry, cluster: str, address: str) -> Channel:
     """Raises NoSession while the agent is away: the proxy knows since when, and tells callers to try again."""
     return tunnels.dial(cluster, "tcp", address)
