@@ -9,8 +9,7 @@ import pytest
 from herder.api.capi.kinds import NAMESPACE
 from herder.api.machines.jobs import SERVICE_ACCOUNT
 from herder.engine.client.client import Client
-from herder.engine.meta.errors import AlreadyExists
-from herder.engine.meta.kinds import Object
+from herder.engine.meta.kinds import Kind, Object
 from herder.gateway.proxy import Target
 from herder.gateway.proxy.impersonation import CLUSTER_ROLE_BINDING
 from tests.gateway.proxy.serving import ALICE, Gateway
@@ -22,12 +21,11 @@ CLUSTER = "c-m-downstream"
 
 @pytest.fixture(scope="session")
 async def downstream(engine: Engine) -> Target:
-    """A cluster as its agent tells of it; alice may do everything in the namespace `default` there, and no more."""
+    """A cluster as its agent tells of it; alice may edit what is in namespaces there, and no more."""
     client = engine.client()
     try:
         token = await _agent_token(client)
-        await _made(client, CLUSTER_ROLE_BINDING, _binding("alice-views", "view", [("User", ALICE.name)]))
-        await _made(client, CLUSTER_ROLE_BINDING, _binding("alice-edits", "edit", [("User", ALICE.name)]))
+        await _made(client, CLUSTER_ROLE_BINDING, _binding("alice-edits", "edit", "User", ALICE.name))
     finally:
         await client.close()
     connection = engine.connection
@@ -56,7 +54,7 @@ async def _agent_token(client: Client) -> str:
     """Of `cattle-system/cattle`, which may do everything: what an agent registers with."""
     await _made(client, NAMESPACE, {"metadata": {"name": "cattle-system"}})
     await _made(client, SERVICE_ACCOUNT, {"metadata": {"name": "cattle", "namespace": "cattle-system"}})
-    await _made(client, CLUSTER_ROLE_BINDING, _binding("cattle", "cluster-admin", [("ServiceAccount", "cattle")]))
+    await _made(client, CLUSTER_ROLE_BINDING, _binding("cattle", "cluster-admin", "ServiceAccount", "cattle"))
     asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200}}
     answer = await client.create(
         SERVICE_ACCOUNT.resource, asked, namespace="cattle-system", name="cattle", subresource="token"
@@ -64,23 +62,15 @@ async def _agent_token(client: Client) -> str:
     return str(answer["status"]["token"])
 
 
-def _binding(name: str, role: str, subjects: list[tuple[str, str]]) -> Object:
+def _binding(name: str, role: str, kind: str, who: str) -> Object:
     group = "rbac.authorization.k8s.io"
+    where = {"apiGroup": group} if kind == "User" else {"namespace": "cattle-system"}
     return {
         "metadata": {"name": name},
         "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
-        "subjects": [
-            {"kind": kind, "name": who, "apiGroup": group}
-            if kind == "User"
-            else {"kind": kind, "name": who, "namespace": "cattle-system"}
-            for kind, who in subjects
-        ],
+        "subjects": [{"kind": kind, "name": who} | where],
     }
 
 
-async def _made(client: Client, kind: object, obj: Object) -> None:
-    try:
-        obj = {"apiVersion": kind.api_version, "kind": kind.kind} | obj  # type: ignore[attr-defined]
-        await client.create(kind.resource, obj, namespace=obj["metadata"].get("namespace", ""))  # type: ignore[attr-defined]
-    except AlreadyExists:
-        pass
+async def _made(client: Client, kind: Kind, obj: Object) -> None:
+    await client.apply(kind.resource, {"apiVersion": kind.api_version, "kind": kind.kind} | obj)

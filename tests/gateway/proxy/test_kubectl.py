@@ -6,6 +6,12 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
+
+from herder.api.machines.jobs import SERVICE_ACCOUNT
+from herder.engine.client.client import Client
+from herder.engine.meta.kinds import Kind
+from herder.gateway.proxy.impersonation import CLUSTER_ROLE_BINDING, IMPERSONATION_NAMESPACE, impersonator
 from tests.gateway.proxy.serving import Gateway, start_kubectl
 
 
@@ -48,6 +54,20 @@ async def test_a_watch_tells_of_changes_as_they_happen(gateway: Gateway, alice: 
     finally:
         watching.kill()
         await watching.communicate()
+
+
+@pytest.mark.parametrize(
+    ("kind", "namespace"),
+    [(CLUSTER_ROLE_BINDING, ""), (SERVICE_ACCOUNT, IMPERSONATION_NAMESPACE)],
+    ids=["its binding", "its account"],
+)
+async def test_an_impersonator_that_somebody_deleted_is_made_again(
+    gateway: Gateway, alice: Path, client: Client, kind: Kind, namespace: str
+) -> None:
+    assert (await gateway.kubectl(alice, "get", "configmaps", "-n", "default")).code == 0
+    await client.delete(kind.resource, impersonator("u-alice"), namespace=namespace)
+    again = await gateway.kubectl(alice, "get", "configmaps", "-n", "default")
+    assert again.code == 0, again.errors
 
 
 async def test_a_port_forward_to_a_pod_that_is_not_there_fails_with_the_clusters_words(

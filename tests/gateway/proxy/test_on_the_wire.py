@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from herder.gateway.proxy import channels, connections
+from herder.gateway.proxy.rebuilding import Outgoing
 from herder.tunnel.errors import NoSession, StreamError
 from tests.engine.front.sockets import Answer, Raw
 from tests.gateway.proxy.recorder import OK, OneToken, Received, Recorder
@@ -135,12 +136,14 @@ async def test_support_acts_as_alice_and_as_nobody_else(gateway: Gateway, record
     assert len(recorder.received) == 1
 
 
-async def test_a_token_that_a_cluster_no_longer_knows_is_renewed_once(gateway: Gateway, recorder: Recorder) -> None:
+async def test_an_impersonator_that_a_cluster_no_longer_knows_is_renewed_once(
+    gateway: Gateway, recorder: Recorder
+) -> None:
     async def refuse(_: Received, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
 
     recorder.answer = refuse
-    assert (await ask(gateway, get(f"{PATH}/api"))).status == 401
+    assert (await ask(gateway, get(f"{PATH}/api"))).status == 502  # a 401 would be taken as said of the caller
     assert [received.all("authorization") for received in recorder.received] == [
         ["Bearer of-u-alice-in-c-m-one-0"],
         ["Bearer of-u-alice-in-c-m-one-1"],
@@ -292,6 +295,12 @@ async def test_a_watcher_who_does_not_read_holds_the_cluster_back(gateway: Gatew
         await asyncio.sleep(0.3)
     raw.close()
     assert taken < offered / 4
+
+
+def test_what_is_printed_tells_no_secret(recorder: Recorder) -> None:
+    target = replace(recorder.target(), token="canary-of-the-agent")
+    outgoing = Outgoing("GET", "/", [("authorization", "Bearer canary")], b"canary")
+    assert "canary" not in f"{target!r} {target} {outgoing!r} {outgoing}"
 
 
 # --- when it does not work --------------------------------------------------------------------------------------------

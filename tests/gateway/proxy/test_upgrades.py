@@ -112,6 +112,17 @@ async def test_a_refused_upgrade_is_answered_in_the_clusters_words(gateway: Gate
     raw.close()
 
 
+async def test_an_upgrade_with_an_outdated_impersonator_is_tried_again(gateway: Gateway, recorder: Recorder) -> None:
+    async def refuse_once(_: Received, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        recorder.answer = echo
+        writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+
+    recorder.answer = refuse_once
+    raw = await upgrading(gateway, ALICE, *WEBSOCKET)
+    assert (await raw.answer(bodiless=True)).status == 101
+    raw.close()
+
+
 async def test_an_upgrade_of_who_may_not_is_refused_here(gateway: Gateway, recorder: Recorder) -> None:
     for headers, status in (
         (("Authorization: Bearer token-mallory",), 403),

@@ -90,12 +90,15 @@ class ClusterProxy:
         if wanted.cluster == LOCAL and isinstance(self._local, InProcess):
             return await self._local.handle(request, wanted, user)
         passage = await self._passage(request, wanted, user)
-        exchange = await passage.ask(request)
-        response = await passage.respond(exchange)
+        response = await passage.respond(await passage.ask(request))
         if _not_accepted(response):
             await dropped(response)
             passage.refused()
             response = await passage.respond(await passage.ask(request))
+        if response.status == 401:  # said of the impersonator: the caller's own credentials are as good as before
+            await dropped(response)
+            message = f"cluster {wanted.cluster} does not accept by whom users are let in there"
+            raise StatusError(message, code=502, reason="BadGateway")
         return response
 
     def _checked(self, request: Request, *, upgrade: bool) -> Asked:
@@ -141,16 +144,15 @@ class ClusterProxy:
             if wanted.cluster == LOCAL and isinstance(self._local, InProcess):
                 return False
             passage = await self._passage(request, wanted, user)
-            exchange = await passage.ask(request, upgrade=protocol)
-            if exchange.status != _SWITCHING_PROTOCOLS:
-                _answer(takeover, await whole(await passage.respond(exchange)))
-                return True
+            outcome = await _switched(passage, request, protocol)
         except StatusError as error:
-            _answer(takeover, _refusal(error))
-            return True
-        pump = Pump(exchange.channel, exchange.rest, self._pumps.discard)
-        self._pumps.add(pump)
-        takeover.take(pump, switching(exchange.headers, protocol))
+            outcome = _refusal(error)
+        if isinstance(outcome, Response):
+            _answer(takeover, outcome)
+        else:
+            pump = Pump(outcome.channel, outcome.rest, self._pumps.discard)
+            self._pumps.add(pump)
+            takeover.take(pump, switching(outcome.headers, protocol))
         return True
 
 
@@ -174,6 +176,19 @@ class _Passage:
 
     def refused(self) -> None:
         self._tokens.refused(self._target, self._user)
+
+
+async def _switched(passage: _Passage, request: Request, protocol: str) -> Exchange | Response:
+    """The exchange that ended in another protocol, or the answer that refuses it."""
+    exchange = await passage.ask(request, upgrade=protocol)
+    if exchange.status == _SWITCHING_PROTOCOLS:
+        return exchange
+    response = await whole(await passage.respond(exchange))
+    if not _not_accepted(response):
+        return response
+    passage.refused()
+    exchange = await passage.ask(request, upgrade=protocol)
+    return exchange if exchange.status == _SWITCHING_PROTOCOLS else await whole(await passage.respond(exchange))
 
 
 def _not_accepted(response: Response) -> bool:
