@@ -15,6 +15,9 @@ Answer = Callable[["Received", asyncio.StreamReader, asyncio.StreamWriter], Awai
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 
+_STATUS = b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","reason":"Unauthorized","code":401}'
+UNAUTHORIZED = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: %d\r\n\r\n" % len(_STATUS) + _STATUS
+
 
 @dataclass(frozen=True)
 class Received:

@@ -13,7 +13,7 @@ from herder.gateway.proxy import channels, connections
 from herder.gateway.proxy.rebuilding import Outgoing
 from herder.tunnel.errors import NoSession, StreamError
 from tests.engine.front.sockets import Answer, Raw
-from tests.gateway.proxy.recorder import OK, OneToken, Received, Recorder
+from tests.gateway.proxy.recorder import OK, UNAUTHORIZED, OneToken, Received, Recorder
 from tests.gateway.proxy.serving import OUTSIDE, Gateway
 from tests.support.kube import Authority
 
@@ -140,7 +140,7 @@ async def test_an_impersonator_that_a_cluster_no_longer_knows_is_renewed_once(
     gateway: Gateway, recorder: Recorder
 ) -> None:
     async def refuse(_: Received, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+        writer.write(UNAUTHORIZED)
 
     recorder.answer = refuse
     assert (await ask(gateway, get(f"{PATH}/api"))).status == 502  # a 401 would be taken as said of the caller
@@ -148,6 +148,13 @@ async def test_an_impersonator_that_a_cluster_no_longer_knows_is_renewed_once(
         ["Bearer of-u-alice-in-c-m-one-0"],
         ["Bearer of-u-alice-in-c-m-one-1"],
     ]
+
+
+async def test_a_program_in_the_cluster_may_ask_for_a_login_of_its_own(gateway: Gateway, recorder: Recorder) -> None:
+    page = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 6\r\n\r\nlog in"
+    answer = await answering(gateway, recorder, page)
+    assert (answer.status, answer.body) == (401, b"log in")
+    assert len(recorder.received) == 1
 
 
 async def test_a_connection_serves_many_requests_of_many_users(gateway: Gateway, recorder: Recorder) -> None:

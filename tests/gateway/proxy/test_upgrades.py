@@ -11,7 +11,7 @@ from herder.engine.client.wire import Request
 from herder.engine.meta.errors import Forbidden
 from herder.gateway.proxy.origins import check_origin
 from tests.engine.front.sockets import Raw
-from tests.gateway.proxy.recorder import OneToken, Received, Recorder
+from tests.gateway.proxy.recorder import UNAUTHORIZED, OneToken, Received, Recorder
 from tests.gateway.proxy.serving import Gateway
 from tests.support.kube import Authority
 
@@ -115,7 +115,7 @@ async def test_a_refused_upgrade_is_answered_in_the_clusters_words(gateway: Gate
 async def test_an_upgrade_with_an_outdated_impersonator_is_tried_again(gateway: Gateway, recorder: Recorder) -> None:
     async def refuse_once(_: Received, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         recorder.answer = echo
-        writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+        writer.write(UNAUTHORIZED)
 
     recorder.answer = refuse_once
     raw = await upgrading(gateway, ALICE, *WEBSOCKET)

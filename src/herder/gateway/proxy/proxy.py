@@ -26,7 +26,7 @@ from herder.gateway.proxy.local import InProcess, Remote
 from herder.gateway.proxy.origins import check_origin
 from herder.gateway.proxy.pump import Farewell, Pump
 from herder.gateway.proxy.rebuilding import answered, check_connection, rebuilt, requested_upgrade, switching
-from herder.gateway.proxy.relay import dropped, relayed, whole
+from herder.gateway.proxy.relay import relayed, whole
 from herder.gateway.proxy.targets import Asked, Target, TargetOf, asked
 from herder.gateway.proxy.transport import DownstreamTransport
 
@@ -37,6 +37,7 @@ MayImpersonate = Callable[[User, User], Awaitable[bool]]
 """Whether the first may act as the second, with all of its groups and extras."""
 
 _SWITCHING_PROTOCOLS = 101
+_UNKNOWN_TOKEN = (b"Status", b"Unauthorized")
 _MAY_NOT_ACT = b"cannot impersonate"  # what a cluster says whose impersonator lost its role
 
 
@@ -92,11 +93,9 @@ class ClusterProxy:
         passage = await self._passage(request, wanted, user)
         response = await passage.respond(await passage.ask(request))
         if _not_accepted(response):
-            await dropped(response)
             passage.refused()
             response = await passage.respond(await passage.ask(request))
-        if response.status == 401:  # said of the impersonator: the caller's own credentials are as good as before
-            await dropped(response)
+        if _token_unknown(response):  # the caller's own credentials are as good as before
             message = f"cluster {wanted.cluster} does not accept by whom users are let in there"
             raise StatusError(message, code=502, reason="BadGateway")
         return response
@@ -193,7 +192,12 @@ async def _switched(passage: _Passage, request: Request, protocol: str) -> Excha
 
 def _not_accepted(response: Response) -> bool:
     """The cluster turned away the impersonator, not the user: its token or its role is gone and can be made anew."""
-    return response.status == 401 or (response.status == 403 and _MAY_NOT_ACT in response.content())
+    return _token_unknown(response) or (response.status == 403 and _MAY_NOT_ACT in response.content())
+
+
+def _token_unknown(response: Response) -> bool:
+    """Said by the API server; what runs in the cluster and is reached through it may know users of its own."""
+    return response.status == 401 and all(word in response.content() for word in _UNKNOWN_TOKEN)
 
 
 def _refusal(error: StatusError) -> Response:
