@@ -6,10 +6,18 @@ from collections.abc import Awaitable, Callable
 
 from herder.api.capi.admission import RULES, Admission, is_concerned
 from herder.api.machines.kinds import NODE_DRIVER
-from herder.api.management.kinds import CLUSTER_BINDING, GLOBAL_ROLE, GLOBAL_ROLE_BINDING, ROLE_TEMPLATE
+from herder.api.management.kinds import (
+    CLUSTER_BINDING,
+    GLOBAL_ROLE,
+    GLOBAL_ROLE_BINDING,
+    MANAGEMENT_CLUSTER,
+    PROVISIONING_CLUSTER,
+    ROLE_TEMPLATE,
+)
 from herder.engine.apiserver.admission.chain import CREATE, DELETE, UPDATE, Attributes
 from herder.engine.apiserver.admission.matching import in_version
 from herder.engine.apiserver.auth.rbac import RbacAuthorizer
+from herder.engine.apiserver.auth.users import SUPERUSERS
 from herder.engine.apiserver.server import ApiServer
 from herder.engine.client.client import Client
 from herder.engine.client.wire import User
@@ -63,10 +71,24 @@ def install_role_admission(server: ApiServer, client: Client) -> None:
 
         return check
 
+    _install_creators(server)
     for kind in (GLOBAL_ROLE, GLOBAL_ROLE_BINDING, ROLE_TEMPLATE, CLUSTER_BINDING):
         resources = [kind.resource.group_resource]
         operations = (CREATE, UPDATE, DELETE)
         server.parts.admission.add_validating(f"{kind.kind} rights", resources, check_of(kind), operations=operations)
+
+
+def _install_creators(server: ApiServer) -> None:
+    """Who made a cluster is what the server saw, not what was sent."""
+
+    async def settle(attributes: Attributes) -> None:
+        from herder.api.identity.creators import settled
+
+        if attributes.obj is not None and SUPERUSERS not in attributes.user.groups:
+            attributes.obj = settled(attributes.obj, attributes.old, attributes.user.name)
+
+    resources = [kind.resource.group_resource for kind in (MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER)]
+    server.parts.admission.add_mutating("creator of clusters", resources, settle)
 
 
 class _Step:

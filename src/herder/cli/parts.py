@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from herder.api.guards import GUARDS
-from herder.api.management.names import MAKE_KUBECONFIG
+from herder.api.management.names import MAKE_KUBECONFIG, PUSH_TOKEN
 from herder.api.management.registration import RENEW
 from herder.api.settings import SETTING, Settings, validate_value
 from herder.cli import machine_effects
@@ -29,7 +29,7 @@ from herder.engine.runtime.metrics import Metrics
 from herder.engine.runtime.reaching import REMOTE_PERFORMERS
 from herder.gateway.cluster_kubeconfigs import ClusterKubeconfigs
 from herder.gateway.kubeconfigs import Kubeconfigs
-from herder.gateway.registration_tokens import Renewal
+from herder.gateway.registration_tokens import Delivery, Renewal
 from herder.workload.serving import Workloads
 
 log = get_logger(__name__)
@@ -89,11 +89,11 @@ def machine_controllers() -> list[Controller]:
 
 
 def management_controllers() -> list[Controller]:
-    from herder.controllers.identity import cluster_bindings, global_bindings, global_roles
+    from herder.controllers.identity import cluster_bindings, creators, global_bindings, global_roles
     from herder.controllers.provisioning import management_clusters, provisioning_clusters, registration_tokens
 
     clusters = (provisioning_clusters, management_clusters, registration_tokens)
-    return [module.CONTROLLER for module in (*clusters, global_roles, global_bindings, cluster_bindings)]
+    return [module.CONTROLLER for module in (*clusters, creators, global_roles, global_bindings, cluster_bindings)]
 
 
 def families(roles: Roles) -> list[Family]:
@@ -136,6 +136,7 @@ def make_manager(
             **(workloads.performers() if workloads is not None else {}),
             **(machine_effects.performers(client, settings) if roles.machines else {}),
             RENEW: Renewal(client, wall_clock, os.urandom),
+            PUSH_TOKEN: Delivery(client, lambda cluster: connect(client, cluster)),
             MAKE_KUBECONFIG: ClusterKubeconfigs(client, entropy=os.urandom, setting=settings.get),
         },
         remote_performers=REMOTE_PERFORMERS,

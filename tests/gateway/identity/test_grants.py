@@ -12,7 +12,9 @@ import pytest
 
 from herder.api.capi.kinds import NAMESPACE, SECRET
 from herder.api.identity.crds import CRDS
+from herder.api.identity.creators import CREATOR_BOUND
 from herder.api.identity.shipped import GLOBAL_ROLES, ROLE_TEMPLATES
+from herder.api.machines.credentials import CREATOR
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
 from herder.api.management.kinds import (
     CLUSTER_BINDING,
@@ -21,9 +23,10 @@ from herder.api.management.kinds import (
     MANAGEMENT_CLUSTER,
     ROLE_TEMPLATE,
 )
+from herder.api.management.names import CONNECTED_SINCE
 from herder.cli.admission import install_role_admission
 from herder.cli.install import install_kinds
-from herder.controllers.identity import cluster_bindings, global_bindings, global_roles
+from herder.controllers.identity import cluster_bindings, creators, global_bindings, global_roles
 from herder.engine.apiserver.inprocess import InProcess
 from herder.engine.client.client import Client
 from herder.engine.client.wire import User
@@ -34,7 +37,7 @@ from herder.gateway.identity.grants import refusal
 from tests.engine.runtime import world as worlds
 from tests.engine.runtime.world import World
 
-CONTROLLERS = (global_roles.CONTROLLER, global_bindings.CONTROLLER, cluster_bindings.CONTROLLER)
+CONTROLLERS = tuple(module.CONTROLLER for module in (creators, global_roles, global_bindings, cluster_bindings))
 
 
 def obj(kind: Kind, name: str, namespace: str = "", **fields: Any) -> Object:
@@ -203,3 +206,23 @@ async def test_where_it_cannot_be_told_nothing_is_handed_out(here: World) -> Non
         here.client, rules_of, User("x"), GLOBAL_ROLE, None, obj(GLOBAL_ROLE, "r", rules=[PODS])
     )
     assert isinstance(found, InternalError)
+
+
+# --- creators -------------------------------------------------------------------------------------------------------
+
+
+async def test_who_makes_a_cluster_owns_it_and_nobody_can_say_that_another_did(here: World) -> None:
+    await acting(here, "root").create(GLOBAL_ROLE_BINDING.resource, grb("alice", "clusters-create"))
+    await allowed(here, "alice", "create", MANAGEMENT_CLUSTER)
+    forged = {CREATOR: "mallory", CREATOR_BOUND: "true", CONNECTED_SINCE: "2026-01-01T00:00:00Z", "mine": "too"}
+    wanted = obj(MANAGEMENT_CLUSTER, "c-m-3", spec={})
+    wanted["metadata"]["annotations"] = forged
+    made = await acting(here, "alice").create(MANAGEMENT_CLUSTER.resource, wanted)
+    assert made["metadata"]["annotations"] == {CREATOR: "alice", "mine": "too"}
+    await here.outside.create(NAMESPACE.resource, obj(NAMESPACE, "c-m-3"))
+    await allowed(here, "alice", "update", MANAGEMENT_CLUSTER, "c-m-3")
+    assert not await may(here, "mallory", "get", MANAGEMENT_CLUSTER, "c-m-3")
+    change = {"metadata": {"annotations": {CREATOR: "mallory", CREATOR_BOUND: None}}}
+    after = await acting(here, "alice").patch(MANAGEMENT_CLUSTER.resource, "c-m-3", change)
+    assert after["metadata"]["annotations"][CREATOR] == "alice"
+    assert CREATOR_BOUND in after["metadata"]["annotations"]

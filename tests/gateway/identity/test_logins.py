@@ -13,7 +13,7 @@ import pytest
 from herder.api.capi.kinds import SECRET
 from herder.api.identity import passwords
 from herder.api.identity.names import PASSWORDS_NAMESPACE
-from herder.api.management.kinds import TOKEN, USER
+from herder.api.management.kinds import GLOBAL_ROLE, GLOBAL_ROLE_BINDING, TOKEN, USER
 from herder.engine.client.wire import Request, Response
 from herder.engine.meta.errors import BadRequest, Invalid, MethodNotAllowed, TooManyRequests, Unauthorized
 from herder.gateway.identity import passwords as comparing
@@ -218,6 +218,15 @@ async def test_a_bad_password_is_refused_without_repeating_it(here: People, pass
         await here.parts.users.create("administrator", password)
     assert f'"{password}"' not in str(caught.value).replace('User.management.cattle.io "administrator"', "")
     assert len((await here.world.outside.list(USER.resource)).items) == 1
+
+
+async def test_new_users_get_the_roles_that_are_for_new_users(here: People) -> None:
+    for name, default in (("base", True), ("other", False)):
+        meta = {"apiVersion": GLOBAL_ROLE.api_version, "kind": GLOBAL_ROLE.kind, "metadata": {"name": name}}
+        await here.world.outside.create(GLOBAL_ROLE.resource, {**meta, "newUserDefault": default})
+    user = await here.parts.users.create("bob", PASSWORD)
+    bindings = (await here.world.outside.list(GLOBAL_ROLE_BINDING.resource)).items
+    assert [(each["userName"], each["globalRoleName"]) for each in bindings] == [(user["metadata"]["name"], "base")]
 
 
 async def test_the_first_admin_is_made_once_with_a_random_password() -> None:

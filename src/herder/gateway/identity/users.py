@@ -16,7 +16,7 @@ from herder.api.identity.names import (
     PASSWORDS_NAMESPACE,
     principal_user,
 )
-from herder.api.management.kinds import GLOBAL_ROLE_BINDING, USER
+from herder.api.management.kinds import GLOBAL_ROLE, GLOBAL_ROLE_BINDING, USER
 from herder.api.management.names import SYSTEM_NAMESPACE, TOKENS_NAMESPACE
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import AlreadyExists, invalid, invalid_value
@@ -38,10 +38,15 @@ class Users:
     async def create(
         self, username: str, password: str, *, display_name: str = "", must_change: bool = False
     ) -> Object:
-        """The name of the object follows from the username, so nobody can be made twice."""
+        """With the roles that every new user gets. The name of the object follows from the username, so nobody can be
+        made twice."""
         check_password(username, password)
         user = await self._client.create(USER.resource, user_object(username, display_name, must_change))
         await self._passwords.set(user["metadata"]["name"], password)
+        for role in (await self._client.list_all(GLOBAL_ROLE.resource)).items:
+            if role.get("newUserDefault"):
+                binding = _binding("grb", user["metadata"]["name"], role["metadata"]["name"])
+                await self._client.create(GLOBAL_ROLE_BINDING.resource, binding)
         return user
 
     async def set_password(self, user: Object, password: str) -> None:
@@ -65,7 +70,7 @@ class Users:
         chosen = password or await self._bootstrap_password()
         user = user_object(ADMIN, "Default Admin", must_change=False)
         name = user["metadata"]["name"]
-        await self._client.apply(GLOBAL_ROLE_BINDING.resource, _admin_binding(name))
+        await self._client.apply(GLOBAL_ROLE_BINDING.resource, _binding("bootstrap", name, ADMIN_ROLE))
         await self._passwords.set(name, chosen)
         with suppress(AlreadyExists):  # another manager was faster, with the same password
             await self._client.create(USER.resource, user)
@@ -113,11 +118,11 @@ def user_object(username: str, display_name: str, must_change: bool) -> Object:
     }
 
 
-def _admin_binding(user: str) -> Object:
+def _binding(head: str, user: str, role: str) -> Object:
     return {
         "apiVersion": GLOBAL_ROLE_BINDING.api_version,
         "kind": GLOBAL_ROLE_BINDING.kind,
-        "metadata": {"name": f"globaladmin-{user}"},
-        "globalRoleName": ADMIN_ROLE,
+        "metadata": {"name": f"{head}-{user}-{role}"},
+        "globalRoleName": role,
         "userName": user,
     }
