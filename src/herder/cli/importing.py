@@ -11,7 +11,7 @@ import click
 from herder.api.capi.kinds import NAMESPACE, SECRET
 from herder.api.management.commands import ca_checksum, manifest_url
 from herder.api.management.kinds import PROVISIONING_CLUSTER
-from herder.api.management.names import DEFAULT_TOKEN, token_secret
+from herder.api.management.names import DEFAULT_TOKEN, DEFAULT_WORKSPACE, token_secret
 from herder.api.settings import SERVER_CERTIFICATES, SERVER_URL, SETTING
 from herder.cli.asking import ask
 from herder.cli.places import kubeconfig_option
@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 30.0
 
 @click.command()
 @click.argument("name")
-@click.option("-n", "--namespace", default="fleet-default", show_default=True, help="Where its object is.")
+@click.option("-n", "--namespace", default=DEFAULT_WORKSPACE, show_default=True, help="Where its object is.")
 @kubeconfig_option
 def command(name: str, namespace: str, kubeconfig: str | None) -> None:
     """Manage the existing cluster NAME from here: prints what connects it."""

@@ -25,8 +25,6 @@ async def install(client: Client, settings: Settings, roles: Roles) -> None:
         await _register_drivers(client)
     if roles.gateway:
         await _ship_roles(client)
-    if roles.gateway:
-        await _ship_roles(client)
 
 
 def _definitions(roles: Roles) -> list[Object]:
@@ -75,16 +73,10 @@ async def _ship_roles(client: Client) -> None:
     """As they are in this version: what is built in is nobody else's to change."""
     from herder.api.identity.shipped import GLOBAL_ROLES, ROLE_TEMPLATES
     from herder.api.management.kinds import GLOBAL_ROLE, ROLE_TEMPLATE
+    from herder.api.management.names import CREDENTIALS_NAMESPACE, DEFAULT_WORKSPACE
 
-    for kind, shipped in ((GLOBAL_ROLE, GLOBAL_ROLES), (ROLE_TEMPLATE, ROLE_TEMPLATES)):
-        for role in shipped:
-            await client.apply(kind.resource, role, field_manager=INSTALLER)
-
-
-async def _ship_roles(client: Client) -> None:
-    from herder.api.identity.shipped import GLOBAL_ROLES, ROLE_TEMPLATES
-    from herder.api.management.kinds import GLOBAL_ROLE, ROLE_TEMPLATE
-
+    for namespace in (CREDENTIALS_NAMESPACE, DEFAULT_WORKSPACE):  # in which some of them give rights
+        await make_namespace(client, namespace)
     for kind, shipped in ((GLOBAL_ROLE, GLOBAL_ROLES), (ROLE_TEMPLATE, ROLE_TEMPLATES)):
         for role in shipped:
             await client.apply(kind.resource, role, field_manager=INSTALLER)

@@ -26,6 +26,7 @@ from herder.engine.meta.errors import invalid
 
 if TYPE_CHECKING:
     from herder.api.settings import Settings
+    from herder.cli.door import Parts
     from herder.workload.serving import Workloads
 
 log = get_logger(__name__)
@@ -138,9 +139,14 @@ class Serving:
             tasks.create_task(store.compact_by_age(lambda: seconds(settings.get("history-retention"))))
             if self._runner:
                 tasks.create_task(self._run_jobs(settings, pki))
+            managed = None
             if self._gateway:
-                tasks.create_task(self._open_door(settings))
-            manager = parts.make_manager(self.client, settings, roles, workloads=workloads, metrics=metrics)
+                door = await self._build_door(settings)
+                tasks.create_task(self._open_door(door))
+                managed = door.client_of
+            manager = parts.make_manager(
+                self.client, settings, roles, workloads=workloads, managed=managed, metrics=metrics
+            )
             if roles.core:
                 tasks.create_task(core.watch_for_another(manager, self._stand_aside))
             try:
@@ -149,12 +155,15 @@ class Serving:
                 if workloads is not None:
                     await workloads.close()
 
-    async def _open_door(self, settings: Settings) -> None:
-        """From then on tokens of users count, and agents may come."""
+    async def _build_door(self, settings: Settings) -> Parts:
         door = await asyncio.to_thread(importlib.import_module, "herder.cli.door")
         from herder.gateway.proxy.local import InProcess as ThisServer
 
-        parts = door.build(self.client, self.server, settings, local=ThisServer(self.server))
+        parts: Parts = door.build(self.client, self.server, settings, local=ThisServer(self.server))
+        return parts
+
+    async def _open_door(self, parts: Parts) -> None:
+        """From then on tokens of users count, and agents may come."""
         if await parts.identity.users.bootstrap_admin():
             log.info("the first user is admin", password="in Secret cattle-system/bootstrap-secret")
         await parts.run(lambda: setattr(self._door, "gateway", parts.gateway))

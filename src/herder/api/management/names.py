@@ -8,9 +8,11 @@ from herder.api.machines.names import safe_concat
 
 SYSTEM_NAMESPACE = "cattle-system"  # where an agent lives in its cluster
 AGENT_ACCOUNT = "cattle"  # as whom it acts there
-AGENT_TOKEN_SECRET = "cattle-agent-token"
+AGENT_TOKEN_SECRET = "cattle-agent-token"  # what the manager acts with there
+AGENT_REGISTRATION_SECRET = "cattle-agent-registration"  # the registration token as the manager replaced it last
 CREDENTIALS_NAMESPACE = "cattle-global-data"  # here: what agents brought along to reach their clusters with
 TOKENS_NAMESPACE = "cattle-tokens"
+DEFAULT_WORKSPACE = "fleet-default"
 LOCAL = "local"
 DEFAULT_TOKEN = "default-token"  # the ClusterRegistrationToken that every managed cluster has
 
@@ -32,6 +34,7 @@ MANAGEMENT_NAME = "provisioning.cattle.io/management-cluster-name"  # on a provi
 
 AGENT_PREFIX = "stv-cluster-"  # of the second tunnel's key, and of the bearer token that opens it
 
+PUSH_TOKEN = "agent-token"  # the effect that brings an agent the registration token that replaces its own
 MAKE_KUBECONFIG = "cluster-kubeconfig"  # the effect that makes a cluster's own user, token and kubeconfig
 
 LOCAL_WORKSPACE = "fleet-local"
