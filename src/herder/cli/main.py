@@ -21,6 +21,7 @@ WORDS = {
     "scp": ("scp", "Copy files to a machine or from it"),
     "import": ("importing", "Manage a cluster that exists from here"),
     "login": ("login", "Log in at a manager, for kubectl and herder"),
+    "kubeconfig": ("kubeconfig", "Print a kubeconfig for a managed cluster"),
     "users": ("users", "Create and list those who may log in"),
     "store": ("store", "Back up and restore the embedded API server's data"),
     "export": ("export", "Print objects in a form that another cluster can apply"),
