@@ -72,7 +72,8 @@ async def test_headers_of_a_caller_are_no_identity(gateway: Gateway) -> None:
 
 
 async def test_nobody_is_not_let_in_as_the_manager(gateway: Gateway) -> None:
-    assert (await whoami(gateway, User("")))[0] == 401
+    for nobody in (User(""), User("system:anonymous", groups=("system:unauthenticated",))):
+        assert (await whoami(gateway, nobody))[0] == 401
 
 
 async def test_acting_as_another_follows_the_rules_of_who_decides(gateway: Gateway) -> None:

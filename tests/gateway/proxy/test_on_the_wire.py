@@ -310,6 +310,25 @@ def test_what_is_printed_tells_no_secret(recorder: Recorder) -> None:
     assert "canary" not in f"{target!r} {target} {outgoing!r} {outgoing}"
 
 
+async def test_a_watch_ends_in_the_cluster_when_its_reader_goes(gateway: Gateway, recorder: Recorder) -> None:
+    gone = asyncio.Event()
+
+    async def watch(_: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
+        await writer.drain()
+        assert await reader.read() == b""
+        gone.set()
+
+    recorder.answer = watch
+    raw = await connect(gateway)
+    raw.send(get(f"{PATH}/api?watch=true"))
+    assert (await raw.answer()).status == 200
+    assert await raw.line() == b"2\r\n"
+    raw.close()
+    async with asyncio.timeout(10):
+        await gone.wait()
+
+
 # --- when it does not work --------------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ The tables hold for this proxy, and each of their rows catches one that passes o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from random import Random
 
 import pytest
 
@@ -101,6 +102,26 @@ def test_no_header_of_a_caller_changes_who_asks(headers: dict[str, str]) -> None
 def test_each_row_catches_a_proxy_that_copies_headers(headers: dict[str, str]) -> None:
     assert violations(sent_naively({})) == []
     assert violations(sent_naively(headers))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_mixture_of_headers_changes_who_asks(seed: int) -> None:
+    random = Random(seed)
+    rows = list(HEADERS.values())
+    names = sorted({name for row in rows for name in row} | {"accept", "if-match", "range"})
+    values = sorted({value for row in rows for value in row.values()} | set(names))
+    for _ in range(300):
+        headers = {random.choice(names): ", ".join(random.choices(values, k=random.randrange(1, 4))) for _ in range(6)}
+        try:
+            outgoing = sent(headers)
+        except (BadRequest, Forbidden):
+            continue
+        assert identity_of(outgoing) == [*impersonation(crossing(ALICE)), ("authorization", TOKEN)], headers
+
+
+def identity_of(outgoing: Outgoing) -> Headers:
+    named = ("impersonate", "authorization", "cookie", "x-remote", "x-forwarded", "forwarded", "proxy")
+    return [header for header in outgoing.headers if header[0].startswith(named)]
 
 
 @pytest.mark.parametrize(

@@ -42,14 +42,18 @@ def wanted_user(headers: Mapping[str, str]) -> User | None:
     return User(name, groups=groups, extra=extra)
 
 
+def check_authenticated(user: User) -> None:
+    if not user.name or _UNAUTHENTICATED in user.groups:
+        raise Unauthorized("must authenticate")
+
+
 def crossing(user: User) -> User:
     """The part of a user that has a meaning in another cluster than the one it was authenticated in.
 
     `system:` names belong to one cluster: its own service accounts, nodes and administrators. Carried over they would
     be somebody else's.
     """
-    if not user.name or _UNAUTHENTICATED in user.groups:
-        raise Unauthorized("must authenticate")
+    check_authenticated(user)
     if user.name.startswith(_RESERVED):
         raise Forbidden(f'"{user.name}" is a user of one cluster and has no rights in another')
     groups = [group for group in user.groups if not group.startswith(_RESERVED)]

@@ -9,6 +9,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from herder.gateway.proxy.channels import Channel
 from herder.gateway.proxy.rebuilding import Headers, Outgoing
+from herder.tunnel.errors import TunnelError
 
 _HEAD_BYTES = 256 << 10
 _SWITCHING_PROTOCOLS = 101
@@ -55,14 +56,14 @@ class Exchange:
         while not self._in_body:
             try:
                 await self._read()
-            except ConnectionError as error:
-                raise refused or error from None
+            except (OSError, TunnelError) as error:
+                raise (refused or error) from None
 
     async def _send(self, outgoing: Outgoing) -> Exception | None:
         """A server may answer before it has read everything, and then read no more: its answer is what counts."""
         try:
             await self.channel.send(outgoing.head() + outgoing.body)
-        except ConnectionError as error:
+        except (OSError, TunnelError) as error:
             return error
         return None
 

@@ -16,8 +16,8 @@ from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response, User
 from herder.engine.front.takeover import Takeover
 from herder.engine.front.writing import head
-from herder.engine.meta.errors import Forbidden, StatusError, Unauthorized
-from herder.gateway.proxy.acting import check_wanted, crossing, wanted_user
+from herder.engine.meta.errors import Forbidden, StatusError
+from herder.gateway.proxy.acting import check_authenticated, check_wanted, crossing, wanted_user
 from herder.gateway.proxy.channels import Dial, dial_tcp
 from herder.gateway.proxy.connections import Connections
 from herder.gateway.proxy.exchange import Exchange
@@ -87,7 +87,7 @@ class ClusterProxy:
             return _refusal(error)
 
     async def _handled(self, request: Request, user: User) -> Response:
-        wanted = self._checked(request, upgrade=False)
+        wanted = self._checked(request, user, upgrade=False)
         if wanted.cluster == LOCAL and isinstance(self._local, InProcess):
             return await self._local.handle(request, wanted, user)
         passage = await self._passage(request, wanted, user)
@@ -100,15 +100,14 @@ class ClusterProxy:
             raise StatusError(message, code=502, reason="BadGateway")
         return response
 
-    def _checked(self, request: Request, *, upgrade: bool) -> Asked:
+    def _checked(self, request: Request, user: User, *, upgrade: bool) -> Asked:
+        check_authenticated(user)
         check_connection(request.headers)
         check_origin(request, self._server_url(), upgrade=upgrade)
         return asked(request)
 
     async def _passage(self, request: Request, wanted: Asked, user: User) -> _Passage:
         """Raises unless the user, or whom the user may act as, may use that cluster."""
-        if not user.name:
-            raise Unauthorized("must authenticate")
         acting = await self._acting(request, wanted, user)
         if wanted.cluster == LOCAL and isinstance(self._local, Remote):
             return _Passage(self._local_connections, self._local.target, self._local, acting, wanted)
@@ -139,7 +138,7 @@ class ClusterProxy:
         if not protocol:
             return False
         try:
-            wanted = self._checked(request, upgrade=True)
+            wanted = self._checked(request, user, upgrade=True)
             if wanted.cluster == LOCAL and isinstance(self._local, InProcess):
                 return False
             passage = await self._passage(request, wanted, user)
