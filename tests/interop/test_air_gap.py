@@ -241,6 +241,22 @@ def test_a_user_who_may_reads_and_writes_there_as_herself(site: Site, users: dic
     assert f'User "{users["dolly"]}" cannot list resource "secrets"' in refused.stderr
 
 
+def test_a_kubeconfig_for_that_cluster_is_handed_out(site: Site, cluster: str, users: dict[str, str]) -> None:
+    """Its token is good for that cluster, and for nothing else."""
+    login = yaml.safe_load((site.directory / "dolly.kubeconfig").read_text())
+    login["clusters"][0]["cluster"]["server"] = f"https://{MANAGER_ADDRESS}:{PORT}"
+    own, made = site.directory / "dolly-login.kubeconfig", site.directory / "barn.kubeconfig"
+    own.write_text(yaml.safe_dump(login))
+    made.write_text(site(site.networks.manager, HERDER, "kubeconfig", cluster, kubeconfig=own).stdout)
+    seen = site(site.networks.manager, peer("kubectl"), "get", "namespaces", "-o", "name", kubeconfig=made).stdout
+    assert "namespace/kube-system" in seen
+    entry = yaml.safe_load(made.read_text())
+    entry["clusters"][0]["cluster"]["server"] = f"https://{MANAGER_ADDRESS}:{PORT}"
+    made.write_text(yaml.safe_dump(entry))
+    asked = (peer("kubectl"), "auth", "whoami")
+    assert site(site.networks.manager, *asked, kubeconfig=made, check=False).returncode != 0
+
+
 def test_one_who_may_not_is_refused(site: Site, users: dict[str, str]) -> None:
     refused = site.as_user("molly", "get", "namespaces", check=False)
     assert refused.returncode != 0

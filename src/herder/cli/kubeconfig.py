@@ -10,7 +10,6 @@ from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.cli.asking import ask
 from herder.cli.places import kubeconfig_option
 from herder.engine.client.client import Client
-from herder.engine.client.kubeconfig import Connection
 from herder.engine.client.wire import Query
 from herder.engine.meta.errors import Forbidden
 
