@@ -23,6 +23,7 @@ from herder.tunnel import websocket
 from herder.tunnel.registry import Registry
 
 TUNNELS = ("/v3/connect", "/v3/connect/register")
+_OURS = frozenset({"authorization", "cookie"})  # headers that end here
 _JSON = {"content-type": "application/json"}
 _TEXT = {"content-type": "text/plain; charset=utf-8"}
 
@@ -66,8 +67,11 @@ class Gateway:
         for answered in (self._identity.kubeconfigs.handle, self._identity.ext.handle):
             if (told := await answered(request, user)) is not None:
                 return told
-        headers = {name: value for name, value in request.headers.items() if name not in ("authorization", "cookie")}
-        return await self._api.handle(replace(request, user=user, headers=headers))
+        asks_for_groups = request.path == "/apis"
+        dropped = _OURS | {"accept-encoding"} if asks_for_groups else _OURS
+        headers = {name: value for name, value in request.headers.items() if name not in dropped}
+        response = await self._api.handle(replace(request, user=user, headers=headers))
+        return self._identity.ext.groups(response) if asks_for_groups else response
 
     # --- upgrades -----------------------------------------------------------------------------------------------------
 

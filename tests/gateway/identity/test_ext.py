@@ -78,6 +78,20 @@ async def test_clients_find_the_kinds_by_discovery(here: People) -> None:
     assert kinds["selfusers"] == ["create"]
 
 
+@pytest.mark.parametrize("form", ["", ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"], ids=["old", "whole"])
+async def test_the_group_is_among_those_of_the_server_in_either_form(here: People, form: str) -> None:
+    theirs = await here.client.raw("GET", "/apis", headers={"accept": f"application/json{form}"})
+    before = msgspec.json.decode(theirs.content())
+    told = msgspec.json.decode(here.parts.ext.groups(theirs).content())
+    listed = "items" if form else "groups"
+    assert told[listed][:-1] == before[listed]
+    ours = told[listed][-1]
+    assert (ours["metadata"]["name"] if form else ours["name"]) == "ext.cattle.io"
+    assert {name: value for name, value in told.items() if name != listed} == {
+        name: value for name, value in before.items() if name != listed
+    }
+
+
 async def test_paths_of_others_are_left_to_others(here: People) -> None:
     for path in ("/apis/ext.cattle.io.evil/v1/tokens", "/apis/management.cattle.io/v3/tokens", "/v1"):
         assert await here.parts.ext.handle(sent("GET", path), await someone(here)) is None

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Protocol
+
+import msgspec
 
 from herder.engine.client.wire import Request, Response, User
 from herder.engine.meta.errors import MethodNotAllowed, NotFound
@@ -33,6 +36,16 @@ class ExtApi:
         """Both by plural; `asked` are kinds that are an answer rather than an object."""
         self._stored = stored
         self._asked = asked
+
+    def groups(self, response: Response) -> Response:
+        """The API server's answer to which groups there are, with ours."""
+        if response.status != 200 or response.stream is not None or "content-encoding" in response.headers:
+            return response
+        try:
+            told = msgspec.json.decode(response.content())
+        except msgspec.DecodeError:
+            return response  # in another format than JSON
+        return replace(response, body=msgspec.json.encode(discovery.with_group(told)))
 
     async def handle(self, request: Request, user: User) -> Response | None:
         """None for a path that is not of this group. Raises a StatusError for what is refused."""

@@ -1,4 +1,4 @@
-"""What tells clients of the group which kinds it has."""
+"""What tells clients that the group is there, and which kinds it has."""
 
 from __future__ import annotations
 
@@ -37,3 +37,34 @@ RESOURCES: Object = {
         for plural, kind, verbs in _KINDS
     ],
 }
+
+_DISCOVERY: Object = {
+    "metadata": {"name": GROUP, "creationTimestamp": None},
+    "versions": [
+        {
+            "version": VERSION,
+            "freshness": "Current",
+            "resources": [
+                {
+                    "resource": plural,
+                    "responseKind": {"group": GROUP, "version": VERSION, "kind": kind},
+                    "scope": "Cluster",
+                    "singularResource": kind.lower(),
+                    "verbs": list(verbs),
+                }
+                for plural, kind, verbs in _KINDS
+            ],
+        }
+    ],
+}
+
+
+def with_group(groups: Object) -> Object:
+    """The groups that the API server tells of, in either form, and ours."""
+    match groups.get("kind"):
+        case "APIGroupList":
+            return {**groups, "groups": [*(groups.get("groups") or []), API_GROUP]}
+        case "APIGroupDiscoveryList":
+            return {**groups, "items": [*(groups.get("items") or []), _DISCOVERY]}
+        case _:
+            return groups
