@@ -321,7 +321,9 @@ async def change(here: People, user: User, current: str, new: str, **more: Any) 
     return await ask(here, user, "POST", "/passwordchangerequests", {"spec": spec})
 
 
-async def test_a_new_password_needs_the_one_before_and_ends_the_duty_to_change_it(here: People) -> None:
+async def test_a_new_password_needs_the_one_before_and_ends_other_sessions(
+    here: People,
+) -> None:
     made = await here.parts.users.create("carol", PASSWORD, must_change=True)
     name = made["metadata"]["name"]
     session = await here.token(name)
@@ -335,7 +337,12 @@ async def test_a_new_password_needs_the_one_before_and_ends_the_duty_to_change_i
             await change(here, carol, PASSWORD, bad)
     with pytest.raises(Forbidden, match=r"spec\.userID"):
         await change(here, carol, PASSWORD, "another good password", userID="u-alice")
+    stolen, program = await here.token(name), await here.token(name, kind="")
     await change(here, carol, PASSWORD, "another good password")
     await until(lambda: not (here.identity.known.user_of_login("carol") or {}).get("mustChangePassword", True))
-    assert (await here.identity.authenticate(asked(session))).name == name
+    for kept in (session, program):
+        assert (await here.identity.authenticate(asked(kept))).name == name
+    await until(lambda: here.identity.known.token_now(stolen.split(":")[0], ext=False) is None)
+    with pytest.raises(Unauthorized):
+        await here.identity.authenticate(asked(stolen))
     assert len((await here.world.outside.list(SECRET.resource, namespace=PASSWORDS_NAMESPACE)).items) == 1

@@ -15,7 +15,14 @@ from herder.api.identity import passwords
 from herder.api.identity.names import PASSWORDS_NAMESPACE
 from herder.api.management.kinds import GLOBAL_ROLE, GLOBAL_ROLE_BINDING, TOKEN, USER
 from herder.engine.client.wire import Request, Response
-from herder.engine.meta.errors import BadRequest, Invalid, MethodNotAllowed, TooManyRequests, Unauthorized
+from herder.engine.meta.errors import (
+    AlreadyExists,
+    BadRequest,
+    Invalid,
+    MethodNotAllowed,
+    TooManyRequests,
+    Unauthorized,
+)
 from herder.gateway.identity import passwords as comparing
 from tests.engine.runtime.world import until
 from tests.gateway.identity.people import People, asked, people, sent
@@ -218,6 +225,30 @@ async def test_a_bad_password_is_refused_without_repeating_it(here: People, pass
         await here.parts.users.create("administrator", password)
     assert f'"{password}"' not in str(caught.value).replace('User.management.cattle.io "administrator"', "")
     assert len((await here.world.outside.list(USER.resource)).items) == 1
+
+
+@pytest.mark.parametrize("username", ["", "a b", "system:admin", "x/y", "-a", "a" * 300])
+async def test_a_username_that_could_be_taken_for_something_else_is_refused(here: People, username: str) -> None:
+    with pytest.raises(Invalid, match="username: Invalid value"):
+        await here.parts.users.create(username, PASSWORD)
+
+
+async def test_no_two_users_log_in_by_the_same_name(here: People) -> None:
+    with pytest.raises(AlreadyExists):
+        await here.parts.users.create("alice", PASSWORD)
+
+
+async def test_who_comes_later_by_the_same_name_is_another_user(here: People) -> None:
+    """Else the tokens of who is gone would come back to life."""
+    bearer = content(await handled(here, login()))["token"]
+    before = here.identity.known.user_of_login("alice")
+    assert before is not None
+    await here.world.outside.delete(USER.resource, before["metadata"]["name"])
+    after = await here.parts.users.create("alice", PASSWORD)
+    assert after["metadata"]["name"] != before["metadata"]["name"]
+    await until(lambda: here.identity.known.user_of_login("alice") not in (None, before))
+    with pytest.raises(Unauthorized):
+        await here.identity.authenticate(asked(bearer))
 
 
 async def test_new_users_get_the_roles_that_are_for_new_users(here: People) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
+from collections.abc import Collection
 from contextlib import suppress
 
 from herder.api.capi.kinds import NAMESPACE, SECRET
@@ -14,18 +16,23 @@ from herder.api.identity.names import (
     BOOTSTRAP_SECRET,
     LOCAL_PRINCIPAL,
     PASSWORDS_NAMESPACE,
+    SESSION,
+    TOKEN_KIND,
+    TOKEN_USER,
     principal_user,
 )
-from herder.api.management.kinds import GLOBAL_ROLE, GLOBAL_ROLE_BINDING, USER
+from herder.api.management.kinds import GLOBAL_ROLE, GLOBAL_ROLE_BINDING, TOKEN, USER
 from herder.api.management.names import SYSTEM_NAMESPACE, TOKENS_NAMESPACE
 from herder.engine.client.client import Client
-from herder.engine.meta.errors import AlreadyExists, invalid, invalid_value
+from herder.engine.meta.errors import AlreadyExists, NotFound, already_exists, invalid, invalid_value
 from herder.engine.meta.kinds import Object
 from herder.gateway.identity.passwords import Passwords
 
 ADMIN = "admin"
 ADMIN_ROLE = "admin"
 _BOOTSTRAP_CHARACTERS = 24
+_NAME_CHARACTERS = 10
+_USERNAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,252}")
 _NAMESPACES = (SYSTEM_NAMESPACE, TOKENS_NAMESPACE, PASSWORDS_NAMESPACE)
 
 
@@ -38,14 +45,18 @@ class Users:
     async def create(
         self, username: str, password: str, *, display_name: str = "", must_change: bool = False
     ) -> Object:
-        """With the roles that every new user gets. The name of the object follows from the username, so nobody can be
-        made twice."""
+        """With the roles that every new user gets. Nobody has the name of the object again, not even who comes later
+        under the same username: tokens and bindings of who is gone must not come back to life."""
+        check_username(username)
         check_password(username, password)
-        user = await self._client.create(USER.resource, user_object(username, display_name, must_change))
-        await self._passwords.set(user["metadata"]["name"], password)
+        if any(user.get("username") == username for user in (await self._client.list_all(USER.resource)).items):
+            raise already_exists(USER.resource.group_resource, username)
+        name = f"u-{new_key(self._entropy)[:_NAME_CHARACTERS]}"
+        user = await self._client.create(USER.resource, _user(name, username, display_name, must_change))
+        await self._passwords.set(name, password)
         for role in (await self._client.list_all(GLOBAL_ROLE.resource)).items:
             if role.get("newUserDefault"):
-                binding = _binding("grb", user["metadata"]["name"], role["metadata"]["name"])
+                binding = _binding("grb", name, role["metadata"]["name"])
                 await self._client.create(GLOBAL_ROLE_BINDING.resource, binding)
         return user
 
@@ -55,6 +66,14 @@ class Users:
         await self._passwords.set(name, password)
         if user.get("mustChangePassword"):
             await self._client.patch(USER.resource, name, {"mustChangePassword": False})
+
+    async def end_sessions(self, user: str, but: Collection[str] = ()) -> None:
+        """Whoever logged in with the password that was: a thief is out when it is changed."""
+        labels = f"{TOKEN_USER}={user},{TOKEN_KIND}={SESSION}"
+        for token in (await self._client.list_all(TOKEN.resource, labels=labels)).items:
+            if token["metadata"]["name"] not in but:
+                with suppress(NotFound):
+                    await self._client.delete(TOKEN.resource, token["metadata"]["name"])
 
     async def bootstrap_admin(self, password: str = "") -> str:
         """The first user with every right, where there is no user yet. Its password, or nothing where it was there.
@@ -68,8 +87,8 @@ class Users:
         if password:
             check_password(ADMIN, password)
         chosen = password or await self._bootstrap_password()
-        user = user_object(ADMIN, "Default Admin", must_change=False)
-        name = user["metadata"]["name"]
+        name = principal_user(f"{LOCAL_PRINCIPAL}{ADMIN}")  # the same for managers that start at the same time
+        user = _user(name, ADMIN, "Default Admin", must_change=False)
         await self._client.apply(GLOBAL_ROLE_BINDING.resource, _binding("bootstrap", name, ADMIN_ROLE))
         await self._passwords.set(name, chosen)
         with suppress(AlreadyExists):  # another manager was faster, with the same password
@@ -104,8 +123,13 @@ def check_password(username: str, password: str, field: str = "password") -> Non
         raise invalid(USER.group_kind, username, [invalid_value(field, "(hidden)", broken)])
 
 
-def user_object(username: str, display_name: str, must_change: bool) -> Object:
-    name = principal_user(f"{LOCAL_PRINCIPAL}{username}")
+def check_username(username: str) -> None:
+    if not _USERNAME.fullmatch(username):
+        told = "must begin with a letter or digit and have only letters, digits and . _ @ + - after it"
+        raise invalid(USER.group_kind, username[:64], [invalid_value("username", username[:64], told)])
+
+
+def _user(name: str, username: str, display_name: str, must_change: bool) -> Object:
     return {
         "apiVersion": USER.api_version,
         "kind": USER.kind,

@@ -8,6 +8,7 @@ from herder.engine.meta.errors import BadRequest, Forbidden, TooManyRequests, Un
 from herder.engine.meta.kinds import Object
 from herder.gateway.identity.answers import text_of
 from herder.gateway.identity.ext import discovery
+from herder.gateway.identity.identity import REQUEST_TOKEN
 from herder.gateway.identity.known import Known
 from herder.gateway.identity.lockout import Lockout
 from herder.gateway.identity.passwords import Passwords
@@ -42,6 +43,7 @@ class PasswordChanges:
             raise BadRequest("spec.newPassword: must be another one")
         await self._prove(asker, current)
         await self._users.set_password(user, new)
+        await self._users.end_sessions(asker.name, but=asker.extra.get(REQUEST_TOKEN, ()))
         return _answered("PasswordChangeRequest", {"userID": asker.name}, {"summary": "Completed"})
 
     async def _prove(self, asker: User, current: str) -> None:
