@@ -25,9 +25,13 @@ from herder.api.management.manifest import manifest
 from herder.api.management.registration import Tokens
 from herder.clusteragent.agent import Agent
 from herder.clusteragent.configuration import Configuration, ConfigurationError, configuration
+from herder.clusteragent.tokens import RegistrationTokens
 from herder.clusteragent.trust import Untrusted, trusted
 from herder.engine.client import kubeconfig
+from herder.engine.client.client import Client
+from herder.engine.client.http import HttpTransport
 from herder.engine.meta.kinds import GroupVersionResource, Object
+from herder.gateway.registration_tokens import Delivery
 from herder.tunnel.client import Backoff
 from herder.tunnel.errors import StreamError
 from herder.workload.authorities import usable
@@ -155,8 +159,9 @@ async def test_the_manager_reaches_the_clusters_api_through_the_agent(stage: Sta
 
 async def test_an_agent_that_lost_its_tunnel_comes_back(stage: Stage) -> None:
     async with stage.agent():
+        before = len(stage.manager.paths)
         stage.manager.registry.disconnect(MEADOW, "for the test")
-        await until(lambda: stage.manager.paths.count("/v3/connect") >= 2 and stage.manager.registry.has(MEADOW))
+        await until(lambda: len(stage.manager.paths) > before and stage.manager.registry.has(MEADOW))
 
 
 async def test_nothing_but_the_api_server_can_be_dialled_unless_it_was_allowed(stage: Stage) -> None:
@@ -194,6 +199,37 @@ async def test_a_token_that_was_replaced_in_its_file_is_used_at_the_next_attempt
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_the_token_that_the_manager_puts_into_the_cluster_is_used_from_then_on(stage: Stage) -> None:
+    """The one that the agent was started with counts no more, as after its grace period."""
+    async with stage.agent():
+        renewed = "f" * 54
+        name = names.token_secret(names.DEFAULT_TOKEN)
+        encoded = base64.b64encode(renewed.encode()).decode()
+        here = stage.manager.client
+        await here.patch(SECRET.resource, name, {"data": {"token": encoded}}, namespace=MEADOW)
+        assert stage.manager.registry.has(MEADOW), "who is in stays in"
+
+        async def inside(_cluster: str) -> Client:
+            return Client(HttpTransport(kubeconfig.load(stage.cluster.kubeconfig)))
+
+        await Delivery(here, inside)({"management": MEADOW, "cluster": "ws/meadow"})
+        stage.manager.registry.disconnect(MEADOW, "for the test")
+        await until(lambda: any(renewed in value for value in stage.manager.headers))
+        await until(lambda: stage.manager.registry.has(MEADOW))
+
+
+def test_two_tokens_take_turns_while_neither_is_let_in() -> None:
+    tokens = RegistrationTokens(lambda: "first")
+    tokens.refused()
+    assert tokens.current() == "first", "there is no other"
+    tokens.replace("second")
+    used = []
+    for _ in range(3):
+        used.append(tokens.current())
+        tokens.refused()
+    assert used == ["second", "first", "second"]
 
 
 # --- whom it trusts -------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from herder.api.management.names import AGENT_PREFIX
 from herder.clusteragent import cluster
 from herder.clusteragent.configuration import Configuration, ConfigurationError
 from herder.clusteragent.dialling import Only, answer_pings
+from herder.clusteragent.tokens import RegistrationTokens
 from herder.clusteragent.trust import until_trusted
 from herder.engine.client.kubeconfig import Connection
 from herder.engine.meta.errors import StatusError
@@ -33,6 +34,8 @@ class Agent:
         self._credential: cluster.Credential | None = None
         self._main: TunnelClient | None = None
         self._path = REGISTER  # until the manager has let us in once
+        self._tokens = RegistrationTokens(configuration.read_token)
+        self._refused = False  # the last attempt did not lead to a tunnel
 
     @property
     def connected(self) -> bool:
@@ -69,23 +72,27 @@ class Agent:
             group.create_task(self._main.run())
             group.create_task(second.run())
             group.create_task(self._renew(own))
+            group.create_task(cluster.follow_registration(own, self._tokens.replace, self._pause))
 
     # --- what is told to the manager ------------------------------------------------------------------------------
 
     def _target(self) -> Target:
         assert self._credential is not None
+        if self._refused:
+            self._tokens.refused()
+        self._refused = True  # until it proves otherwise
         headers = {
-            "X-API-Tunnel-Token": self._configuration.read_token(),
+            "X-API-Tunnel-Token": self._tokens.current(),
             "X-API-Tunnel-Params": self._credential.parameters.encoded(),
         }
         return Target(self._configuration.tunnels + self._path, headers, self._context)
 
     def _second_target(self) -> Target:
-        headers = {"Authorization": f"Bearer {AGENT_PREFIX}{self._configuration.read_token()}"}
+        headers = {"Authorization": f"Bearer {AGENT_PREFIX}{self._tokens.current()}"}
         return Target(self._configuration.tunnels + CONNECT, headers, self._context)
 
     def _connected(self, _link: Link) -> None:
-        self._path = CONNECT
+        self._path, self._refused = CONNECT, False
 
     # --- the credential -------------------------------------------------------------------------------------------
 

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
+import logging
+from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from herder.api.capi.kinds import SECRET
-from herder.api.management.names import AGENT_ACCOUNT, AGENT_TOKEN_SECRET, SYSTEM_NAMESPACE
+from herder.api.management.names import (
+    AGENT_ACCOUNT,
+    AGENT_REGISTRATION_SECRET,
+    AGENT_TOKEN_SECRET,
+    SYSTEM_NAMESPACE,
+)
 from herder.api.management.parameters import Parameters
 from herder.clusteragent.configuration import ConfigurationError
 from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
 from herder.engine.client.kubeconfig import Connection, KubeconfigError, in_cluster, load
-from herder.engine.meta.errors import Forbidden, NotFound
-from herder.engine.meta.kinds import Kind
+from herder.engine.meta.errors import Forbidden, NotFound, StatusError
+from herder.engine.meta.kinds import Kind, Object
+
+log = logging.getLogger(__name__)
 
 SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts")
 ASKED_SECONDS = 365 * 24 * 3600
@@ -72,9 +83,8 @@ async def credential(found: Connection) -> Credential:
 
 async def _kept(client: Client) -> str:
     try:
-        secret = await client.get(SECRET.resource, AGENT_TOKEN_SECRET, namespace=SYSTEM_NAMESPACE)
-        return base64.b64decode((secret.get("data") or {}).get("token", "")).decode()
-    except (NotFound, Forbidden, binascii.Error, UnicodeDecodeError):
+        return _token_in(await client.get(SECRET.resource, AGENT_TOKEN_SECRET, namespace=SYSTEM_NAMESPACE))
+    except (NotFound, Forbidden):
         return ""
 
 
@@ -93,3 +103,37 @@ async def _requested(client: Client) -> tuple[str, float | None]:
     ends = datetime.fromisoformat(made["status"]["expirationTimestamp"])
     remaining = (ends - datetime.now(UTC)).total_seconds()
     return str(made["status"]["token"]), max(remaining / 2, 60.0)
+
+
+async def follow_registration(found: Connection, replaced: Callable[[str], None], pause: float) -> None:
+    """Tells the registration token that the manager keeps in the cluster, whenever it changes, until cancelled."""
+    client = Client(HttpTransport(found), field_manager="cluster-agent")
+    try:
+        while True:
+            try:
+                await _follow(client, replaced)
+            except StatusError as problem:
+                log.warning("the registration token in the cluster cannot be followed: %s", problem.message)
+            await asyncio.sleep(pause)
+    finally:
+        await client.close()
+
+
+async def _follow(client: Client, replaced: Callable[[str], None]) -> None:
+    events = client.watch(
+        SECRET.resource,
+        namespace=SYSTEM_NAMESPACE,
+        fields=f"metadata.name={AGENT_REGISTRATION_SECRET}",
+        initial_events=True,
+    )
+    async with aclosing(events):
+        async for event in events:
+            if event.type in {"ADDED", "MODIFIED"}:
+                replaced(_token_in(event.object))
+
+
+def _token_in(secret: Object) -> str:
+    try:
+        return base64.b64decode((secret.get("data") or {}).get("token") or "").decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return ""

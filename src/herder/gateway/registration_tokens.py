@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +11,7 @@ from herder.api.capi.kinds import SECRET
 from herder.api.identity.hashes import new_key
 from herder.api.management import names
 from herder.api.management.kinds import REGISTRATION_TOKEN
-from herder.api.management.registration import Tokens, read, renewed, token_secret
+from herder.api.management.registration import Tokens, agent_secret, read, renewed, token_secret
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Object
@@ -58,3 +58,22 @@ class Renewal:
 def _times(tokens: Tokens) -> Object:
     ends = tokens.previous_expires
     return {"expiresAt": timestamp(tokens.expires), "gracePeriodExpiresAt": timestamp(ends) if ends else ""}
+
+
+class Delivery:
+    """The performer of `agent-token`: puts the current token where the agent of a connected cluster follows it."""
+
+    def __init__(self, client: Client, connect: Callable[[str], Awaitable[Client]]) -> None:
+        self._client = client
+        self._connect = connect
+
+    async def __call__(self, arguments: Mapping[str, Any]) -> None:
+        name, namespace = names.token_secret(names.DEFAULT_TOKEN), arguments["management"]
+        tokens = read(await self._client.get(SECRET.resource, name, namespace=namespace))
+        if tokens is None:
+            raise LookupError(f"Secret {namespace}/{name} holds no token")
+        there = await self._connect(arguments["cluster"])
+        try:
+            await there.apply(SECRET.resource, agent_secret(tokens), field_manager="cluster-manager")
+        finally:
+            await there.close()

@@ -156,6 +156,22 @@ def test_without_a_url_it_says_what_is_missing() -> None:
     assert "server-url" in decision.wait.reason
 
 
+def test_a_connected_agent_is_brought_each_token_that_replaces_its_own() -> None:
+    pair, token = provisioning(clusterName=CLUSTER, clientSecretName="meadow-kubeconfig"), registration(**FRESH)
+    away, here = management(), management()
+    here["metadata"]["annotations"][names.CONNECTED_SINCE] = "2026-01-01T11:00:00Z"
+    knows = management(agentTokenExpiresAt=FRESH["expiresAt"])
+    knows["metadata"]["annotations"][names.CONNECTED_SINCE] = "2026-01-01T11:00:00Z"
+    asked = [
+        [
+            effect.performer
+            for effect in decide(management_clusters.CONTROLLER, f"/{CLUSTER}", each, pair, token).effects
+        ]
+        for each in (away, here, knows)
+    ]
+    assert asked == [[], [names.PUSH_TOKEN], []]
+
+
 # --- its kubeconfig -------------------------------------------------------------------------------------------------
 
 URL = {"server-url": "https://herder.example.com"}

@@ -117,6 +117,17 @@ def token_secret(registration_token: Object, tokens: Tokens, owner: Object) -> O
     }
 
 
+def agent_secret(tokens: Tokens) -> Object:
+    """The current token, in the cluster that it is for."""
+    return {
+        "apiVersion": SECRET.api_version,
+        "kind": SECRET.kind,
+        "metadata": {"name": names.AGENT_REGISTRATION_SECRET, "namespace": names.SYSTEM_NAMESPACE},
+        "type": "Opaque",
+        "data": {"token": base64.b64encode(tokens.token.encode()).decode()},
+    }
+
+
 def _decoded(value: object) -> str:
     try:
         return base64.b64decode(str(value), validate=True).decode()

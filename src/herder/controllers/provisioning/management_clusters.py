@@ -15,11 +15,12 @@ from herder.api.writing import delete, object_patch, owner_reference, ref, statu
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.cache import Key
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Apply, Create, Decision, Observe, Projection, Write, waiting
+from herder.engine.runtime.decision import DONE, Apply, Create, Decision, Effect, Observe, Projection, Write, waiting
 from herder.engine.runtime.triggers import Watches, changed, itself
 from herder.engine.runtime.view import Observed, View
 
 BY_MANAGEMENT = "management-cluster"
+PUSHED = "agentTokenExpiresAt"  # in the status
 
 
 def reconcile(view: View) -> Decision:
@@ -31,7 +32,8 @@ def reconcile(view: View) -> Decision:
     if names.REMOVE_MANAGEMENT not in (management["metadata"].get("finalizers") or ()):
         return Decision(writes=_finalizer(management, add=True))
     info, needs = _info(view, management)
-    return needs + _home(view, management) + _pair(view, management) + _tell(view, management, info)
+    pushed, asks = _push_token(view, management)
+    return needs + _home(view, management) + _pair(view, management) + _tell(view, management, info, pushed) + asks
 
 
 # --- its namespace and what is in it --------------------------------------------------------------------------------
@@ -98,6 +100,29 @@ def _pair(view: View, management: Object) -> Decision:
     return Decision(writes=tuple(made))
 
 
+# --- its agent's token ----------------------------------------------------------------------------------------------
+
+
+def _push_token(view: View, management: Object) -> tuple[str, Decision]:
+    """When the token ends that the agent has; "" while that is not known. An agent that only ever knew the first one
+    could not come back after the next: while it is connected, it is brought each that follows."""
+    pushed = str((management.get("status") or {}).get(PUSHED) or "")
+    token = view.get(REGISTRATION_TOKEN, names.DEFAULT_TOKEN, view.name)
+    ends = str(((token or {}).get("status") or {}).get("expiresAt") or "")
+    pair = next(iter(_pairs(view, management)), None)
+    if pair is None or not ends or ends == pushed or clusters.is_internal(management):
+        return pushed, DONE
+    if not (pair.get("status") or {}).get("clientSecretName") or not clusters.is_connected(management):
+        return pushed, DONE
+    key = (names.PUSH_TOKEN, management["metadata"]["uid"], ends)
+    result = view.result(key)
+    if result is not None and result.done:
+        return ends, DONE
+    arguments = {"cluster": cluster_key(*_place(pair)), "management": view.name}
+    effect = Effect(names.PUSH_TOKEN, key, arguments, "the agent is to know the token that replaced its own")
+    return pushed, Decision(effects=(effect,))
+
+
 # --- what it tells --------------------------------------------------------------------------------------------------
 
 
@@ -143,7 +168,7 @@ def _of_nodes(nodes: Iterable[Object], internal: bool) -> Object:
     return found
 
 
-def _tell(view: View, management: Object, info: Object) -> Decision:
+def _tell(view: View, management: Object, info: Object, pushed: str) -> Decision:
     before = management.get("status") or {}
     home = view.get(NAMESPACE, view.name)
     conditions = clusters.management_conditions(management, view.now)
@@ -158,6 +183,7 @@ def _tell(view: View, management: Object, info: Object) -> Decision:
     status = {
         **before,
         **({"info": info} if info else {}),
+        **({PUSHED: pushed} if pushed else {}),
         **({"driver": "imported"} if clusters.is_internal(management) and not before.get("driver") else {}),
         "conditions": merged_with_updates(conditions, [backing], view.now),
     }
@@ -224,7 +250,7 @@ CONTROLLER = Controller(
     reconcile=reconcile,
     watches=(
         Watches(NAMESPACE, itself, changed("metadata.deletionTimestamp", "metadata.ownerReferences")),
-        Watches(REGISTRATION_TOKEN, _of_namespace, changed()),
+        Watches(REGISTRATION_TOKEN, _of_namespace, changed("status.expiresAt")),
         Watches(
             PROVISIONING_CLUSTER,
             _its_management,
