@@ -1,0 +1,105 @@
+"""Rights in clusters, through conflicts, lost answers and cut lines: given, taken away, and never left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from herder.api.capi.kinds import NAMESPACE
+from herder.api.identity.crds import CRDS
+from herder.api.identity.roles import CLUSTER_ROLE_BINDING, OWNED_BY
+from herder.api.identity.shipped import GLOBAL_ROLES, ROLE_TEMPLATES
+from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
+from herder.api.management.kinds import (
+    CLUSTER_BINDING,
+    GLOBAL_ROLE,
+    GLOBAL_ROLE_BINDING,
+    MANAGEMENT_CLUSTER,
+    ROLE_TEMPLATE,
+)
+from herder.api.management.names import CONNECTED_SINCE
+from herder.controllers.identity import cluster_bindings, global_bindings, global_roles
+from herder.engine.meta.errors import NotFound
+from herder.engine.meta.kinds import Kind, Object
+from herder.sim import loop
+from herder.sim.faults import NONE, ROUGH, Faults
+from herder.sim.world import World
+
+CONTROLLERS = [module.CONTROLLER for module in (global_roles, global_bindings, cluster_bindings)]
+
+
+def obj(kind: Kind, name: str, namespace: str = "", **fields: Any) -> Object:
+    meta = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta, **fields}
+
+
+async def subjects(world: World, cluster: str) -> list[tuple[str, str]]:
+    """Who has which role there, by bindings of ours."""
+    found = await world.workloads.client(cluster).list(CLUSTER_ROLE_BINDING.resource, labels=OWNED_BY)
+    return sorted((each["subjects"][0]["name"], each["roleRef"]["name"]) for each in found.items)
+
+
+async def live_through(seed: int, faults: Faults) -> None:
+    definitions = [*CRDS, *MANAGEMENT_CRDS]
+    async with World(seed, CONTROLLERS, crds=definitions, faults=faults, watched=[CLUSTER_BINDING]) as world:
+        client = world.client
+        for kind, shipped in ((GLOBAL_ROLE, GLOBAL_ROLES), (ROLE_TEMPLATE, ROLE_TEMPLATES)):
+            for role in shipped:
+                await client.create(kind.resource, role)
+        for name in ("c-m-1", "c-m-2", "cattle-global-data", "fleet-default"):
+            await client.create(NAMESPACE.resource, obj(NAMESPACE, name))
+        for name in ("c-m-1", "c-m-2"):
+            await world.workloads.serve(name)
+            cluster = obj(MANAGEMENT_CLUSTER, name, spec={})
+            cluster["metadata"]["annotations"] = {CONNECTED_SINCE: "2026-01-01T00:00:00Z"}
+            await client.create(MANAGEMENT_CLUSTER.resource, cluster)
+        member = {"clusterName": "c-m-1", "roleTemplateName": "cluster-member", "userName": "bob"}
+        await client.create(CLUSTER_BINDING.resource, obj(CLUSTER_BINDING, "bob", "c-m-1", **member), namespace="c-m-1")
+        admin = obj(GLOBAL_ROLE_BINDING, "root", globalRoleName="admin", userName="root")
+        await client.create(GLOBAL_ROLE_BINDING.resource, admin)
+        owner, guest = ("root", "cattle-roletemplate-cluster-owner"), ("bob", "cattle-roletemplate-cluster-member")
+
+        async def given() -> bool:
+            return await subjects(world, "c-m-1") == [guest, owner] and await subjects(world, "c-m-2") == [owner]
+
+        await world.until(given)
+        await _tamper(world)
+        await world.until(given)
+        world.workloads.cut("c-m-1", "hang")
+        await client.delete(CLUSTER_BINDING.resource, "bob", namespace="c-m-1")
+        await asyncio.sleep(60)
+        assert (await client.get(CLUSTER_BINDING.resource, "bob", namespace="c-m-1"))["metadata"]["deletionTimestamp"]
+        world.workloads.heal("c-m-1")
+
+        async def bob_is_gone() -> bool:
+            try:
+                await client.get(CLUSTER_BINDING.resource, "bob", namespace="c-m-1")
+            except NotFound:
+                return True
+            return False
+
+        await world.until(bob_is_gone)
+        assert await subjects(world, "c-m-1") == [owner]
+        await client.delete(GLOBAL_ROLE_BINDING.resource, "root")
+
+        async def nobody() -> bool:
+            return not await subjects(world, "c-m-1") and not await subjects(world, "c-m-2")
+
+        await world.until(nobody)
+        world.check()
+
+
+async def _tamper(world: World) -> None:
+    there = world.workloads.client("c-m-1")
+    bindings = (await there.list(CLUSTER_ROLE_BINDING.resource, labels=OWNED_BY)).items
+    await there.delete(CLUSTER_ROLE_BINDING.resource, bindings[0]["metadata"]["name"])
+    mallory = {"subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "mallory"}]}
+    await there.patch(CLUSTER_ROLE_BINDING.resource, bindings[1]["metadata"]["name"], mallory)
+
+
+@pytest.mark.parametrize("faults", [NONE, ROUGH], ids=["calm", "rough"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_rights_are_given_kept_and_taken_away(seed: int, faults: Faults) -> None:
+    loop.run(live_through(seed, faults))
