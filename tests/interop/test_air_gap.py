@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.embedded import HERDER, Embedded
+from tests.support.embedded import HERDER
 from tests.support.peers import peer
 from tests.support.processes import ended
 
@@ -43,7 +43,8 @@ class Networks:
         for name, address in ((self.manager, MANAGER_ADDRESS), (self.cluster, CLUSTER_ADDRESS)):
             _run("ip", "-n", name, "address", "add", f"{address}/24", "dev", "cable")
             _run("ip", "-n", name, "link", "set", "cable", "up")
-        _run("ip", "-n", self.cluster, "route", "add", "default", "via", MANAGER_ADDRESS)  # kube-apiserver wants one
+        for name, other in ((self.cluster, MANAGER_ADDRESS), (self.manager, CLUSTER_ADDRESS)):
+            _run("ip", "-n", name, "route", "add", "default", "via", other)  # kube-apiserver wants one
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -60,17 +61,47 @@ def inside(network: str) -> tuple[str, ...]:
 
 
 class Site:
-    def __init__(self, networks: Networks, directory: Path) -> None:
+    """`engine`: what the manager's own objects are on."""
+
+    def __init__(self, networks: Networks, directory: Path, engine: str) -> None:
         self.networks = networks
         self.directory = directory
-        self.server = Embedded(
-            directory / "manager",
-            flags=("--gateway", "--no-machines", "--no-runner", "--capi-core=external", "--advertise", MANAGER_ADDRESS),
-            listen=f"{MANAGER_ADDRESS}:{PORT}",
-            around=inside(networks.manager),
-        )
+        self.engine = engine
+        self.administrator = directory / "manager" / "kubeconfig"
         self.downstream = directory / "cluster" / "kubeconfig"
         self.started: list[subprocess.Popen[bytes]] = []
+
+    def start_all(self) -> None:
+        self._start_kube(self.networks.cluster, "cluster")
+        if self.engine == "embedded":
+            flags = (
+                "--gateway",
+                "--no-runner",
+                "--listen",
+                f"{MANAGER_ADDRESS}:{PORT}",
+                "--advertise",
+                MANAGER_ADDRESS,
+            )
+            self._start_manager("up", *flags)
+        else:
+            self._start_kube(self.networks.manager, "manager")
+            eventually(lambda: "ok" in self.ready(self.networks.manager, self.administrator), "its own API is ready")
+            flags = ("--kubeconfig", str(self.administrator), "--no-webhooks", "--gateway-name", MANAGER_ADDRESS)
+            self._start_manager("run", *flags, "--gateway-listen", f"{MANAGER_ADDRESS}:{PORT}")
+        eventually(self.administrator.exists, "the manager has a kubeconfig")
+        eventually(lambda: "ok" in self.ready(self.networks.cluster, self.downstream), "the cluster's API is ready")
+
+    def _start_manager(self, word: str, *flags: str) -> None:
+        bare = ("--no-machines", "--capi-core=external", "--data-dir", str(self.directory / "manager"))
+        self.start(self.networks.manager, HERDER, word, *flags, *bare, log="manager.log")
+
+    def _start_kube(self, network: str, name: str) -> None:
+        (self.directory / name).mkdir()
+        kube = (sys.executable, "-m", "tests.support.kube", "--controller-manager", self.directory / name)
+        self.start(network, *kube, log=f"{name}-kube.log")
+
+    def ready(self, network: str, kubeconfig: Path) -> str:
+        return self(network, peer("kubectl"), "get", "--raw", "/readyz", kubeconfig=kubeconfig, check=False).stdout
 
     def start(self, network: str, *words: str | Path, log: str) -> subprocess.Popen[bytes]:
         with (self.directory / log).open("ab") as file:
@@ -87,12 +118,13 @@ class Site:
             [*inside(network), *words], input=stdin, env=given, capture_output=True, text=True, timeout=120, check=False
         )
         if check and done.returncode:
-            raise AssertionError(f"{words}: {done.stdout}{done.stderr}\n{self.server.log()[-1500:]}")
+            log = (self.directory / "manager.log").read_text(errors="replace")
+            raise AssertionError(f"{words}: {done.stdout}{done.stderr}\n{log[-1500:]}")
         return done
 
     def manager(self, *words: str | Path, stdin: str = "", check: bool = True) -> str:
         """As its administrator."""
-        return self(self.networks.manager, *words, kubeconfig=self.server.kubeconfig, stdin=stdin, check=check).stdout
+        return self(self.networks.manager, *words, kubeconfig=self.administrator, stdin=stdin, check=check).stdout
 
     def kubectl(self, *words: str, stdin: str = "", check: bool = True) -> str:
         return self.manager(peer("kubectl"), *words, stdin=stdin, check=check)
@@ -114,39 +146,31 @@ def eventually(holds: Callable[[], object], what: str) -> None:
         time.sleep(0.2)
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+@pytest.fixture(scope="module", params=["embedded", "real"])
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     if os.geteuid() != 0:
         pytest.skip("network namespaces of the test's own: needs root")
     if shutil.which("ip") is None:
         pytest.skip("needs ip: scripts/setup dev")
-    directory = tmp_path_factory.mktemp("site")
-    (directory / "cluster").mkdir()
     with Networks() as networks:
-        made = Site(networks, directory)
+        made = Site(networks, tmp_path_factory.mktemp("site"), request.param)
         try:
-            kube = (sys.executable, "-m", "tests.support.kube", "--controller-manager", directory / "cluster")
-            made.start(networks.cluster, *kube, log="kube.log")
-            made.server.start()
-            eventually(made.downstream.exists, "the cluster has a kubeconfig")
+            made.start_all()
             yield made
         finally:
             for process in reversed(made.started):
                 ended(process)
-            made.server.stop()
 
 
 @pytest.fixture(scope="module")
 def cluster(site: Site) -> str:
     """Imported, its agent connected; its id."""
-    eventually(lambda: "ok" in _ready(site), "the cluster's API is ready")
-    eventually(lambda: site.kubectl("get", "clusters.management.cattle.io", check=False) is not None, "our kinds")
     eventually(lambda: site.manager(HERDER, "import", "barn", check=False), "it is imported")
     printed = site.manager(HERDER, "import", "barn")
     url = next(word for word in printed.split() if word.startswith("https://"))
     checksum = printed.split()[-1]
     name = url.rpartition("_")[2].removesuffix(".yaml")
-    manifest = site(networks_of(site), "curl", "-sk", url, kubeconfig=site.downstream).stdout
+    manifest = site(site.networks.cluster, "curl", "-sk", url, kubeconfig=site.downstream).stdout
     site.below("apply", "-f", "-", stdin=manifest)
     token = site.directory / "token"
     token.write_text(url.rpartition("/")[2].partition("_")[0])
@@ -155,17 +179,6 @@ def cluster(site: Site) -> str:
     site.start(site.networks.cluster, *agent, *flags, log="agent.log")
     eventually(lambda: _connected(site, name) == "True", f"connected: {(site.directory / 'agent.log').read_text()}")
     return name
-
-
-def networks_of(site: Site) -> str:
-    return site.networks.cluster
-
-
-def _ready(site: Site) -> str:
-    done = site(
-        site.networks.cluster, peer("kubectl"), "get", "--raw", "/readyz", kubeconfig=site.downstream, check=False
-    )
-    return done.stdout
 
 
 def _connected(site: Site, cluster: str) -> str:
@@ -230,7 +243,7 @@ def test_there_is_no_way_in(site: Site, cluster: str) -> None:
     server = yaml.safe_load(site.downstream.read_text())["clusters"][0]["cluster"]["server"]
     port = server.rpartition(":")[2]
     tried = ("curl", "-sk", "--max-time", "3", f"https://{CLUSTER_ADDRESS}:{port}/readyz")
-    assert site(site.networks.manager, *tried, kubeconfig=site.server.kubeconfig, check=False).returncode != 0
+    assert site(site.networks.manager, *tried, kubeconfig=site.administrator, check=False).returncode != 0
 
 
 def test_a_user_who_may_reads_and_writes_there_as_herself(site: Site, users: dict[str, str]) -> None:

@@ -353,7 +353,7 @@ def setting_objects(settings: Settings) -> list[Object]:
             "apiVersion": SETTING.api_version,
             "kind": SETTING.kind,
             "metadata": {"name": definition.name},
-            "default": definition.default,
+            "default": settings.found.get(definition.name, definition.default),
             "source": source if source in {"flag", "env"} else "",
         }
         objects.append(obj)

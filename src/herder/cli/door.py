@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from herder.api.management.names import AGENT_PREFIX
+from herder.api.management.names import AGENT_PREFIX, LOCAL, PROXY_PREFIX
 from herder.api.settings import SERVER_URL, Settings
 from herder.cli.process import wall_clock
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response
 from herder.engine.front.takeover import Takeover
 from herder.engine.logs import get_logger
+from herder.engine.meta.errors import Unauthorized
 from herder.gateway.access import Access
 from herder.gateway.clusters import Clusters
 from herder.gateway.identity.parts import IdentityParts, assemble
@@ -66,8 +67,9 @@ class Parts:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.identity.identity.run())
                 tasks.create_task(self.registration.run())
-                await self.identity.identity.ready()
-                await self.registration.ready()
+                tasks.create_task(self.clusters.run())
+                for part in (self.identity.identity, self.registration, self.clusters):
+                    await part.ready()
                 tasks.create_task(self.presence.run())
                 opened()
         finally:
@@ -77,7 +79,22 @@ class Parts:
             self.tunnels.close()
 
 
-def build(client: Client, api: Api, settings: Settings, *, local: InProcess | Remote) -> Parts:
+class Behind:
+    """A real management API behind the gateway: what goes there goes as the user, by the rules of the proxy."""
+
+    def __init__(self, proxy: ClusterProxy) -> None:
+        self._proxy = proxy
+
+    async def handle(self, request: Request) -> Response:
+        if request.user is None:
+            raise Unauthorized("must authenticate")
+        prefix = f"{PROXY_PREFIX}{LOCAL}"
+        inside = replace(request, path=prefix + request.path, target=prefix + request.target if request.target else "")
+        return await self._proxy.handle(inside, request.user)
+
+
+def build(client: Client, api: Api | None, settings: Settings, *, local: InProcess | Remote) -> Parts:
+    """`api` is the management API, None where it is only to be had through the proxy."""
     setting = settings.get
     access, clusters, tunnels = Access(client), Clusters(client), Registry()
     identity = assemble(client, clock=wall_clock, entropy=os.urandom, setting=setting, reachable=access.reachable)
@@ -98,12 +115,11 @@ def build(client: Client, api: Api, settings: Settings, *, local: InProcess | Re
     def gone(cluster: str) -> None:
         for key in (cluster, AGENT_PREFIX + cluster):
             tunnels.disconnect(key, "the cluster is deleted")
-        clusters.forget(cluster)
         proxy.forget(cluster)
         connections.forget(cluster)
 
     registration = Registration(client, clock=wall_clock, setting=setting, cluster_gone=gone)
-    gateway = Gateway(api, registration=registration, tunnels=tunnels, identity=identity, proxy=proxy)
+    gateway = Gateway(api or Behind(proxy), registration=registration, tunnels=tunnels, identity=identity, proxy=proxy)
     presence = Presence(client, wall_clock)
     return Parts(gateway, identity, registration, presence, tunnels, proxy, clusters, connections)
 

@@ -16,7 +16,6 @@ from herder.api.settings import SERVER_CERTIFICATES, SERVER_URL, SETTING
 from herder.cli.asking import ask
 from herder.cli.places import kubeconfig_option
 from herder.engine.client.client import Client
-from herder.engine.client.kubeconfig import Connection
 from herder.engine.meta.errors import AlreadyExists, NotFound
 
 PATIENCE_SECONDS = 30.0
@@ -28,7 +27,7 @@ PATIENCE_SECONDS = 30.0
 @kubeconfig_option
 def command(name: str, namespace: str, kubeconfig: str | None) -> None:
     """Manage the existing cluster NAME from here: prints what connects it."""
-    cluster, url, checksum = ask(kubeconfig, lambda client, here: _import(client, here, namespace, name))
+    cluster, url, checksum = ask(kubeconfig, lambda client, _here: _import(client, namespace, name))
     click.echo(
         f"{name} is {cluster} here. To connect it, on a machine with the right to administer it:\n\n"
         f"  kubectl apply -f {url}\n\n"
@@ -36,7 +35,7 @@ def command(name: str, namespace: str, kubeconfig: str | None) -> None:
     )
 
 
-async def _import(client: Client, here: Connection, namespace: str, name: str) -> tuple[str, str, str]:
+async def _import(client: Client, namespace: str, name: str) -> tuple[str, str, str]:
     kind = PROVISIONING_CLUSTER
     with suppress(AlreadyExists):
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
@@ -47,8 +46,8 @@ async def _import(client: Client, here: Connection, namespace: str, name: str) -
     async with asyncio.timeout(PATIENCE_SECONDS):
         cluster = await _named(client, namespace, name)
         token = await _token(client, cluster)
-    server = await _setting(client, SERVER_URL) or here.server
-    certificates = await _setting(client, SERVER_CERTIFICATES) or (here.ca or b"").decode()
+    server = await _setting(client, SERVER_URL)
+    certificates = await _setting(client, SERVER_CERTIFICATES)
     return cluster, manifest_url(server, cluster, token), ca_checksum(certificates)
 
 
@@ -74,5 +73,6 @@ async def _token(client: Client, cluster: str) -> str:
 
 async def _setting(client: Client, name: str) -> str:
     with suppress(NotFound):
-        return str((await client.get(SETTING.resource, name)).get("value") or "")
+        setting = await client.get(SETTING.resource, name)
+        return str(setting.get("value") or setting.get("default") or "")
     return ""

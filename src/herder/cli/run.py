@@ -19,6 +19,7 @@ from herder.api.settings import Settings
 from herder.cli import parts
 from herder.cli.core import Core
 from herder.cli.core_options import core_options
+from herder.cli.entrance import Entrance
 from herder.cli.logs import configure
 from herder.cli.machines import keep_host, provide_host, provide_machines
 from herder.cli.parts import Roles
@@ -63,6 +64,8 @@ class Options:
     webhooks: tuple[str, int] | None  # where they listen; None: the objects come with all defaults, and unchecked
     webhook_place: Place | None  # where the API server finds them
     runner: str  # the name of the node that this process is, if it is one
+    gateway: tuple[str, int] | None  # where agents and users come in
+    gateway_names: tuple[str, ...]
 
 
 @click.command()
@@ -79,6 +82,10 @@ class Options:
 @click.option("--webhook-listen", default="0.0.0.0:9443", show_default=True, metavar="HOST:PORT", help="For admission.")
 @click.option("--webhook-url", metavar="URL", help="Where the API server reaches that port, if not in this cluster.")
 @click.option("--no-webhooks", is_flag=True, help="Fill in and check nothing: objects come complete.")
+@click.option(
+    "--gateway-listen", metavar="HOST:PORT", help="Manage clusters that agents connect, for users who log in."
+)
+@click.option("--gateway-name", metavar="HOST", multiple=True, help="How they reach it; may be repeated.")
 @settings_options
 @click.option("--example", is_flag=True, help="Also run the example controller.")
 @click.option("--runner", is_flag=True, help="Also be a node that runs Jobs as processes of this machine.")
@@ -96,6 +103,8 @@ def command(
     webhook_listen: str,
     webhook_url: str | None,
     no_webhooks: bool,
+    gateway_listen: str | None,
+    gateway_name: tuple[str, ...],
     set_flags: tuple[str, ...],
     settings_file: Path | None,
     example: bool,
@@ -122,6 +131,8 @@ def command(
             webhooks=None if no_webhooks else split_listen(webhook_listen, "--webhook-listen"),
             webhook_place=_webhook_place(webhook_url, namespace if in_cluster else ""),
             runner=runner_name if runner else "",
+            gateway=split_listen(gateway_listen, "--gateway-listen") if gateway_listen else None,
+            gateway_names=gateway_name,
         )
         run_loop(_run(options))
     except (StatusError, kubeconfigs.KubeconfigError, OSError) as error:
@@ -163,6 +174,7 @@ async def _work(options: Options, client: Client) -> None:
         core=await core.choose(),
         in_memory=options.in_memory,
         machines=await provide_machines(client, options.machines),
+        gateway=options.gateway is not None,
         example=options.example,
     )
     if roles.core and options.webhooks is not None and options.webhook_place is None:
@@ -171,7 +183,8 @@ async def _work(options: Options, client: Client) -> None:
     metrics = process_metrics()
     metrics.leader.labels(name="herder").set(0)
     watched = parts.WatchedSettings(client)
-    settings = parts.settings_from(options.layers, watched)
+    entrance = Entrance(options.data_dir / "gateway", options.gateway, options.gateway_names)
+    settings = parts.settings_from(options.layers, watched, entrance.found())
     await install(client, settings, roles)
     await core.enter_inventory(in_memory=roles.in_memory)
     async with _metrics(options, metrics), _webhooks(options, client, roles) as unhook, asyncio.TaskGroup() as tasks:
@@ -182,7 +195,12 @@ async def _work(options: Options, client: Client) -> None:
             if roles.machines:
                 tasks.create_task(keep_host(options.data_dir))
         workloads = _workloads(options, client) if roles.in_memory else None
-        manager = parts.make_manager(client, settings, roles, workloads=workloads, metrics=metrics)
+        managed = None
+        if roles.gateway:
+            door = entrance.build(client, options.connection, settings)
+            tasks.create_task(entrance.open(door))
+            managed = door.client_of
+        manager = parts.make_manager(client, settings, roles, workloads=workloads, managed=managed, metrics=metrics)
         if roles.core:
             tasks.create_task(core.watch_for_another(manager, unhook))
         tune_interpreter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 
@@ -12,6 +13,8 @@ from herder.api.management.names import CREDENTIALS_NAMESPACE
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound, ServiceUnavailable
 from herder.engine.meta.kinds import Object
+from herder.engine.runtime.cache import Cache, Key
+from herder.engine.runtime.informer import Informer
 from herder.gateway.agent_records import CREDENTIAL
 from herder.gateway.proxy.targets import Target
 
@@ -19,25 +22,30 @@ HTTPS = "https://"
 
 
 class Clusters:
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._targets: dict[str, tuple[str, Target]] = {}  # by cluster: the revision that it was read at
+    """Kept up to date by watches: requests to clusters are many, and their agents seldom tell anything new."""
 
-    def forget(self, cluster: str) -> None:
-        self._targets.pop(cluster, None)
+    def __init__(self, client: Client) -> None:
+        self._clusters = Cache(MANAGEMENT_CLUSTER)
+        self._credentials = Cache(SECRET)
+        self._informers = (
+            Informer(client, self._clusters, lambda _change: None),
+            Informer(client, self._credentials, lambda _change: None, namespace=CREDENTIALS_NAMESPACE),
+        )
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for informer in self._informers:
+                tasks.create_task(informer.run())
+
+    async def ready(self) -> None:
+        for informer in self._informers:
+            await informer.synced.wait()
 
     async def target_of(self, cluster: str) -> Target:
         """Raises NotFound for an unknown cluster, ServiceUnavailable for one whose agent never came."""
-        found = await self._client.get(MANAGEMENT_CLUSTER.resource, cluster)
-        revision = found["metadata"]["resourceVersion"]
-        known = self._targets.get(cluster)
-        if known is not None and known[0] == revision:
-            return known[1]
-        target = await self._read(cluster, found)
-        self._targets[cluster] = revision, target
-        return target
-
-    async def _read(self, cluster: str, found: Object) -> Target:
+        found = self._clusters.get(Key("", cluster))
+        if found is None:
+            raise NotFound(f'clusters.management.cattle.io "{cluster}" not found')
         status = found.get("status") or {}
         endpoint = str(status.get("apiEndpoint") or "")
         secret_name = status.get("serviceAccountTokenSecret")
@@ -47,17 +55,14 @@ class Clusters:
             cluster,
             endpoint.removeprefix(HTTPS).rstrip("/"),
             _certificates(cluster, status.get("caCert")),
-            token=await self._credential(cluster, secret_name),
+            token=self._credential(cluster, secret_name),
             disconnected_since=_disconnected_since(found),
         )
 
-    async def _credential(self, cluster: str, name: str) -> str:
-        try:
-            secret = await self._client.get(SECRET.resource, name, namespace=CREDENTIALS_NAMESPACE)
-        except NotFound:
-            raise ServiceUnavailable(
-                f"cluster {cluster}: the credential of its agent is gone; restart the agent"
-            ) from None
+    def _credential(self, cluster: str, name: str) -> str:
+        secret = self._credentials.get(Key(CREDENTIALS_NAMESPACE, name))
+        if secret is None:
+            raise ServiceUnavailable(f"cluster {cluster}: the credential of its agent is gone; restart the agent")
         return base64.b64decode((secret.get("data") or {}).get(CREDENTIAL) or "").decode()
 
 

@@ -50,7 +50,7 @@ class Gateway:
         try:
             return await self._handled(request)
         except StatusError as error:
-            return Response(error.code, dict(_JSON), msgspec.json.encode(error.to_status()))
+            return Response(error.code, {**_JSON, **error.headers}, msgspec.json.encode(error.to_status()))
 
     async def _handled(self, request: Request) -> Response:
         if request.path in TUNNELS:
