@@ -11,12 +11,13 @@ from herder.api.capi.kinds import NAMESPACE
 from herder.api.identity import roles
 from herder.api.identity.roles import CLUSTER_ROLE_BINDING
 from herder.api.identity.shipped import GLOBAL_ROLES, ROLE_TEMPLATES
-from herder.api.machines.jobs import ROLE
+from herder.api.machines.jobs import ROLE, ROLE_BINDING
 from herder.api.management.kinds import (
     CLUSTER_BINDING,
     GLOBAL_ROLE,
     GLOBAL_ROLE_BINDING,
     MANAGEMENT_CLUSTER,
+    PROVISIONING_CLUSTER,
     ROLE_TEMPLATE,
 )
 from herder.api.management.names import CONNECTED_SINCE
@@ -189,6 +190,22 @@ def test_a_binding_lets_its_subject_reach_the_cluster_and_gives_it_the_rights_th
     assert rights.obj["metadata"]["name"] == binding.obj["roleRef"]["name"] == f"cattle-roletemplate-{template}"
     subject = [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "u-1"}]
     assert member.obj["subjects"] == binding.obj["subjects"] == subject
+
+
+def test_owners_may_change_the_provisioning_cluster_that_stands_for_it() -> None:
+    pair = obj(PROVISIONING_CLUSTER, "meadow", "fleet-default", status={"clusterName": "c-m-1"})
+    other = obj(PROVISIONING_CLUSTER, "hill", "fleet-default", status={"clusterName": "c-m-2"})
+    decision = decided(cluster_bindings.CONTROLLER, "c-m-1/b", crtb("cluster-owner"), cluster(), pair, other, seen=[])
+    placed = [
+        write.obj for write in writes(decision) if isinstance(write, Apply) and write.kind in (ROLE, ROLE_BINDING)
+    ]
+    role, binding = placed
+    assert role["metadata"]["namespace"] == binding["metadata"]["namespace"] == "fleet-default"
+    assert role["rules"][0]["resourceNames"] == ["meadow"]
+    assert "update" in role["rules"][0]["verbs"]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"] == "c-m-1-clusterowner"
+    going = decided(cluster_bindings.CONTROLLER, "c-m-1/b", crtb(meta=GOING), cluster(), binding, seen=[])
+    assert told(going) == [f"Delete RoleBinding {binding['metadata']['name']}"]
 
 
 def in_cluster(template: str = "cluster-member", binding: Object | None = None) -> list[Object]:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 
 from herder.api.identity.names import EVERYONE, LOCAL_PRINCIPAL
 from herder.api.identity.shipped import EVERYTHING, OWNER, PROJECT
-from herder.api.management.kinds import GROUP, MANAGEMENT_CLUSTER
+from herder.api.machines.jobs import ROLE, ROLE_BINDING
+from herder.api.management.kinds import GROUP, MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.engine.meta.kinds import Kind, Object
 
 RBAC = "rbac.authorization.k8s.io"
@@ -114,12 +115,44 @@ def membership_role(cluster_id: str, *, owner: bool) -> Object:
         "resourceNames": [cluster_id],
         "verbs": _OWNER_VERBS if owner else _MEMBER_VERBS,
     }
-    return cluster_role(f"{cluster_id}-cluster{'owner' if owner else 'member'}", [rule])
+    return cluster_role(_membership(cluster_id, owner=owner), [rule])
 
 
 def membership_binding(binding: Object, subject: Object, role: str) -> Object:
     name = f"crtb-{_digest(_place(binding))}-membership"
     return cluster_role_binding(name, role, subject, {OWNED_BY: owner_label(binding)})
+
+
+def pair_role(cluster_id: str, provisioning: Object, *, owner: bool) -> Object:
+    """The same for the provisioning Cluster that stands for it."""
+    meta = provisioning["metadata"]
+    rule = {
+        "apiGroups": [PROVISIONING_CLUSTER.group],
+        "resources": [PROVISIONING_CLUSTER.plural],
+        "resourceNames": [meta["name"]],
+        "verbs": _OWNER_VERBS if owner else _MEMBER_VERBS,
+    }
+    name = {"name": _membership(cluster_id, owner=owner), "namespace": meta["namespace"]}
+    return {"apiVersion": ROLE.api_version, "kind": ROLE.kind, "metadata": name, "rules": [rule]}
+
+
+def pair_binding(binding: Object, subject: Object, role: Object) -> Object:
+    meta = {
+        "name": f"crtb-{_digest(_place(binding))}-membership",
+        "namespace": role["metadata"]["namespace"],
+        "labels": {OWNED_BY: owner_label(binding)},
+    }
+    return {
+        "apiVersion": ROLE_BINDING.api_version,
+        "kind": ROLE_BINDING.kind,
+        "metadata": meta,
+        "roleRef": {"apiGroup": RBAC, "kind": ROLE.kind, "name": role["metadata"]["name"]},
+        "subjects": [subject],
+    }
+
+
+def _membership(cluster_id: str, *, owner: bool) -> str:
+    return f"{cluster_id}-cluster{'owner' if owner else 'member'}"
 
 
 # --- in the cluster itself ------------------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from herder.api.capi.names import is_deleting, labels_of
 from herder.api.identity import roles
 from herder.api.identity.roles import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, FROM_TEMPLATE, OWNED_BY
+from herder.api.machines.jobs import ROLE, ROLE_BINDING
 from herder.api.management.clusters import is_connected, is_internal
-from herder.api.management.kinds import CLUSTER_BINDING, MANAGEMENT_CLUSTER, ROLE_TEMPLATE
+from herder.api.management.kinds import CLUSTER_BINDING, MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER, ROLE_TEMPLATE
 from herder.api.writing import delete, object_patch, owner_reference, ref, with_owner
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.controller import Controller
@@ -74,16 +75,32 @@ def _membership(view: View, binding: Object, cluster: Object, template: Object, 
     owner = roles.is_owner(template, lambda name: view.get(ROLE_TEMPLATE, name))
     role = roles.membership_role(view.namespace, owner=owner)
     wanted = roles.membership_binding(binding, subject, role["metadata"]["name"])
-    for known in _own_bindings(view, binding):
-        if known["metadata"]["name"] == wanted["metadata"]["name"] and known["roleRef"] != wanted["roleRef"]:
-            yield delete(CLUSTER_ROLE_BINDING, known, "it binds to another role")
     reference = owner_reference(MANAGEMENT_CLUSTER, cluster, controller=False)
     yield Apply(CLUSTER_ROLE, with_owner(role, reference), "what lets people reach the cluster")
-    yield Apply(CLUSTER_ROLE_BINDING, with_owner(wanted, reference), "who may reach the cluster")
+    yield from _bound(view, CLUSTER_ROLE_BINDING, with_owner(wanted, reference))
+    for pair in view.select(PROVISIONING_CLUSTER, index=(BY_CLUSTER, view.namespace)):
+        role = roles.pair_role(view.namespace, pair, owner=owner)
+        reference = owner_reference(PROVISIONING_CLUSTER, pair, controller=False)
+        yield Apply(ROLE, with_owner(role, reference), "what lets people see the cluster")
+        yield from _bound(view, ROLE_BINDING, with_owner(roles.pair_binding(binding, subject, role), reference))
 
 
-def _own_bindings(view: View, binding: Object) -> list[Object]:
-    return view.select(CLUSTER_ROLE_BINDING, index=(OWNED_BY, roles.owner_label(binding)))
+def _bound(view: View, kind: Kind, wanted: Object) -> Iterable[Write]:
+    """What a binding refers to cannot be changed: one that refers to something else is replaced."""
+    known = view.get(kind, wanted["metadata"]["name"], wanted["metadata"].get("namespace"))
+    if known is not None and known["roleRef"] != wanted["roleRef"]:
+        yield delete(kind, known, "it binds to another role")
+    yield Apply(kind, wanted, "who may reach the cluster")
+
+
+def _own(view: View, binding: Object, kind: Kind = CLUSTER_ROLE_BINDING) -> list[Object]:
+    return view.select(kind, index=(OWNED_BY, roles.owner_label(binding)))
+
+
+def _deletions(view: View, binding: Object) -> tuple[Write, ...]:
+    """Of all that it made here."""
+    kinds = (CLUSTER_ROLE_BINDING, ROLE_BINDING)
+    return tuple(delete(kind, each, "nobody has it") for kind in kinds for each in _own(view, binding, kind))
 
 
 # --- rights in the cluster ------------------------------------------------------------------------------------------
@@ -132,7 +149,7 @@ def _downstream(view: View, binding: Object, cluster: Object, template: Object, 
 
 def _bring_here(view: View, binding: Object, role: Object | None, wanted: dict[str, Object]) -> Iterable[Write]:
     """Into the manager's own cluster, which has the membership's binding too."""
-    known = {each["metadata"]["name"]: each for each in _own_bindings(view, binding)}
+    known = {each["metadata"]["name"]: each for each in _own(view, binding)}
     others = {name: each for name, each in known.items() if not name.endswith("-membership")}
     yield from _bring(MANAGEMENT, role, wanted, (), others)
 
@@ -171,10 +188,7 @@ def _silence(view: View, seen: Observed | Unreachable | None) -> Decision:
 
 def _nothing_left(view: View, binding: Object, cluster: Object | None) -> Decision:
     """A binding that cannot be understood gives nobody anything, also if it once did."""
-    here = Decision(
-        writes=tuple(delete(CLUSTER_ROLE_BINDING, each, "nobody has it") for each in _own_bindings(view, binding))
-    )
-    return here + _nothing_left_there(view, binding, cluster)[0]
+    return Decision(writes=_deletions(view, binding)) + _nothing_left_there(view, binding, cluster)[0]
 
 
 def _nothing_left_there(view: View, binding: Object, cluster: Object | None) -> tuple[Decision, bool]:
@@ -195,7 +209,7 @@ def _nothing_left_there(view: View, binding: Object, cluster: Object | None) -> 
 def _remove(view: View, binding: Object, cluster: Object | None) -> Decision:
     if FINALIZER not in (binding["metadata"].get("finalizers") or ()):
         return DONE
-    here = tuple(delete(CLUSTER_ROLE_BINDING, each, "its binding is deleted") for each in _own_bindings(view, binding))
+    here = _deletions(view, binding)
     there, done = _nothing_left_there(view, binding, cluster)
     if here or not done:
         return Decision(writes=here) + there
@@ -220,6 +234,12 @@ def _cluster_of(binding: Object) -> Iterable[str]:
     return (binding["metadata"]["namespace"],)
 
 
+def _managed(provisioning: Object) -> Iterable[str]:
+    """By its own status, which the manager alone writes."""
+    name = (provisioning.get("status") or {}).get("clusterName")
+    return (name,) if name else ()
+
+
 def _reached(kind: Kind) -> Watches:
     matters = changed("spec.internal", "metadata.annotations", "metadata.deletionTimestamp")
     return Watches(kind, Indexed(BY_CLUSTER, _name), matters)
@@ -234,6 +254,9 @@ CONTROLLER = Controller(
         _reached(MANAGEMENT_CLUSTER),
         Watches(CLUSTER_ROLE),
         Watches(CLUSTER_ROLE_BINDING, Indexed(OWNED_BY, _owner), changed("subjects", "roleRef")),
+        Watches(ROLE),
+        Watches(ROLE_BINDING, Indexed(OWNED_BY, _owner), changed("subjects", "roleRef")),
+        Watches(PROVISIONING_CLUSTER, Indexed(BY_CLUSTER, _managed), changed("status.clusterName")),
     ),
     indexes={
         CLUSTER_BINDING: {
@@ -242,6 +265,8 @@ CONTROLLER = Controller(
             OWNED_BY: lambda binding: (roles.owner_label(binding),),
         },
         CLUSTER_ROLE_BINDING: {OWNED_BY: _owner},
+        ROLE_BINDING: {OWNED_BY: _owner},
+        PROVISIONING_CLUSTER: {BY_CLUSTER: _managed},
     },
     cluster_of=lambda binding: str(binding["metadata"]["namespace"]),
 )
