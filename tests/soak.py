@@ -80,6 +80,17 @@ def machine_kills(scale: float) -> str:
     return f"seeds 1–{seeds}, of each: no instance leaked, none made twice, no machine lost, nothing left behind"
 
 
+def tunnels(scale: float) -> str:
+    mebibytes, reconnects = max(int(1024 * scale), 64), max(int(1000 * scale), 100)
+    given = {
+        "HERDER_TUNNEL_MIB": str(mebibytes),
+        "HERDER_TUNNEL_RECONNECTS": str(reconnects),
+        "HERDER_TUNNEL_QUIET": "130",
+    }
+    command("pytest", "-q", "tests/interop/test_remotedialer.py", **given)
+    return f"{mebibytes} MiB in each transfer, {reconnects} reconnects in each role, two lists of streams exchanged"
+
+
 def fuzzing(scale: float) -> str:
     return command("tests.fuzz", "--inputs", str(int(100_000 * scale)), "--seed", "1")
 
@@ -98,6 +109,7 @@ RUNS: dict[str, tuple[str, Callable[[float], str]]] = {  # the longest first
     "kills": ("The store killed and its disk cut off, at any moment", kills),
     "fuzzing": ("Bad input of every kind, compared with the real server", fuzzing),
     "server-kills": ("The whole server killed under HTTP traffic", server_kills),
+    "tunnels": ("Tunnels with Go's remotedialer at the other end, in both roles", tunnels),
     "simulations": ("The example controller through conflicts, losses and crashes", simulations),
 }
 

@@ -10,6 +10,9 @@ import os
 import pytest
 
 from herder.tunnel.errors import NoSession, StreamError
+from herder.tunnel.limits import Limits
+from herder.tunnel.registry import Registry
+from herder.tunnel.server import serve
 from tests.tunnel.world import (
     HEADERS,
     KEY,
@@ -27,7 +30,8 @@ from tests.tunnel.world import (
 MIB = 1 << 20
 BULK = int(os.environ.get("HERDER_TUNNEL_MIB", "64")) * MIB
 RECONNECTS = int(os.environ.get("HERDER_TUNNEL_RECONNECTS", "100"))
-PATIENCE = 120
+QUIET_SECONDS = float(os.environ.get("HERDER_TUNNEL_QUIET", "0.2"))  # the Go client lists its streams every minute
+PATIENCE = 300
 
 
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, question: bytes) -> bytes:
@@ -36,6 +40,14 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, questi
         return await reader.readexactly(len(question))
     finally:
         writer.close()
+
+
+async def opened(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A stream that has carried something there and back."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"known")
+    assert await reader.readexactly(5) == b"known"
+    return reader, writer
 
 
 async def answers(port: int) -> None:
@@ -90,6 +102,31 @@ class TestGoClientOnOurServer:
             assert received == BULK
             assert most <= session.limits.stream_bytes
             assert registry.counters.traffic.overflows == 0
+
+    async def test_a_quiet_stream_lives_on_through_pings_and_lists_of_streams(self) -> None:
+        async with asyncio.timeout(PATIENCE), target(echo) as address, our_server() as (registry, url), go_client(url):
+            await connected(registry)
+            reader, writer = registry.dial(KEY, "tcp", address).streams()
+            writer.write(b"now")
+            assert await reader.readexactly(3) == b"now"
+            await asyncio.sleep(QUIET_SECONDS)
+            assert await ask(reader, writer, b"later") == b"later"
+
+    async def test_clients_of_a_go_server_that_peers_with_us_are_reached_through_it(self) -> None:
+        registry = Registry()
+        listener = await serve(registry, lambda headers: headers.get("x-api-tunnel-id"), peering=True)
+        peer = f"ours=ws://127.0.0.1:{listener.sockets[0].getsockname()[1]}/connect"
+        async with (
+            asyncio.timeout(PATIENCE),
+            target(echo) as address,
+            go_server(extra=("-peer-id", "theirs", "-peer", peer)) as (url, _),
+            go_client(url),
+        ):
+            while not registry.has(KEY):
+                await asyncio.sleep(0.01)
+            assert await ask(*registry.dial(KEY, "tcp", address).streams(), b"far away") == b"far away"
+            registry.close()
+            listener.close()
 
     async def test_a_refused_dial_is_told_in_the_words_of_the_client(self) -> None:
         async with asyncio.timeout(PATIENCE), our_server() as (registry, url), go_client(url):
@@ -170,6 +207,26 @@ class TestOurClientOnAGoServer:
                 received += len(chunk)
             writer.close()
             assert received == BULK
+
+    async def test_what_our_list_of_streams_leaves_out_the_server_drops(self) -> None:
+        often = Limits(sync_every=0.05)
+        async with (
+            asyncio.timeout(PATIENCE),
+            target(echo) as address,
+            go_server(address) as (url, [port]),
+            our_client(url, limits=often) as client,
+        ):
+            await forwarded(url)
+            kept = await opened(port)
+            reader, writer = await opened(port)
+            assert client.link is not None
+            streams = client.link.session.streams
+            number, forgotten = streams.popitem()  # the last one
+            assert (await reader.read()).endswith(b"sync from client")
+            writer.close()
+            streams[number] = forgotten  # whose socket is to be closed too
+            forgotten.close()
+            assert await ask(*kept, b"still there") == b"still there"
 
     async def test_a_refused_dial_is_told_in_the_words_upstream_uses(self) -> None:
         async with asyncio.timeout(PATIENCE), go_server("127.0.0.1:1") as (url, [port]), our_client(url):

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 from herder.tunnel.client import Backoff, Target, TunnelClient
 from herder.tunnel.limits import DEFAULT, Limits
@@ -106,7 +106,7 @@ async def go_client(url: str, headers: Mapping[str, str] = HEADERS) -> AsyncIter
 
 
 @contextlib.asynccontextmanager
-async def go_server(*forwards: str) -> AsyncIterator[tuple[str, list[int]]]:
+async def go_server(*forwards: str, extra: Sequence[str] = ()) -> AsyncIterator[tuple[str, list[int]]]:
     """Forwards to these targets through the client KEY. The URL for clients, and one port for each target."""
     port, *ports = free_ports(1 + len(forwards))
     words = [
@@ -114,7 +114,7 @@ async def go_server(*forwards: str) -> AsyncIterator[tuple[str, list[int]]]:
         for number, to in zip(ports, forwards, strict=True)
         for word in ("-forward", f"{KEY}=127.0.0.1:{number}={to}")
     ]
-    async with running(peer("remotedialer-server"), "-listen", f"127.0.0.1:{port}", "-token", TOKEN, *words):
+    async with running(peer("remotedialer-server"), "-listen", f"127.0.0.1:{port}", "-token", TOKEN, *words, *extra):
         await connectable(port)
         yield f"ws://127.0.0.1:{port}/connect", ports
 

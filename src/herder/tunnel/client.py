@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import logging
 import os
 import random
@@ -46,7 +45,7 @@ class Backoff:
 @dataclass(frozen=True)
 class Target:
     url: str  # ws:// or wss://
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # they hold the token
     context: ssl.SSLContext | None = None  # who may be the server, for wss
 
     def __post_init__(self) -> None:
@@ -122,7 +121,10 @@ class TunnelClient:
             traffic=self.traffic,
         )
         hand_over(transport, link, rest)
-        transport.resume_reading()
+        if transport.is_closing():
+            link.connection_lost(None)  # it was told to the handshake, if at all: the session would wait for it
+        else:
+            transport.resume_reading()
         self.link = link
         log.info("the tunnel to %s is up", target.url)
         if self._connected is not None:
@@ -136,8 +138,13 @@ class TunnelClient:
         task.add_done_callback(self._dials.discard)
 
     async def _dialled(self, stream: Stream) -> None:
-        with contextlib.suppress(asyncio.CancelledError):  # the peer has closed the stream before it was connected
+        try:
             await self._dial(stream)
+        except asyncio.CancelledError:
+            stream.abort("the dial was given up")  # unless the peer did so, who has closed the stream then
+        except Exception:
+            log.exception("dialling %s %s failed", stream.proto, stream.address)
+            stream.abort("the dial failed")
 
     def stop(self) -> None:
         for task in self._dials:

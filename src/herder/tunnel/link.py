@@ -7,6 +7,7 @@ import contextlib
 import logging
 import secrets
 import socket
+import threading
 from collections.abc import Callable
 from typing import cast
 
@@ -21,7 +22,9 @@ log = logging.getLogger(__name__)
 _GOING_AWAY, _PROTOCOL_ERROR = 1001, 1002
 _AT_ONCE = 128 * KIB  # written before others get their turn
 _UNSENT = 128 * KIB  # that the kernel may hold: what is in there can no longer be overtaken
-_RECEIVED = memoryview(bytearray(256 * KIB))  # each read is worked off before the next, so one does for all links
+_READ = 256 * KIB
+_FAREWELL_SECONDS = 5.0  # for a peer to read what is left, and our goodbye
+_scratch = threading.local()
 
 Opened = Callable[[Stream], None]
 
@@ -46,6 +49,7 @@ class Link(asyncio.BufferedProtocol):
         self._over = over
         self._reader = FrameReader(self._message, masked=role is Role.SERVER, limit=limits.message_bytes)
         self._writer = FrameWriter(masks=role is Role.CLIENT)
+        self._buffer = _receive_buffer()
         self._transport: asyncio.Transport | None = None
         self._flush_due = False
         self._blocked = False  # the socket takes no more for now
@@ -77,6 +81,7 @@ class Link(asyncio.BufferedProtocol):
         if transport is not None and not self._blocked:
             transport.writelines(self._writer.frame(close_message(code)))
             transport.close()
+            self._set_timer(self._loop.call_later(_FAREWELL_SECONDS, transport.abort))
         elif transport is not None:
             transport.abort()  # it would wait for a peer that does not read
 
@@ -90,13 +95,13 @@ class Link(asyncio.BufferedProtocol):
         self.outgoing()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return _RECEIVED
+        return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         if self.session.over:
             return
         try:
-            self._reader.feed(_RECEIVED[:nbytes])
+            self._reader.feed(self._buffer[:nbytes])
         except SessionError as error:
             self.close(str(error), _PROTOCOL_ERROR)
 
@@ -113,8 +118,7 @@ class Link(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.reason = self.reason or (str(error) if error else "the connection was closed by the other side")
         self.session.end()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._set_timer(None)
         if not self.done.done():
             self.done.set_result(None)
         if self._over is not None:
@@ -170,7 +174,19 @@ class Link(asyncio.BufferedProtocol):
         except SessionError as error:
             self.close(str(error))
         else:
-            self._timer = self._loop.call_at(again, self._tick)
+            self._set_timer(self._loop.call_at(again, self._tick))
+
+    def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = timer
+
+
+def _receive_buffer() -> memoryview:
+    """One for all links of an event loop: each read is worked off before the next."""
+    if not hasattr(_scratch, "buffer"):
+        _scratch.buffer = memoryview(bytearray(_READ))
+    return cast(memoryview, _scratch.buffer)
 
 
 def _tune(sock: socket.socket | None) -> None:

@@ -1,6 +1,8 @@
 """WebSocket as far as the tunnel needs it: version 13, binary messages, no extension, no subprotocol; without I/O.
 
-The framing is our own, with the XOR mask in C from aiohttp.
+The framing is our own, with the XOR mask in C from aiohttp. Measured with 32 KiB messages over loopback, in CPU seconds
+per GB of both ends together, sent by a server and by a client: ours 0.42 and 0.51, picows 0.35 and 0.52, aiohttp's
+reader and writer 1.03 and 1.38. Ours needs no further package and can take over a connection in use.
 """
 
 from __future__ import annotations
