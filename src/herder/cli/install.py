@@ -82,6 +82,14 @@ async def _ship_roles(client: Client) -> None:
             await client.apply(kind.resource, role, field_manager=INSTALLER)
 
 
+async def guard_roles(client: Client) -> None:
+    """On an API server that does not ask us who hands out rights."""
+    from herder.api.identity.policies import POLICY, POLICY_BINDING, ROLES_POLICY, ROLES_POLICY_BINDING
+
+    await client.apply(POLICY.resource, ROLES_POLICY, field_manager=INSTALLER)
+    await client.apply(POLICY_BINDING.resource, ROLES_POLICY_BINDING, field_manager=INSTALLER)
+
+
 async def install_kinds(client: Client, definitions: Sequence[Object]) -> None:
     """Apply definitions and wait, by watching, until all are served."""
     waiting = {definition["metadata"]["name"] for definition in definitions}

@@ -166,7 +166,7 @@ async def _run(options: Options) -> None:
 
 async def _work(options: Options, client: Client) -> None:
     """In the order things are needed: our kinds, our webhooks, and then, as the leader, the controllers."""
-    from herder.cli.install import install, make_namespace
+    from herder.cli.install import guard_roles, install, make_namespace
     from herder.cli.metrics import process_metrics
 
     core = Core(client, options.core)
@@ -186,6 +186,8 @@ async def _work(options: Options, client: Client) -> None:
     entrance = Entrance(options.data_dir / "gateway", options.gateway, options.gateway_names)
     settings = parts.settings_from(options.layers, watched, entrance.found())
     await install(client, settings, roles)
+    if roles.gateway:
+        await guard_roles(client)
     await core.enter_inventory(in_memory=roles.in_memory)
     async with _metrics(options, metrics), _webhooks(options, client, roles) as unhook, asyncio.TaskGroup() as tasks:
         tasks.create_task(watched.run())

@@ -1,0 +1,89 @@
+"""API servers that do not ask us let only those hand out rights by our kinds who may escalate them."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import msgspec
+import pytest
+
+from herder.api.capi.kinds import DEFINITION
+from herder.api.identity.crds import CRDS
+from herder.api.identity.policies import NAME, POLICY, POLICY_BINDING
+from herder.api.identity.roles import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, RBAC, cluster_role, cluster_role_binding
+from herder.api.management.kinds import GLOBAL_ROLE
+from herder.cli.install import guard_roles, install_kinds
+from herder.engine.client.client import Client
+from herder.engine.client.wire import Response
+from herder.engine.meta.errors import NotFound
+from herder.engine.meta.kinds import Object
+from tests.support.engines import Engine
+
+PATH = GLOBAL_ROLE.resource.path()
+
+
+@pytest.fixture
+async def client(engine: Engine) -> AsyncIterator[Client]:
+    made = engine.client()
+    definitions = [definition for definition in CRDS if "globalrole" in definition["metadata"]["name"]]
+    await install_kinds(made, definitions)
+    await guard_roles(made)
+    try:
+        yield made
+    finally:
+        for kind in (POLICY_BINDING, POLICY):
+            await made.delete(kind.resource, NAME)
+        for definition in definitions:  # others of this folder compare all kinds that there are
+            await made.delete(DEFINITION.resource, definition["metadata"]["name"])
+        await made.close()
+
+
+def role(name: str, verbs: str = "get") -> bytes:
+    rule = {"apiGroups": [""], "resources": ["pods"], "verbs": [verbs]}
+    body: Object = {"apiVersion": GLOBAL_ROLE.api_version, "kind": GLOBAL_ROLE.kind, "metadata": {"name": name}}
+    return msgspec.json.encode({**body, "rules": [rule]})
+
+
+async def write_as(client: Client, user: str, method: str, path: str, body: bytes) -> Response:
+    content = "application/json" if method == "POST" else "application/merge-patch+json"
+    headers = {"impersonate-user": user, "content-type": content, "accept": "application/json"}
+    return await client.raw(method, path, body=body, headers=headers)
+
+
+async def test_only_who_may_escalate_hands_out_rights(client: Client) -> None:
+    unique = uuid.uuid4().hex[:8]
+    names = {who: f"{who}-{unique}" for who in ("editor", "boss")}
+    for who, verbs in (("editor", ["create", "update", "patch", "get"]), ("boss", ["*"])):
+        rule = {"apiGroups": [GLOBAL_ROLE.group], "resources": [GLOBAL_ROLE.plural], "verbs": verbs}
+        await client.create(CLUSTER_ROLE.resource, cluster_role(names[who], [rule]))
+        subject = {"apiGroup": RBAC, "kind": "User", "name": names[who]}
+        await client.create(CLUSTER_ROLE_BINDING.resource, cluster_role_binding(names[who], names[who], subject))
+    target = f"role-{unique}"
+    try:
+        async with asyncio.timeout(30):  # until rights and the policy are in force
+            while (await write_as(client, names["boss"], "POST", PATH, role(target))).status != 201:
+                await asyncio.sleep(0.1)
+            while (told := await write_as(client, names["editor"], "POST", PATH, role(f"x-{unique}"))).status != 403:
+                await _gone(client, f"x-{unique}")
+                await asyncio.sleep(0.1)
+        assert b"can hand out rights" in told.content()
+        wider = await write_as(client, names["editor"], "PATCH", f"{PATH}/{target}", b'{"rules": [{"verbs": ["*"]}]}')
+        assert wider.status == 403
+        labelled = await write_as(
+            client, names["editor"], "PATCH", f"{PATH}/{target}", b'{"metadata": {"labels": {"a": "b"}}}'
+        )
+        assert labelled.status == 200, "what hands out nothing is not held up"
+    finally:
+        for left in (target, f"x-{unique}"):
+            await _gone(client, left)
+        for kind in (CLUSTER_ROLE_BINDING, CLUSTER_ROLE):
+            for name in names.values():
+                await client.delete(kind.resource, name)
+
+
+async def _gone(client: Client, name: str) -> None:
+    with suppress(NotFound):
+        await client.delete(GLOBAL_ROLE.resource, name)
