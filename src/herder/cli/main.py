@@ -20,6 +20,7 @@ WORDS = {
     "ssh": ("ssh", "Open a shell on a machine, or run a command there"),
     "scp": ("scp", "Copy files to a machine or from it"),
     "import": ("importing", "Manage a cluster that exists from here"),
+    "agent": ("agent", "Run the agent of a managed cluster, or make its image"),
     "login": ("login", "Log in at a manager, for kubectl and herder"),
     "kubeconfig": ("kubeconfig", "Print a kubeconfig for a managed cluster"),
     "users": ("users", "Create and list those who may log in"),

@@ -1,0 +1,153 @@
+"""The agent's image, made without a container engine: one layer with this program and what it needs, on a base that
+has the same Python.
+
+Compiled parts come from this installation, so the base must be for the same processor and the same minor version.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import platform
+import re
+import sys
+import tarfile
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import herder
+from herder.clusteragent.registry import INDEXES, Login, Reference, RegistryError, Repository, digest_of
+
+PLACE = "opt/herder"
+NEEDED = ("aiohttp", "cryptography", "msgspec", "pyyaml")
+"""What the agent imports of others; the manager's programs need more."""
+ENTRYPOINT = ["python3", "-m", "herder.clusteragent"]
+COMPRESSION = 6  # the most takes several times as long and saves little
+PROCESSORS = {"x86_64": "amd64", "aarch64": "arm64"}
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+CONFIG, LAYER = "application/vnd.oci.image.config.v1+json", "application/vnd.oci.image.layer.v1.tar+gzip"
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+async def push(base: str, target: str, login: Login | None = None) -> str:
+    """Makes the image and pushes it; its digest. The login is for the registry that is pushed to, and no other."""
+    from_, to = Reference.parse(base), Reference.parse(target)
+    source_login = login if from_.host == to.host else None
+    async with Repository(from_, source_login) as source, Repository(to, login) as destination:
+        known = await _manifest_for_us(source)
+        config = json.loads(await source.blob(known["config"]["digest"]))
+        _check_python(base, config)
+        for each in known["layers"]:
+            if not await destination.has_blob(each["digest"]):
+                await destination.put_blob(await source.blob(each["digest"]))
+        plain = layer()
+        packed = gzip.compress(plain, COMPRESSION, mtime=0)
+        await destination.put_blob(packed)
+        written = json.dumps(_with_agent(config, plain)).encode()
+        await destination.put_blob(written)
+        added = {"mediaType": LAYER, "digest": digest_of(packed), "size": len(packed)}
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": {"mediaType": CONFIG, "digest": digest_of(written), "size": len(written)},
+            "layers": [*(_as_oci(each) for each in known["layers"]), added],
+        }
+        return await destination.put_manifest(manifest)
+
+
+# --- the base -------------------------------------------------------------------------------------------------------
+
+
+async def _manifest_for_us(source: Repository) -> dict[str, Any]:
+    found = await source.manifest(source.reference.version)
+    if found.get("mediaType") in INDEXES or "manifests" in found:
+        wanted = {"os": "linux", "architecture": _processor()}
+        for each in found.get("manifests") or ():
+            place = each.get("platform") or {}
+            if all(place.get(key) == value for key, value in wanted.items()):
+                return await source.manifest(each["digest"])
+        raise RegistryError(f"{source.reference.name}: there is no image for linux/{_processor()} in it")
+    return found
+
+
+def _processor() -> str:
+    return PROCESSORS.get(platform.machine(), platform.machine())
+
+
+def _check_python(base: str, config: dict[str, Any]) -> None:
+    variables = dict(each.partition("=")[::2] for each in (config.get("config") or {}).get("Env") or ())
+    ours, theirs = sys.version_info[:2], variables.get("PYTHON_VERSION", "")
+    if theirs.split(".")[:2] != [str(part) for part in ours]:
+        raise RegistryError(
+            f"{base}: has Python {theirs or 'of an unknown version'}, but this program runs on {ours[0]}.{ours[1]}: "
+            f"choose a base such as python:{ours[0]}.{ours[1]}-slim"
+        )
+
+
+def _as_oci(layer_of_base: dict[str, Any]) -> dict[str, Any]:
+    media = str(layer_of_base["mediaType"])
+    return {**layer_of_base, "mediaType": LAYER if media.endswith("tar.gzip") else media}
+
+
+# --- what is added --------------------------------------------------------------------------------------------------
+
+
+def _with_agent(config: dict[str, Any], plain: bytes) -> dict[str, Any]:
+    running = config.get("config") or {}
+    variables = [each for each in running.get("Env") or () if not each.startswith("PYTHONPATH=")]
+    roots = config.get("rootfs") or {}
+    return {
+        **config,
+        "config": {**running, "Env": [*variables, f"PYTHONPATH=/{PLACE}"], "Entrypoint": ENTRYPOINT, "Cmd": None},
+        "rootfs": {"type": "layers", "diff_ids": [*(roots.get("diff_ids") or ()), digest_of(plain)]},
+        "history": [*(config.get("history") or ()), {"created_by": f"herder agent image {herder.__version__}"}],
+    }
+
+
+def layer() -> bytes:
+    """The same bytes for the same installation, whenever it is made."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for path, source in sorted(_files()):
+            entry = tarfile.TarInfo(f"{PLACE}/{path}")
+            body = source.read_bytes()
+            entry.size, entry.mode = len(body), 0o644
+            archive.addfile(entry, io.BytesIO(body))
+    return content.getvalue()
+
+
+def _files() -> Iterator[tuple[str, Path]]:
+    own = Path(herder.__file__).parent
+    for file in own.rglob("*"):
+        if file.is_file() and "__pycache__" not in file.parts:
+            yield f"herder/{file.relative_to(own)}", file
+    for distribution in _needed(NEEDED, set()):
+        for listed in distribution.files or ():
+            source = Path(str(distribution.locate_file(listed)))
+            if ".." not in listed.parts and "__pycache__" not in listed.parts and source.is_file():
+                yield str(listed), source
+
+
+def _needed(wanted: Iterable[str], seen: set[str]) -> Iterator[metadata.Distribution]:
+    """These distributions, and what they require; nothing that is only for extras."""
+    for name in wanted:
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue  # for another platform or version
+        yield distribution
+        yield from _needed(_required(distribution), seen)
+
+
+def _required(distribution: metadata.Distribution) -> Iterator[str]:
+    for requirement in distribution.requires or ():
+        words, _, marker = requirement.partition(";")
+        found = _NAME.match(words.strip())
+        if found and "extra" not in marker:
+            yield found[0].lower()

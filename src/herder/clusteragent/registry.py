@@ -1,0 +1,194 @@
+"""Images in a registry: what is there is read, and what is missing is written, by the registry's HTTP API."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import io
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+from urllib.parse import urljoin
+
+import aiohttp
+
+INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
+MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
+_REFERENCE = re.compile(
+    r"(?P<host>[A-Za-z0-9.-]+(:[0-9]{1,5})?|\[[0-9a-fA-F:]+\](:[0-9]{1,5})?)/"
+    r"(?P<name>[a-z0-9]+([._/-]+[a-z0-9]+)*)"
+    r"(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127})|@(?P<digest>sha256:[0-9a-f]{64}))"
+)
+_CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+_MOST_MANIFEST = 4 << 20
+
+
+class RegistryError(Exception):
+    """The text names the reference, and what the registry said; it never holds a credential."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    host: str
+    name: str
+    version: str  # a tag or a digest
+
+    @classmethod
+    def parse(cls, text: str) -> Reference:
+        found = _REFERENCE.fullmatch(text)
+        if found is None:
+            raise RegistryError(f"{text!r}: must be REGISTRY/NAME:TAG or REGISTRY/NAME@sha256:…")
+        return cls(found["host"], found["name"], found["tag"] or found["digest"])
+
+    @property
+    def url(self) -> str:
+        """A registry on this machine may speak plain HTTP; what comes from any other is trusted because of TLS."""
+        bare = self.host.rpartition(":")[0] or self.host
+        here = bare == "localhost" or bare.startswith("127.")
+        return f"{'http' if here else 'https'}://{self.host}/v2/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    username: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"Login({self.username!r})"
+
+
+class Repository:
+    """One name in a registry."""
+
+    def __init__(self, reference: Reference, login: Login | None = None) -> None:
+        self.reference = reference
+        self._login = login
+        self._authorization = ""
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=600))
+
+    async def __aenter__(self) -> Repository:
+        return self
+
+    async def __aexit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        await self._session.close()
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    async def manifest(self, version: str) -> dict[str, Any]:
+        accept = {"Accept": ", ".join((*INDEXES, *MANIFESTS))}
+        _, body = await self._ask("GET", f"{self.reference.url}/manifests/{version}", headers=accept)
+        if len(body) > _MOST_MANIFEST:
+            raise RegistryError(f"{self._shown(version)}: its manifest is too large")
+        if version.startswith("sha256:"):
+            self._check(body, version)
+        try:
+            found = json.loads(body)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise RegistryError(f"{self._shown(version)}: its manifest is not a JSON object")
+        return found
+
+    async def blob(self, digest: str) -> bytes:
+        _, body = await self._ask("GET", f"{self.reference.url}/blobs/{digest}")
+        self._check(body, digest)
+        return body
+
+    def _check(self, content: bytes, digest: str) -> None:
+        if not hmac.compare_digest(digest_of(content), digest):
+            raise RegistryError(f"{self._shown(digest)}: what the registry sent is something else")
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    async def has_blob(self, digest: str) -> bool:
+        status, _ = await self._ask("HEAD", f"{self.reference.url}/blobs/{digest}", accepted=(200, 404))
+        return status == 200
+
+    async def put_blob(self, content: bytes) -> str:
+        digest = digest_of(content)
+        if await self.has_blob(digest):
+            return digest
+        started = await self._send("POST", f"{self.reference.url}/blobs/uploads/", {}, b"")
+        location = urljoin(f"{self.reference.url}/blobs/uploads/", started.headers.get("Location", ""))
+        if started.status != 202 or not _same_host(location, self.reference.url):
+            raise RegistryError(f"{self._shown()}: the registry takes no upload: {started.status}")
+        complete = f"{location}{'&' if '?' in location else '?'}digest={digest}"
+        await self._ask("PUT", complete, {"Content-Type": "application/octet-stream"}, content, accepted=(201,))
+        return digest
+
+    async def put_manifest(self, manifest: Mapping[str, Any]) -> str:
+        body = json.dumps(manifest).encode()
+        url = f"{self.reference.url}/manifests/{self.reference.version}"
+        await self._ask("PUT", url, {"Content-Type": str(manifest["mediaType"])}, body, accepted=(201,))
+        return digest_of(body)
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    async def _ask(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        accepted: tuple[int, ...] = (200,),
+    ) -> tuple[int, bytes]:
+        answer = await self._send(method, url, headers or {}, body)
+        if answer.status not in accepted:
+            raise RegistryError(f"{self._shown()}: the registry answers {answer.status} to {method}")
+        return answer.status, await answer.read()
+
+    async def _send(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> aiohttp.ClientResponse:
+        """Where the registry wants to know who asks, that is settled once and the request made again."""
+        answer = await self._once(method, url, headers, body)
+        challenge = answer.headers.get("WWW-Authenticate", "")
+        if answer.status == 401 and challenge:
+            self._authorization = await self._authorize(challenge)
+            answer = await self._once(method, url, headers, body)
+        return answer
+
+    async def _once(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> aiohttp.ClientResponse:
+        given = {**headers, **({"Authorization": self._authorization} if self._authorization else {})}
+        try:
+            answer = await self._session.request(method, url, headers=given, data=io.BytesIO(body) if body else None)
+            await answer.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise RegistryError(f"{self._shown()}: {error or 'no answer in time'}") from None
+        return answer
+
+    async def _authorize(self, challenge: str) -> str:
+        scheme, _, rest = challenge.partition(" ")
+        if scheme.lower() == "basic" and self._login is not None:
+            return self._basic(self._login)
+        told = dict(_CHALLENGE.findall(rest))
+        realm = told.get("realm", "")
+        if scheme.lower() != "bearer" or not (realm.startswith("https://") or _same_host(realm, self.reference.url)):
+            raise RegistryError(f"{self._shown()}: the registry wants a login: give --username and --password-file")
+        wanted = {key: told[key] for key in ("service", "scope") if key in told}
+        headers = {"Authorization": self._basic(self._login)} if self._login else {}
+        async with self._session.get(realm, params=wanted, headers=headers) as answer:
+            if answer.status != 200:
+                raise RegistryError(f"{self._shown()}: the login is refused: {answer.status}")
+            found = json.loads(await answer.read())
+        return f"Bearer {found.get('token') or found.get('access_token')}"
+
+    @staticmethod
+    def _basic(login: Login) -> str:
+        return "Basic " + base64.b64encode(f"{login.username}:{login.password}".encode()).decode()
+
+    def _shown(self, version: str = "") -> str:
+        return f"{self.reference.host}/{self.reference.name}{f' {version}' if version else ''}"
+
+
+def digest_of(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def _same_host(one: str, other: str) -> bool:
+    """Credentials go along, so an upload goes nowhere else."""
+    return one.split("/", 3)[:3] == other.split("/", 3)[:3]
