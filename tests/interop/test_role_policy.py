@@ -6,15 +6,19 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from itertools import product
 
 import msgspec
 import pytest
 
 from herder.api.capi.kinds import DEFINITION
 from herder.api.identity.crds import CRDS
-from herder.api.identity.policies import NAME, POLICY, POLICY_BINDING
+from herder.api.identity.policies import CREATORS, POLICY, POLICY_BINDING, ROLES
 from herder.api.identity.roles import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, RBAC, cluster_role, cluster_role_binding
-from herder.api.management.kinds import GLOBAL_ROLE
+from herder.api.machines.credentials import CREATOR
+from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
+from herder.api.management.kinds import GLOBAL_ROLE, MANAGEMENT_CLUSTER
+from herder.api.management.names import CONNECTED_SINCE
 from herder.cli.install import guard_roles, install_kinds
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Response
@@ -28,14 +32,15 @@ PATH = GLOBAL_ROLE.resource.path()
 @pytest.fixture
 async def client(engine: Engine) -> AsyncIterator[Client]:
     made = engine.client()
-    definitions = [definition for definition in CRDS if "globalrole" in definition["metadata"]["name"]]
+    kinds = ("globalroles.management.cattle.io", "clusters.management.cattle.io")
+    definitions = [each for each in (*CRDS, *MANAGEMENT_CRDS) if each["metadata"]["name"] in kinds]
     await install_kinds(made, definitions)
     await guard_roles(made)
     try:
         yield made
     finally:
-        for kind in (POLICY_BINDING, POLICY):
-            await made.delete(kind.resource, NAME)
+        for kind, name in product((POLICY_BINDING, POLICY), (ROLES, CREATORS)):
+            await made.delete(kind.resource, name)
         for definition in definitions:  # others of this folder compare all kinds that there are
             await made.delete(DEFINITION.resource, definition["metadata"]["name"])
         await made.close()
@@ -57,7 +62,8 @@ async def test_only_who_may_escalate_hands_out_rights(client: Client) -> None:
     unique = uuid.uuid4().hex[:8]
     names = {who: f"{who}-{unique}" for who in ("editor", "boss")}
     for who, verbs in (("editor", ["create", "update", "patch", "get"]), ("boss", ["*"])):
-        rule = {"apiGroups": [GLOBAL_ROLE.group], "resources": [GLOBAL_ROLE.plural], "verbs": verbs}
+        kinds = [GLOBAL_ROLE.plural, MANAGEMENT_CLUSTER.plural]
+        rule = {"apiGroups": [GLOBAL_ROLE.group], "resources": kinds, "verbs": verbs}
         await client.create(CLUSTER_ROLE.resource, cluster_role(names[who], [rule]))
         subject = {"apiGroup": RBAC, "kind": "User", "name": names[who]}
         await client.create(CLUSTER_ROLE_BINDING.resource, cluster_role_binding(names[who], names[who], subject))
@@ -76,12 +82,38 @@ async def test_only_who_may_escalate_hands_out_rights(client: Client) -> None:
             client, names["editor"], "PATCH", f"{PATH}/{target}", b'{"metadata": {"labels": {"a": "b"}}}'
         )
         assert labelled.status == 200, "what hands out nothing is not held up"
+        await _only_the_manager_says_who_made_a_cluster(client, names["editor"], f"c-{unique}")
     finally:
         for left in (target, f"x-{unique}"):
             await _gone(client, left)
         for kind in (CLUSTER_ROLE_BINDING, CLUSTER_ROLE):
             for name in names.values():
                 await client.delete(kind.resource, name)
+
+
+async def _only_the_manager_says_who_made_a_cluster(client: Client, user: str, name: str) -> None:
+    path = MANAGEMENT_CLUSTER.resource.path()
+
+    async def create(**annotations: str) -> int:
+        meta = {"name": name, "annotations": annotations}
+        body = {"apiVersion": MANAGEMENT_CLUSTER.api_version, "kind": "Cluster", "metadata": meta, "spec": {}}
+        return (await write_as(client, user, "POST", path, msgspec.json.encode(body))).status
+
+    async def annotate(**annotations: str | None) -> int:
+        body = msgspec.json.encode({"metadata": {"annotations": annotations}})
+        return (await write_as(client, user, "PATCH", f"{path}/{name}", body)).status
+
+    try:
+        assert await create(**{CREATOR: "somebody"}) == 403
+        assert await create(**{CONNECTED_SINCE: "2026-01-01T00:00:00Z"}) == 403
+        assert await create(**{CREATOR: user, "mine": "1"}) == 201
+        assert await annotate(**{CREATOR: "somebody"}) == 403
+        assert await annotate(**{CREATOR: None}) == 403
+        assert await annotate(**{CONNECTED_SINCE: "2026-01-01T00:00:00Z"}) == 403
+        assert await annotate(mine="2") == 200
+    finally:
+        with suppress(NotFound):
+            await client.delete(MANAGEMENT_CLUSTER.resource, name)
 
 
 async def _gone(client: Client, name: str) -> None:

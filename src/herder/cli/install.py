@@ -84,10 +84,11 @@ async def _ship_roles(client: Client) -> None:
 
 async def guard_roles(client: Client) -> None:
     """On an API server that does not ask us who hands out rights."""
-    from herder.api.identity.policies import POLICY, POLICY_BINDING, ROLES_POLICY, ROLES_POLICY_BINDING
+    from herder.api.identity.policies import POLICIES, POLICY, POLICY_BINDING
 
-    await client.apply(POLICY.resource, ROLES_POLICY, field_manager=INSTALLER)
-    await client.apply(POLICY_BINDING.resource, ROLES_POLICY_BINDING, field_manager=INSTALLER)
+    for policy, binding in POLICIES:
+        await client.apply(POLICY.resource, policy, field_manager=INSTALLER)
+        await client.apply(POLICY_BINDING.resource, binding, field_manager=INSTALLER)
 
 
 async def install_kinds(client: Client, definitions: Sequence[Object]) -> None:

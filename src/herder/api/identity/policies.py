@@ -1,10 +1,15 @@
-"""The rule about rights for API servers that do not ask us: only who may `escalate` a kind of roles or bindings, as
-administrators may, writes objects of it. What the embedded server judges finely is judged coarsely there."""
+"""The rules about rights for API servers that do not ask us: only who may `escalate` a kind of roles or bindings, as
+administrators may, writes objects of it, or says who made a cluster. What the embedded server judges finely is judged
+coarsely there."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from herder.api.identity.escalation import KINDS
-from herder.api.management.kinds import GROUP, VERSION
+from herder.api.machines.credentials import CREATOR
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
+from herder.api.management.names import PREFIX
 from herder.engine.meta.kinds import Kind, Object
 
 POLICY = Kind(
@@ -17,9 +22,11 @@ POLICY_BINDING = Kind(
     "validatingadmissionpolicybindings",
     namespaced=False,
 )
-NAME = "herder-roles"
+ROLES, CREATORS = "herder-roles", "herder-creators"
 
-_MAY_ESCALATE = f"authorizer.group('{GROUP}').resource(request.resource.resource).check('escalate').allowed()"
+_MAY_ESCALATE = (
+    "authorizer.group(request.resource.group).resource(request.resource.resource).check('escalate').allowed()"
+)
 # The collector of garbage and controllers change these, and hand out nothing by it.
 _CHANGES = " || ".join(
     f"object.?{field} != oldObject.?{field}"
@@ -30,35 +37,61 @@ _CHANGES = " || ".join(
     )
 )  # fmt: skip
 
-ROLES_POLICY: Object = {
-    "apiVersion": POLICY.api_version,
-    "kind": POLICY.kind,
-    "metadata": {"name": NAME},
-    "spec": {
-        "failurePolicy": "Fail",
-        "matchConstraints": {
-            "resourceRules": [
-                {
-                    "apiGroups": [GROUP],
-                    "apiVersions": [VERSION],
-                    "operations": ["CREATE", "UPDATE"],
-                    "resources": [kind.plural for kind in KINDS],
-                }
-            ]
+# Who creates a cluster may say so of themselves. Of other clusters, what the manager alone says stays as it was.
+_OURS = f"(name == '{CREATOR}' || name.startsWith('{PREFIX}'))"
+_GIVEN = "object.metadata.?annotations.orValue({})"
+_BEFORE = (
+    "(request.operation == 'UPDATE' ? oldObject.metadata.?annotations.orValue({})"
+    f" : {{'{CREATOR}': request.userInfo.username}})"
+)
+_NOTHING_NEW = f"{_GIVEN}.all(name, !{_OURS} || {_BEFORE}[?name].orValue('') == {_GIVEN}[name])"
+_NOTHING_GONE = f"(request.operation == 'CREATE' || {_BEFORE}.all(name, !{_OURS} || name in {_GIVEN}))"
+
+
+def _policy(name: str, kinds: Sequence[Kind], condition: str, rule: str, told: str) -> tuple[Object, Object]:
+    """The policy, and what puts it in force."""
+    rules = [
+        {
+            "apiGroups": [kind.group],
+            "apiVersions": [kind.version],
+            "operations": ["CREATE", "UPDATE"],
+            "resources": [kind.plural],
+        }
+        for kind in kinds
+    ]
+    policy = {
+        "apiVersion": POLICY.api_version,
+        "kind": POLICY.kind,
+        "metadata": {"name": name},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": rules},
+            "matchConditions": [{"name": "matters", "expression": condition}],
+            "validations": [{"expression": rule, "message": told, "reason": "Forbidden"}],
         },
-        "matchConditions": [{"name": "hands-out-rights", "expression": f"request.operation == 'CREATE' || {_CHANGES}"}],
-        "validations": [
-            {
-                "expression": _MAY_ESCALATE,
-                "message": "only who may escalate this kind of object can hand out rights by it",
-                "reason": "Forbidden",
-            }
-        ],
-    },
-}
-ROLES_POLICY_BINDING: Object = {
-    "apiVersion": POLICY_BINDING.api_version,
-    "kind": POLICY_BINDING.kind,
-    "metadata": {"name": NAME},
-    "spec": {"policyName": NAME, "validationActions": ["Deny"]},
-}
+    }
+    binding = {
+        "apiVersion": POLICY_BINDING.api_version,
+        "kind": POLICY_BINDING.kind,
+        "metadata": {"name": name},
+        "spec": {"policyName": name, "validationActions": ["Deny"]},
+    }
+    return policy, binding
+
+
+POLICIES = (
+    _policy(
+        ROLES,
+        KINDS,
+        f"request.operation == 'CREATE' || {_CHANGES}",
+        _MAY_ESCALATE,
+        "only who may escalate this kind of object can hand out rights by it",
+    ),
+    _policy(
+        CREATORS,
+        (MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER),
+        f"!({_NOTHING_NEW} && {_NOTHING_GONE})",
+        _MAY_ESCALATE,
+        f"annotation {CREATOR} and those of {PREFIX} are the manager's to write",
+    ),
+)

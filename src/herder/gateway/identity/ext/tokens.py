@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from herder.api.capi.kinds import SECRET
-from herder.api.identity.names import KUBECONFIG, SESSION, STORED_KIND, STORED_TOKEN, STORED_USER
+from herder.api.identity.names import KUBECONFIG, STORED_KIND, STORED_TOKEN, STORED_USER
 from herder.api.identity.tokens import NewToken, TokenRecord, from_secret, timestamp
 from herder.api.management.names import TOKENS_NAMESPACE
 from herder.engine.client.client import Client
@@ -18,7 +18,7 @@ from herder.gateway.identity.issuing import Issued, Issuer
 from herder.gateway.identity.known import Known
 
 _RESOURCE = GroupResource(discovery.GROUP, discovery.TOKENS)
-_KINDS = frozenset({"", SESSION, KUBECONFIG})
+_KINDS = frozenset({"", KUBECONFIG})
 
 
 class Tokens:
@@ -42,7 +42,7 @@ class Tokens:
         if text_of(spec, "userID", user.name) not in ("", user.name):
             raise Forbidden("spec.userID: tokens can be made for oneself alone")
         kind = text_of(spec, "kind")
-        if kind not in _KINDS or kind == SESSION:
+        if kind not in _KINDS:
             raise Forbidden(f'spec.kind: must be empty or "{KUBECONFIG}": sessions come from logins alone')
         issued = await self._issuer.issue_ext(
             NewToken(
