@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from herder.api.management.clusters import local_cluster
+from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.management.names import AGENT_PREFIX, LOCAL, PROXY_PREFIX
 from herder.api.settings import SERVER_URL, Settings
 from herder.cli.process import wall_clock
@@ -14,7 +17,7 @@ from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response
 from herder.engine.front.takeover import Takeover
 from herder.engine.logs import get_logger
-from herder.engine.meta.errors import Unauthorized
+from herder.engine.meta.errors import AlreadyExists, Unauthorized
 from herder.gateway.access import Access
 from herder.gateway.clusters import Clusters
 from herder.gateway.identity.parts import IdentityParts, assemble
@@ -47,6 +50,7 @@ class Door:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
+    client: Client
     gateway: Gateway
     identity: IdentityParts
     registration: Registration
@@ -71,6 +75,7 @@ class Parts:
                 for part in (self.identity.identity, self.registration, self.clusters):
                     await part.ready()
                 tasks.create_task(self.presence.run())
+                await _show_own_cluster(self.client)
                 opened()
         finally:
             stop()
@@ -91,6 +96,12 @@ class Behind:
         prefix = f"{PROXY_PREFIX}{LOCAL}"
         inside = replace(request, path=prefix + request.path, target=prefix + request.target if request.target else "")
         return await self._proxy.handle(inside, request.user)
+
+
+async def _show_own_cluster(client: Client) -> None:
+    """The cluster that the manager runs on is managed too."""
+    with suppress(AlreadyExists):
+        await client.create(MANAGEMENT_CLUSTER.resource, local_cluster())
 
 
 def build(client: Client, api: Api | None, settings: Settings, *, local: InProcess | Remote) -> Parts:
@@ -121,7 +132,7 @@ def build(client: Client, api: Api | None, settings: Settings, *, local: InProce
     registration = Registration(client, clock=wall_clock, setting=setting, cluster_gone=gone)
     gateway = Gateway(api or Behind(proxy), registration=registration, tunnels=tunnels, identity=identity, proxy=proxy)
     presence = Presence(client, wall_clock)
-    return Parts(gateway, identity, registration, presence, tunnels, proxy, clusters, connections)
+    return Parts(client, gateway, identity, registration, presence, tunnels, proxy, clusters, connections)
 
 
 def dial(tunnels: Registry, cluster: str, address: str) -> Channel:
