@@ -1,0 +1,96 @@
+"""How long registration tokens live, and what their Secret holds."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from herder.api.management import names
+from herder.api.management.registration import Lifetime, Tokens, read, renewed, replaced_at, token_secret
+from herder.api.settings import validate_value
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+DAY = Lifetime(timedelta(days=1), timedelta(hours=3))
+
+
+@pytest.mark.parametrize(
+    ("spec", "ttl", "grace"),
+    [
+        ({}, 43200, 180),
+        ({"ttl": 60}, 60, 59),  # the grace ends before the next token does
+        ({"ttl": 600, "gracePeriod": 20}, 600, 20),
+        ({"ttl": 1, "gracePeriod": 1}, 30, 10),
+        ({"ttl": None, "gracePeriod": None}, 43200, 180),
+        ({"ttl": True}, 43200, 180),
+    ],
+)
+def test_a_lifetime_is_asked_for_or_that_of_the_settings(spec: dict[str, object], ttl: int, grace: int) -> None:
+    assert Lifetime.of(spec, "43200", "180") == Lifetime(timedelta(minutes=ttl), timedelta(minutes=grace))
+
+
+def test_tokens_of_many_clusters_are_not_replaced_all_at_once() -> None:
+    moments = {replaced_at(NOW, DAY, f"uid-{number}") for number in range(100)}
+    assert len(moments) > 90
+    assert all(NOW <= moment < NOW + timedelta(hours=2, minutes=24) for moment in moments)
+    month = Lifetime(timedelta(days=300), timedelta(hours=3))
+    assert all(replaced_at(NOW, month, f"uid-{number}") < NOW + timedelta(days=1) for number in range(100))
+
+
+def test_a_token_is_replaced_when_its_time_is_over_and_not_before() -> None:
+    first = renewed(None, "first", DAY, NOW, "uid")
+    assert first == Tokens("first", NOW + DAY.ttl)
+    due = replaced_at(first.expires, DAY, "uid")
+    assert renewed(first, "second", DAY, due - timedelta(seconds=1), "uid") is first
+    second = renewed(first, "second", DAY, due, "uid")
+    assert second == Tokens("second", due + DAY.ttl, "first", due + DAY.grace)
+    third = renewed(second, "third", DAY, replaced_at(second.expires, DAY, "uid"), "uid")
+    assert third.previous == "second", "the first is forgotten"
+
+
+@pytest.mark.parametrize("presented", ["", "firs", "firstly", "First", "\0"])
+def test_nothing_but_the_token_is_the_token(presented: str) -> None:
+    assert not Tokens("first", NOW + DAY.ttl).accepts(presented, NOW)
+
+
+def test_what_a_secret_holds_is_read_as_it_was_written() -> None:
+    registration = {"metadata": {"name": names.DEFAULT_TOKEN, "namespace": "c-m-meadow22"}}
+    for tokens in (Tokens("first", NOW), Tokens("second", NOW, "first", NOW + DAY.grace)):
+        secret = token_secret(registration, tokens, {"uid": "x"})
+        assert secret["metadata"]["name"] == "crt-token-default-token"
+        assert read(secret) == tokens
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"token": "Zmlyc3Q="},
+        {"token": "", "expiresAt": "MjAyNi0wMS0wMVQwMDowMDowMFo="},
+        {"token": "not base64", "expiresAt": "MjAyNi0wMS0wMVQwMDowMDowMFo="},
+        {"token": "Zmlyc3Q=", "expiresAt": "c29vbg=="},
+        {"token": 7, "expiresAt": None},
+    ],
+)
+def test_a_secret_that_somebody_spoiled_opens_nothing(data: dict[str, object]) -> None:
+    assert read({"data": data}) is None
+
+
+def test_a_token_is_not_printed() -> None:
+    assert "first" not in repr(Tokens("first", NOW, "first", NOW))
+
+
+@pytest.mark.parametrize(
+    ("url", "usable"),
+    [
+        ("https://manager.example.com", True),
+        ("https://10.0.0.1:8443/path", True),
+        ("https://[fd00::1]:8443", True),
+        ("ftp://manager", False),
+        ("https://manager; rm -rf /", False),
+        ("https://$(id)", False),
+        ("https://manager'", False),
+    ],
+)
+def test_a_url_that_stands_in_commands_holds_nothing_for_a_shell(url: str, usable: bool) -> None:
+    assert (validate_value("server-url", url) == []) is usable
