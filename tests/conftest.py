@@ -1,5 +1,29 @@
-"""Fixtures that more than one folder of tests uses; each server starts with the first test that wants it."""
+"""Fixtures that more than one folder of tests uses; each server starts with the first test that wants it.
 
+And what holds for every test: it tells no secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+
+from tests.support.canaries import IN_PROCESS
 from tests.support.engines import admin, api, client, embedded_engine, engine, real_engine
 
 __all__ = ["admin", "api", "client", "embedded_engine", "engine", "real_engine"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "tells(resource, because): objects of this resource hold a secret here, on purpose"
+    )
+    IN_PROCESS.watch_stores()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    IN_PROCESS.judge(report, allowed=[mark.args[0] for mark in item.iter_markers("tells")])
+    return report

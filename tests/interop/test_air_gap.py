@@ -17,13 +17,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support.canaries import canary, in_logs, in_store, nothing_told
 from tests.support.embedded import HERDER
 from tests.support.peers import peer
 from tests.support.processes import ended
 
 PATIENCE = 90.0
 MANAGER_ADDRESS, CLUSTER_ADDRESS, PORT = "10.98.0.1", "10.98.0.2", 7443
-PASSWORDS = {"dolly": "a-password-of-dolly", "molly": "a-password-of-molly"}
+PASSWORDS = {name: canary(f"password of {name}") for name in ("dolly", "molly")}
 ROOT = Path(__file__).parents[2]
 
 
@@ -160,6 +161,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         finally:
             for process in reversed(made.started):
                 ended(process)
+            nothing_told(in_store(made.directory / "manager" / "store"), in_logs(made.directory))
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from herder.api.machines.kinds import kinds_of
 from herder.engine.client.client import Client
 from herder.engine.meta.kinds import GroupVersionResource, Object
 from herder.machine.host.client import HostClient
+from tests.support.canaries import canary
 from tests.support.capi import none_left, until
 from tests.support.ec2 import IMAGE, REGION, ZONE, Ec2
 from tests.support.embedded import HERDER
@@ -40,7 +41,8 @@ NAMESPACE = "pasture"
 ARCHIVE = "herder-archive"
 CONFIG_MAPS = GroupVersionResource("", "v1", "configmaps")
 JOBS = GroupVersionResource("batch", "v1", "jobs")
-AWS_KEY, AWS_SECRET = "AKIDEXAMPLE", "not-a-real-secret-key"
+AWS_KEY, AWS_SECRET = "AKIDEXAMPLE", canary("aws secret key")
+DROPLET_TOKEN = canary("digitalocean token")
 
 
 class Refusing:
@@ -191,7 +193,7 @@ async def test_a_host_that_exists_is_taken_over_ssh(provider: Provider, client: 
 async def test_a_driver_of_the_go_program_gets_as_far_as_its_cloud(
     provider: Provider, client: Client, proxy: Refusing
 ) -> None:
-    await put_up_credential(client, NAMESPACE, "droplets", "digitalocean", accessToken="dop_v1_not_a_real_token")
+    await put_up_credential(client, NAMESPACE, "droplets", "digitalocean", accessToken=DROPLET_TOKEN)
     fields = {"region": "nyc3", "common": {"cloudCredentialSecretName": "droplets"}}
     # The Machine stays where it can be looked at: it belongs to no set that would replace it.
     template = kinds_of("digitalocean").machine
@@ -205,7 +207,7 @@ async def test_a_driver_of_the_go_program_gets_as_far_as_its_cloud(
     told = machine["status"]["failureMessage"]
     assert machine["status"]["failureReason"] == "CreateError"
     assert "api.digitalocean.com" in told
-    assert "dop_v1_not_a_real_token" not in str(machine)
+    assert DROPLET_TOKEN not in str(machine)
     assert "CONNECT api.digitalocean.com:443 HTTP/1.1" in proxy.wanted
     log = herder(provider, "logs", "machine", name, "-n", NAMESPACE).stdout
     assert "Running pre-create checks..." in log

@@ -18,6 +18,7 @@ from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import Kind, Object
 from herder.machine.errors import MachineError
 from herder.machine.host.client import HostClient
+from tests.support.canaries import canary
 from tests.support.ec2 import IMAGE, REGION, ZONE, Ec2
 from tests.support.machines import (
     Provider,
@@ -51,7 +52,9 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Provider]:
 async def client(provider: Provider) -> AsyncIterator[Client]:
     made = provider.engine.client()
     await put_up_cluster(made, NAMESPACE, "amazonec2", "process")
-    await put_up_credential(made, NAMESPACE, "aws", "amazonec2", accessKey="AKIDEXAMPLE", secretKey="secret-of-tests")
+    await put_up_credential(
+        made, NAMESPACE, "aws", "amazonec2", accessKey="AKIDEXAMPLE", secretKey=canary("aws secret key")
+    )
     yield made
     await made.close()
 

@@ -14,6 +14,7 @@ from herder.api.inmemory import kinds as inmemory
 from herder.engine.client.client import Client, WatchEvent
 from herder.engine.meta.errors import InternalError, Invalid, NotFound, TooManyRequests
 from herder.engine.meta.kinds import GroupVersionResource, Kind, Object
+from tests.support.canaries import in_logs, nothing_told
 from tests.support.embedded import HERDER
 from tests.support.engines import Engine
 from tests.support.kube import free_port
@@ -68,8 +69,10 @@ class HerderRun:
         return (self.directory / "run.log").read_text(errors="replace")
 
     def stop(self) -> int:
-        """Its exit status, 0 after an orderly end."""
-        return ended(self.process)
+        """Its exit status, 0 after an orderly end. It must have told no secret."""
+        status = ended(self.process)
+        nothing_told(in_logs(self.directory))
+        return status
 
     def __enter__(self) -> HerderRun:
         return self.start()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 
+from tests.support.canaries import canary
 from tests.support.processes import ended
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 REGION = "us-east-1"
 ZONE = "us-east-1a"
 IMAGE = "ami-0000000000000aaaa"  # an Ubuntu that the emulator has from the start
-KEYS = {"AWS_ACCESS_KEY": "testing", "AWS_SECRET_KEY": "testing-secret"}
+KEYS = {"AWS_ACCESS_KEY": "testing", "AWS_SECRET_KEY": canary("ec2 secret key")}
 """The environment of a Job: the emulator takes any credentials."""
 
 _ROOT = Path(__file__).parents[2]

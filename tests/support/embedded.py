@@ -11,6 +11,8 @@ from pathlib import Path
 
 import yaml
 
+from tests.support.canaries import in_logs, in_store, nothing_told
+
 HERDER = Path(sys.executable).parent / "herder"
 
 
@@ -61,15 +63,17 @@ class Embedded:
         return (self.directory / "up.log").read_text(errors="replace")
 
     def stop(self) -> int:
-        """By SIGTERM, as a service manager does; the exit status."""
+        """By SIGTERM, as a service manager does; the exit status. It must have told no secret."""
         if self.process is None:
             return 0
         self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(20)
+            status = self.process.wait(20)
         except subprocess.TimeoutExpired:
             self.kill()
             raise
+        nothing_told(in_store(self.directory / "store"), in_logs(self.directory))
+        return status
 
     def kill(self) -> None:
         if self.process is not None and self.process.poll() is None:

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
+from tests.support.canaries import in_etcd, in_logs, nothing_told
 from tests.support.peers import peer
 
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
@@ -126,17 +127,26 @@ class RealKube:
         return self
 
     def stop(self) -> None:
+        """What was written to it must have told no secret."""
         # In this order: an API server whose etcd has gone takes minutes to exit.
-        for name in ("kube-controller-manager", "kube-apiserver", "etcd"):
-            process = self.processes.pop(name, None)
-            if process is None:
-                continue
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        self._end("kube-controller-manager")
+        self._end("kube-apiserver")
+        try:
+            if "etcd" in self.processes and self.processes["etcd"].poll() is None:
+                nothing_told(in_etcd(self.etcd), in_logs(self.directory))
+        finally:
+            self._end("etcd")
+
+    def _end(self, name: str) -> None:
+        process = self.processes.pop(name, None)
+        if process is None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
     def __enter__(self) -> RealKube:
         return self.start()

@@ -170,6 +170,7 @@ async def test_whether_a_token_may_be_used_for_a_cluster(here: People) -> None:
     assert not may(user, "token-unknown", "c-m-1")
 
 
+@pytest.mark.tells("tokens.management.cattle.io", because="old programs kept keys so")
 @pytest.mark.parametrize("form", ["plain", "$2", "$1"])
 async def test_keys_kept_in_an_old_way_are_good_and_hashed_at_their_first_use(here: People, form: str) -> None:
     bearer = await here.token("u-alice", kept="KEY")
@@ -223,6 +224,7 @@ async def test_a_token_that_the_watch_has_not_brought_is_asked_for_once(here: Pe
     assert here.world.wire.count("GET", "tokens/token-fresh") <= 1
 
 
+@pytest.mark.tells("tokens.management.cattle.io", because="old programs kept keys so")
 async def test_the_use_of_a_token_is_not_noted_on_its_successor(here: People) -> None:
     """Else the hash of the old key would open the new token."""
     bearer = await here.token("u-alice", name="token-again", kept="KEY")

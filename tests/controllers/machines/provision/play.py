@@ -35,12 +35,13 @@ from herder.sim import loop
 from herder.sim.faults import NONE, Faults
 from herder.sim.world import World
 from tests.controllers.machines.provision.cloud import Cloud
+from tests.support.canaries import canary
 
 NS = "default"
 KINDS = kinds_of("amazonec2")
 FIELDS = {name: {"type": "string"} for name in ("region", "instanceType", "zone", "tags", "userdata")}
 MODULES = (core_cluster, core_machine, core_machine_set, cluster, archive, cloud_credentials)
-SECRET_KEY = "a-very-secret-key"
+SECRET_KEY = canary("aws secret key")
 SAID = f"Running pre-create checks...\nusing {SECRET_KEY}\n"
 
 

@@ -20,6 +20,8 @@ from herder.engine.meta.kinds import Object
 from herder.sim.faults import ROUGH
 from tests.controllers.machines.provision.play import KINDS, NS, SECRET_KEY, Play, simulate
 
+PROGRAM_TELLS = "a program may say anything when it ends; what we tell of it is the test's matter"
+
 
 async def a_whole_life(play: Play) -> None:
     await play.begin(machines=2)
@@ -58,6 +60,7 @@ def test_nothing_is_made_twice_and_nothing_is_left_wherever_the_manager_dies(see
 # --- creation that fails --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.tells("pods", because=PROGRAM_TELLS)
 def test_a_machine_that_cannot_be_created_is_replaced_and_what_it_left_is_removed() -> None:
     """Its MachineSet makes others, until one works."""
     failures = iter(["before: no such region", "halfway: quota exceeded for " + SECRET_KEY])
@@ -73,6 +76,7 @@ def test_a_machine_that_cannot_be_created_is_replaced_and_what_it_left_is_remove
     simulate(story, fails=lambda words: next(failures, "") if "create" in words else "")
 
 
+@pytest.mark.tells("pods", because=PROGRAM_TELLS)
 def test_why_it_failed_is_told_without_secrets_and_a_machine_of_nobody_stays() -> None:
     async def story(play: Play) -> None:
         await play.begin(machines=0)
@@ -158,6 +162,7 @@ def test_a_credential_tells_its_users_and_gives_its_creator_rights_once() -> Non
     simulate(story)
 
 
+@pytest.mark.tells("configmaps", because="the simulated program prints the key of before, which it was not given")
 def test_a_rotated_credential_reaches_the_job_that_removes() -> None:
     async def story(play: Play) -> None:
         await play.begin(machines=1)

@@ -1,0 +1,120 @@
+"""The scan that every test is under finds secrets where they must not be, and says so without telling them again."""
+
+from __future__ import annotations
+
+import base64
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from herder.api.example import CONFIG_MAP, SECRET
+from herder.api.identity.hashes import hashed, new_key
+from herder.engine.apiserver.inprocess import InProcess
+from herder.engine.apiserver.server import assemble
+from herder.engine.client import kubeconfig
+from herder.engine.client.client import Client
+from herder.engine.client.http import HttpTransport
+from herder.engine.meta.kinds import Kind
+from herder.sim.world import ADMIN
+from tests.support.canaries import IN_PROCESS, canary, secrets_in
+from tests.support.embedded import Embedded
+from tests.support.kube import Authority, RealKube
+
+CANARY = canary("password of nobody")
+ENCODED = base64.b64encode(CANARY.encode()).decode()
+
+
+async def put(client: Client, kind: Kind, name: str, value: str) -> None:
+    obj = {"apiVersion": "v1", "kind": kind.kind, "metadata": {"name": name}, "data": {"word": value}}
+    await client.create(kind.resource, obj, namespace="default")
+
+
+# --- what is found --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (f"logged in with {CANARY}!", "the canary password-of-nobody"),
+        (f'{{"password":"{CANARY}"}}', "the canary password-of-nobody"),
+        *(
+            (base64.b64encode(f"{before}{CANARY}".encode()).decode(), "a canary in base64")
+            for before in ("", "a", "ab")
+        ),
+        (f"https://herder.invalid/v3/import/{new_key(os.urandom)}_c-m-1.yaml", "a token"),
+        (f"{'.'.join(['eyJhbGciOiJSUzI1NiIsImtpZCI6'] * 2)}.c2lnbmVkLWJ5LW5vYm9keQ", "a service account's token"),
+    ],
+    ids=["plain", "quoted", "base64", "base64 after one", "base64 after two", "token", "json web token"],
+)
+def test_a_secret_is_known_by_its_form(text: str, name: str) -> None:
+    assert secrets_in(text.encode()) == [name]
+
+
+def test_a_private_key_is_known_but_not_a_certificate(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = (path.read_bytes() for path in authority.issue("somebody"))
+    assert secrets_in(key) == ["a private key"]
+    assert secrets_in(base64.b64encode(key)) == ["a private key in base64"]
+    assert not secrets_in(certificate + base64.b64encode(certificate))
+
+
+def test_a_hash_is_no_secret() -> None:
+    assert not secrets_in(hashed(new_key(os.urandom), os.urandom).encode())
+
+
+# --- where it is looked for -----------------------------------------------------------------------------------------
+
+
+async def test_a_server_that_kept_a_secret_in_any_revision_or_log_fails_the_test_that_stops_it(tmp_path: Path) -> None:
+    server = Embedded(tmp_path, flags=("--capi-core=external", "--no-machines", "--no-runner")).start()
+    client = Client(HttpTransport(kubeconfig.load(server.kubeconfig)), field_manager="tester")
+    await put(client, CONFIG_MAP, "removed", CANARY)
+    await client.delete(CONFIG_MAP.resource, "removed", namespace="default")
+    await put(client, CONFIG_MAP, "harmless", "fleece")
+    await put(client, SECRET, "kept", ENCODED)
+    await client.list(CONFIG_MAP.resource, namespace="default", labels=f"word={CANARY}")
+    await client.close()
+    with pytest.raises(AssertionError) as caught:
+        server.stop()
+    told = str(caught.value)
+    assert "the canary password-of-nobody in configmaps default/removed, .data.word" in told
+    assert "the canary password-of-nobody in audit.log, line " in told
+    assert "harmless" not in told
+    assert "default/kept" not in told
+    assert CANARY not in told
+
+
+async def test_a_secret_in_a_real_servers_objects_is_found(tmp_path: Path) -> None:
+    kube = RealKube(tmp_path).start()
+    client = Client(HttpTransport(kubeconfig.load(kube.kubeconfig)), field_manager="tester")
+    await put(client, CONFIG_MAP, "told", CANARY)
+    await put(client, SECRET, "kept", ENCODED)
+    await client.close()
+    with pytest.raises(AssertionError) as caught:
+        kube.stop()
+    assert str(caught.value) == (
+        "a secret is told:\n  the canary password-of-nobody in /registry/configmaps/default/told"
+    )
+    assert not kube.processes, "it has ended all the same"
+
+
+async def test_servers_inside_of_the_tests_are_looked_at_too() -> None:
+    server = await assemble(None, clock=lambda: datetime.now(UTC), entropy=os.urandom)
+    client = Client(InProcess(server, ADMIN), field_manager="tester")
+    await put(client, CONFIG_MAP, "told", CANARY)
+    await put(client, SECRET, "kept", ENCODED)
+    await client.close()
+    await server.stop()
+    found = "the canary password-of-nobody in configmaps default/told, .data.word"
+    assert set(IN_PROCESS.taken()) == {found}
+
+
+def test_a_test_that_prints_or_logs_a_secret_has_failed() -> None:
+    report = pytest.TestReport(
+        "t", ("t.py", 1, "t"), {}, "passed", None, "call", [("Captured log call", f"got {CANARY}")]
+    )
+    IN_PROCESS.judge(report)
+    assert report.failed
+    assert report.longreprtext == "a secret is told:\n  the canary password-of-nobody in Captured log call"

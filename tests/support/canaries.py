@@ -1,0 +1,207 @@
+"""No secret is ever told: secrets are found in what servers write, in objects of every revision, logs and audit lines.
+
+They are known by their form, not from a list, so that those of every process and of every test are found: canaries,
+which tests use as passwords and keys, and what the programs make themselves, which are private keys and tokens.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from herder.api.management.names import TOKEN_ALPHABET, TOKEN_LENGTH
+from herder.engine.store.database import Commit, Database
+from herder.engine.store.directory import DATABASE
+from herder.engine.store.records import Key
+
+_MARK = "herder-canary-"
+_TOLD = "a secret is told"
+_PLACES_SHOWN = 10
+_WATCHING = "PYTEST_VERSION" in os.environ  # benchmarks start the same servers, with far more in them
+
+SECRETS = "secrets"
+"""The one resource that secrets belong into."""
+
+
+def canary(what: str) -> str:
+    """A secret for tests, always the same of one name (which is lower case words): found wherever it is told."""
+    return _MARK + what.replace(" ", "-")
+
+
+# --- forms ----------------------------------------------------------------------------------------------------------
+
+
+def _in_base64(text: str) -> list[bytes]:
+    """How it looks inside of something longer that is encoded, wherever it begins there."""
+    found = []
+    for shift in range(3):
+        encoded = base64.b64encode(bytes(shift) + text.encode() + b"??")
+        found.append(encoded[-(-shift * 8 // 6) : (shift + len(text)) * 8 // 6])
+    return found
+
+
+def _any(literals: Iterable[bytes]) -> bytes:
+    return b"|".join(re.escape(literal) for literal in literals)
+
+
+_PRIVATE_KEY = "PRIVATE KEY-----"
+_LITERALS = (_MARK.encode(), *_in_base64(_MARK), _PRIVATE_KEY.encode(), *_in_base64(_PRIVATE_KEY), _TOLD.encode())
+_TOKEN_KEY = re.compile(rb"[%s]{%d}" % (TOKEN_ALPHABET.encode(), TOKEN_LENGTH))
+_JSON_WEB_TOKEN = re.compile(rb"eyJ[\w-]{16,}\.eyJ[\w-]{16,}\.[\w-]{16,}")
+_NAMED = (
+    (re.compile(rb"%s([a-z0-9-]+)" % _MARK.encode()), ""),
+    (re.compile(_any(_in_base64(_MARK))), "a canary in base64"),
+    (re.compile(rb"BEGIN [A-Z ]*%s" % _PRIVATE_KEY.encode()), "a private key"),
+    (re.compile(_any(_in_base64(_PRIVATE_KEY))), "a private key in base64"),
+    (re.compile(_TOLD.encode()), "what a process of its own has found"),
+    (_TOKEN_KEY, "a token"),
+    (_JSON_WEB_TOKEN, "a service account's token"),
+)
+
+
+def secrets_in(text: bytes) -> list[str]:
+    """Which secrets are told, by name and never by value."""
+    looks_clean = not any(literal in text for literal in _LITERALS)
+    if looks_clean and not _TOKEN_KEY.search(text) and not (b".eyJ" in text and _JSON_WEB_TOKEN.search(text)):
+        return []
+    found = []
+    for form, name in _NAMED:
+        found += [name or f"the canary {match[1].decode()}" for match in form.finditer(text)]
+    return list(dict.fromkeys(found))
+
+
+# --- places -----------------------------------------------------------------------------------------------------------
+
+
+def in_object(key: Key, value: bytes) -> Iterator[str]:
+    """Each as a sentence; `value` is the object as it is stored."""
+    if key.resource == SECRETS or not secrets_in(value):
+        return
+    for path, text in _texts(json.loads(value), ""):
+        for secret in secrets_in(text.encode()):
+            yield f"{secret} in {key}, {path}"
+
+
+def _texts(value: object, path: str) -> Iterator[tuple[str, str]]:
+    """Every text and every key of a JSON value, and where it is."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            hidden = "(a key)" if secrets_in(key.encode()) else key
+            yield f"{path}.{hidden}", key
+            yield from _texts(each, f"{path}.{hidden}")
+    elif isinstance(value, list):
+        for index, each in enumerate(value):
+            yield from _texts(each, f"{path}[{index}]")
+    elif isinstance(value, str):
+        yield path, value
+
+
+def in_store(directory: Path) -> Iterator[str]:
+    """Every revision of every object that a server has kept, in the directory of its store."""
+    path = directory / DATABASE
+    if not path.exists():
+        return
+    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
+    try:
+        rows = connection.execute(
+            "SELECT resource, namespace, name, value FROM revisions JOIN lives USING (life) WHERE resource != ?",
+            (SECRETS,),
+        )
+        for resource, namespace, name, value in rows:
+            yield from in_object(Key(resource, namespace, name), value)
+    finally:
+        connection.close()
+
+
+def in_etcd(url: str) -> Iterator[str]:
+    """Every object that a real server has there; built-in kinds are not in JSON, so no field is named."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+    try:
+        wanted = {"key": _base64("/registry/"), "range_end": _base64("/registry0")}
+        connection.request("POST", "/v3/kv/range", json.dumps(wanted))
+        answer = connection.getresponse()
+        assert answer.status == 200, f"etcd: {answer.status}"
+        found = json.load(answer).get("kvs", [])
+    finally:
+        connection.close()
+    for entry in found:
+        key = base64.b64decode(entry["key"]).decode()
+        if not key.startswith(f"/registry/{SECRETS}/"):
+            yield from (f"{secret} in {key}" for secret in secrets_in(base64.b64decode(entry["value"])))
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def in_logs(directory: Path) -> Iterator[str]:
+    """Of a process and of what it has run: the audit log, those of pods and of machines."""
+    for folder, _, names in os.walk(directory):
+        for path in (Path(folder, name) for name in names if name == "log" or ".log" in name):
+            if path.is_file() and not path.is_symlink():
+                yield from _in_log(path, str(path.relative_to(directory)))
+
+
+def _in_log(path: Path, name: str) -> Iterator[str]:
+    content = path.read_bytes()
+    if secrets_in(content):
+        for number, line in enumerate(content.splitlines(), 1):
+            yield from (f"{secret} in {name}, line {number}" for secret in secrets_in(line))
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def nothing_told(*places: Iterator[str]) -> None:
+    """Raises where something is."""
+    if _WATCHING and (found := [sentence for place in places for sentence in place]):
+        raise AssertionError(_verdict(found))
+
+
+def _verdict(found: Sequence[str]) -> str:
+    different = list(dict.fromkeys(found))
+    shown = different[:_PLACES_SHOWN]
+    more = [f"and in {len(different) - len(shown)} more places"] if len(different) > len(shown) else []
+    return "\n  ".join([f"{_TOLD}:", *shown, *more])
+
+
+class InProcess:
+    """What servers inside of the tests' own process keep, and what tests print and log."""
+
+    def __init__(self) -> None:
+        self._found: list[str] = []
+
+    def watch_stores(self) -> None:
+        append = Database.append
+
+        def watched(database: Database, commits: Sequence[Commit]) -> int:
+            for record in (event.record for commit in commits for event in commit.events):
+                self._found += in_object(record.key, record.value)
+            return append(database, commits)
+
+        Database.append = watched  # type: ignore[method-assign]
+
+    def taken(self) -> list[str]:
+        found, self._found = self._found, []
+        return found
+
+    def judge(self, report: pytest.TestReport, *, allowed: Sequence[str] = ()) -> None:
+        """A test that told a secret has failed; only resources that are `allowed` may hold one."""
+        found = [sentence for sentence in self.taken() if not any(f" in {each} " in sentence for each in allowed)]
+        for name, content in report.sections:
+            found += [f"{secret} in {name}" for secret in secrets_in(content.encode())]
+        if found and not report.failed:
+            report.outcome = "failed"
+            report.longrepr = _verdict(found)
+
+
+IN_PROCESS = InProcess()
