@@ -110,7 +110,9 @@ def in_store(directory: Path) -> Iterator[str]:
     path = directory / DATABASE
     if not path.exists():
         return
-    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
+    # A reader of a store that was closed in order leaves nothing beside it; one that was not has a log to be read.
+    how = "mode=ro" if path.with_name(f"{DATABASE}-wal").exists() else "immutable=1"
+    connection = sqlite3.connect(f"{path.as_uri()}?{how}", uri=True)
     try:
         rows = connection.execute(
             "SELECT resource, namespace, name, value FROM revisions JOIN lives USING (life) WHERE resource != ?",

@@ -29,9 +29,10 @@ from herder.engine.meta.errors import (
 from herder.engine.meta.kinds import Object
 from tests.engine.runtime.world import until
 from tests.gateway.identity.people import People, asked, people, sent
+from tests.support.canaries import canary
 
 PATH = "/apis/ext.cattle.io/v1"
-PASSWORD = "correct horse battery"
+PASSWORD = canary("password of carol")
 
 
 @pytest.fixture(autouse=True)

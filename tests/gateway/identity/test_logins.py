@@ -26,8 +26,9 @@ from herder.engine.meta.errors import (
 from herder.gateway.identity import passwords as comparing
 from tests.engine.runtime.world import until
 from tests.gateway.identity.people import People, asked, people, sent
+from tests.support.canaries import canary
 
-PASSWORD = "correct horse battery"
+PASSWORD = canary("password of alice")
 
 
 @pytest.fixture(autouse=True)
