@@ -60,8 +60,9 @@ def test_a_private_key_is_known_but_not_a_certificate(tmp_path: Path) -> None:
     assert not secrets_in(certificate + base64.b64encode(certificate))
 
 
-def test_a_hash_is_no_secret() -> None:
-    assert not secrets_in(hashed(new_key(os.urandom), os.urandom).encode())
+@pytest.mark.parametrize("text", [hashed(new_key(os.urandom), os.urandom), "x" * 200], ids=["a hash", "filling"])
+def test_what_is_long_is_not_yet_a_secret(text: str) -> None:
+    assert not secrets_in(text.encode())
 
 
 # --- where it is looked for -----------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ import json
 import os
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -49,33 +50,45 @@ def _in_base64(text: str) -> list[bytes]:
     return found
 
 
-def _any(literals: Iterable[bytes]) -> bytes:
-    return b"|".join(re.escape(literal) for literal in literals)
+@dataclass(frozen=True)
+class Form:
+    name: str
+    pattern: re.Pattern[bytes]
+    signs: Sequence[bytes] = (b"",)  # one of them is in every such secret: far quicker to look for than the pattern
+    fewest_different: int = 1  # bytes; what is made at random has many, unlike the filling of a test
+
+    def found_in(self, text: bytes) -> Iterator[re.Match[bytes]]:
+        if any(sign in text for sign in self.signs):
+            for match in self.pattern.finditer(text):
+                if len(set(match[0])) >= self.fewest_different:
+                    yield match
+
+
+def _literally(name: str, *signs: bytes) -> Form:
+    return Form(name, re.compile(b"|".join(re.escape(sign) for sign in signs)), signs)
 
 
 _PRIVATE_KEY = "PRIVATE KEY-----"
-_LITERALS = (_MARK.encode(), *_in_base64(_MARK), _PRIVATE_KEY.encode(), *_in_base64(_PRIVATE_KEY), _TOLD.encode())
-_TOKEN_KEY = re.compile(rb"[%s]{%d}" % (TOKEN_ALPHABET.encode(), TOKEN_LENGTH))
-_JSON_WEB_TOKEN = re.compile(rb"eyJ[\w-]{16,}\.eyJ[\w-]{16,}\.[\w-]{16,}")
-_NAMED = (
-    (re.compile(rb"%s([a-z0-9-]+)" % _MARK.encode()), ""),
-    (re.compile(_any(_in_base64(_MARK))), "a canary in base64"),
-    (re.compile(rb"BEGIN [A-Z ]*%s" % _PRIVATE_KEY.encode()), "a private key"),
-    (re.compile(_any(_in_base64(_PRIVATE_KEY))), "a private key in base64"),
-    (re.compile(_TOLD.encode()), "what a process of its own has found"),
-    (_TOKEN_KEY, "a token"),
-    (_JSON_WEB_TOKEN, "a service account's token"),
+_TOKEN = re.compile(rb"[%s]{%d}" % (TOKEN_ALPHABET.encode(), TOKEN_LENGTH))
+_SIGNED = re.compile(rb"eyJ[\w-]{16,}\.eyJ[\w-]{16,}\.[\w-]{16,}")
+_FORMS = (
+    Form("the canary ", re.compile(rb"(?<=%s)[a-z0-9-]+" % _MARK.encode()), (_MARK.encode(),)),
+    _literally("a canary in base64", *_in_base64(_MARK)),
+    _literally("a private key", _PRIVATE_KEY.encode()),
+    _literally("a private key in base64", *_in_base64(_PRIVATE_KEY)),
+    Form("a token", _TOKEN, fewest_different=12),
+    Form("a service account's token", _SIGNED, (b".eyJ",)),
+    _literally("what a process of its own has found", _TOLD.encode()),
 )
 
 
 def secrets_in(text: bytes) -> list[str]:
-    """Which secrets are told, by name and never by value."""
-    looks_clean = not any(literal in text for literal in _LITERALS)
-    if looks_clean and not _TOKEN_KEY.search(text) and not (b".eyJ" in text and _JSON_WEB_TOKEN.search(text)):
-        return []
-    found = []
-    for form, name in _NAMED:
-        found += [name or f"the canary {match[1].decode()}" for match in form.finditer(text)]
+    """Which secrets are told: by the name of their form, a canary by its own; never by value."""
+    found = [
+        f"{form.name}{match[0].decode()}" if form.name.endswith(" ") else form.name
+        for form in _FORMS
+        for match in form.found_in(text)
+    ]
     return list(dict.fromkeys(found))
 
 
@@ -87,7 +100,7 @@ def in_object(key: Key, value: bytes) -> Iterator[str]:
     if key.resource == SECRETS or not secrets_in(value):
         return
     for path, text in _texts(json.loads(value), ""):
-        for secret in secrets_in(text.encode()):
+        for secret in secrets_in(text.encode(errors="replace")):
             yield f"{secret} in {key}, {path}"
 
 
@@ -95,7 +108,7 @@ def _texts(value: object, path: str) -> Iterator[tuple[str, str]]:
     """Every text and every key of a JSON value, and where it is."""
     if isinstance(value, dict):
         for key, each in value.items():
-            hidden = "(a key)" if secrets_in(key.encode()) else key
+            hidden = "(a key)" if secrets_in(key.encode(errors="replace")) else key
             yield f"{path}.{hidden}", key
             yield from _texts(each, f"{path}.{hidden}")
     elif isinstance(value, list):
@@ -190,7 +203,7 @@ class InProcess:
                 self._found += in_object(record.key, record.value)
             return append(database, commits)
 
-        Database.append = watched  # type: ignore[method-assign]
+        Database.append = watched  # type: ignore[method-assign, assignment]
 
     def taken(self) -> list[str]:
         found, self._found = self._found, []
@@ -200,7 +213,7 @@ class InProcess:
         """A test that told a secret has failed; only resources that are `allowed` may hold one."""
         found = [sentence for sentence in self.taken() if not any(f" in {each} " in sentence for each in allowed)]
         for name, content in report.sections:
-            found += [f"{secret} in {name}" for secret in secrets_in(content.encode())]
+            found += [f"{secret} in {name}" for secret in secrets_in(content.encode(errors="replace"))]
         if found and not report.failed:
             report.outcome = "failed"
             report.longrepr = _verdict(found)
