@@ -44,7 +44,10 @@ def _establishment(crd: Obj) -> Obj:
     return next((each for each in conditions if each["type"] == "Established"), {})
 
 
-@pytest.mark.parametrize("bundle", [b"junk", b" \n", b"-----BEGIN PRIVATE KEY-----\nQUJD\n-----END PRIVATE KEY-----\n"])
+OTHER_BLOCK = b"-----BEGIN PUBLIC KEY-----\nQUJD\n-----END PUBLIC KEY-----\n"
+
+
+@pytest.mark.parametrize("bundle", [b"junk", b" \n", OTHER_BLOCK], ids=["junk", "blank", "no certificate"])
 async def test_a_definition_waits_for_a_bundle_that_can_be_read(api: Api, good: bytes, bundle: bytes) -> None:
     crd = converting(bundle)
     await api.create_cluster(CRDS, crd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,8 +34,13 @@ WRITABLE = (
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """Its daemon was started as nohup starts programs: what is in machines must not notice."""
     with Host(tmp_path_factory.mktemp("host")) as host:
-        host.start()
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            host.start()
+        finally:
+            signal.signal(signal.SIGHUP, before)
         yield host
 
 

@@ -17,6 +17,7 @@ import termios
 from typing import Any, NoReturn
 
 from herder.engine.runner.shim import kernel
+from herder.machine.host.process import signals
 from herder.machine.host.process.kernel import enter_namespaces, own_namespaces
 from herder.machine.host.process.launch import become_owner
 
@@ -77,8 +78,7 @@ def _become(config: dict[str, Any], terminal: int | None) -> NoReturn:
         os.umask(0o022)
         with contextlib.suppress(OSError):
             os.chdir("/root")
-        for number in (signal.SIGPIPE, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
+        signals.as_they_are()
         program, arguments = _program(config)
         environment = {**config["environment"], "SHELL": program}
         os.execve(program, arguments, environment)  # noqa: S606

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from herder.engine.runner.shim import kernel
 from herder.engine.runner.shim.init import map_ids
-from herder.machine.host.process import root
+from herder.machine.host.process import root, signals
 from herder.machine.host.process.kernel import CLONE_NEWIPC, CLONE_NEWUTS, set_hostname
 from herder.machine.host.process.tree import INIT, LOCAL, Tree
 
@@ -138,6 +138,7 @@ def _become_first(config: dict[str, Any], console: int, report: int, go: int) ->
         _tell(report, {"ready": True})
         os.close(report)
         if os.read(go, 1):
+            signals.as_they_are()
             os.execve("/bin/sh", ["/bin/sh", f"/{INIT}"], config["environment"])  # noqa: S606
     except OSError as error:
         _tell(report, {"error": _explain(error)})
