@@ -2,52 +2,14 @@
 
 from __future__ import annotations
 
+from herder.api.capi.crds.definition import STATUS
+from herder.api.definitions import definition
 from herder.api.example import FLOCK
 from herder.api.settings import SETTING
-from herder.engine.meta.kinds import Kind, Object
-
-
-def _definition(
-    kind: Kind,
-    schema: Object,
-    *,
-    columns: list[Object] | None = None,
-    status: bool = False,
-    short: list[str] | None = None,
-) -> Object:
-    version: Object = {
-        "name": kind.version,
-        "served": True,
-        "storage": True,
-        "schema": {"openAPIV3Schema": schema},
-        "additionalPrinterColumns": columns or [],
-    }
-    if status:
-        version["subresources"] = {"status": {}}
-    names: Object = {
-        "plural": kind.plural,
-        "singular": kind.kind.lower(),
-        "kind": kind.kind,
-        "listKind": f"{kind.kind}List",
-    }
-    if short:
-        names["shortNames"] = short
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{kind.plural}.{kind.group}"},
-        "spec": {
-            "group": kind.group,
-            "scope": "Namespaced" if kind.namespaced else "Cluster",
-            "names": names,
-            "versions": [version],
-        },
-    }
-
 
 STRING = {"type": "string"}
 
-SETTING_CRD = _definition(
+SETTING_CRD = definition(
     SETTING,
     {
         "type": "object",
@@ -61,7 +23,7 @@ SETTING_CRD = _definition(
     columns=[{"name": "Value", "type": "string", "jsonPath": ".value"}],
 )
 
-FLOCK_CRD = _definition(
+FLOCK_CRD = definition(
     FLOCK,
     {
         "type": "object",
@@ -101,5 +63,5 @@ FLOCK_CRD = _definition(
         {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
         {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
     ],
-    status=True,
+    subresources=STATUS,
 )

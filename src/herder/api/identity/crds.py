@@ -16,6 +16,7 @@ from herder.api.capi.crds.schema import (
     rule,
     string,
 )
+from herder.api.definitions import definition, root
 from herder.api.management.kinds import (
     CLUSTER_BINDING,
     GLOBAL_ROLE,
@@ -30,33 +31,10 @@ _PLAIN = string()
 
 
 def _definition(kind: Kind, described: str, fields: Mapping[str, Schema], columns: Sequence[Object]) -> Object:
-    root = record({"apiVersion": _PLAIN, "kind": _PLAIN, "metadata": {"type": "object"}, **fields}, described)
+    schema = root(fields, described)
     if kind == USER:
-        root["x-kubernetes-validations"] = [_NO_PASSWORD]
-    version = {
-        "name": kind.version,
-        "served": True,
-        "storage": True,
-        "schema": {"openAPIV3Schema": root},
-        "additionalPrinterColumns": [*columns, AGE],
-    }
-    names = {
-        "plural": kind.plural,
-        "singular": kind.kind.lower(),
-        "kind": kind.kind,
-        "listKind": f"{kind.kind}List",
-    }
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{kind.plural}.{kind.group}"},
-        "spec": {
-            "group": kind.group,
-            "scope": "Namespaced" if kind.namespaced else "Cluster",
-            "names": names,
-            "versions": [version],
-        },
-    }
+        schema["x-kubernetes-validations"] = [_NO_PASSWORD]
+    return definition(kind, schema, columns=[*columns, AGE])
 
 
 _NO_PASSWORD = rule(

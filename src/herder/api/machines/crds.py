@@ -20,6 +20,7 @@ from herder.api.capi.crds.schema import (
     string_map,
 )
 from herder.api.capi.names import CLUSTER_NAME
+from herder.api.definitions import definition, root
 from herder.api.machines.kinds import DYNAMIC_SCHEMA, NODE_DRIVER, kinds_of
 from herder.api.machines.known import DRIVER_LABEL
 from herder.engine.meta.kinds import Kind, Object
@@ -38,28 +39,7 @@ def _definition(
     labels: Mapping[str, str] | None = None,
     subresources: Object | None = None,
 ) -> Object:
-    root = record({"apiVersion": _PLAIN, "kind": _PLAIN, "metadata": {"type": "object"}, **schema}, described)
-    version: Object = {"name": kind.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": root}}
-    if columns:
-        version["additionalPrinterColumns"] = list(columns)
-    if subresources:
-        version["subresources"] = subresources
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{kind.plural}.{kind.group}", **({"labels": dict(labels)} if labels else {})},
-        "spec": {
-            "group": kind.group,
-            "scope": "Namespaced" if kind.namespaced else "Cluster",
-            "names": {
-                "plural": kind.plural,
-                "singular": kind.kind.lower(),
-                "kind": kind.kind,
-                "listKind": f"{kind.kind}List",
-            },
-            "versions": [version],
-        },
-    }
+    return definition(kind, root(schema, described), columns=columns, labels=labels, subresources=subresources)
 
 
 def _conditions(time: Schema) -> Schema:

@@ -2,68 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from herder.api.capi.crds.definition import AGE, STATUS, column, condition_column
 from herder.api.capi.crds.schema import OPEN_OBJECT, Schema, record, string
+from herder.api.definitions import definition, root
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.settings import FEWEST_GRACE_MINUTES, FEWEST_TTL_MINUTES
-from herder.engine.meta.kinds import Kind, Object
 
-_PLAIN = string()
 _INDEXED = {"auth.cattle.io/cluster-indexed": "true"}
-
-
-def _definition(
-    kind: Kind,
-    schema: Schema,
-    *,
-    columns: Sequence[Object],
-    subresources: Object | None = None,
-    labels: Mapping[str, str] | None = None,
-    categories: Sequence[str] = (),
-) -> Object:
-    version: Object = {
-        "name": kind.version,
-        "served": True,
-        "storage": True,
-        "schema": {"openAPIV3Schema": schema},
-        "additionalPrinterColumns": list(columns),
-    }
-    if subresources:
-        version["subresources"] = subresources
-    names: Object = {
-        "plural": kind.plural,
-        "singular": kind.kind.lower(),
-        "kind": kind.kind,
-        "listKind": f"{kind.kind}List",
-    }
-    if categories:
-        names["categories"] = list(categories)
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{kind.plural}.{kind.group}", **({"labels": dict(labels)} if labels else {})},
-        "spec": {
-            "group": kind.group,
-            "scope": "Namespaced" if kind.namespaced else "Cluster",
-            "names": names,
-            "versions": [version],
-        },
-    }
-
-
-def _root(fields: Mapping[str, Schema], described: str) -> Schema:
-    return record({"apiVersion": _PLAIN, "kind": _PLAIN, "metadata": {"type": "object"}, **fields}, described)
 
 
 def _minutes(described: str, fewest: int) -> Schema:
     return {"type": "integer", "format": "int64", "minimum": fewest, "nullable": True, "description": described}
 
 
-MANAGEMENT_CLUSTER_CRD = _definition(
+MANAGEMENT_CLUSTER_CRD = definition(
     MANAGEMENT_CLUSTER,
-    _root({"spec": OPEN_OBJECT, "status": OPEN_OBJECT}, "A cluster that is managed from here."),
+    root({"spec": OPEN_OBJECT, "status": OPEN_OBJECT}, "A cluster that is managed from here."),
     columns=[
         column("Display Name", ".spec.displayName"),
         condition_column("Connected", "Connected"),
@@ -75,9 +29,9 @@ MANAGEMENT_CLUSTER_CRD = _definition(
     subresources=STATUS,
 )
 
-REGISTRATION_TOKEN_CRD = _definition(
+REGISTRATION_TOKEN_CRD = definition(
     REGISTRATION_TOKEN,
-    _root(
+    root(
         {
             "spec": record(
                 {
@@ -95,9 +49,9 @@ REGISTRATION_TOKEN_CRD = _definition(
     columns=[column("Cluster", ".spec.clusterName"), column("Expires", ".status.expiresAt"), AGE],
 )
 
-PROVISIONING_CLUSTER_CRD = _definition(
+PROVISIONING_CLUSTER_CRD = definition(
     PROVISIONING_CLUSTER,
-    _root({"spec": OPEN_OBJECT, "status": OPEN_OBJECT}, "A cluster as people ask for it; without rkeConfig, imported."),
+    root({"spec": OPEN_OBJECT, "status": OPEN_OBJECT}, "A cluster as people ask for it; without rkeConfig, imported."),
     columns=[
         column("Version", ".spec.kubernetesVersion"),
         column("Cluster Name", ".status.clusterName"),

@@ -1,0 +1,49 @@
+"""What every CustomResourceDefinition of our own is made of: one version, its schema and its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from herder.api.capi.crds.schema import Schema, record, string
+from herder.engine.meta.kinds import Kind, Object
+
+
+def root(fields: Mapping[str, Schema], described: str) -> Schema:
+    """The schema of a whole object: its own fields beside those that all objects have."""
+    common = {"apiVersion": string(), "kind": string(), "metadata": {"type": "object"}}
+    return record({**common, **fields}, described)
+
+
+def definition(
+    kind: Kind,
+    schema: Schema,
+    *,
+    columns: Sequence[Object] = (),
+    subresources: Object | None = None,
+    labels: Mapping[str, str] | None = None,
+    categories: Sequence[str] = (),
+    short: Sequence[str] = (),
+) -> Object:
+    version: Object = {"name": kind.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    if columns:
+        version["additionalPrinterColumns"] = list(columns)
+    if subresources:
+        version["subresources"] = subresources
+    names: Object = {
+        "plural": kind.plural,
+        "singular": kind.kind.lower(),
+        "kind": kind.kind,
+        "listKind": f"{kind.kind}List",
+    }
+    names |= {key: list(words) for key, words in (("categories", categories), ("shortNames", short)) if words}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{kind.plural}.{kind.group}", **({"labels": dict(labels)} if labels else {})},
+        "spec": {
+            "group": kind.group,
+            "scope": "Namespaced" if kind.namespaced else "Cluster",
+            "names": names,
+            "versions": [version],
+        },
+    }
