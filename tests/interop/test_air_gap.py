@@ -172,7 +172,11 @@ def cluster(site: Site) -> str:
     url = next(word for word in printed.split() if word.startswith("https://"))
     checksum = printed.split()[-1]
     name = url.rpartition("_")[2].removesuffix(".yaml")
-    manifest = site(site.networks.cluster, "curl", "-sk", url, kubeconfig=site.downstream).stdout
+    fetch = ("curl", "-skf", url)
+    eventually(
+        lambda: site(site.networks.cluster, *fetch, kubeconfig=site.downstream, check=False).stdout, "its door opens"
+    )
+    manifest = site(site.networks.cluster, *fetch, kubeconfig=site.downstream).stdout
     site.below("apply", "-f", "-", stdin=manifest)
     token = site.directory / "token"
     token.write_text(url.rpartition("/")[2].partition("_")[0])
@@ -278,6 +282,14 @@ def test_one_who_may_not_is_refused(site: Site, users: dict[str, str]) -> None:
     assert "may not use cluster" in refused.stderr
     nobody = site.as_user("molly", "--token=token-abcde:guessed", "get", "namespaces", check=False)
     assert nobody.returncode != 0
+
+
+def test_a_password_is_set_by_an_administrator(site: Site, users: dict[str, str]) -> None:
+    site.manager(HERDER, "users", "password", "molly", "--password-stdin", stdin=canary("molly's new password") + "\n")
+    login = ("login", f"https://{MANAGER_ADDRESS}:{PORT}", "-u", "molly", "--password-stdin")
+    pinned = ("--ca-checksum", _authority(site), "--kubeconfig", str(site.directory / "molly-again.kubeconfig"))
+    assert not site.manager(HERDER, *login, *pinned, stdin=PASSWORDS["molly"] + "\n", check=False)
+    assert "logged in" in site.manager(HERDER, *login, *pinned, stdin=canary("molly's new password") + "\n")
 
 
 def test_changes_are_seen_as_they_happen(site: Site, users: dict[str, str]) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from herder.api.identity.names import BOOTSTRAP_SECRET
 from herder.api.management.clusters import local_cluster
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
-from herder.api.management.names import AGENT_PREFIX, LOCAL, PROXY_PREFIX
+from herder.api.management.names import AGENT_PREFIX, LOCAL, PROXY_PREFIX, SYSTEM_NAMESPACE
 from herder.api.settings import SERVER_URL, Settings
 from herder.cli.process import wall_clock
 from herder.engine.client.client import Client
@@ -64,8 +65,10 @@ class Parts:
         target = await self.clusters.target_of(cluster)
         return Client(DownstreamTransport(self.connections, target, target.token), field_manager="herder")
 
-    async def run(self, opened: Callable[[], None]) -> None:
+    async def run(self, opened: Callable[[], Awaitable[None]]) -> None:
         """Until cancelled; `opened` is called when all that decides over requests is known."""
+        if await self.identity.users.bootstrap_admin():
+            log.info("the first user is admin", password=f"in Secret {SYSTEM_NAMESPACE}/{BOOTSTRAP_SECRET}")
         stop = self.tunnels.listen(self.presence.changed)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -76,7 +79,7 @@ class Parts:
                     await part.ready()
                 tasks.create_task(self.presence.run())
                 await _show_own_cluster(self.client)
-                opened()
+                await opened()
         finally:
             stop()
             await self.proxy.close()

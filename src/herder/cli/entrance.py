@@ -10,13 +10,10 @@ from herder.api.settings import SERVER_CERTIFICATES, SERVER_URL, Settings
 from herder.cli.process import wall_clock
 from herder.engine.client.client import Client
 from herder.engine.client.kubeconfig import Connection
-from herder.engine.logs import get_logger
 
 if TYPE_CHECKING:
     from herder.cli.door import Parts
     from herder.engine.apiserver.pki import Pki
-
-log = get_logger(__name__)
 
 
 class Entrance:
@@ -53,11 +50,13 @@ class Entrance:
         from herder.engine.front.http import HttpFront
 
         assert self._listen is not None
-        if await parts.identity.users.bootstrap_admin():
-            log.info("the first user is admin", password="in Secret cattle-system/bootstrap-secret")
+        listen, context = self._listen, self._pki.server_context()
         front = HttpFront(parts.gateway, clock=wall_clock, body_bytes=BODY_BYTES, upgrade=parts.gateway.upgrade)
+
+        async def opened() -> None:
+            await front.listen(*listen, context)
+
         try:
-            await front.listen(*self._listen, self._pki.server_context())
-            await parts.run(lambda: None)
+            await parts.run(opened)
         finally:
             await front.stop()

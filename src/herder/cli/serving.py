@@ -164,9 +164,11 @@ class Serving:
 
     async def _open_door(self, parts: Parts) -> None:
         """From then on tokens of users count, and agents may come."""
-        if await parts.identity.users.bootstrap_admin():
-            log.info("the first user is admin", password="in Secret cattle-system/bootstrap-secret")
-        await parts.run(lambda: setattr(self._door, "gateway", parts.gateway))
+
+        async def opened() -> None:
+            self._door.gateway = parts.gateway
+
+        await parts.run(opened)
 
     def _stand_aside(self) -> None:
         self._judges = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +12,9 @@ from herder.cli.asking import ask, password_from, password_option
 from herder.cli.places import kubeconfig_option
 from herder.engine.client.client import Client
 from herder.engine.client.kubeconfig import Connection
+
+if TYPE_CHECKING:
+    from herder.gateway.identity.users import Users
 
 
 @click.group()
@@ -31,14 +35,30 @@ def create(
     password = password_from(password_stdin)
 
     async def made(client: Client, _connection: Connection) -> str:
-        from herder.gateway.identity.passwords import Passwords
-        from herder.gateway.identity.users import Users
-
-        users = Users(client, os.urandom, Passwords(client, os.urandom))
-        user = await users.create(username, password, display_name=display_name, must_change=must_change_password)
+        user = await _users(client).create(
+            username, password, display_name=display_name, must_change=must_change_password
+        )
         return str(user["metadata"]["name"])
 
     click.echo(ask(kubeconfig, made))
+
+
+@command.command("password")
+@click.argument("username")
+@password_option
+@kubeconfig_option
+def password(username: str, password_stdin: bool, kubeconfig: str | None) -> None:
+    """Set the password of the user USERNAME."""
+    chosen = password_from(password_stdin)
+
+    async def set_it(client: Client, _connection: Connection) -> None:
+        known = (await client.list_all(USER.resource)).items
+        user = next((one for one in known if one.get("username") == username), None)
+        if user is None:
+            raise click.ClickException(f'there is no user "{username}"; see: herder users list')
+        await _users(client).set_password(user, chosen)
+
+    ask(kubeconfig, set_it)
 
 
 @command.command("list")
@@ -55,3 +75,10 @@ def listed(kubeconfig: str | None) -> None:
 
     for row in ask(kubeconfig, found):
         click.echo("  ".join(f"{cell:16}" for cell in row).rstrip())
+
+
+def _users(client: Client) -> Users:
+    from herder.gateway.identity.passwords import Passwords
+    from herder.gateway.identity.users import Users
+
+    return Users(client, os.urandom, Passwords(client, os.urandom))
