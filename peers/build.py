@@ -44,6 +44,8 @@ class Peer:
 
 PEERS = (
     Peer("etcd", "etcd", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3"),
+    Peer("etcdctl", "etcd", "go.etcd.io/etcd/etcdctl/v3", "go.etcd.io/etcd/etcdctl/v3"),
+    Peer("etcdutl", "etcd", "go.etcd.io/etcd/etcdutl/v3", "go.etcd.io/etcd/etcdutl/v3"),
     Peer("kube-apiserver", "kube", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", stamp=True),
     Peer("kubectl", "kube", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kubectl", stamp=True),
     Peer(
@@ -53,6 +55,10 @@ PEERS = (
         "k8s.io/kubernetes/cmd/kube-controller-manager",
         stamp=True,
     ),
+    Peer("kube-scheduler", "kube", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler", stamp=True),
+    Peer("kube-proxy", "kube", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-proxy", stamp=True),
+    Peer("kubelet", "kube", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kubelet", stamp=True),
+    Peer("kubeadm", "kube", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kubeadm", stamp=True),
     Peer("informer", "kube", "k8s.io/kubernetes", "./informer"),
     Peer("load", "kube", "k8s.io/kubernetes", "./load"),
     Peer("e2e", "kube", "k8s.io/kubernetes", "./e2e", stamp=True, test_binary=True),
@@ -96,6 +102,13 @@ PEERS = (
     ),
     Peer("machine-driver-example", "machine", "github.com/rancher/machine", "./driver", tags="netgo"),
     Peer("machine-driver-flags", "machine", "github.com/rancher/machine", "./flags", tags="netgo"),
+    Peer(
+        "rancher-system-agent",
+        "agent",
+        "github.com/rancher/system-agent",
+        "github.com/rancher/system-agent",
+        version_in="github.com/rancher/system-agent/pkg/version.Version",
+    ),
     Peer("remotedialer-client", "remotedialer", "github.com/rancher/remotedialer", "./client"),
     Peer("remotedialer-server", "remotedialer", "github.com/rancher/remotedialer", "./server"),
 )
