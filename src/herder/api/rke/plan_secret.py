@@ -1,0 +1,234 @@
+"""A machine's plan Secret, as its readers understand it: what was asked of the node, and what became of it.
+
+`plan-state` is the truth wherever an agent writes it. Agents that do not know it leave it `pending` and are understood
+by the checksum that they applied: whoever asks anew takes the old checksum away in the same write.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import msgspec
+
+from herder.api.rke.names import CONTROL_PLANE_ROLE, ETCD_ROLE, INIT_NODE, OPERATING_SYSTEM, PROBES_PASSED, WORKER_ROLE
+from herder.api.rke.plan import Plan, checksum
+from herder.engine.meta.kinds import Object
+
+PLAN, APPLIED_PLAN = "plan", "appliedPlan"
+STATE, REVISION = "plan-state", "plan-revision"
+PENDING, IN_PROGRESS, SUCCEEDED, FAILED = "pending", "in-progress", "succeeded", "failed"
+APPLIED_CHECKSUM, FAILED_CHECKSUM = "applied-checksum", "failed-checksum"
+APPLIED_OUTPUT, FAILED_OUTPUT, PERIODIC_OUTPUT = "applied-output", "failed-output", "applied-periodic-output"
+FAILURE_COUNT, SUCCESS_COUNT = "failure-count", "success-count"
+MAX_FAILURES, FAILURE_THRESHOLD = "max-failures", "failure-threshold"
+LAST_APPLY = "last-apply-time"
+PROBE_STATUSES = "probe-statuses"
+
+T = TypeVar("T")
+
+_LARGEST_OUTPUT = 16 << 20  # a Secret holds a megabyte; what unpacks to more than this was made to harm
+
+
+class PeriodicOutput(msgspec.Struct, frozen=True, rename="camel"):
+    """The last run of a periodic instruction; times as Go's UnixDate writes them."""
+
+    name: str = ""
+    stdout: bytes | None = None
+    stderr: bytes | None = None
+    exit_code: int = 0
+    last_successful_run_time: str = ""
+    failures: int = 0
+    last_failed_run_time: str = ""
+
+
+class ProbeStatus(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    healthy: bool = False
+    success_count: int = 0
+    failure_count: int = 0
+
+
+@dataclass(frozen=True)
+class PlanSecret:
+    """Decodes what is asked for, when it is asked for: most readers need the state alone."""
+
+    secret: Object
+
+    # --- whose it is ------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return str(self.secret["metadata"]["name"])
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.secret["metadata"].get("labels") or {}
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        return self.secret["metadata"].get("annotations") or {}
+
+    @property
+    def is_etcd(self) -> bool:
+        return self.labels.get(ETCD_ROLE) == "true"
+
+    @property
+    def is_control_plane(self) -> bool:
+        return self.labels.get(CONTROL_PLANE_ROLE) == "true"
+
+    @property
+    def is_worker(self) -> bool:
+        return self.labels.get(WORKER_ROLE) == "true"
+
+    @property
+    def is_init(self) -> bool:
+        return self.labels.get(INIT_NODE) == "true"
+
+    @property
+    def is_windows(self) -> bool:
+        return self.labels.get(OPERATING_SYSTEM) == "windows"
+
+    # --- what was asked ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def plan_bytes(self) -> bytes:
+        return self.raw(PLAN)
+
+    @property
+    def has_plan(self) -> bool:
+        return bool(self._data.get(PLAN))
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        return _plan(self.plan_bytes)
+
+    @cached_property
+    def applied_plan(self) -> Plan | None:
+        return _plan(self.raw(APPLIED_PLAN))
+
+    @property
+    def has_applied_plan(self) -> bool:
+        return bool(self._data.get(APPLIED_PLAN))
+
+    @cached_property
+    def checksum(self) -> str:
+        return checksum(self.plan_bytes)
+
+    # --- what became of it ------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        return self.text(STATE)
+
+    @property
+    def revision(self) -> int:
+        """How many times an agent has begun; 0 where it does not count."""
+        return self.number(REVISION)
+
+    @cached_property
+    def in_sync(self) -> bool:
+        if not self.has_plan:
+            return False
+        if self.state in ("", PENDING):
+            return self.text(APPLIED_CHECKSUM) == self.checksum
+        return self.state == SUCCEEDED
+
+    @cached_property
+    def failed(self) -> bool:
+        """By its state; an agent that writes none failed where it tried this very plan often enough."""
+        if self.state == FAILED:
+            return True
+        if self.state in (IN_PROGRESS, SUCCEEDED) or not self.has_plan:
+            return False
+        threshold = self.number(FAILURE_THRESHOLD, 1)
+        count = self.number(FAILURE_COUNT)
+        return 0 < threshold <= count and self.text(FAILED_CHECKSUM) == self.checksum
+
+    @cached_property
+    def probe_statuses(self) -> Mapping[str, ProbeStatus]:
+        return _decoded(self.raw(PROBE_STATUSES), dict[str, ProbeStatus]) or {}
+
+    @property
+    def healthy(self) -> bool:
+        return all(status.healthy for status in self.probe_statuses.values())
+
+    @property
+    def unhealthy_probes(self) -> list[str]:
+        return sorted(name for name, status in self.probe_statuses.items() if not status.healthy)
+
+    @property
+    def probes_passed(self) -> bool:
+        """All of them, at least once since this plan was written."""
+        return bool(self.annotations.get(PROBES_PASSED))
+
+    @cached_property
+    def outputs(self) -> Mapping[str, bytes]:
+        return _unzipped(self.raw(APPLIED_OUTPUT), dict[str, bytes]) or {}
+
+    @cached_property
+    def failed_outputs(self) -> Mapping[str, bytes]:
+        return _unzipped(self.raw(FAILED_OUTPUT), dict[str, bytes]) or {}
+
+    @cached_property
+    def periodic_outputs(self) -> Mapping[str, PeriodicOutput]:
+        return _unzipped(self.raw(PERIODIC_OUTPUT), dict[str, PeriodicOutput]) or {}
+
+    # --- the data itself --------------------------------------------------------------------------------------------
+
+    def raw(self, key: str) -> bytes:
+        """Nothing where there is nothing, or nothing that can be read."""
+        try:
+            return base64.b64decode(self._data.get(key) or "")
+        except binascii.Error:
+            return b""
+
+    def text(self, key: str) -> str:
+        return self.raw(key).decode(errors="replace")
+
+    def number(self, key: str, default: int = 0) -> int:
+        text = self.text(key).strip()
+        return int(text) if text.removeprefix("-").isdecimal() else default
+
+    @property
+    def _data(self) -> Mapping[str, str]:
+        return self.secret.get("data") or {}
+
+
+def encoded(text: str | bytes) -> str:
+    """As a Secret's data holds it."""
+    return base64.b64encode(text.encode() if isinstance(text, str) else text).decode()
+
+
+def zipped(value: Any) -> bytes:
+    """Outputs as they are written back; the same value is always the same bytes."""
+    packer = zlib.compressobj(wbits=31)
+    return packer.compress(msgspec.json.encode(value, order="sorted")) + packer.flush()
+
+
+def _plan(raw: bytes) -> Plan | None:
+    return _decoded(raw, Plan)
+
+
+def _decoded(raw: bytes, kind: type[T]) -> T | None:
+    if not raw:
+        return None
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.DecodeError:
+        return None
+
+
+def _unzipped(raw: bytes, kind: type[T]) -> T | None:
+    if not raw:
+        return None
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        content = unpacker.decompress(raw, _LARGEST_OUTPUT)
+    except zlib.error:
+        return None
+    return None if unpacker.unconsumed_tail else _decoded(content, kind)
