@@ -1,0 +1,73 @@
+"""`python -m herder.embedded server|node`: one machine of a cluster of this distribution."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from herder.embedded.configuration import CONFIG_DIR, Configuration, ConfigurationError, read
+
+UNUSABLE = 78  # EX_CONFIG: no use in trying again before somebody changes something
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("herder-embedded", description="One machine of a cluster without containers.")
+    parser.add_argument("role", choices=("server", "node"))
+    parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="where config.yaml and config.yaml.d are")
+    parser.add_argument("--version", default="", help="what the node tells as its version")
+    told = parser.parse_args(arguments)
+    _log_to(sys.stderr)
+    try:
+        return asyncio.run(
+            _until_signalled(_work(told.role, read(told.config_dir, version=told.version), told.config_dir))
+        )
+    except ConfigurationError as problem:
+        print(f"herder-embedded: {problem}", file=sys.stderr)
+        return UNUSABLE
+
+
+def _log_to(stream: TextIO) -> None:
+    class WithFields(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            fields = getattr(record, "fields", {})
+            return super().format(record) + "".join(f" {key}={value}" for key, value in fields.items())
+
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(WithFields("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+def _work(role: str, configuration: Configuration, config_dir: Path) -> Coroutine[None, None, None]:
+    if role == "server":
+        from herder.embedded.server import serve
+
+        return serve(configuration, config_dir)
+    from herder.embedded.joining import join
+
+    return join(configuration)
+
+
+async def _until_signalled(work: Coroutine[None, None, None]) -> int:
+    task = asyncio.ensure_future(work)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        return 0
+    except BaseExceptionGroup as group:
+        problems = group.subgroup(ConfigurationError)
+        if problems is not None:
+            raise problems.exceptions[0] from None
+        raise
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

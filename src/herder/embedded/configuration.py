@@ -1,0 +1,134 @@
+"""What a server or a node of this distribution is told: files that are merged in the order of their names.
+
+The files are those of k3s and RKE2: `config.yaml`, then `config.yaml.d/*.yaml`; a later file replaces a key, and
+`key+` adds to a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+CONFIG_DIR = Path("/etc/rancher/herder")
+DATA_DIR = Path("/var/lib/rancher/herder")
+SECURE_PORT, NODE_PORT = 6443, 10248
+
+_TEXTS = ("token", "agent-token", "server", "node-name", "data-dir", "version")
+_LISTS = ("node-ip", "node-external-ip", "node-label", "node-taint", "tls-san")
+_FLAGS = ("disable-node",)
+KEYS = (*_TEXTS, *_LISTS, *_FLAGS)
+_EFFECTS = {"NoSchedule", "PreferNoSchedule", "NoExecute"}
+
+
+class ConfigurationError(Exception):
+    """What is wrong, and which key of which file says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    node_name: str
+    addresses: tuple[str, ...]  # its own; the first is where it serves
+    external_addresses: tuple[str, ...]
+    labels: tuple[tuple[str, str], ...]
+    taints: tuple[tuple[str, str, str], ...]  # key, value, effect
+    names: tuple[str, ...]  # that the server's certificate is good for, besides its addresses
+    server: str  # that a node joins; "" on the server itself
+    token: str  # what this machine joins with
+    agent_token: str  # what others join with; on a server
+    data_dir: Path
+    version: str
+
+    def __repr__(self) -> str:
+        return f"Configuration(node_name={self.node_name!r}, server={self.server!r})"
+
+    @property
+    def address(self) -> str:
+        return self.addresses[0]
+
+
+def read(directory: Path, *, version: str = "") -> Configuration:
+    merged: dict[str, Any] = {}
+    for file in (directory / "config.yaml", *sorted((directory / "config.yaml.d").glob("*.yaml"))):
+        if file.exists():
+            _merge(merged, _mapping(file), file)
+    return _checked(merged, version)
+
+
+def _mapping(file: Path) -> Mapping[str, Any]:
+    try:
+        found = yaml.safe_load(file.read_text())
+    except yaml.YAMLError as problem:
+        mark = getattr(problem, "problem_mark", None)  # what is in the file is secret: only where it is wrong is told
+        raise ConfigurationError(f"{file}: not YAML{f', line {mark.line + 1}' if mark else ''}") from None
+    if found is not None and not isinstance(found, dict):
+        raise ConfigurationError(f"{file}: must be a mapping of keys to values")
+    return found or {}
+
+
+def _merge(into: dict[str, Any], found: Mapping[str, Any], file: Path) -> None:
+    for key, value in found.items():
+        name = str(key).removesuffix("+")
+        if name not in KEYS:
+            raise ConfigurationError(f"{file}: {name}: is no key of this distribution; there are {', '.join(KEYS)}")
+        if str(key).endswith("+"):
+            into[name] = [*_list(into.get(name)), *_list(value)]
+        else:
+            into[name] = value
+
+
+def _checked(told: Mapping[str, Any], version: str) -> Configuration:
+    for key in _TEXTS:
+        if not isinstance(told.get(key, ""), str):
+            raise ConfigurationError(f"{key}: must be text")
+    addresses = tuple(_address("node-ip", each) for each in _list(told.get("node-ip")))
+    if not addresses:
+        raise ConfigurationError("node-ip: required, the address of this machine")
+    for key in ("node-name", "token"):
+        if not told.get(key):
+            raise ConfigurationError(f"{key}: required")
+    return Configuration(
+        node_name=told["node-name"],
+        addresses=addresses,
+        external_addresses=tuple(_address("node-external-ip", each) for each in _list(told.get("node-external-ip"))),
+        labels=tuple(_label(each) for each in _list(told.get("node-label"))),
+        taints=tuple(_taint(each) for each in _list(told.get("node-taint"))),
+        names=tuple(str(each) for each in _list(told.get("tls-san"))),
+        server=told.get("server", ""),
+        token=told["token"],
+        agent_token=told.get("agent-token", ""),
+        data_dir=Path(told.get("data-dir") or DATA_DIR),
+        version=told.get("version") or version,
+    )
+
+
+def _list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list) else [value]
+
+
+def _address(key: str, text: Any) -> str:
+    try:
+        return str(ip_address(str(text)))
+    except ValueError:
+        raise ConfigurationError(f"{key}: {text!r} is not an IP address") from None
+
+
+def _label(text: Any) -> tuple[str, str]:
+    key, equals, value = str(text).partition("=")
+    if not key or not equals:
+        raise ConfigurationError(f"node-label: {text!r} must be key=value")
+    return key, value
+
+
+def _taint(text: Any) -> tuple[str, str, str]:
+    words, _, effect = str(text).rpartition(":")
+    key, _, value = words.partition("=")
+    if not key or effect not in _EFFECTS:
+        raise ConfigurationError(f"node-taint: {text!r} must be key[=value]:Effect, Effect of {', '.join(_EFFECTS)}")
+    return key, value, effect

@@ -1,0 +1,31 @@
+"""A node of this distribution that is no server: it joins one, and says that it is alive."""
+
+from __future__ import annotations
+
+import asyncio
+
+from herder.embedded.configuration import NODE_PORT, Configuration, ConfigurationError
+from herder.embedded.node import Node, serve_health
+from herder.engine.client.client import Client
+from herder.engine.client.http import HttpTransport
+from herder.engine.client.kubeconfig import Connection
+
+
+async def join(told: Configuration) -> None:
+    """Until cancelled."""
+    if not told.server:
+        raise ConfigurationError("server: required on a machine that joins, the URL of a server")
+    authority = told.data_dir / "agent" / "server-ca.crt"
+    try:
+        trusted = authority.read_bytes()
+    except OSError as problem:
+        raise ConfigurationError(f"{authority}: {problem.strerror}: whom to trust is not known") from None
+    client = Client(HttpTransport(Connection(server=told.server, ca=trusted, token=told.token)))
+    node = Node(client, told, server=False)
+    health = await serve_health(told.address, NODE_PORT, node.registered.is_set)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(node.run())
+    finally:
+        health.close()
+        await client.close()

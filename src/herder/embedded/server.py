@@ -1,0 +1,153 @@
+"""A server of this distribution: the API server, its own Node, what lies in `manifests/`, and the cluster's agent."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+import signal
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from herder.embedded.cluster_agent import ClusterAgent, wanted
+from herder.embedded.configuration import NODE_PORT, SECURE_PORT, Configuration
+from herder.embedded.lost import LostNodes
+from herder.embedded.manifests import Manifests
+from herder.embedded.node import LEASE_NAMESPACE, Node, serve_health
+from herder.engine.apiserver.inprocess import InProcess
+from herder.engine.apiserver.limits import BODY_BYTES
+from herder.engine.apiserver.pki import Pki
+from herder.engine.apiserver.server import ApiServer, assemble
+from herder.engine.client.client import Client
+from herder.engine.client.wire import User
+from herder.engine.front.http import HttpFront
+from herder.engine.logs import get_logger
+from herder.engine.meta.errors import StatusError
+from herder.engine.meta.kinds import GroupVersionResource, Object
+
+log = get_logger(__name__)
+
+NODE_GROUP = "herder:nodes"
+NODE_USER = User("system:herder:node", groups=(NODE_GROUP, "system:authenticated"))
+MASTER = User("system:herder:server", groups=("system:masters", "system:authenticated"))
+RETRY_AFTER = 2.0
+
+_NAMESPACES = GroupVersionResource("", "v1", "namespaces")
+_ROLES = GroupVersionResource("rbac.authorization.k8s.io", "v1", "clusterroles")
+_BINDINGS = GroupVersionResource("rbac.authorization.k8s.io", "v1", "clusterrolebindings")
+
+
+async def serve(told: Configuration, config_dir: Path) -> None:
+    """Until cancelled."""
+    directory = told.data_dir / "server"
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    pki = Pki.load_or_create(directory / "tls", now=_clock(), hosts=(*told.addresses, *told.names))
+    server = await assemble(directory / "db", clock=_clock, entropy=os.urandom, pki=pki)
+    server.authenticator.token_authenticators.append(_joining(told.agent_token))
+    front = HttpFront(server, clock=_clock, body_bytes=BODY_BYTES)
+    try:
+        await front.listen(told.address, SECURE_PORT, pki.server_context())
+        kubeconfig = config_dir / "herder.yaml"
+        _write_private(kubeconfig, yaml.safe_dump(pki.admin_kubeconfig(_url(told.address))))
+        await _run_beside(server, told, kubeconfig)
+    finally:
+        await front.stop(grace=0)
+        await server.stop()
+
+
+async def _run_beside(server: ApiServer, told: Configuration, kubeconfig: Path) -> None:
+    client = Client(InProcess(server, MASTER))
+    await _let_nodes_join(client)
+    node = Node(client, told, server=True)
+    agent = ClusterAgent(kubeconfig, told.data_dir / "server" / "agent-token")
+    health = await serve_health(told.address, NODE_PORT, node.registered.is_set)
+    log.info("serving", address=told.address)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(node.run())
+            tasks.create_task(LostNodes(client).run())
+            tasks.create_task(_deploy(client, told.data_dir / "server", agent))
+            tasks.create_task(agent.run())
+    finally:
+        health.close()
+
+
+async def _deploy(client: Client, directory: Path, agent: ClusterAgent) -> None:
+    """At the start, and whenever somebody who changed a manifest says so (SIGHUP)."""
+    changed = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, changed.set)
+    manifests = Manifests(client, directory / "manifests", directory / "manifests.json")
+    while True:
+        changed.clear()
+        try:
+            agent.want(wanted(await manifests.apply()))
+        except (StatusError, OSError) as problem:
+            log.warning("manifests cannot be applied", problem=str(problem))
+            asyncio.get_running_loop().call_later(RETRY_AFTER, changed.set)
+        await changed.wait()
+
+
+# --- who may join ---------------------------------------------------------------------------------------------------
+
+
+def _joining(token: str) -> Any:
+    async def authenticate(presented: str) -> User | None:
+        known = bool(token) and hmac.compare_digest(presented.encode(), token.encode())
+        return NODE_USER if known else None
+
+    return authenticate
+
+
+async def _let_nodes_join(client: Client) -> None:
+    """Nodes may register themselves and say that they are alive; nothing else."""
+    for obj, resource in ((_role(), _ROLES), (_binding(), _BINDINGS), (_lease_namespace(), _NAMESPACES)):
+        await client.apply(resource, obj)
+
+
+def _role() -> Object:
+    verbs = ["get", "create", "update", "patch"]
+    rules = [
+        {"apiGroups": [""], "resources": ["nodes", "nodes/status"], "verbs": verbs},
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": verbs},
+    ]
+    return {**_object("rbac.authorization.k8s.io/v1", "ClusterRole", NODE_GROUP), "rules": rules}
+
+
+def _binding() -> Object:
+    group = "rbac.authorization.k8s.io"
+    return {
+        **_object(f"{group}/v1", "ClusterRoleBinding", NODE_GROUP),
+        "subjects": [{"kind": "Group", "apiGroup": group, "name": NODE_GROUP}],
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": NODE_GROUP},
+    }
+
+
+def _lease_namespace() -> Object:
+    return _object("v1", "Namespace", LEASE_NAMESPACE)
+
+
+def _object(api_version: str, kind: str, name: str) -> Object:
+    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}}
+
+
+# --- small things ---------------------------------------------------------------------------------------------------
+
+
+def _url(address: str) -> str:
+    return f"https://[{address}]:{SECURE_PORT}" if ":" in address else f"https://{address}:{SECURE_PORT}"
+
+
+def _clock() -> datetime:
+    return datetime.now(UTC)
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(path.name + ".new")
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    scratch.replace(path)

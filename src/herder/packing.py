@@ -1,0 +1,61 @@
+"""This installation as files: our own package and what it needs of others, to be carried to where it runs next."""
+
+from __future__ import annotations
+
+import io
+import re
+import tarfile
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+import herder
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def packed(place: str, needed: Iterable[str]) -> bytes:
+    """A tar of it below `place`: the same bytes for the same installation, whenever it is made."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for path, source in sorted(files(needed)):
+            entry = tarfile.TarInfo(f"{place}/{path}")
+            body = source.read_bytes()
+            entry.size, entry.mode = len(body), 0o644
+            archive.addfile(entry, io.BytesIO(body))
+    return content.getvalue()
+
+
+def files(needed: Iterable[str]) -> Iterator[tuple[str, Path]]:
+    """Where each goes, and where it is now. `needed` are distributions; what they require comes along."""
+    own = Path(herder.__file__).parent
+    for file in own.rglob("*"):
+        if file.is_file() and "__pycache__" not in file.parts:
+            yield f"herder/{file.relative_to(own)}", file
+    for distribution in _with_requirements(needed, set()):
+        for listed in distribution.files or ():
+            source = Path(str(distribution.locate_file(listed)))
+            if ".." not in listed.parts and "__pycache__" not in listed.parts and source.is_file():
+                yield str(listed), source
+
+
+def _with_requirements(wanted: Iterable[str], seen: set[str]) -> Iterator[metadata.Distribution]:
+    """These distributions, and what they require; nothing that is only for extras."""
+    for name in wanted:
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue  # for another platform or version
+        yield distribution
+        yield from _with_requirements(_required(distribution), seen)
+
+
+def _required(distribution: metadata.Distribution) -> Iterator[str]:
+    for requirement in distribution.requires or ():
+        words, _, marker = requirement.partition(";")
+        found = _NAME.match(words.strip())
+        if found and "extra" not in marker:
+            yield found[0].lower()
