@@ -48,8 +48,9 @@ def _definitions(roles: Roles) -> list[Object]:
     if roles.gateway:
         from herder.api.identity.crds import CRDS as IDENTITY_CRDS
         from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
+        from herder.api.rke.crds import CRDS as RKE_CRDS
 
-        definitions += (*IDENTITY_CRDS, *MANAGEMENT_CRDS)
+        definitions += (*IDENTITY_CRDS, *MANAGEMENT_CRDS, *RKE_CRDS)
     if roles.example:
         definitions.append(FLOCK_CRD)
     return definitions

@@ -6,6 +6,7 @@ from herder.api.capi.crds.definition import AGE, STATUS, column, condition_colum
 from herder.api.capi.crds.schema import OPEN_OBJECT, Schema, record, string
 from herder.api.definitions import definition, root
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
+from herder.api.rke.schema.cluster import CLUSTER_SPEC, CLUSTER_STATUS
 from herder.api.settings import FEWEST_GRACE_MINUTES, FEWEST_TTL_MINUTES
 
 _INDEXED = {"auth.cattle.io/cluster-indexed": "true"}
@@ -51,7 +52,9 @@ REGISTRATION_TOKEN_CRD = definition(
 
 PROVISIONING_CLUSTER_CRD = definition(
     PROVISIONING_CLUSTER,
-    root({"spec": OPEN_OBJECT, "status": OPEN_OBJECT}, "A cluster as people ask for it; without rkeConfig, imported."),
+    root(
+        {"spec": CLUSTER_SPEC, "status": CLUSTER_STATUS}, "A cluster as people ask for it; without rkeConfig, imported."
+    ),
     columns=[
         column("Version", ".spec.kubernetesVersion"),
         column("Cluster Name", ".status.clusterName"),
