@@ -80,6 +80,11 @@ AGENT_IMAGE = "agent-image"
 AGENT_TLS_MODE = "agent-tls-mode"
 REGISTRATION_TTL = "crt-default-ttl-minutes"
 REGISTRATION_GRACE = "crt-default-grace-period-minutes"
+NODE_TOKENS_EXPIRE = "system-agent-installer-token-ttl-enabled"
+NODE_TOKEN_UNUSED = "system-agent-installer-token-long-ttl"
+NODE_TOKEN_USED = "system-agent-installer-token-short-ttl"
+NODE_AGENT_VERSION = "system-agent-version"
+NODE_ASSETS = "system-agent-assets"
 FEWEST_TTL_MINUTES, FEWEST_GRACE_MINUTES = 30, 10
 
 
@@ -283,6 +288,34 @@ DEFINITIONS = {
             "180",
             "for how many minutes the token before it still counts then",
             _minutes(FEWEST_GRACE_MINUTES),
+        ),
+        Definition(
+            NODE_TOKENS_EXPIRE,
+            "true",
+            "whether the token in a new machine's install script expires",
+            _boolean,
+        ),
+        Definition(
+            NODE_TOKEN_UNUSED,
+            "30m",
+            "how long after it was made that token counts",
+            _duration,
+        ),
+        Definition(
+            NODE_TOKEN_USED,
+            "30s",
+            "how long after it was last used that token counts",
+            _duration,
+        ),
+        Definition(
+            NODE_AGENT_VERSION,
+            f"v{__version__}",
+            "the version of the node agent that new machines install",
+        ),
+        Definition(
+            NODE_ASSETS,
+            "",
+            "a directory of this host with what nodes may download besides, such as rancher-system-agent-amd64",
         ),
     )
 }

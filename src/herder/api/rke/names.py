@@ -37,6 +37,14 @@ BOOTSTRAP_NAME = f"{PREFIX}rkebootstrap-name"
 INIT_NODE = f"{PREFIX}init-node"
 INIT_NODE_MACHINE_ID = f"{PREFIX}init-node-machine-id"
 OPERATING_SYSTEM = "cattle.io/os"
+WINDOWS = "windows"
+REQUEST_FOR = f"{PREFIX}machine-request"  # on a machine's request to be taken in: the management Cluster
+ACCOUNT_NAME = "cattle.io/service-account.name"  # on the Secret with an account's token
+
+# Of every plan Secret: which cluster and which machine it is of. No namespace: it is the Secret's own.
+PLAN_CLUSTER_GROUP, PLAN_MACHINE_GROUP = "plan.cattle.io/cluster-group", "plan.cattle.io/machine-group"
+PLAN_CLUSTER_KIND, PLAN_MACHINE_KIND = "plan.cattle.io/cluster-kind", "plan.cattle.io/machine-kind"
+PLAN_CLUSTER_NAME, PLAN_MACHINE_NAME = "plan.cattle.io/cluster-name", "plan.cattle.io/machine-name"
 
 # --- annotations ----------------------------------------------------------------------------------------------------
 
@@ -57,11 +65,16 @@ CLONED_FROM_NAME = f"{PREFIX}cloned-from-name"
 BOOTSTRAP_TOKEN = f"{PREFIX}bootstrap-token"  # on the token Secret of a bootstrap account
 LAST_ACCESS = f"{PREFIX}last-access-timestamp"
 TOKEN_INVALIDATED = f"{PREFIX}bootstrap-token-invalidated"
+ACCOUNT_TOKEN = "rancher.io/service-account.secret-ref"  # on a ServiceAccount: namespace/name of its token's Secret
+RENDERED_FROM = "bootstrap.herder.io/rendered-from"  # on a bootstrap Secret: a digest of all that the script depends on
+REQUEST_PROBLEM = "bootstrap.herder.io/problem"  # on a request: why the machine cannot be taken in
 
 ADMINISTRATED = "provisioning.cattle.io/administrated"  # a management Cluster that is provisioned here
 RKE2_PRIME = "provisioning.cattle.io/rke2-prime-enabled"
 ETCD_HOOK = "pre-terminate.delete.hook.machine.cluster.x-k8s.io/rke-bootstrap-cleanup"
 ETCD_HOOK_OWNER = "rke-bootstrap-controller"
+
+MAKE_BOOTSTRAP_DATA = "bootstrap-data"  # the effect that renders an install script, with its token
 
 # --- finalizers -----------------------------------------------------------------------------------------------------
 
@@ -79,6 +92,11 @@ def plan_secret(bootstrap: str) -> str:
 def bootstrap_secret(bootstrap: str) -> str:
     """Of the Secret with the install script, and of the ServiceAccount whose token it carries."""
     return safe_concat(bootstrap, "machine", "bootstrap")
+
+
+def account_token(account: str) -> str:
+    """Of the Secret with the token of a node's ServiceAccount."""
+    return safe_concat(account, "token")
 
 
 def tokens_secret(control_plane: str) -> str:
