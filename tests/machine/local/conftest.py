@@ -20,7 +20,7 @@ def debian() -> Path:
     for tool in ("ip", "nsenter", "ssh", "ssh-keygen", "mmdebstrap", "newuidmap"):
         if shutil.which(tool) is None:
             pytest.skip(f"needs {tool}: scripts/setup dev")
-    return image.make("", lambda _percent, _text: None)
+    return image.make("", lambda _percent, _text: None, kubernetes=True)
 
 
 @pytest.fixture(scope="module")

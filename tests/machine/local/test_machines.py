@@ -20,6 +20,7 @@ def machine(host: Host) -> Booted:
 
 
 def test_it_is_a_debian_of_its_own_with_systemd(machine: Booted) -> None:
+    assert machine.ssh("command -v containerd || echo none") == "none", "only machines that ask for it have that layer"
     assert machine.ssh("hostname") == "first"
     assert machine.ssh("cat /proc/1/comm") == "systemd"
     assert machine.ssh("systemctl is-system-running --wait") == "running"
@@ -106,6 +107,8 @@ def test_with_kubernetes_it_has_what_a_kubelet_needs(host: Host) -> None:
     assert Path("/proc/sys/kernel/panic").read_text() == panic
     assert machine.ssh("stat -f -c %T /var/lib/kubelet /var/lib/containerd") != "overlayfs\noverlayfs"
     assert machine.ssh("test -c /dev/kmsg && findmnt -n -o PROPAGATION /") == "shared"
+    assert machine.ssh("systemctl is-system-running --wait; systemctl is-active containerd") == "running\nactive"
+    assert machine.ssh("ctr plugins ls | grep overlayfs").split()[-1] == "ok"
     machine.hosted.remove()
 
 

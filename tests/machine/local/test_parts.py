@@ -15,9 +15,10 @@ from herder.machine.driver import Machine
 from herder.machine.drivers.local import Local
 from herder.machine.errors import MachineError, PreCreateFailed
 from herder.machine.host.kinds import Ask
-from herder.machine.host.local import image, locks, recipe, seed, sources
+from herder.machine.host.local import building, image, locks, recipe, seed, sources
 from herder.machine.host.local.network import Addresses, door, hardware_address
 from herder.machine.host.local.options import Options
+from herder.machine.host.local.overlay import overlay_options
 
 DEFAULTS = {flag.name: flag.default for flag in Local.flags}
 
@@ -164,10 +165,27 @@ def test_an_image_that_is_not_there_is_told_before_anything_is_made(tmp_path: Pa
         image.check(str(tmp_path / "missing.tar"))
 
 
+@pytest.mark.parametrize(
+    ("archive", "kubernetes", "count"), [("", False, 1), ("", True, 2), ("a.tar", False, 1), ("a.tar", True, 1)]
+)
+def test_what_kubernetes_needs_is_a_layer_on_our_image_and_not_on_those_of_others(
+    archive: str, kubernetes: bool, count: int
+) -> None:
+    layers = image.layers(archive, kubernetes=kubernetes)
+    assert len(layers) == count
+    assert layers[-1] == image.location(archive)
+    assert (layers[0] == image.kubernetes_layer()) == (count == 2)
+
+
+def test_the_topmost_layer_comes_first_and_separators_in_paths_are_none() -> None:
+    options = overlay_options(["/kube", "/a:b,c"], "/up", "/work", rootless=True)
+    assert options == r"lowerdir=/kube:/a\:b\,c,upperdir=/up,workdir=/work,userxattr"
+
+
 def test_progress_is_counted_in_packages() -> None:
     told: list[tuple[int, str]] = []
     lines = ["I: downloading packages with apt...\n", "Unpacking systemd (252) ...\n", "E: no space left\n"]
-    problems = image.follow(iter(lines), lambda percent, text: told.append((percent, text)))
+    problems = building.follow(iter(lines), lambda percent, text: told.append((percent, text)), packages=200)
     assert told == [(0, "fetching packages"), (0, "unpacking systemd")]
     assert problems == ["E: no space left"]
 

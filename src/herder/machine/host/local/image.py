@@ -1,11 +1,13 @@
 """The files that machines start from: built once from Debian packages, or unpacked once from an archive, then shared.
 
-`python -m herder.machine.host.local.image [ARCHIVE]` does it ahead of time. The daemon runs just that too, in a process
-of its own: it may take minutes. Each line it says is progress, `PERCENT TEXT`; what went wrong is the last of stderr.
+`python -m herder.machine.host.local.image [--kubernetes] [ARCHIVE]` does it ahead of time. The daemon runs just that
+too, in a process of its own: it may take minutes. Each line it says is progress, `PERCENT TEXT`; what went wrong is the
+last of stderr. What Kubernetes needs besides is a layer of its own, for who asks for it; archives bring it themselves.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import fcntl
@@ -21,25 +23,35 @@ from pathlib import Path
 
 from herder.machine.errors import MachineError, PreCreateFailed
 from herder.machine.host.kinds import Tell
-from herder.machine.host.local import recipe, rootless, sources
+from herder.machine.host.local import building, recipe, rootless
+from herder.machine.host.local.building import DIED_WITHOUT_A_WORD, Progress
 from herder.machine.progress import Screen, progress_line
-
-Progress = Callable[[int, str], None]
-
-_DIED_WITHOUT_A_WORD = "the program that builds it ended without saying why"
 
 
 def location(archive: str = "") -> Path:
     """Where the unpacked files are, or will be."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "herder" / "images"
-    return cache / (_digest_of(Path(archive)) if archive else recipe.digest()) / "root"
+    return _cache() / (_digest_of(Path(archive)) if archive else recipe.digest()) / "root"
 
 
-def check(archive: str = "") -> None:
+def kubernetes_layer() -> Path:
+    """Where the files are that Kubernetes needs on top of our image."""
+    return _cache() / f"kubernetes-{recipe.kubernetes_digest()}" / "root"
+
+
+def layers(archive: str, *, kubernetes: bool) -> list[Path]:
+    """What a machine's root is made of, the topmost first."""
+    return [*([kubernetes_layer()] if kubernetes and not archive else []), location(archive)]
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "herder" / "images"
+
+
+def check(archive: str = "", *, kubernetes: bool = False) -> None:
     """Whether there is, or can be, such an image. Raises `PreCreateFailed`."""
     if archive and not Path(archive).is_file():
         raise PreCreateFailed(f"--local-image {archive} is not a file", "give the path of a tar of a Debian root")
-    if location(archive).is_dir():
+    if all(layer.is_dir() for layer in layers(archive, kubernetes=kubernetes)):
         return
     if not archive and shutil.which("mmdebstrap") is None:
         raise PreCreateFailed(
@@ -51,12 +63,13 @@ def check(archive: str = "") -> None:
 IMAGE = "Image of local machines"
 
 
-async def ensure(archive: str, tell: Tell) -> Path:
-    """The image's files; made first where they are not there yet."""
-    root = location(archive)
-    if root.is_dir():
-        return root
-    command = [sys.executable, "-m", "herder.machine.host.local.image", *([archive] if archive else [])]
+async def ensure(archive: str, tell: Tell, *, kubernetes: bool) -> list[Path]:
+    """The image's layers; made first where they are not there yet."""
+    wanted = layers(archive, kubernetes=kubernetes)
+    if all(layer.is_dir() for layer in wanted):
+        return wanted
+    command = [sys.executable, "-m", "herder.machine.host.local.image", *(["--kubernetes"] if kubernetes else [])]
+    command += ["--", archive] if archive else []
     maker = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, start_new_session=True
     )
@@ -72,8 +85,8 @@ async def ensure(archive: str, tell: Tell) -> Path:
             os.killpg(maker.pid, signal.SIGTERM)
             await maker.wait()
     if code != 0:
-        raise MachineError("the image of local machines could not be made", said[-1] if said else _DIED_WITHOUT_A_WORD)
-    return root
+        raise MachineError("the image of local machines could not be made", said[-1] if said else DIED_WITHOUT_A_WORD)
+    return wanted
 
 
 async def _read_all(stream: asyncio.StreamReader | None) -> str:
@@ -81,95 +94,64 @@ async def _read_all(stream: asyncio.StreamReader | None) -> str:
     return (await stream.read()).decode(errors="replace")
 
 
-def make(archive: str, progress: Progress) -> Path:
-    """In this process; whoever comes second waits for the first."""
-    root = location(archive)
+def make(archive: str, progress: Progress, *, kubernetes: bool = False) -> Path:
+    """In this process; whoever comes second waits for the first. Returns the image itself, the lowest of its layers."""
+    image = _once(location(archive), lambda directory: _fill(directory, archive, progress))
+    if kubernetes and not archive:
+        _once(kubernetes_layer(), lambda directory: _fill_layer(image, directory, progress))
+    progress(100, "is ready")
+    return image
+
+
+def _once(root: Path, fill: Callable[[Path], None]) -> Path:
     root.parents[1].mkdir(parents=True, exist_ok=True, mode=0o755)
     with _alone(root.parent.with_suffix(".lock")):
         if not root.is_dir():
             unfinished = root.parent.with_suffix(".unfinished")
             delete(unfinished)  # of one that was killed
             try:
-                _fill(unfinished, archive, progress)
+                unfinished.mkdir()
+                (unfinished / "root").mkdir(mode=0o755)
+                fill(unfinished)
                 unfinished.rename(root.parent)
             finally:
                 delete(unfinished)
-    progress(100, "is ready")
     return root
 
 
 def _fill(directory: Path, archive: str, progress: Progress) -> None:
-    directory.mkdir()
-    (directory / "root").mkdir(mode=0o755)
     if archive:
         progress(0, f"unpacking {archive}")
         _unpack(Path(archive), directory / "root", "./dev/*")
         if not os.path.lexists(directory / "root/sbin/init"):
             raise MachineError(f"{archive} has no /sbin/init", "give a tar of a root directory with systemd in it")
         return
-    with tempfile.TemporaryDirectory(prefix="herder-image-") as scratch:
-        os.chmod(scratch, 0o755)  # noqa: S103 - other ids of the user namespace read it; nothing in it is secret
-        built, tidying = Path(scratch) / "image.tar", Path(scratch) / "tidying.tar"
-        _build(Path(scratch), built, progress)
+    with _scratch() as scratch:
+        built = building.bootstrap(scratch, progress)
         progress(95, "unpacking the image")
         _unpack(built, directory / "root", *recipe.LEFT_OUT)
-        tidying.write_bytes(recipe.tidying())
-        _unpack(tidying, directory / "root")
+        _lay_over(directory / "root", recipe.tidying(), scratch)
 
 
-def _build(scratch: Path, built: Path, progress: Progress) -> None:
-    mode = "unshare" if rootless.needed() else "root"
-    command = [
-        "mmdebstrap",
-        "--verbose",
-        f"--mode={mode}",
-        "--variant=minbase",
-        f"--include={','.join(recipe.PACKAGES)}",
-    ]
-    command += ['--aptopt=APT::Install-Recommends "false"']
-    if options := sources.fetch_options():
-        settings = scratch / "apt.conf"
-        # Root may know a proxy's password; what an ordinary user can read of apt's settings, everybody can.
-        settings.touch(mode=0o644 if rootless.needed() else 0o600)
-        settings.write_text(options)
-        command.append(f"--aptopt={settings}")
-    command += [recipe.SUITE, str(built)]
-    for name, text in sources.debian_sources(Path("/etc/apt")).items():
-        (scratch / name).write_text(text)
-        command.append(str(scratch / name))
-    built.touch()
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": recipe.EPOCH, "LC_ALL": "C.UTF-8"}
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, text=True, errors="replace"
-    )
-    assert process.stdout is not None
-    try:
-        problems = follow(process.stdout, progress)
-        if process.wait() != 0:
-            raise MachineError("mmdebstrap failed", "; ".join(problems[:3]) or _DIED_WITHOUT_A_WORD)
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait()
+def _fill_layer(image: Path, directory: Path, progress: Progress) -> None:
+    progress(0, "adding what Kubernetes needs")
+    with _scratch() as scratch:
+        building.add_layer(image, directory, scratch, as_root=_as_root_of_machines(), progress=progress)
+        for used in ("merged", "work"):
+            delete(directory / used)
+        _lay_over(directory / "root", recipe.kubernetes_settings(), scratch)
 
 
-def follow(output: Iterator[str], progress: Progress) -> list[str]:
-    """Every package is unpacked, then set up; returns what went wrong on the way."""
-    steps, problems, told = 0, [], -1
-    for line in output:
-        if line.startswith(("E:", "Err:", "W: ")):
-            problems.append(line.strip())
-        verb, _, rest = line.partition(" ")
-        if line.startswith(("Unpacking ", "Setting up ")):
-            steps += 1
-            percent = min(94, steps * 94 // (2 * recipe.PACKAGE_COUNT))
-            if percent != told:
-                told = percent
-                name = rest.removeprefix("up ").split(" ")[0]
-                progress(percent, f"{'unpacking' if verb == 'Unpacking' else 'setting up'} {name}")
-        elif line.startswith("I: downloading packages"):
-            progress(0, "fetching packages")
-    return problems
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="herder-image-") as scratch:
+        os.chmod(scratch, 0o755)  # noqa: S103 - other ids of the user namespace read it; nothing in it is secret
+        yield Path(scratch)
+
+
+def _lay_over(root: Path, content: bytes, scratch: Path) -> None:
+    (scratch / "over.tar").write_bytes(content)
+    _unpack(scratch / "over.tar", root)
 
 
 def _unpack(archive: Path, root: Path, *left_out: str) -> None:
@@ -216,9 +198,16 @@ def _digest_of(archive: Path) -> str:
 
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("interrupted"))
-    archive, screen = sys.argv[1] if len(sys.argv) > 1 else "", Screen()
+    parser = argparse.ArgumentParser("herder.machine.host.local.image")
+    parser.add_argument("archive", nargs="?", default="", help="a tar of a root directory (default: our Debian)")
+    parser.add_argument("--kubernetes", action="store_true", help="with the layer that Kubernetes needs")
+    wanted, screen = parser.parse_args(), Screen()
+
+    def show(percent: int, doing: str) -> None:
+        screen.show(progress_line(IMAGE, percent, doing))
+
     try:
-        root = make(archive, lambda percent, doing: screen.show(progress_line(IMAGE, percent, doing)))
+        root = make(wanted.archive, show, kubernetes=wanted.kubernetes)
     except MachineError as error:
         sys.exit(f"{error}")
     screen.show(f"{IMAGE}: {root}")

@@ -48,7 +48,7 @@ class LocalKind:
 
     def check(self, options: dict[str, Any]) -> None:
         wanted = Options.parse(options)
-        image.check(wanted.image)
+        image.check(wanted.image, kubernetes=wanted.kubernetes)
         if shutil.which("ip", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin") is None:
             raise PreCreateFailed("`ip` is not installed, and local machines need it", "install the package iproute2")
         if rootless.needed():
@@ -57,7 +57,8 @@ class LocalKind:
 
     async def create(self, record: Record, ask: Ask, tell: Tell) -> Place:
         options = Options.parse(record.options)
-        record.facts["image"] = str(await image.ensure(options.image, tell))
+        layers = await image.ensure(options.image, tell, kubernetes=options.kubernetes)
+        record.facts["image"] = [str(layer) for layer in layers]
         if "host_key" not in record.facts:
             self._seed(record, ask, options)
         return await self.start(record, tell)
@@ -127,7 +128,7 @@ class LocalKind:
         await self._fabric.ensure()
         addresses, directory = self._fabric.addresses, record.directory
         config = {
-            "lower": record.facts["image"],
+            "lower": _layers(record),
             **{layer: str(directory / layer) for layer in _LAYERS},
             "kubernetes": options.kubernetes,
             "groups": [str(path) for path in groups.inner()],
@@ -201,6 +202,12 @@ class LocalKind:
         """Here rather than by the daemon: without root, most of them belong to the machine's own users."""
         for layer in _LAYERS:
             image.delete(record.directory / layer)
+
+
+def _layers(record: Record) -> list[str]:
+    """Machines that were made before images had layers remember one path."""
+    kept = record.facts["image"]
+    return [kept] if isinstance(kept, str) else kept
 
 
 def _status(directory: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import tarfile
+from collections.abc import Iterable, Mapping
 
 SUITE = "bookworm"
 _INCLUDED = """
@@ -14,6 +15,9 @@ _INCLUDED = """
 """
 PACKAGES = _INCLUDED.split()
 PACKAGE_COUNT = 222  # with all that they depend on, about: the measure of progress
+_ADDED_FOR_KUBERNETES = "containerd runc containernetworking-plugins ebtables busybox-static"
+KUBERNETES_PACKAGES = _ADDED_FOR_KUBERNETES.split()
+KUBERNETES_PACKAGE_COUNT = 5
 EPOCH = "1700000000"  # no file is younger, so the same packages give the same image
 
 # What the archive holds but a machine must not share with others, or has no use for.
@@ -71,22 +75,53 @@ _FILES = {
     "etc/ssh/sshd_config.d/local.conf": "PermitRootLogin prohibit-password\nUseDNS no\nMaxStartups 100\n",
 }
 
+# Whoever installs Kubernetes may replace it; containers run with it as it is.
+_CONTAINERD = """\
+version = 2
+[plugins."io.containerd.grpc.v1.cri"]
+  # The host may not let anybody protect processes from running out of memory, and then no container would start.
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "/etc/cni/net.d"
+  [plugins."io.containerd.grpc.v1.cri".registry]
+    config_path = "/etc/containerd/certs.d"
+"""
+_KUBERNETES_FILES = {"etc/containerd/config.toml": _CONTAINERD}
+
 
 def digest() -> str:
     """Another recipe is another image."""
-    parts = [SUITE, PACKAGES, EPOCH, LEFT_OUT, _MASKED_UNITS, _FILES]
+    return _digest_of([SUITE, PACKAGES, EPOCH, LEFT_OUT, _MASKED_UNITS, _FILES])
+
+
+def kubernetes_digest() -> str:
+    """Of the layer on top of the image, which belongs to that image alone."""
+    return _digest_of([digest(), KUBERNETES_PACKAGES, _KUBERNETES_FILES])
+
+
+def _digest_of(parts: list[object]) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def tidying() -> bytes:
     """An archive to lay over the packages' files."""
+    return _archive_of(_FILES, _MASKED_UNITS)
+
+
+def kubernetes_settings() -> bytes:
+    """The same for the layer's packages."""
+    return _archive_of(_KUBERNETES_FILES, ())
+
+
+def _archive_of(files: Mapping[str, str], masked_units: Iterable[str]) -> bytes:
     stored = io.BytesIO()
     with tarfile.open(fileobj=stored, mode="w") as archive:
-        for path, text in _FILES.items():
+        for path, text in files.items():
             entry = tarfile.TarInfo(f"./{path}")
             entry.mode, entry.mtime, entry.size = 0o644, int(EPOCH), len(text)
             archive.addfile(entry, io.BytesIO(text.encode()))
-        for unit in _MASKED_UNITS:
+        for unit in masked_units:
             entry = tarfile.TarInfo(f"./etc/systemd/system/{unit}")
             entry.type, entry.linkname, entry.mtime = tarfile.SYMTYPE, "/dev/null", int(EPOCH)
             archive.addfile(entry)

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from herder.engine.runner.shim import kernel
 from herder.machine.host.local import locks
+from herder.machine.host.local.overlay import overlay_options
 
 _NAMESPACES = (
     kernel.CLONE_NEWNS
@@ -144,10 +145,8 @@ class _Root:
         kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_SHARED)
 
     def _files(self) -> None:
-        layers = {name: _escaped(self.config[name]) for name in ("lower", "upper", "work")}
-        options = "lowerdir={lower},upperdir={upper},workdir={work}".format(**layers)
-        if self.config["rootless"]:
-            options += ",userxattr"
+        config = self.config
+        options = overlay_options(config["lower"], config["upper"], config["work"], rootless=config["rootless"])
         kernel.mount("overlay", self.root, "overlay", data=options)
         kernel.mount("proc", self._place("proc"), "proc", _QUIET)
         kernel.mount("sysfs", self._place("sys"), "sysfs", _QUIET | kernel.MS_RDONLY)
@@ -205,10 +204,3 @@ class _Root:
         place = f"{self.root}/{path}"
         os.makedirs(place, exist_ok=True)
         return place
-
-
-def _escaped(path: str) -> str:
-    """The separators of overlay's options."""
-    for character in "\\:,":
-        path = path.replace(character, f"\\{character}")
-    return path
