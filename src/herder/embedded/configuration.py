@@ -6,6 +6,7 @@ The files are those of k3s and RKE2: `config.yaml`, then `config.yaml.d/*.yaml`;
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -88,11 +89,10 @@ def _checked(told: Mapping[str, Any], version: str) -> Configuration:
     addresses = tuple(_address("node-ip", each) for each in _list(told.get("node-ip")))
     if not addresses:
         raise ConfigurationError("node-ip: required, the address of this machine")
-    for key in ("node-name", "token"):
-        if not told.get(key):
-            raise ConfigurationError(f"{key}: required")
+    if not told.get("token"):
+        raise ConfigurationError("token: required, what the machine joins with")
     return Configuration(
-        node_name=told["node-name"],
+        node_name=told.get("node-name") or platform.node().lower(),
         addresses=addresses,
         external_addresses=tuple(_address("node-external-ip", each) for each in _list(told.get("node-external-ip"))),
         labels=tuple(_label(each) for each in _list(told.get("node-label"))),

@@ -1,0 +1,138 @@
+"""The installer image of this distribution: our own programs as they are installed here, and how they are set up.
+
+The large layer is the same for every version; a second, small one says which version a machine is to tell. So a
+change of version costs a machine a few kilobytes. Made when it is first asked for, in a file that nobody else sees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import json
+import os
+import platform
+import re
+import sys
+import tarfile
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import resources
+
+from herder.packing import packed
+
+REPOSITORY = "herder/system-agent-installer-herder"
+NEEDED = ("aiohttp", "cryptography", "httptools", "msgspec", "pyyaml")
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+CONFIG, LAYER = "application/vnd.oci.image.config.v1+json", "application/vnd.oci.image.layer.v1.tar"
+PIECE = 1 << 20
+PROCESSORS = {"x86_64": "amd64", "aarch64": "arm64"}
+
+_TAG = re.compile(r"v1\.(?:0|[1-9][0-9]{0,2})\.(?:0|[1-9][0-9]{0,2})-herder[1-9][0-9]{0,3}")
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    digest: str
+    size: int
+    content: bytes = field(repr=False, default=b"")
+    file: int = -1  # a descriptor, where it is too large to be kept in memory
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        if self.file < 0:
+            yield self.content
+            return
+        for start in range(0, self.size, PIECE):
+            yield await asyncio.to_thread(os.pread, self.file, PIECE, start)
+
+
+class InstallerImage:
+    """One image for each version that a tag can tell."""
+
+    repository = REPOSITORY
+
+    def __init__(self) -> None:
+        self._blobs: dict[str, Blob] = {}
+        self._manifests: dict[str, bytes] = {}
+        self._making = asyncio.Lock()
+
+    async def manifest(self, reference: str) -> bytes | None:
+        """By tag or digest; None where there is no such version."""
+        if reference.startswith("sha256:"):
+            return next((each for each in self._manifests.values() if _digest(each) == reference), None)
+        if not _TAG.fullmatch(reference):
+            return None
+        async with self._making:
+            if reference not in self._manifests:
+                payload = await asyncio.to_thread(lambda: self._payload)
+                self._manifests[reference] = self._make(reference, payload)
+        return self._manifests[reference]
+
+    def blob(self, digest: str) -> Blob | None:
+        return self._blobs.get(digest)
+
+    @cached_property
+    def _payload(self) -> Blob:
+        content = packed("payload", NEEDED)
+        with tempfile.TemporaryFile() as file:  # without a name: it lives as long as the descriptor that is kept
+            file.write(content)
+            file.flush()
+            kept = os.dup(file.fileno())
+        return Blob(_digest(content), len(content), file=kept)
+
+    def _make(self, tag: str, payload: Blob) -> bytes:
+        version = tag.replace("-", "+", 1)
+        small = _blob(_how_to_install(version, payload.digest.removeprefix("sha256:")[:16]))
+        layers = (payload, small)
+        config = _blob(
+            _json(
+                {
+                    "architecture": PROCESSORS.get(platform.machine(), platform.machine()),
+                    "os": "linux",
+                    "config": {},
+                    "rootfs": {"type": "layers", "diff_ids": [each.digest for each in layers]},
+                }
+            )
+        )
+        for each in (*layers, config):
+            self._blobs[each.digest] = each
+        return _json(
+            {
+                "schemaVersion": 2,
+                "mediaType": MANIFEST,
+                "config": {"mediaType": CONFIG, "digest": config.digest, "size": config.size},
+                "layers": [{"mediaType": LAYER, "digest": each.digest, "size": each.size} for each in layers],
+            }
+        )
+
+
+def _how_to_install(version: str, payload: str) -> bytes:
+    python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    script = resources.files("herder.embedded").joinpath("run.sh").read_bytes()
+    files = {
+        "PAYLOAD": (payload.encode(), 0o644),
+        "PYTHON": (python.encode(), 0o644),
+        "VERSION": (version.encode(), 0o644),
+        "run.sh": (script, 0o755),
+    }
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, (body, mode) in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(body), mode
+            archive.addfile(entry, io.BytesIO(body))
+    return content.getvalue()
+
+
+def _blob(content: bytes) -> Blob:
+    return Blob(_digest(content), len(content), content)
+
+
+def _digest(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
