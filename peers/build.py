@@ -61,6 +61,7 @@ PEERS = (
     Peer("kubeadm", "kube", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kubeadm", stamp=True),
     Peer("informer", "kube", "k8s.io/kubernetes", "./informer"),
     Peer("load", "kube", "k8s.io/kubernetes", "./load"),
+    Peer("pause", "kube", "k8s.io/kubernetes", "./pause"),
     Peer("e2e", "kube", "k8s.io/kubernetes", "./e2e", stamp=True, test_binary=True),
     Peer("helm", "helm", "helm.sh/helm/v3", "helm.sh/helm/v3/cmd/helm"),
     Peer(

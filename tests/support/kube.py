@@ -48,11 +48,14 @@ class Authority:
         self.path = self._write("ca.crt", self.certificate.public_bytes(serialization.Encoding.PEM))
         self._write_key("ca.key", self.key)
 
-    def issue(self, name: str, *, groups: tuple[str, ...] = (), server: bool = False) -> tuple[Path, Path]:
+    def issue(
+        self, name: str, *, groups: tuple[str, ...] = (), server: bool = False, addresses: tuple[str, ...] = ()
+    ) -> tuple[Path, Path]:
+        """`addresses`: of a server that is found elsewhere than on loopback."""
         key = ec.generate_private_key(ec.SECP256R1())
         attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
         subject = x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        certificate = self._sign(subject, key, server=server)
+        certificate = self._sign(subject, key, server=server, addresses=("127.0.0.1", *addresses))
         stem = name.replace(":", "-").replace("/", "-")
         path = self._write(f"{stem}.crt", certificate.public_bytes(serialization.Encoding.PEM))
         return path, self._write_key(f"{stem}.key", key)
@@ -61,7 +64,13 @@ class Authority:
         return self._write_key("sa.key", rsa.generate_private_key(65537, 2048))
 
     def _sign(
-        self, subject: x509.Name, key: PrivateKey, *, is_ca: bool = False, server: bool = False
+        self,
+        subject: x509.Name,
+        key: PrivateKey,
+        *,
+        is_ca: bool = False,
+        server: bool = False,
+        addresses: tuple[str, ...] = (),
     ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
         builder = (
@@ -76,8 +85,8 @@ class Authority:
         )
         if server:
             names = [x509.DNSName("localhost"), x509.DNSName("kubernetes.default.svc")]
-            addresses = [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-            builder = builder.add_extension(x509.SubjectAlternativeName([*names, *addresses]), critical=False)
+            found_at = [x509.IPAddress(ipaddress.ip_address(each)) for each in addresses]
+            builder = builder.add_extension(x509.SubjectAlternativeName([*names, *found_at]), critical=False)
         return builder.sign(self.key, hashes.SHA256())
 
     def _write(self, name: str, content: bytes) -> Path:

@@ -31,7 +31,7 @@ class Local(Hosted):
         ),
         Flag(
             "local-kubernetes",
-            "Give it what a kubelet needs of a host: devices, writable settings, storage that is not an overlay",
+            "Give it what a kubelet needs: containerd, devices, writable settings, storage that is not an overlay",
             FlagType.BOOL,
             False,
             "LOCAL_KUBERNETES",
