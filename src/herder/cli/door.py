@@ -22,6 +22,7 @@ from herder.engine.meta.errors import AlreadyExists, Unauthorized
 from herder.gateway.access import Access
 from herder.gateway.clusters import Clusters
 from herder.gateway.identity.parts import IdentityParts, assemble
+from herder.gateway.peers import Peers
 from herder.gateway.presence import Presence
 from herder.gateway.proxy.channels import Channel
 from herder.gateway.proxy.connections import Connections
@@ -29,7 +30,9 @@ from herder.gateway.proxy.local import InProcess, Remote
 from herder.gateway.proxy.proxy import ClusterProxy
 from herder.gateway.proxy.transport import DownstreamTransport
 from herder.gateway.registration import Registration
+from herder.gateway.replicas import Alone, Replicas
 from herder.gateway.server import Api, Gateway
+from herder.gateway.sharing import Place
 from herder.tunnel.registry import Registry
 
 log = get_logger(__name__)
@@ -56,6 +59,7 @@ class Parts:
     identity: IdentityParts
     registration: Registration
     presence: Presence
+    peers: Peers | None  # where the gateway has several replicas
     tunnels: Registry
     proxy: ClusterProxy
     clusters: Clusters
@@ -77,9 +81,13 @@ class Parts:
                 tasks.create_task(self.clusters.run())
                 for part in (self.identity.identity, self.registration, self.clusters):
                     await part.ready()
-                tasks.create_task(self.presence.run())
                 await _show_own_cluster(self.client)
+                if self.peers is not None:
+                    await self.peers.find(tasks)
                 await opened()
+                if self.peers is not None:
+                    await self.peers.join(tasks)
+                tasks.create_task(self.presence.run())
         finally:
             stop()
             await self.proxy.close()
@@ -107,8 +115,11 @@ async def _show_own_cluster(client: Client) -> None:
         await client.create(MANAGEMENT_CLUSTER.resource, local_cluster())
 
 
-def build(client: Client, api: Api | None, settings: Settings, *, local: InProcess | Remote) -> Parts:
-    """`api` is the management API, None where it is only to be had through the proxy."""
+def build(
+    client: Client, api: Api | None, settings: Settings, *, local: InProcess | Remote, place: Place | None = None
+) -> Parts:
+    """`api` is the management API, None where it is only to be had through the proxy; `place` is that of one gateway
+    among several."""
     setting = settings.get
     access, clusters, tunnels = Access(client), Clusters(client), Registry()
     identity = assemble(client, clock=wall_clock, entropy=os.urandom, setting=setting, reachable=access.reachable)
@@ -133,9 +144,26 @@ def build(client: Client, api: Api | None, settings: Settings, *, local: InProce
         connections.forget(cluster)
 
     registration = Registration(client, clock=wall_clock, setting=setting, cluster_gone=gone)
-    gateway = Gateway(api or Behind(proxy), registration=registration, tunnels=tunnels, identity=identity, proxy=proxy)
-    presence = Presence(client, wall_clock)
-    return Parts(client, gateway, identity, registration, presence, tunnels, proxy, clusters, connections)
+    own = f"herder-gateway-{os.urandom(5).hex()}"
+    peers = None
+    if place is not None:
+        peers = Peers(tunnels, Replicas(client, own, place.address, wall_clock), place.shared)
+    gateway = Gateway(
+        api or Behind(proxy),
+        registration=registration,
+        tunnels=tunnels,
+        identity=identity,
+        proxy=proxy,
+        peers=peers,
+    )
+    presence = Presence(
+        client,
+        wall_clock,
+        clusters=clusters,
+        replicas=peers.replicas if peers is not None else Alone(own),
+        peer_with=tunnels.peer_with,
+    )
+    return Parts(client, gateway, identity, registration, presence, peers, tunnels, proxy, clusters, connections)
 
 
 def dial(tunnels: Registry, cluster: str, address: str) -> Channel:

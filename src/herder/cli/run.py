@@ -184,6 +184,8 @@ async def _work(options: Options, client: Client) -> None:
     metrics.leader.labels(name="herder").set(0)
     watched = parts.WatchedSettings(client)
     entrance = Entrance(options.data_dir / "gateway", options.gateway, options.gateway_names)
+    if roles.gateway:
+        await entrance.prepare(client, options.connection)
     settings = parts.settings_from(options.layers, watched, entrance.found())
     await install(client, settings, roles)
     if roles.gateway:

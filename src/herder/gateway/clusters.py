@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+from collections.abc import Callable
 
 from herder.api.capi.conditions import find
 from herder.api.capi.kinds import SECRET
@@ -13,7 +14,7 @@ from herder.api.management.names import CREDENTIALS_NAMESPACE
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound, ServiceUnavailable
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Cache, Key
+from herder.engine.runtime.cache import Cache, Change, Key
 from herder.engine.runtime.informer import Informer
 from herder.gateway.agent_records import CREDENTIAL
 from herder.gateway.proxy.targets import Target
@@ -27,8 +28,9 @@ class Clusters:
     def __init__(self, client: Client) -> None:
         self._clusters = Cache(MANAGEMENT_CLUSTER)
         self._credentials = Cache(SECRET)
+        self._listeners: list[Callable[[str], None]] = []
         self._informers = (
-            Informer(client, self._clusters, lambda _change: None),
+            Informer(client, self._clusters, self._changed),
             Informer(client, self._credentials, lambda _change: None, namespace=CREDENTIALS_NAMESPACE),
         )
 
@@ -41,9 +43,23 @@ class Clusters:
         for informer in self._informers:
             await informer.synced.wait()
 
+    def listen(self, changed: Callable[[str], None]) -> None:
+        """`changed` is told of each cluster that has come, changed or gone."""
+        self._listeners.append(changed)
+
+    def _changed(self, change: Change) -> None:
+        for listener in self._listeners:
+            listener(change.key.name)
+
+    def ids(self) -> list[str]:
+        return [key.name for key in self._clusters.keys()]  # noqa: SIM118 - a cache is no mapping
+
+    def get(self, cluster: str) -> Object | None:
+        return self._clusters.get(Key("", cluster))
+
     async def target_of(self, cluster: str) -> Target:
         """Raises NotFound for an unknown cluster, ServiceUnavailable for one whose agent never came."""
-        found = self._clusters.get(Key("", cluster))
+        found = self.get(cluster)
         if found is None:
             raise NotFound(f'clusters.management.cattle.io "{cluster}" not found')
         status = found.get("status") or {}

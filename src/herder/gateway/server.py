@@ -12,17 +12,18 @@ from typing import Protocol
 import msgspec
 
 from herder.api.identity.credentials import credential_of
+from herder.api.management.names import TUNNELS
 from herder.engine.client.wire import Request, Response
 from herder.engine.front.takeover import Takeover
 from herder.engine.meta.errors import StatusError
 from herder.gateway.identity.parts import IdentityParts
+from herder.gateway.peers import Peers
 from herder.gateway.proxy.proxy import ClusterProxy
 from herder.gateway.proxy.targets import PREFIXES
 from herder.gateway.registration import Refused, Registration
 from herder.tunnel import websocket
 from herder.tunnel.registry import Registry
 
-TUNNELS = ("/v3/connect", "/v3/connect/register")
 _OURS = frozenset({"authorization", "cookie"})  # headers that end here
 _JSON = {"content-type": "application/json"}
 _TEXT = {"content-type": "text/plain; charset=utf-8"}
@@ -36,13 +37,21 @@ class Api(Protocol):
 
 class Gateway:
     def __init__(
-        self, api: Api, *, registration: Registration, tunnels: Registry, identity: IdentityParts, proxy: ClusterProxy
+        self,
+        api: Api,
+        *,
+        registration: Registration,
+        tunnels: Registry,
+        identity: IdentityParts,
+        proxy: ClusterProxy,
+        peers: Peers | None = None,
     ) -> None:
         self._api = api
         self._registration = registration
         self._tunnels = tunnels
         self._identity = identity
         self._proxy = proxy
+        self._peers = peers
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -91,6 +100,9 @@ class Gateway:
         """False where there is none to be had: why not is then told on the usual way."""
         if websocket.upgrade_problem(request.method, request.headers):
             return False
+        if self._peers is not None and (peer := self._peers.admitted(request.headers)):
+            self._tunnels.accept(peer, request.headers, takeover, peering=True)
+            return True
         verdict = await self._registration.authorise(request.headers)
         if isinstance(verdict, Refused):
             return False

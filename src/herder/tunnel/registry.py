@@ -125,6 +125,13 @@ class Registry:
     def has(self, key: str) -> bool:
         return next(self._routes(key), None) is not None
 
+    def peer_with(self, key: str) -> str:
+        """A peer that has a session of the client, or ""."""
+        for peer, links in self._peers.items():
+            if any(link.alive and key in link.session.remote_clients for link in links):
+                return peer
+        return ""
+
     def dial(self, key: str, proto: str, address: str) -> TunnelConnection:
         """Through the newest session of the client, else through a peer that has one. There is no acknowledgement: the
         connection can be used at once, and a dial that fails shows as a StreamError when it is read."""

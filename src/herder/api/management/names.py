@@ -19,8 +19,10 @@ DEFAULT_TOKEN = "default-token"  # the ClusterRegistrationToken that every manag
 TOKEN_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 TOKEN_LENGTH = 54
 
-TUNNEL_TOKEN = "x-api-tunnel-token"  # headers of an agent that dials in, in lower case
+TUNNELS = ("/v3/connect", "/v3/connect/register")  # where agents dial in
+TUNNEL_TOKEN = "x-api-tunnel-token"  # headers of an agent that does, in lower case
 TUNNEL_PARAMETERS = "x-api-tunnel-params"
+TUNNEL_ID = "x-api-tunnel-id"  # of another replica of the gateway
 
 PROXY_PREFIX = "/k8s/clusters/"
 
@@ -29,6 +31,7 @@ TOKEN_LABEL = "management.herder.io/registration-token"  # on their Secrets: whi
 
 PREFIX = "management.herder.io/"  # of what is written on management Clusters by the manager alone
 CONNECTED_SINCE = f"{PREFIX}connected-since"  # written by the gateway while an agent has a tunnel to it
+CONNECTED_TO = f"{PREFIX}connected-to"  # the replica of the gateway that says so
 PROVISIONING_CLUSTER_OF = f"{PREFIX}provisioning-cluster"  # namespace/name of the one that it was made for
 MANAGEMENT_NAME = "provisioning.cattle.io/management-cluster-name"  # on a provisioning Cluster: the name to be given
 

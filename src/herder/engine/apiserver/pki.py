@@ -58,11 +58,14 @@ class Pki:
         self.service_accounts = service_accounts
 
     @classmethod
-    def load_or_create(cls, directory: Path | None, *, now: datetime, hosts: Iterable[str] = ()) -> Pki:
-        """Certificates from `directory`, made or renewed where needed; without a directory, fresh ones in memory."""
+    def load_or_create(
+        cls, directory: Path | None, *, now: datetime, hosts: Iterable[str] = (), authority: KeyPair | None = None
+    ) -> Pki:
+        """Certificates from `directory`, made or renewed where needed; without a directory, fresh ones in memory. An
+        `authority` that others have too takes the place of one's own."""
         names = tuple(dict.fromkeys((*hosts, *_ALWAYS_SERVED)))
         files = _Files(directory)
-        authority = files.pair("ca")
+        authority = files.keep("ca", authority) if authority is not None else files.pair("ca")
         if authority is None:
             authority = files.keep(
                 "ca", certificates.authority(f"herder-ca@{int(now.timestamp())}", now=now, life=_CA_LIFE)

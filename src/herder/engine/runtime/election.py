@@ -132,7 +132,7 @@ class LeaderElection:
         return now - self._seen_at > float(spec.get("leaseDurationSeconds") or self._times.lease_seconds)
 
     def _record(self, lease: Object | None) -> Object:
-        now = _micro(self._clock())
+        now = micro_time(self._clock())
         old = (lease or {}).get("spec") or {}
         mine = old.get("holderIdentity") == self._identity
         spec: Object = {
@@ -167,5 +167,5 @@ class LeaderElection:
         return True
 
 
-def _micro(moment: datetime) -> str:
+def micro_time(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
