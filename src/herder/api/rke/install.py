@@ -1,0 +1,45 @@
+"""What the install script of a machine is rendered from, checked: it is run as root, so nothing in it may surprise."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from herder.engine.meta.kinds import Object
+
+STRICT_VERIFY = "STRICT_VERIFY"
+AGENT_DIRECTORY = "CATTLE_AGENT_VAR_DIR"
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DIRECTORY = re.compile(r"(?:/[A-Za-z0-9._-]+)+")
+_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")  # no value needs them, and no shell keeps all of them
+
+Variable = tuple[str, str]
+
+
+class BadVariable(ValueError):
+    """Names the field, and what to do about it."""
+
+
+def agent_variables(spec: Mapping[str, object]) -> tuple[Variable, ...]:
+    """The environment of a cluster's node agents, of its RKEControlPlane's spec. Raises BadVariable."""
+    given = spec.get("agentEnvVars") or ()
+    assert isinstance(given, Sequence)
+    chosen = [_checked(f"agentEnvVars[{number}]", each) for number, each in enumerate(given)]
+    directories = spec.get("dataDirectories") or {}
+    assert isinstance(directories, Mapping)
+    # The directory of the agent is one thing for all machines, so it is asked for in its own field alone.
+    kept = [variable for variable in chosen if variable[0] != AGENT_DIRECTORY and variable[1]]
+    own = str(directories.get("systemAgent") or "")
+    return (
+        (*kept, _checked("dataDirectories.systemAgent", {"name": AGENT_DIRECTORY, "value": own})) if own else (*kept,)
+    )
+
+
+def _checked(field: str, variable: Object) -> Variable:
+    name, value = str(variable.get("name") or ""), str(variable.get("value") or "")
+    if not _NAME.fullmatch(name):
+        raise BadVariable(f'{field}.name: "{name}" is no name of an environment variable: letters, digits and _')
+    if _UNSAFE.search(value):
+        raise BadVariable(f"{field}.value: control characters are not allowed; take them out of {name}")
+    return name, value

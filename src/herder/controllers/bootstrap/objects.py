@@ -1,0 +1,124 @@
+"""What is made for a machine before it runs: who it is to us, its plan Secret, and the right to that Secret alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from herder.api.capi.kinds import CLUSTER, MACHINE, SECRET
+from herder.api.capi.names import CLUSTER_NAME, annotations_of, labels_of
+from herder.api.machines.jobs import ROLE, ROLE_BINDING, SERVICE_ACCOUNT
+from herder.api.machines.names import BACKUP_LABEL
+from herder.api.rke import names
+from herder.api.rke.kinds import BOOTSTRAP
+from herder.api.writing import owner_reference
+from herder.engine.meta.kinds import Kind, Object
+
+TOKEN_TYPE = "kubernetes.io/service-account-token"
+TOKEN_OF = "kubernetes.io/service-account.name"
+TOKEN_OF_UID = "kubernetes.io/service-account.uid"  # written together with the token itself
+
+PLAN_VERBS = ["get", "list", "watch", "update"]
+
+
+def _meta(bootstrap: Object, name: str, **rest: object) -> Object:
+    owner = owner_reference(BOOTSTRAP, bootstrap, controller=True)
+    return {"name": name, "namespace": bootstrap["metadata"]["namespace"], "ownerReferences": [owner], **rest}
+
+
+def _object(kind: Kind, meta: Object, **rest: object) -> Object:
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta, **rest}
+
+
+# --- accounts -------------------------------------------------------------------------------------------------------
+
+
+def plan_account(bootstrap: Object, machine: Object) -> Object:
+    name = names.plan_secret(bootstrap["metadata"]["name"])
+    return _account(bootstrap, machine, name, names.ACCOUNT_FOR_PLAN, {names.PLAN_SECRET_NAME: name})
+
+
+def bootstrap_account(bootstrap: Object, machine: Object) -> Object:
+    """It has no rights at all: its token is what a machine proves with that it is the one that was made."""
+    name = names.bootstrap_secret(bootstrap["metadata"]["name"])
+    return _account(bootstrap, machine, name, names.ACCOUNT_FOR_BOOTSTRAP, {})
+
+
+def _account(bootstrap: Object, machine: Object, name: str, role: str, more: Mapping[str, str]) -> Object:
+    secret = f"{bootstrap['metadata']['namespace']}/{names.account_token(name)}"
+    labels = {**_labels(bootstrap, machine, role), **more}
+    meta = _meta(bootstrap, name, labels=labels, annotations={names.ACCOUNT_TOKEN: secret})
+    return _object(SERVICE_ACCOUNT, meta)
+
+
+def token_secret(bootstrap: Object, machine: Object, account: Object) -> Object:
+    """Kubernetes fills it with a token. Nothing that decides ever reads that."""
+    name, role = account["metadata"]["name"], labels_of(account)[names.ACCOUNT_ROLE]
+    labels = {**_labels(bootstrap, machine, role), names.ACCOUNT_NAME: name}
+    told = {TOKEN_OF: name} | ({names.BOOTSTRAP_TOKEN: "true"} if role == names.ACCOUNT_FOR_BOOTSTRAP else {})
+    return _object(
+        SECRET, _meta(bootstrap, names.account_token(name), labels=labels, annotations=told), type=TOKEN_TYPE
+    )
+
+
+def _labels(bootstrap: Object, machine: Object, role: str) -> dict[str, str]:
+    return {
+        names.MACHINE_NAME: machine["metadata"]["name"],
+        names.BOOTSTRAP_NAME: bootstrap["metadata"]["name"],
+        names.ACCOUNT_ROLE: role,
+    }
+
+
+# --- the plan -------------------------------------------------------------------------------------------------------
+
+
+def plan_secret(bootstrap: Object, machine: Object, cluster: Object) -> Object:
+    """Empty: the planner fills it. Roles, addresses, labels and taints come along from the RKEBootstrap."""
+    meta = _meta(
+        bootstrap,
+        names.plan_secret(bootstrap["metadata"]["name"]),
+        labels=_plan_labels(bootstrap, machine, cluster),
+        annotations=dict(annotations_of(bootstrap)),
+    )
+    return _object(SECRET, meta, type=names.PLAN_SECRET_TYPE)
+
+
+def _plan_labels(bootstrap: Object, machine: Object, cluster: Object) -> dict[str, str]:
+    return {
+        **labels_of(bootstrap),
+        names.MACHINE_NAME: machine["metadata"]["name"],
+        names.CLUSTER_NAME: cluster["metadata"]["name"],
+        BACKUP_LABEL: "true",
+        names.PLAN_CLUSTER_GROUP: CLUSTER.group,
+        names.PLAN_CLUSTER_KIND: CLUSTER.kind,
+        names.PLAN_CLUSTER_NAME: cluster["metadata"]["name"],
+        names.PLAN_MACHINE_GROUP: MACHINE.group,
+        names.PLAN_MACHINE_KIND: MACHINE.kind,
+        names.PLAN_MACHINE_NAME: machine["metadata"]["name"],
+    }
+
+
+def plan_role(bootstrap: Object) -> Object:
+    """Of all Secrets the plan of its own, and of that all but making and deleting it."""
+    name = names.plan_secret(bootstrap["metadata"]["name"])
+    rule = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [name], "verbs": PLAN_VERBS}
+    return _object(ROLE, _meta(bootstrap, name), rules=[rule])
+
+
+def plan_binding(bootstrap: Object) -> Object:
+    name = names.plan_secret(bootstrap["metadata"]["name"])
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": bootstrap["metadata"]["namespace"]}
+    role = {"apiGroup": ROLE.group, "kind": ROLE.kind, "name": name}
+    return _object(ROLE_BINDING, _meta(bootstrap, name), subjects=[subject], roleRef=role)
+
+
+# --- what the machine runs first --------------------------------------------------------------------------------------
+
+
+def bootstrap_secret_meta(bootstrap: Object, cluster: Object, digest: str) -> Object:
+    """Of the Secret that an effect makes, as its script has a token in it."""
+    return _meta(
+        bootstrap,
+        names.bootstrap_secret(bootstrap["metadata"]["name"]),
+        labels={CLUSTER_NAME: cluster["metadata"]["name"]},
+        annotations={names.RENDERED_FROM: digest},
+    )
