@@ -31,10 +31,12 @@ def view_of(
     declared = [watch.kind for watch in controller.kinds()]
     caches = {kind: Cache(kind, controller.indexers(kind)) for kind in declared}
     met = {kind: Cache(kind, {"controller": controller_uid}) for kind in followed}
+    for kind, cache in caches.items():
+        cache.hold_only("", kind.fields)
     for number, obj in enumerate(objects, start=1):
         meta = {"resourceVersion": str(number), "uid": f"{obj['kind']}-{obj['metadata']['name']}"} | obj["metadata"]
         for kind, cache in (caches | met).items():
-            if (kind.api_version, kind.kind) == (obj["apiVersion"], obj["kind"]):
+            if (kind.api_version, kind.kind) == (obj["apiVersion"], obj["kind"]) and cache.holds(obj):
                 cache.upsert({**obj, "metadata": meta})
     namespace, _, name = key.rpartition("/")
     return View(

@@ -97,10 +97,15 @@ class Kind(NamedTuple):
     plural: str
     namespaced: bool = True
     partial: bool = False  # read as metadata alone, whatever else the objects carry
+    fields: str = ""  # a field selector: only these objects of the kind, kept apart from the others
 
     def metadata_only(self) -> Kind:
         """The same kind for who needs no more than names, labels, owners and revisions of its objects."""
         return self._replace(partial=True)
+
+    def only(self, fields: str) -> Kind:
+        """The same kind for who needs the contents of some of its objects: the others are never in memory."""
+        return self._replace(fields=fields)
 
     @property
     def resource(self) -> GroupVersionResource:

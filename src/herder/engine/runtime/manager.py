@@ -199,7 +199,7 @@ class Manager:
             self.caches[kind],
             self._hearing(kind),
             labels=labels,
-            fields=fields,
+            fields=fields or kind.fields,
             jitter=self._jitter,
             on_list=self.metrics.lists.labels(kind=str(kind)).inc,
         )
