@@ -12,13 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-_HTML = {
-    b"<": b"\\u003c",
-    b">": b"\\u003e",
-    b"&": b"\\u0026",
-    "\u2028".encode(): b"\\u2028",
-    "\u2029".encode(): b"\\u2029",
-}
+from herder.api import gojson
 
 DELETE = "delete"  # a File's action: what is at the path goes
 
@@ -97,10 +91,9 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, rename
     probes: Mapping[str, Probe] = msgspec.field(default_factory=dict)
 
     def to_json(self) -> bytes:
-        encoded = msgspec.json.encode(msgspec.structs.replace(self, probes=dict(sorted(self.probes.items()))))
-        for character, escape in _HTML.items():
-            encoded = encoded.replace(character, escape)
-        return encoded
+        return gojson.escaped(
+            msgspec.json.encode(msgspec.structs.replace(self, probes=dict(sorted(self.probes.items()))))
+        )
 
     @staticmethod
     def from_json(encoded: bytes) -> Plan:

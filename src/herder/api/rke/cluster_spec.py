@@ -1,0 +1,43 @@
+"""A provisioning Cluster's spec as text, for the annotation of its control plane and for snapshots."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import gzip
+import zlib
+
+import msgspec
+
+from herder.api import gojson
+from herder.engine.meta.kinds import Object
+
+OPERATIONS = ("etcdSnapshotCreate", "etcdSnapshotRestore", "rotateCertificates", "rotateEncryptionKeys")
+LARGEST = 192 << 10  # of 256 KiB that all annotations of an object may have
+_LARGEST_TEXT = 64 << 20
+
+
+def packed(spec: Object) -> str:
+    """base64(gzip(JSON)), without operations: doing one is no change of the cluster."""
+    config = {name: value for name, value in (spec.get("rkeConfig") or {}).items() if name not in OPERATIONS}
+    return base64.b64encode(gzip.compress(gojson.marshalled({**spec, "rkeConfig": config}), mtime=0)).decode()
+
+
+def unpacked(text: str) -> Object:
+    """ValueError for what is no packed spec."""
+    try:
+        spec = msgspec.json.decode(_inflated(base64.b64decode(text, validate=True)))
+    except (binascii.Error, zlib.error, msgspec.DecodeError) as error:
+        raise ValueError(f"not the spec of a cluster: {error}") from None
+    if not isinstance(spec, dict):
+        raise ValueError("not the spec of a cluster: an object is expected")
+    return spec
+
+
+def _inflated(compressed: bytes) -> bytes:
+    """What unpacks into more than any spec has is not unpacked."""
+    stream = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    inflated = stream.decompress(compressed, _LARGEST_TEXT)
+    if stream.unconsumed_tail:
+        raise zlib.error("too large")
+    return inflated

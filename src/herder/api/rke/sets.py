@@ -1,0 +1,48 @@
+"""Marks on what was made from a provisioning Cluster, in the words of upstream's `apply`: by them it is found again, and
+deleted when it is no longer asked for."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from herder.api.capi.names import annotations_of, labels_of
+from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.cache import Key
+
+_PREFIX = "objectset.rio.cattle.io/"
+HASH = f"{_PREFIX}hash"
+KEPT = {f"{_PREFIX}prune": "false"}  # labels of what stays when it is no longer asked for
+
+_ID, _KIND, _NAME, _NAMESPACE = (f"{_PREFIX}{part}" for part in ("id", "owner-gvk", "owner-name", "owner-namespace"))
+_SET = "rke-cluster"
+_OWNER = f"{PROVISIONING_CLUSTER.api_version}, Kind={PROVISIONING_CLUSTER.kind}"
+
+
+def set_hash(namespace: str, name: str) -> str:
+    """The value of the label that all objects made from this Cluster have."""
+    return hashlib.sha1(f"{_SET}{_OWNER}{name}{namespace}".encode(), usedforsecurity=False).hexdigest()
+
+
+def marked(obj: Object, namespace: str, name: str) -> Object:
+    meta = obj["metadata"]
+    annotations = {_ID: _SET, _KIND: _OWNER, _NAME: name, _NAMESPACE: namespace}
+    marks = {
+        "labels": {**(meta.get("labels") or {}), HASH: set_hash(namespace, name)},
+        "annotations": {**(meta.get("annotations") or {}), **annotations},
+    }
+    return {**obj, "metadata": {**meta, **marks}}
+
+
+def hash_of(obj: Object) -> Iterable[str]:
+    """Indexer."""
+    mark = labels_of(obj).get(HASH)
+    return (mark,) if mark else ()
+
+
+def made_from(obj: Object) -> Iterable[Key]:
+    """The provisioning Cluster that an object was made from."""
+    told = annotations_of(obj)
+    if told.get(_ID) == _SET and told.get(_NAME):
+        yield Key(told.get(_NAMESPACE, ""), told[_NAME])
