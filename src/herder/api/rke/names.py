@@ -66,6 +66,9 @@ BOOTSTRAP_TOKEN = f"{PREFIX}bootstrap-token"  # on the token Secret of a bootstr
 LAST_ACCESS = f"{PREFIX}last-access-timestamp"
 TOKEN_INVALIDATED = f"{PREFIX}bootstrap-token-invalidated"
 ACCOUNT_TOKEN = "rancher.io/service-account.secret-ref"  # on a ServiceAccount: namespace/name of its token's Secret
+PLAN_INPUTS = "plan.herder.io/inputs"  # on a plan Secret: digests of what the plan was rendered from, and of the plan
+PLAN_ATTEMPTS = "plan.herder.io/attempts"  # how often this plan was asked for, the first time included
+PLAN_FAILED = "plan.herder.io/failed"  # when its failure was first seen
 RENDERED_FROM = "bootstrap.herder.io/rendered-from"  # on a bootstrap Secret: a digest of all that the script depends on
 REQUEST_PROBLEM = "bootstrap.herder.io/problem"  # on a request: why the machine cannot be taken in
 
@@ -74,6 +77,9 @@ RKE2_PRIME = "provisioning.cattle.io/rke2-prime-enabled"
 ETCD_HOOK = "pre-terminate.delete.hook.machine.cluster.x-k8s.io/rke-bootstrap-cleanup"
 ETCD_HOOK_OWNER = "rke-bootstrap-controller"
 
+MAKE_TOKENS = "cluster-tokens"  # the effect that makes what machines join with
+MAKE_AUTHORITIES = "cluster-authorities"  # the effect that makes a cluster's certificate authorities
+READ_OBJECT = "read-object"  # the effect that reads a Secret or ConfigMap which a plan is made of
 MAKE_BOOTSTRAP_DATA = "bootstrap-data"  # the effect that renders an install script, with its token
 
 # --- finalizers -----------------------------------------------------------------------------------------------------
@@ -101,6 +107,11 @@ def account_token(account: str) -> str:
 
 def tokens_secret(control_plane: str) -> str:
     return safe_concat(control_plane, "rke", "state")
+
+
+def authority_secret(cluster: str, purpose: str) -> str:
+    """Of one of a cluster's certificate authorities: `ca`, `etcd`, `sa` or `proxy`, as Cluster API names them."""
+    return f"{cluster}-{purpose}"
 
 
 def bootstrap_template(cluster: str) -> str:
