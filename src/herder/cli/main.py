@@ -14,6 +14,10 @@ WORDS = {
     "up": ("up", "Run the API server and all controllers in this process"),
     "run": ("run", "Run the controllers on an existing Kubernetes cluster"),
     "demo": ("demo", "Show it working, on this machine, in a few seconds"),
+    "create": ("creating", "Make a cluster: its machines, and Kubernetes on them"),
+    "scale": ("changing", "Have more or fewer machines in a cluster"),
+    "upgrade": ("changing", "Bring a cluster to another version, on the machines that it has"),
+    "delete": ("deleting", "Remove a cluster and its machines"),
     "get": ("get", "List objects, or show one"),
     "describe": ("describe", "Show a cluster and how each part of it is"),
     "logs": ("machine_logs", "Show how a machine was created and removed, also when it is gone"),
@@ -36,7 +40,8 @@ class Words(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in WORDS:
             return None
-        command: click.Command = importlib.import_module(f"herder.cli.{WORDS[name][0]}").command
+        module = importlib.import_module(f"herder.cli.{WORDS[name][0]}")
+        command: click.Command = getattr(module, name, None) or module.command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

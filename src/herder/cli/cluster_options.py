@@ -1,0 +1,78 @@
+"""What the words about whole clusters share: which cluster, and whether to wait for what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import click
+
+from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.api.management.names import DEFAULT_WORKSPACE
+from herder.cli.asking import ask
+from herder.cli.cluster_progress import Failed, until_as_wanted, until_gone
+from herder.cli.places import kubeconfig_option
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import Conflict
+from herder.engine.meta.kinds import Object
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+TRIES = 5
+
+
+def cluster_options(command: Command) -> Command:
+    options = (
+        click.argument("name"),
+        click.option("-n", "--namespace", default=DEFAULT_WORKSPACE, show_default=True, help="Where its object is."),
+        click.option(
+            "--wait/--no-wait", default=True, help="Show what becomes of it until it is done.  [default: wait]"
+        ),
+        click.option("--timeout", default=3600.0, metavar="SECONDS", help="Wait no longer than this."),
+        kubeconfig_option,
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def change(
+    kubeconfig: str | None,
+    namespace: str,
+    name: str,
+    act: Callable[[Client], Awaitable[object]],
+    *,
+    wait: bool,
+    timeout: float,
+    gone: bool = False,
+) -> None:
+    """Act, and then tell what becomes of the cluster until it is as wanted, or gone."""
+
+    async def changed(client: Client) -> None:
+        await act(client)
+        if wait:
+            async with asyncio.timeout(timeout):
+                await (until_gone if gone else until_as_wanted)(client, namespace, name, click.echo)
+
+    try:
+        ask(kubeconfig, lambda client, _here: changed(client))
+    except Failed as problem:
+        raise click.ClickException(str(problem)) from None
+    except TimeoutError:
+        raise click.ClickException(
+            f"cluster {name} is not done after {timeout:g} s; nothing is lost, it goes on: "
+            f"herder describe cluster {name}"
+        ) from None
+
+
+async def edit(client: Client, namespace: str, name: str, mutate: Callable[[Object], None]) -> Object:
+    """The provisioning Cluster with a change made to it; again where somebody else was quicker."""
+    for attempt in range(TRIES):
+        cluster = await client.get(PROVISIONING_CLUSTER.resource, name, namespace=namespace)
+        mutate(cluster)
+        try:
+            return await client.update(PROVISIONING_CLUSTER.resource, cluster)
+        except Conflict:
+            if attempt == TRIES - 1:
+                raise
+    raise AssertionError("unreachable")
