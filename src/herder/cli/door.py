@@ -6,24 +6,26 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from datetime import datetime
 
 from herder.api.identity.names import BOOTSTRAP_SECRET
 from herder.api.management.clusters import local_cluster
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
-from herder.api.management.names import AGENT_PREFIX, LOCAL, PROXY_PREFIX, SYSTEM_NAMESPACE
+from herder.api.management.names import AGENT_PREFIX, SYSTEM_NAMESPACE
 from herder.api.settings import SERVER_URL, Settings
 from herder.cli.process import wall_clock
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response
 from herder.engine.front.takeover import Takeover
 from herder.engine.logs import get_logger
-from herder.engine.meta.errors import AlreadyExists, Unauthorized
+from herder.engine.meta.errors import AlreadyExists
 from herder.gateway.access import Access
 from herder.gateway.clusters import Clusters
 from herder.gateway.identity.parts import IdentityParts, assemble
 from herder.gateway.peers import Peers
 from herder.gateway.presence import Presence
+from herder.gateway.proxy.behind import Behind
 from herder.gateway.proxy.channels import Channel
 from herder.gateway.proxy.connections import Connections
 from herder.gateway.proxy.local import InProcess, Remote
@@ -91,22 +93,9 @@ class Parts:
         finally:
             stop()
             await self.proxy.close()
+            await self.gateway.close()
             self.connections.close()
             self.tunnels.close()
-
-
-class Behind:
-    """A real management API behind the gateway: what goes there goes as the user, by the rules of the proxy."""
-
-    def __init__(self, proxy: ClusterProxy) -> None:
-        self._proxy = proxy
-
-    async def handle(self, request: Request) -> Response:
-        if request.user is None:
-            raise Unauthorized("must authenticate")
-        prefix = f"{PROXY_PREFIX}{LOCAL}"
-        inside = replace(request, path=prefix + request.path, target=prefix + request.target if request.target else "")
-        return await self._proxy.handle(inside, request.user)
 
 
 async def _show_own_cluster(client: Client) -> None:
@@ -116,13 +105,18 @@ async def _show_own_cluster(client: Client) -> None:
 
 
 def build(
-    client: Client, api: Api | None, settings: Settings, *, local: InProcess | Remote, place: Place | None = None
+    client: Client,
+    api: Api | None,
+    settings: Settings,
+    *,
+    local: InProcess | Remote,
+    place: Place | None = None,
+    clock: Callable[[], datetime] = wall_clock,
 ) -> Parts:
-    """`api` is the management API, None where it is only to be had through the proxy; `place` is that of one gateway
-    among several."""
+    """`api` is the management API, None where it is behind `local`; `place` is that of one gateway among several."""
     setting = settings.get
     access, clusters, tunnels = Access(client), Clusters(client), Registry()
-    identity = assemble(client, clock=wall_clock, entropy=os.urandom, setting=setting, reachable=access.reachable)
+    identity = assemble(client, clock=clock, entropy=os.urandom, setting=setting, reachable=access.reachable)
 
     async def through_tunnel(cluster: str, address: str) -> Channel:
         return dial(tunnels, cluster, address)
@@ -143,19 +137,15 @@ def build(
         proxy.forget(cluster)
         connections.forget(cluster)
 
-    registration = Registration(client, clock=wall_clock, setting=setting, cluster_gone=gone)
+    registration = Registration(client, clock=clock, setting=setting, cluster_gone=gone)
+    if isinstance(local, Remote):
+        api = Behind(proxy, local)
+    assert api is not None
     own = f"herder-gateway-{os.urandom(5).hex()}"
     peers = None
     if place is not None:
         peers = Peers(tunnels, Replicas(client, own, place.address, wall_clock), place.shared)
-    gateway = Gateway(
-        api or Behind(proxy),
-        registration=registration,
-        tunnels=tunnels,
-        identity=identity,
-        proxy=proxy,
-        peers=peers,
-    )
+    gateway = Gateway(api, registration=registration, tunnels=tunnels, identity=identity, proxy=proxy, peers=peers)
     presence = Presence(
         client,
         wall_clock,

@@ -6,7 +6,9 @@ or as it came, for those who have credentials of that API's own.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -16,14 +18,17 @@ from herder.api.management.names import TUNNELS
 from herder.engine.client.wire import Request, Response
 from herder.engine.front.takeover import Takeover
 from herder.engine.meta.errors import StatusError
+from herder.gateway.identity.identity import Identified
 from herder.gateway.identity.parts import IdentityParts
 from herder.gateway.peers import Peers
+from herder.gateway.proxy.behind import Behind
 from herder.gateway.proxy.proxy import ClusterProxy
 from herder.gateway.proxy.targets import PREFIXES
 from herder.gateway.registration import Refused, Registration
 from herder.tunnel import websocket
 from herder.tunnel.registry import Registry
 
+_API = ("/api/", "/apis/")  # where the management API has streams of its own
 _OURS = frozenset({"authorization", "cookie"})  # headers that end here
 _JSON = {"content-type": "application/json"}
 _TEXT = {"content-type": "text/plain; charset=utf-8"}
@@ -69,18 +74,29 @@ class Gateway:
         if (told := await self._identity.logins.handle(request)) is not None:
             return told
         if request.path.startswith(PREFIXES):
-            return await self._proxy.handle(request, await self._identity.identity.authenticate(request))
+            who = await self._identity.identity.identify(request)
+            return self._tied(await self._proxy.handle(request, who.user), request, who)
         if credential_of(request.method, request.headers) is None:
             return await self._api.handle(request)  # a certificate, or a token of a service account
-        user = await self._identity.identity.authenticate(request)
+        who = await self._identity.identity.identify(request)
         for answered in (self._identity.kubeconfigs.handle, self._identity.ext.handle):
-            if (told := await answered(request, user)) is not None:
+            if (told := await answered(request, who.user)) is not None:
                 return told
         asks_for_groups = request.path == "/apis"
         dropped = _OURS | {"accept-encoding"} if asks_for_groups else _OURS
         headers = {name: value for name, value in request.headers.items() if name not in dropped}
-        response = await self._api.handle(replace(request, user=user, headers=headers))
-        return self._identity.ext.groups(response) if asks_for_groups else response
+        response = await self._api.handle(replace(request, user=who.user, headers=headers))
+        if asks_for_groups:
+            return self._identity.ext.groups(response)
+        return self._tied(response, request, who)
+
+    def _tied(self, response: Response, request: Request, who: Identified) -> Response:
+        """An answer that goes on and on, such as a watch, ends with the token: with it the task that sends it."""
+        task = asyncio.current_task()
+        if response.stream is not None and task is not None:
+            untie = self._identity.identity.bind(who, request.path, task.cancel)
+            task.add_done_callback(lambda _task: untie())
+        return response
 
     # --- upgrades -----------------------------------------------------------------------------------------------------
 
@@ -88,13 +104,23 @@ class Gateway:
         """True where the connection was taken over; else the request is answered like any other."""
         if request.path in TUNNELS:
             return await self._tunnel(takeover, request)
-        if not request.path.startswith(PREFIXES):
+        if request.path.startswith(PREFIXES):
+            upgrade = self._proxy.upgrade
+        elif isinstance(self._api, Behind) and request.path.startswith(_API):
+            if credential_of(request.method, request.headers) is None:
+                return await self._api.upgrade_stranger(takeover, request)
+            upgrade = self._api.upgrade
+        else:
             return False
         try:
-            user = await self._identity.identity.authenticate(request)
+            who = await self._identity.identity.identify(request)
         except StatusError:
             return False  # and refused on the usual way
-        return await self._proxy.upgrade(takeover, request, user)
+        return await upgrade(takeover, request, who.user, partial(self._identity.identity.bind, who, request.path))
+
+    async def close(self) -> None:
+        if isinstance(self._api, Behind):
+            await self._api.close()
 
     async def _tunnel(self, takeover: Takeover, request: Request) -> bool:
         """False where there is none to be had: why not is then told on the usual way."""

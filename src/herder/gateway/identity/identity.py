@@ -28,6 +28,7 @@ from herder.engine.meta.kinds import Object
 from herder.engine.runtime.cache import Change
 from herder.engine.runtime.tasks import Tasks
 from herder.gateway.identity.known import Known
+from herder.gateway.identity.running import RunningByToken
 
 log = get_logger(__name__)
 
@@ -54,7 +55,8 @@ class Identity:
     def __init__(
         self, client: Client, *, clock: Callable[[], datetime], entropy: Entropy, setting: Callable[[str], str]
     ) -> None:
-        self.known = Known(client, self._on_token)
+        self.known = Known(client, self._on_token, lambda change: self.running.user_changed(change.key.name))
+        self.running = RunningByToken(self._why_ended, clock)
         self._client = client
         self._clock = clock
         self._entropy = entropy
@@ -104,6 +106,10 @@ class Identity:
             return False
         return record.cluster in ("", cluster_id) and not self._problem(record)
 
+    def bind(self, who: Identified, path: str, end: Callable[[], object]) -> Callable[[], None]:
+        """Ties what goes on at `path` to the token that it began with; what comes back unties it."""
+        return self.running.bind(who.token, cluster_of(path), end)
+
     # --- the token ----------------------------------------------------------------------------------------------
 
     async def _fits(self, record: TokenRecord | None, key: str) -> bool:
@@ -118,6 +124,12 @@ class Identity:
         if record.cluster and record.cluster != cluster:
             return f"the token is for cluster {record.cluster} alone"
         return user_problem(record, user)
+
+    def _why_ended(self, token: TokenRecord, cluster: str) -> str:
+        record = self.known.token_now(token.name, ext=token.ext)
+        if record is None or record.uid != token.uid:
+            return "the token is gone"
+        return self._refusal(record, self.known.user_now(record.user), cluster)
 
     def _problem(self, record: TokenRecord) -> str:
         used = max((at for at in (record.used, self._used.get(record.id)) if at is not None), default=None)
@@ -145,8 +157,10 @@ class Identity:
             log.info("use of a token not noted", token=record.id, error=str(error))
 
     def _on_token(self, change: Change) -> None:
+        token = token_id(change.key.name, ext=bool(change.key.namespace))
         if change.new is None:
-            self._used.pop(token_id(change.key.name, ext=bool(change.key.namespace)), None)
+            self._used.pop(token, None)
+        self.running.token_changed(token)
 
 
 def cluster_of(path: str) -> str:

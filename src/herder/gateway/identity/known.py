@@ -28,20 +28,23 @@ LOOKS_AT_ONCE = 8
 
 BY_USERNAME = "username"
 
+OnChange = Callable[[Change], None]
+
 
 def _username(user: Object) -> Iterable[str]:
     return (user["username"],) if user.get("username") else ()
 
 
 class Known:
-    def __init__(self, client: Client, on_token: Callable[[Change], None] = lambda _change: None) -> None:
+    def __init__(self, client: Client, on_token: OnChange, on_user: OnChange) -> None:
         self._client = client
+        self._on_token = on_token
         self._tokens = Cache(TOKEN)
         self._users = Cache(USER, {BY_USERNAME: _username})
         self._secrets = Cache(SECRET)
         self._informers = (
             Informer(client, self._tokens, on_token),
-            Informer(client, self._users, lambda _change: None),
+            Informer(client, self._users, on_user),
             Informer(
                 client,
                 self._secrets,
@@ -78,6 +81,10 @@ class Known:
     async def user(self, name: str) -> Object | None:
         return await self._find(self._users, Key("", name))
 
+    def user_now(self, name: str) -> Object | None:
+        """As the cache has it."""
+        return self._users.get(Key("", name))
+
     def user_of_login(self, username: str) -> Object | None:
         """Nobody, where two share the name: then it is not known who is meant."""
         found = self._users.select(index=(BY_USERNAME, username))
@@ -91,7 +98,8 @@ class Known:
     def removed(self, token: TokenRecord) -> None:
         """We deleted it: it counts no more from now on."""
         cache, namespace = (self._secrets, TOKENS_NAMESPACE) if token.ext else (self._tokens, "")
-        cache.forget(Key(namespace, token.name), token.uid)
+        if (change := cache.forget(Key(namespace, token.name), token.uid)) is not None:
+            self._on_token(change)
 
     # --- what is not there yet ----------------------------------------------------------------------------------
 

@@ -48,6 +48,9 @@ class Remote:
             context=tls_context(connection),
             certified_name=connection.tls_server_name,
         )
+        nobody = replace(connection, client_certificate=None, client_key=None)
+        self.for_strangers = replace(self.target, context=tls_context(nobody))
+        """The same for requests that are not the manager's: a certificate of ours would make them so."""
         self._credentials = credentials_for(connection)
 
     async def authorization(self, target: Target, user: User) -> str:

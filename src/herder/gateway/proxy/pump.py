@@ -62,9 +62,13 @@ class Pump(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._writable.set()
 
-    async def stop(self) -> None:
+    def end(self) -> None:
         if self._running is not None:
             self._running.cancel()
+
+    async def stop(self) -> None:
+        self.end()
+        if self._running is not None:
             await asyncio.wait([self._running])
 
     async def _run(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from herder.engine.client.wire import Request, User
-from herder.engine.meta.errors import BadRequest
+from herder.engine.meta.errors import BadRequest, Unauthorized
 from herder.gateway.proxy.acting import impersonation
 from herder.gateway.proxy.targets import Asked, Target
 
@@ -63,16 +63,30 @@ def rebuilt(
     request: Request, asked: Asked, target: Target, user: User, authorization: str, *, upgrade: str = ""
 ) -> Outgoing:
     """The request as `user`, sent by the holder of `authorization`. `upgrade`: the protocol to change to."""
+    identity = impersonation(user)
+    if authorization:  # else the connection itself has proved who holds it, by a certificate
+        identity.append(("authorization", authorization))
+    return _written_anew(request, asked, target, identity, upgrade)
+
+
+def passed_on(request: Request, asked: Asked, target: Target, authorization: str, *, upgrade: str = "") -> Outgoing:
+    """The request as whoever the cluster itself knows by `authorization`. There must be one: without, it would be the
+    request of whoever holds the connection."""
+    if not authorization:
+        raise Unauthorized("must authenticate")
+    return _written_anew(request, asked, target, [("authorization", authorization)], upgrade)
+
+
+def _written_anew(request: Request, asked: Asked, target: Target, identity: Headers, upgrade: str) -> Outgoing:
     headers: Headers = [("host", target.address)]
     headers += _end_to_end(request.headers, upgrade)
     if upgrade:
         headers += [("connection", "Upgrade"), ("upgrade", upgrade)]
+        if "origin" in request.headers:  # was judged here; API servers want to see one where a browser would send one
+            headers.append(("origin", f"https://{target.address}"))
     if request.body or request.method in ("POST", "PUT", "PATCH"):
         headers.append(("content-length", str(len(request.body))))
-    headers += impersonation(user)
-    if authorization:  # else the connection itself has proved who holds it, by a certificate
-        headers.append(("authorization", authorization))
-    return Outgoing(request.method, target.prefix + asked.target, headers, request.body)
+    return Outgoing(request.method, target.prefix + asked.target, headers + identity, request.body)
 
 
 def requested_upgrade(headers: Mapping[str, str]) -> str:
