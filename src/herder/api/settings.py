@@ -85,6 +85,9 @@ NODE_TOKEN_UNUSED = "system-agent-installer-token-long-ttl"
 NODE_TOKEN_USED = "system-agent-installer-token-short-ttl"
 NODE_AGENT_VERSION = "system-agent-version"
 NODE_ASSETS = "system-agent-assets"
+INSTALLER_IMAGE = "system-agent-installer-image"
+DEFAULT_REGISTRY = "system-default-registry"
+RKE2_PRIME_DEFAULT = "rke2-provisioning-prime-default"
 FEWEST_TTL_MINUTES, FEWEST_GRACE_MINUTES = 30, 10
 
 
@@ -276,6 +279,22 @@ DEFINITIONS = {
             "strict",
             "strict: agents trust nothing but cacerts; system-store: what their system trusts, where there is none",
             _tls_mode,
+        ),
+        Definition(
+            INSTALLER_IMAGE,
+            "rancher/system-agent-installer-",
+            "the image that installs Kubernetes on a node, but for the distribution's name and the version",
+        ),
+        Definition(
+            DEFAULT_REGISTRY,
+            "",
+            "the registry that nodes pull from where an image names none",
+        ),
+        Definition(
+            RKE2_PRIME_DEFAULT,
+            "false",
+            "whether servers of RKE2 run as prime where their cluster does not say",
+            _boolean,
         ),
         Definition(
             REGISTRATION_TTL,
