@@ -22,17 +22,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="where config.yaml and config.yaml.d are")
     parser.add_argument("--version", default="", help="what the node tells as its version")
     told = parser.parse_args(arguments)
-    _log_to(sys.stderr)
     try:
-        return asyncio.run(
-            _until_signalled(_work(told.role, read(told.config_dir, version=told.version), told.config_dir))
-        )
+        configuration = read(told.config_dir, version=told.version)
+        _log_to(sys.stderr, configuration.log_level)
+        return asyncio.run(_until_signalled(_work(told.role, configuration, told.config_dir)))
     except ConfigurationError as problem:
         print(f"herder-embedded: {problem}", file=sys.stderr)
         return UNUSABLE
 
 
-def _log_to(stream: TextIO) -> None:
+def _log_to(stream: TextIO, level: str) -> None:
     class WithFields(logging.Formatter):
         def format(self, record: logging.LogRecord) -> str:
             fields = getattr(record, "fields", {})
@@ -40,7 +39,7 @@ def _log_to(stream: TextIO) -> None:
 
     handler = logging.StreamHandler(stream)
     handler.setFormatter(WithFields("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 def _work(role: str, configuration: Configuration, config_dir: Path) -> Coroutine[None, None, None]:

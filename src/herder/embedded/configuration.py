@@ -19,10 +19,10 @@ CONFIG_DIR = Path("/etc/rancher/herder")
 DATA_DIR = Path("/var/lib/rancher/herder")
 SECURE_PORT, NODE_PORT = 6443, 10248
 
-_TEXTS = ("token", "agent-token", "server", "node-name", "data-dir", "version")
+_TEXTS = ("token", "agent-token", "server", "node-name", "data-dir", "version", "log-level")
 _LISTS = ("node-ip", "node-external-ip", "node-label", "node-taint", "tls-san")
-_FLAGS = ("disable-node",)
-KEYS = (*_TEXTS, *_LISTS, *_FLAGS)
+LEVELS = ("debug", "info", "warning", "error")
+KEYS = (*_TEXTS, *_LISTS)
 _EFFECTS = {"NoSchedule", "PreferNoSchedule", "NoExecute"}
 
 
@@ -43,6 +43,7 @@ class Configuration:
     agent_token: str  # what others join with; on a server
     data_dir: Path
     version: str
+    log_level: str
 
     def __repr__(self) -> str:
         return f"Configuration(node_name={self.node_name!r}, server={self.server!r})"
@@ -103,7 +104,14 @@ def _checked(told: Mapping[str, Any], version: str) -> Configuration:
         agent_token=told.get("agent-token", ""),
         data_dir=Path(told.get("data-dir") or DATA_DIR),
         version=told.get("version") or version,
+        log_level=_level(told.get("log-level") or "info"),
     )
+
+
+def _level(text: str) -> str:
+    if text not in LEVELS:
+        raise ConfigurationError(f"log-level: {text!r} is none of {', '.join(LEVELS)}")
+    return text
 
 
 def _list(value: Any) -> list[Any]:

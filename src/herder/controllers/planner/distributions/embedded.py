@@ -1,0 +1,195 @@
+"""`+herderN`: our own API server as a cluster's control plane, on one server, with nodes that run no pods.
+
+Its programs are `herder.embedded`; the gateway itself is the registry that they are installed from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from herder.api.management.manifest import as_yaml, manifest
+from herder.api.rke.names import MACHINE_UID
+from herder.api.rke.plan import File, HttpGet, Instruction, Plan, Probe, file
+from herder.controllers.planner.distributions.interface import (
+    ClusterInputs,
+    ConfigError,
+    MachineInputs,
+    Reference,
+    Roles,
+)
+from herder.engine.meta.selectors import label_selector_from_object
+
+NAME = "embedded"
+REPOSITORY = "herder/system-agent-installer-herder"
+API_PORT, NODE_PORT = 6443, 10248
+CONFIG = "/etc/rancher/herder/config.yaml.d/50-rancher.yaml"
+REGISTRIES, MANAGER_AUTHORITY = "/etc/rancher/agent/registries.yaml", "/etc/rancher/agent/manager-ca.crt"
+DATA = "/var/lib/rancher/herder"
+LISTS = ("node-label", "node-taint", "tls-san")
+TEXTS = ("log-level",)
+"""What users may set, for all machines or for some; everything else is the planner's to say."""
+
+
+class Embedded:
+    name = NAME
+    revision = 1
+    supervisor_port = API_PORT
+    api_port = API_PORT
+    authorities: Sequence[str] = ("ca",)
+
+    def refusal(self, cluster: ClusterInputs, roles: Roles) -> str:
+        if roles.etcd != roles.control_plane:
+            return (
+                "the embedded distribution has etcd and control plane in one program: give a pool both etcdRole and "
+                "controlPlaneRole, or neither"
+            )
+        return ""
+
+    def references(self, spec: Mapping[str, Any], namespace: str) -> Sequence[Reference]:
+        return ()
+
+    def unit(self, roles: Roles) -> str:
+        return "herder-server" if roles.is_server else "herder-node"
+
+    def member_removal(self) -> str:
+        return ""
+
+    def drain_hash(self, plan: Plan) -> str:
+        return next((_value(each.env, "DRAIN_HASH") for each in plan.instructions if each.name == "install"), "")
+
+    def render(self, cluster: ClusterInputs, machine: MachineInputs) -> Plan:
+        if machine.windows:
+            raise ConfigError("machinePools: the embedded distribution has no Windows nodes")
+        if machine.roles.is_server and not machine.is_init:
+            raise ConfigError(
+                "machinePools: the embedded distribution has one server, and this cluster has it already: have one "
+                "machine with etcdRole and controlPlaneRole"
+            )
+        files = tuple(_files(cluster, machine))
+        return Plan(files=files, instructions=(_install(cluster, machine, files),), probes=_probes(cluster, machine))
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def _files(cluster: ClusterInputs, machine: MachineInputs) -> Iterator[File]:
+    if cluster.server_certificates:
+        registries = {"configs": {_manager(cluster): {"tls": {"ca_file": MANAGER_AUTHORITY}}}}
+        yield file(MANAGER_AUTHORITY, cluster.server_certificates, dynamic=True)
+        yield file(REGISTRIES, json.dumps(registries), dynamic=True)
+    yield file(CONFIG, json.dumps(_config(cluster, machine), indent=2, sort_keys=True))
+    authority, data = cluster.authorities["ca"], _data(cluster)
+    if machine.roles.is_server:
+        yield file(f"{data}/server/tls/ca.crt", authority.certificate)
+        yield file(f"{data}/server/tls/ca.key", authority.key)
+        if cluster.agent is not None:
+            objects = as_yaml(manifest(cluster.agent))
+            yield file(f"{data}/server/manifests/rancher/cluster-agent.yaml", objects, dynamic=True, minor=True)
+        addons = cluster.spec.get("additionalManifest") or ""
+        yield file(f"{data}/server/manifests/rancher/addons.yaml", addons, dynamic=True)
+    else:
+        yield file(f"{data}/agent/server-ca.crt", authority.certificate)
+
+
+def _config(cluster: ClusterInputs, machine: MachineInputs) -> dict[str, Any]:
+    config = _chosen(cluster, machine)
+    labels = [f"{key}={value}" for key, value in sorted({**machine.node_labels, MACHINE_UID: machine.uid}.items())]
+    taints = [_taint(each) for each in machine.node_taints]
+    config["node-label"] = [*config.get("node-label", ()), *labels]
+    config["node-taint"] = [*config.get("node-taint", ()), *taints]
+    config["node-ip"] = list(machine.internal_addresses or machine.external_addresses)
+    config["node-external-ip"] = list(machine.external_addresses) if machine.internal_addresses else []
+    config["node-name"] = machine.node_name
+    config["data-dir"] = _data(cluster)
+    if machine.roles.is_server:
+        config["token"], config["agent-token"] = cluster.server_token, cluster.agent_token
+    else:
+        config["token"], config["server"] = cluster.agent_token, machine.join_url
+    return {key: value for key, value in config.items() if value}
+
+
+def _chosen(cluster: ClusterInputs, machine: MachineInputs) -> dict[str, Any]:
+    """What users set, the later over the earlier."""
+    chosen = _checked("machineGlobalConfig", cluster.config)
+    for index, each in enumerate(cluster.spec.get("machineSelectorConfig") or ()):
+        selector = label_selector_from_object(each.get("machineLabelSelector"))
+        if selector is None or selector.matches(machine.labels):
+            chosen |= _checked(f"machineSelectorConfig[{index}].config", each.get("config") or {})
+    return chosen
+
+
+def _checked(field: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    for key, value in config.items():
+        if key not in (*LISTS, *TEXTS):
+            known = ", ".join((*LISTS, *TEXTS))
+            raise ConfigError(f"{field}.{key}: the embedded distribution does not know it; it knows {known}")
+        texts = value if isinstance(value, list) and key in LISTS else [value]
+        if not all(isinstance(each, str) for each in texts):
+            raise ConfigError(f"{field}.{key}: must be text{' or a list of texts' if key in LISTS else ''}")
+    return {key: list(value) if isinstance(value, list) else value for key, value in config.items()}
+
+
+def _taint(taint: Mapping[str, str]) -> str:
+    value = f"={taint['value']}" if taint.get("value") else ""
+    return f"{taint['key']}{value}:{taint['effect']}"
+
+
+# --- instruction and probes -----------------------------------------------------------------------------------------
+
+
+def _install(cluster: ClusterInputs, machine: MachineInputs, files: Sequence[File]) -> Instruction:
+    image = f"{_manager(cluster)}/{REPOSITORY}:{cluster.version.replace('+', '-')}"
+    stamp = _stamp(cluster, image, files)
+    environment = [
+        f"RESTART_STAMP={stamp}",
+        f"DRAIN_HASH={stamp}",
+        *(f"{each['name']}={each['value']}" for each in cluster.spec.get("agentEnvVars") or () if each.get("value")),
+        f"HERDER_DATA_DIR={_data(cluster)}",
+        *(() if machine.roles.is_server else ("INSTALL_HERDER_EXEC=agent",)),
+    ]
+    return Instruction(name="install", image=image, command="sh", args=("-c", "run.sh"), env=tuple(environment))
+
+
+def _stamp(cluster: ClusterInputs, image: str, files: Sequence[File]) -> str:
+    content = "".join(each.path + each.content for each in files if not each.dynamic)
+    generation = cluster.spec.get("provisionGeneration") or 0
+    return hashlib.sha256(f"{generation}{image}{content}{cluster.config_generation}".encode()).hexdigest()
+
+
+def _probes(cluster: ClusterInputs, machine: MachineInputs) -> dict[str, Probe]:
+    """At the machine's own address: machines of one host may share its loopback."""
+    address = _bracketed((machine.internal_addresses or machine.external_addresses)[0])
+    probes = {"kubelet": _probe(HttpGet(url=f"http://{address}:{NODE_PORT}/healthz"))}
+    if machine.roles.is_server:
+        authority = f"{_data(cluster)}/server/tls/ca.crt"
+        probes["kube-apiserver"] = _probe(HttpGet(url=f"https://{address}:{API_PORT}/readyz", ca_cert=authority))
+    return probes
+
+
+def _probe(get: HttpGet) -> Probe:
+    return Probe(initial_delay_seconds=1, timeout_seconds=5, success_threshold=1, failure_threshold=2, http_get=get)
+
+
+# --- small things ---------------------------------------------------------------------------------------------------
+
+
+def _manager(cluster: ClusterInputs) -> str:
+    if cluster.agent is None or not cluster.agent.server_url:
+        raise ConfigError("setting server-url: not set, so machines cannot be told where to install from")
+    return urlsplit(cluster.agent.server_url).netloc
+
+
+def _data(cluster: ClusterInputs) -> str:
+    return str((cluster.spec.get("dataDirectories") or {}).get("k8sDistro") or DATA)
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
+def _value(environment: Sequence[str], name: str) -> str:
+    return next((each.partition("=")[2] for each in environment if each.startswith(f"{name}=")), "")
