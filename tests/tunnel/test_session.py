@@ -272,6 +272,12 @@ class TestAPeerWithOneFlagForBothDirections:
         assert stream.open
 
 
+def turns_of(session: Session, count: int) -> list[tuple[int, int]]:
+    """The next messages, each as its stream and its size."""
+    messages = [session.next_message() for _ in range(count)]
+    return [(frames.decode(message.head).connection, len(message.body)) for message in messages if message]
+
+
 class TestFairness:
     def test_a_small_request_passes_a_bulk_transfer(self) -> None:
         session = server()
@@ -281,6 +287,30 @@ class TestFairness:
         small.send(b"quick")
         turns = [session.next_message() for _ in range(3)]
         assert [len(turn.body) for turn in turns if turn] == [32 * KIB, 5, 32 * KIB]
+
+    def test_a_small_request_passes_many_bulk_transfers(self) -> None:
+        session = server()
+        bulk = [session.connect("tcp", "bulk:1") for _ in range(50)]
+        small = session.connect("tcp", "small:1")
+        sent(session)
+        for stream in bulk:
+            stream.send(bytes(MIB))
+        for _ in range(75):
+            session.next_message()
+        small.send(b"quick")
+        assert [connection for connection, _ in turns_of(session, 2)] == [small.id, bulk[25].id]
+
+    def test_who_speaks_often_does_not_pass_the_others_again_and_again(self) -> None:
+        session = server()
+        bulk, talker = session.connect("tcp", "bulk:1"), session.connect("tcp", "talker:1")
+        sent(session)
+        bulk.send(bytes(MIB))
+        session.next_message()
+        turns = []
+        for _ in range(6):
+            talker.send(b"me again")
+            turns += turns_of(session, 1)
+        assert [connection for connection, _ in turns] == [talker.id, bulk.id] * 3
 
     def test_streams_take_turns_by_chunks(self) -> None:
         session = server()

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import secrets
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from typing import cast
@@ -20,10 +21,14 @@ from herder.tunnel.websocket import FrameReader, FrameWriter, close_message
 log = logging.getLogger(__name__)
 
 _GOING_AWAY, _PROTOCOL_ERROR = 1001, 1002
-_AT_ONCE = 128 * KIB  # written before others get their turn
-_UNSENT = 128 * KIB  # that the kernel may hold: what is in there can no longer be overtaken
+# What has left the session can no longer be overtaken: little of it waits, here, in the kernel and with the peer.
+_AT_ONCE = 64 * KIB  # written before others get their turn
+_UNSENT = 64 * KIB  # that the kernel may hold
+_UNREAD = 128 * KIB  # … and that of a near peer, who can say in no time that there is room again
+_NEAR = 500  # microseconds there and back; to farther peers as much may be on the way as the kernel finds good
 _READ = 256 * KIB
 _FAREWELL_SECONDS = 5.0  # for a peer to read what is left, and our goodbye
+_TCP_INFO_BYTES = 152  # of Linux's struct tcp_info, up to and with tcpi_min_rtt
 _scratch = threading.local()
 
 Opened = Callable[[Stream], None]
@@ -89,7 +94,9 @@ class Link(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=_AT_ONCE)
+        self._transport.set_write_buffer_limits(
+            high=1
+        )  # what the kernel does not take is enough: nothing is added to it
         _tune(transport.get_extra_info("socket"))
         self._tick()
         self.outgoing()
@@ -196,3 +203,13 @@ def _tune(sock: socket.socket | None) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
+        if _is_near(sock):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _UNREAD)
+
+
+def _is_near(sock: socket.socket) -> bool:
+    """By the shortest round trip that Linux has seen on this connection: its handshake at least."""
+    if not hasattr(socket, "TCP_INFO"):
+        return False
+    told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    return len(told) == _TCP_INFO_BYTES and int.from_bytes(told[-4:], sys.byteorder) < _NEAR

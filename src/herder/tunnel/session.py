@@ -1,8 +1,8 @@
 """A session without sockets, clock or event loop: messages in, messages out, time handed in.
 
-Sending is fair: control messages first, then each stream that has something to say gets one chunk in turn, so a small
-request passes a bulk transfer. Receiving never blocks: a stream whose reader is slow is paused, one whose peer ignores
-that ends, and so memory is bounded per stream and per session.
+Sending is fair: control messages first, then streams that were silent, then the others, one chunk each in turn, so a
+small request passes any number of bulk transfers. Receiving never blocks: a stream whose reader is slow is paused, one
+whose peer ignores that ends, and so memory is bounded per stream and per session.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ class Session:
         self._control: deque[Outgoing] = deque()
         self._control_bytes = 0
         self._pong: bytes | None = None
+        self._newcomers: deque[Stream] = deque()  # silent until now: their turn comes first
         self._round: deque[Stream] = deque()
         self._heard = now
         self._next_ping = now + limits.ping_every
@@ -135,6 +136,7 @@ class Session:
         for stream in list(self.streams.values()):
             self.end_stream(stream, DISCONNECTED, tell=False)
         self._control.clear()
+        self._newcomers.clear()
         self._round.clear()
 
     def end_stream(self, stream: Stream, reason: str, *, tell: bool) -> None:
@@ -286,7 +288,7 @@ class Session:
     def schedule(self, stream: Stream) -> None:
         if stream.open and not stream.scheduled and not stream.paused:
             stream.scheduled = True
-            self._round.append(stream)
+            self._newcomers.append(stream)
             self._observer.outgoing()
 
     def next_message(self) -> Outgoing | None:
@@ -297,8 +299,8 @@ class Session:
             raise SessionError("the peer does not read what it asked for")
         if self._control:
             return self._next_control()
-        while self._round:
-            stream = self._round.popleft()
+        while waiting := self._newcomers or self._round:
+            stream = waiting.popleft()
             stream.scheduled = False
             if stream.open and not stream.paused:
                 message = self._turn_of(stream)
@@ -315,9 +317,8 @@ class Session:
         chunk = stream.next_chunk()
         self.traffic.sent_bytes += len(chunk)
         message = Outgoing(Opcode.BINARY, self._head(Kind.DATA, stream.id), chunk)
-        if stream.queued or stream.closing:
-            stream.scheduled = True
-            self._round.append(stream)
+        stream.scheduled = True
+        self._round.append(stream)  # though it may have no more to say: nobody is a newcomer twice in one round
         if stream.made_room():
             stream.observer.writable()
         return message
