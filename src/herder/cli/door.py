@@ -15,6 +15,7 @@ from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.management.names import AGENT_PREFIX, SYSTEM_NAMESPACE
 from herder.api.settings import SERVER_URL, Settings
 from herder.cli.process import wall_clock
+from herder.embedded.installer import InstallerImage
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response
 from herder.engine.front.takeover import Takeover
@@ -23,6 +24,7 @@ from herder.engine.meta.errors import AlreadyExists
 from herder.gateway.access import Access
 from herder.gateway.clusters import Clusters
 from herder.gateway.identity.parts import IdentityParts, assemble
+from herder.gateway.images import Images
 from herder.gateway.peers import Peers
 from herder.gateway.presence import Presence
 from herder.gateway.proxy.behind import Behind
@@ -145,7 +147,15 @@ def build(
     peers = None
     if place is not None:
         peers = Peers(tunnels, Replicas(client, own, place.address, wall_clock), place.shared)
-    gateway = Gateway(api, registration=registration, tunnels=tunnels, identity=identity, proxy=proxy, peers=peers)
+    gateway = Gateway(
+        api,
+        registration=registration,
+        tunnels=tunnels,
+        identity=identity,
+        proxy=proxy,
+        peers=peers,
+        answers=(Images([InstallerImage()]).handle,),
+    )
     presence = Presence(
         client,
         wall_clock,

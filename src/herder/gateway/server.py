@@ -7,6 +7,7 @@ or as it came, for those who have credentials of that API's own.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -40,7 +41,13 @@ class Api(Protocol):
     async def handle(self, request: Request) -> Response: ...
 
 
+Answer = Callable[[Request], Awaitable[Response | None]]
+"""Answers what it is asked for, and None to everything else."""
+
+
 class Gateway:
+    """`answers` are those who know themselves whom they let in: machines have other credentials than people."""
+
     def __init__(
         self,
         api: Api,
@@ -50,6 +57,7 @@ class Gateway:
         identity: IdentityParts,
         proxy: ClusterProxy,
         peers: Peers | None = None,
+        answers: Sequence[Answer] = (),
     ) -> None:
         self._api = api
         self._registration = registration
@@ -57,6 +65,7 @@ class Gateway:
         self._identity = identity
         self._proxy = proxy
         self._peers = peers
+        self._answers = (*answers, identity.logins.handle)
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -71,8 +80,9 @@ class Gateway:
             return await self._why_no_tunnel(request)
         if (told := self._registration.answer(request)) is not None:
             return told
-        if (told := await self._identity.logins.handle(request)) is not None:
-            return told
+        for answer in self._answers:
+            if (told := await answer(request)) is not None:
+                return told
         if request.path.startswith(PREFIXES):
             who = await self._identity.identity.identify(request)
             return self._tied(await self._proxy.handle(request, who.user), request, who)
