@@ -15,7 +15,7 @@ from herder.cli.install import install_kinds, make_namespace
 from herder.engine.client.client import Client
 from herder.gateway.clusters import Clusters
 from herder.gateway.presence import RETRY_SECONDS, RETURN_SECONDS, SETTLE_SECONDS, Presence
-from herder.gateway.replicas import LEASE, LEASE_SECONDS, Alone, Membership, Replicas
+from herder.gateway.replicas import GATEWAY, LEASE, LEASE_SECONDS, Alone, Membership, Replicas
 from herder.sim import loop
 from tests.engine.runtime.world import World, now, world
 
@@ -59,18 +59,15 @@ class Here:
         for task in self.running.pop(name):
             task.cancel()
         await asyncio.sleep(0.1)
-        lease = {"metadata": {"name": name, "namespace": SYSTEM_NAMESPACE}, "spec": {"leaseDurationSeconds": 30}}
-        lease = {"apiVersion": LEASE.api_version, "kind": LEASE.kind, **lease}
-        await self.world.outside.apply(LEASE.resource, lease | {"metadata": lease["metadata"] | {"labels": _LABEL}})
+        left = {"name": name, "namespace": SYSTEM_NAMESPACE, "labels": {GATEWAY: "true"}}
+        lease = {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": left}
+        await self.world.outside.apply(LEASE.resource, lease | {"spec": {"leaseDurationSeconds": LEASE_SECONDS}})
 
     async def stop(self) -> None:
         tasks = [task for tasks in self.running.values() for task in tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-_LABEL = {"management.herder.io/gateway": "true"}
 
 
 def play(story: Callable[[Here], Awaitable[None]], *, known: dict[str, str] | None = None) -> None:

@@ -9,9 +9,9 @@ from contextlib import suppress
 import click
 
 from herder.api.capi.kinds import NAMESPACE, SECRET
-from herder.api.management.commands import ca_checksum, manifest_url
-from herder.api.management.kinds import PROVISIONING_CLUSTER
-from herder.api.management.names import DEFAULT_TOKEN, DEFAULT_WORKSPACE, token_secret
+from herder.api.management.commands import PLACE_OF_TOKEN, ca_checksum
+from herder.api.management.kinds import PROVISIONING_CLUSTER, REGISTRATION_TOKEN
+from herder.api.management.names import DEFAULT_TOKEN, DEFAULT_WORKSPACE
 from herder.api.settings import SERVER_CERTIFICATES, SERVER_URL, SETTING
 from herder.cli.asking import ask
 from herder.cli.places import kubeconfig_option
@@ -43,12 +43,13 @@ async def _import(client: Client, namespace: str, name: str) -> tuple[str, str, 
     with suppress(AlreadyExists):
         wanted = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "spec": {}}
         await client.create(kind.resource, wanted, namespace=namespace)
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        cluster = await _named(client, namespace, name)
-        token = await _token(client, cluster)
-    server = await _setting(client, SERVER_URL)
-    certificates = await _setting(client, SERVER_CERTIFICATES)
-    return cluster, manifest_url(server, cluster, token), ca_checksum(certificates)
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            cluster = await _named(client, namespace, name)
+            url = await _manifest_url(client, cluster)
+    except TimeoutError:
+        raise click.ClickException(f"cluster {name}: not ready to be connected; is setting {SERVER_URL} set?") from None
+    return cluster, url, ca_checksum(await _setting(client, SERVER_CERTIFICATES))
 
 
 async def _named(client: Client, namespace: str, name: str) -> str:
@@ -62,13 +63,17 @@ async def _named(client: Client, namespace: str, name: str) -> str:
     raise click.ClickException(f"cluster {name} got no name; is the gateway running (herder up --gateway)?")
 
 
-async def _token(client: Client, cluster: str) -> str:
-    name = token_secret(DEFAULT_TOKEN)
-    while True:
-        with suppress(NotFound):
-            secret = await client.get(SECRET.resource, name, namespace=cluster)
-            return base64.b64decode(secret["data"]["token"]).decode()
-        await asyncio.sleep(0.1)
+async def _manifest_url(client: Client, cluster: str) -> str:
+    """As the manager itself tells it, by the settings that it goes by; with the token in its place."""
+    async for event in client.watch(
+        REGISTRATION_TOKEN.resource, namespace=cluster, fields=f"metadata.name={DEFAULT_TOKEN}", initial_events=True
+    ):
+        status = event.object.get("status") or {}
+        if status.get("manifestUrl") and status.get("tokenSecretName"):
+            secret = await client.get(SECRET.resource, status["tokenSecretName"], namespace=cluster)
+            token = base64.b64decode(secret["data"]["token"]).decode()
+            return str(status["manifestUrl"]).replace(PLACE_OF_TOKEN, token)
+    raise click.ClickException(f"cluster {cluster} got no registration token; is the gateway running?")
 
 
 async def _setting(client: Client, name: str) -> str:
