@@ -10,12 +10,14 @@ from herder.api.capi.names import annotations_of, labels_of
 from herder.api.machines.conditions import merged_with_updates
 from herder.api.management import names
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
+from herder.api.rke.names import ADMINISTRATED
 from herder.engine.meta.kinds import Object
 
 CONNECTED, READY, PROVISIONED, CREATED, WAITING = "Connected", "Ready", "Provisioned", "Created", "Waiting"
 NAMESPACE_CREATED = "BackingNamespaceCreated"
 DISCONNECTED = "Disconnected"
 NOT_CONNECTED = "Cluster agent is not connected"
+BEING_BUILT = "waiting for the cluster's agent: the cluster is being built"
 NEVER_CONNECTED = "waiting for the cluster's agent: run the command of its ClusterRegistrationToken in the cluster"
 
 IMPORTED_DRIVERS = {"imported", "k3s", "k3os", "rke2", "rancherd"}
@@ -25,6 +27,16 @@ IMPORTED_DRIVERS = {"imported", "k3s", "k3os", "rke2", "rancherd"}
 def is_internal(management: Object) -> bool:
     """The cluster that the manager itself runs on: there is no tunnel to it."""
     return bool((management.get("spec") or {}).get("internal"))
+
+
+def is_provisioned_here(provisioning: Object) -> bool:
+    """Whether the cluster is built from here, rather than imported."""
+    return (provisioning.get("spec") or {}).get("rkeConfig") is not None
+
+
+def is_administrated(management: Object) -> bool:
+    """The same, as the management Cluster tells it."""
+    return annotations_of(management).get(ADMINISTRATED) == "true"
 
 
 def local_cluster() -> Object:
@@ -51,10 +63,25 @@ def belongs(management: Object, namespace: str, name: str) -> bool:
     return names.is_legacy(own) and own == name and workspace == namespace
 
 
+_SHARED = (
+    "localClusterAuthEndpoint",
+    "clusterAgentDeploymentCustomization",
+    "fleetAgentDeploymentCustomization",
+    "webhookDeploymentCustomization",
+    "defaultPodSecurityAdmissionConfigurationTemplateName",
+    "defaultClusterRoleForProjectMembers",
+    "enableNetworkPolicy",
+)
+"""What both specs have."""
+
+_AGENT_DIRECTORY = "CATTLE_AGENT_VAR_DIR"
+
+
 def management_of(provisioning: Object, name: str) -> Object:
-    """The management Cluster of an imported cluster, as it is made."""
+    """The management Cluster of a provisioning Cluster, as it is made."""
     meta, spec = provisioning["metadata"], provisioning.get("spec") or {}
-    kept = ("agentEnvVars", "localClusterAuthEndpoint", *(key for key in spec if key.endswith("Customization")))
+    administrated = {ADMINISTRATED: "true"} if is_provisioned_here(provisioning) else {}
+    environment = _agent_environment(spec)
     return {
         "apiVersion": MANAGEMENT_CLUSTER.api_version,
         "kind": MANAGEMENT_CLUSTER.kind,
@@ -63,6 +90,7 @@ def management_of(provisioning: Object, name: str) -> Object:
             "labels": dict(labels_of(provisioning)),
             "annotations": {
                 **_passed_on(annotations_of(provisioning)),
+                **administrated,
                 names.PROVISIONING_CLUSTER_OF: f"{meta['namespace']}/{meta['name']}",
             },
         },
@@ -70,9 +98,27 @@ def management_of(provisioning: Object, name: str) -> Object:
             "displayName": meta["name"],
             "fleetWorkspaceName": meta["namespace"],
             "importedConfig": {},
-            **{key: spec[key] for key in kept if key in spec},
+            **{key: spec[key] for key in _SHARED if spec.get(key) is not None},
+            **({"agentEnvVars": environment} if environment else {}),
         },
     }
+
+
+def followed(management: Object, provisioning: Object) -> Object:
+    """The management Cluster of a cluster that is built here, after its provisioning Cluster has changed. That of an
+    imported one is its own: it may be edited itself."""
+    wanted = management_of(provisioning, management["metadata"]["name"])
+    others = {key: value for key, value in management["spec"].items() if key not in (*_SHARED, "agentEnvVars")}
+    meta = management["metadata"]
+    joined = {part: {**(meta.get(part) or {}), **wanted["metadata"][part]} for part in ("labels", "annotations")}
+    return {**management, "metadata": {**meta, **joined}, "spec": {**others, **wanted["spec"]}}
+
+
+def _agent_environment(spec: Object) -> list[Object]:
+    """Where the node agent keeps its data is told to whoever looks after it."""
+    given = spec.get("agentEnvVars") or []
+    directory = ((spec.get("rkeConfig") or {}).get("dataDirectories") or {}).get("systemAgent")
+    return [*given, {"name": _AGENT_DIRECTORY, "value": directory}] if directory else list(given)
 
 
 def provisioning_of(management: Object) -> Object:
@@ -97,7 +143,8 @@ def _passed_on(annotations: Mapping[str, str]) -> dict[str, str]:
     return {
         key: value
         for key, value in annotations.items()
-        if not key.startswith((names.PREFIX, "kubectl.kubernetes.io/")) and key != names.MANAGEMENT_NAME
+        if not key.startswith((names.PREFIX, "kubectl.kubernetes.io/"))
+        and key not in (names.MANAGEMENT_NAME, ADMINISTRATED)
     }
 
 
@@ -119,7 +166,9 @@ def is_provisioned(management: Object) -> bool:
 
 
 def management_conditions(management: Object, now: datetime) -> list[Condition]:
-    wanted = [_connected(management), _provisioned(management), *_ready(management)]
+    """Of a cluster that is built here, what builds it tells whether it is provisioned."""
+    provisioned = [] if is_administrated(management) else [_provisioned(management)]
+    wanted = [_connected(management), *provisioned, *_ready(management)]
     before = (management.get("status") or {}).get("conditions")
     return [_since(each, management, now) for each in merged_with_updates(before, wanted, now)]
 
@@ -128,8 +177,12 @@ def _connected(management: Object) -> Condition:
     if is_connected(management):
         return condition(CONNECTED, "True", CONNECTED)
     if not is_provisioned(management):
-        return condition(CONNECTED, "False", "NeverConnected", NEVER_CONNECTED)
+        return condition(CONNECTED, "False", "NeverConnected", _never_connected(management))
     return condition(CONNECTED, "False", DISCONNECTED, NOT_CONNECTED)
+
+
+def _never_connected(management: Object) -> str:
+    return BEING_BUILT if is_administrated(management) else NEVER_CONNECTED
 
 
 def _provisioned(management: Object) -> Condition:
@@ -143,7 +196,7 @@ def _ready(management: Object) -> Iterable[Condition]:
     if (management.get("status") or {}).get("readyReconciling"):
         return
     if not is_provisioned(management):
-        yield condition(READY, "False", WAITING, NEVER_CONNECTED)
+        yield condition(READY, "False", WAITING, _never_connected(management))
     elif is_connected(management):
         yield condition(READY, "True", READY)
     else:

@@ -1,4 +1,4 @@
-"""What tells one template from another, as upstream counts it: by the template's name Cluster API sees that machines must
+"""What tells one template from another, as upstream counts it. By a template's name Cluster API sees that machines must
 be replaced, so labels, taints and credentials are left out of it."""
 
 from __future__ import annotations

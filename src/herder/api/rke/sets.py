@@ -1,5 +1,5 @@
-"""Marks on what was made from a provisioning Cluster, in the words of upstream's `apply`: by them it is found again, and
-deleted when it is no longer asked for."""
+"""Marks on what was made from a provisioning Cluster, in the words of upstream's `apply`: by them it is found again,
+and deleted when it is no longer asked for."""
 
 from __future__ import annotations
 

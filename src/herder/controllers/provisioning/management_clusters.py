@@ -146,21 +146,31 @@ def _info(view: View, management: Object) -> tuple[Object, Decision]:
     if pair is None:
         return known, DONE
     namespace, name = _place(pair)
-    known = {**known, "provisioningClusterRef": {"name": name, "namespace": namespace}}
+    known = {**known, "provisioningClusterRef": {"name": name, "namespace": namespace}, **_as_asked(pair)}
     if not (pair.get("status") or {}).get("clientSecretName") or not clusters.is_connected(management):
         return known, DONE
     wish = Observe(cluster_key(namespace, name), NODE, projection=NODES)
     seen = view.observed(wish)
     if isinstance(seen, Observed):
-        known = {**known, **_of_nodes(seen.objects, clusters.is_internal(management))}
+        elsewhere = {"machineProvider": "local" if clusters.is_internal(management) else "imported"}
+        known = {**known, **_of_nodes(seen.objects), **(_as_asked(pair) or elsewhere)}
     return known, Decision(observe=(wish,))
 
 
-def _of_nodes(nodes: Iterable[Object], internal: bool) -> Object:
+def _as_asked(provisioning: Object) -> Object:
+    """Of a cluster that is built here: what its machines are made by."""
+    if not clusters.is_provisioned_here(provisioning):
+        return {}
+    pools = provisioning["spec"]["rkeConfig"].get("machinePools") or [{}]
+    kind = (pools[0].get("machineConfigRef") or {}).get("kind") or "custom"
+    return {"machineProvider": kind.removesuffix("Config")}
+
+
+def _of_nodes(nodes: Iterable[Object]) -> Object:
     facts = list(nodes)
     versions = sorted({each["version"] for each in facts if each["version"]}, key=lambda text: (len(text), text))
     architectures = {each["arch"] for each in facts if each["arch"]}
-    found: Object = {"nodeCount": len(facts), "machineProvider": "local" if internal else "imported"}
+    found: Object = {"nodeCount": len(facts)}
     if versions:
         found["kubernetesVersion"] = versions[0]
     if architectures:

@@ -1,5 +1,4 @@
-"""A provisioning Cluster without rkeConfig is an imported cluster: it gets a management Cluster, and tells when that
-has been connected."""
+"""A provisioning Cluster, imported or built here, gets a management Cluster, and tells when that has been connected."""
 
 from __future__ import annotations
 
@@ -32,8 +31,6 @@ def reconcile(view: View) -> Decision:
         return DONE
     if is_deleting(provisioning):
         return _remove(view, provisioning)
-    if (provisioning.get("spec") or {}).get("rkeConfig") is not None:
-        return waiting("spec.rkeConfig: clusters are not built from it here yet; without it the cluster is imported")
     if names.REMOVE_PROVISIONING not in (provisioning["metadata"].get("finalizers") or ()):
         return Decision(writes=_finalizer(provisioning, add=True))
     return _with_management(view, provisioning)
@@ -51,7 +48,15 @@ def _with_management(view: View, provisioning: Object) -> Decision:
         made = clusters.management_of(provisioning, name)
         return Decision(writes=(Create(MANAGEMENT_CLUSTER, made, f"{view.key} is a managed cluster"),))
     kubeconfig, asks = _kubeconfig(view, provisioning, management)
-    return _tell(view, provisioning, management, name, kubeconfig=kubeconfig) + asks
+    return _lead(provisioning, management) + _tell(view, provisioning, management, name, kubeconfig=kubeconfig) + asks
+
+
+def _lead(provisioning: Object, management: Object) -> Decision:
+    """What is asked of a cluster that is built here is asked of its management Cluster too."""
+    if not clusters.is_provisioned_here(provisioning):
+        return DONE
+    wanted = clusters.followed(management, provisioning)
+    return Decision(writes=object_patch(MANAGEMENT_CLUSTER, management, wanted, "its provisioning Cluster has changed"))
 
 
 def _management_name(view: View, provisioning: Object) -> str:
@@ -117,11 +122,12 @@ def _tell(
     kubeconfig: str = "",
 ) -> Decision:
     before = provisioning.get("status") or {}
-    wanted = [_created(management, problem), *_mirrored(management)]
+    ready = bool(before.get("ready")) or (management is not None and clusters.is_connected(management))
+    wanted = [_created(management, problem), *_mirrored(provisioning, management), *_progress(ready)]
     status = {
         **before,
         "observedGeneration": provisioning["metadata"].get("generation", 0),
-        "ready": bool(before.get("ready")) or (management is not None and clusters.is_connected(management)),
+        "ready": ready,
         "agentDeployed": management is not None and clusters.is_provisioned(management),
         "conditions": merged_with_updates(before.get("conditions"), wanted, view.now),
         "fleetWorkspaceName": view.namespace,
@@ -140,8 +146,17 @@ def _created(management: Object | None, problem: str) -> Condition:
     return condition(clusters.CREATED, "True", clusters.CREATED)
 
 
-def _mirrored(management: Object | None) -> Iterable[Condition]:
-    for type_ in (clusters.CONNECTED, clusters.PROVISIONED, clusters.READY):
+def _progress(ready: bool) -> Iterable[Condition]:
+    """In the words of tools that know nothing of clusters."""
+    yield condition("Reconciling", "False" if ready else "True", "")
+    yield condition("Stalled", "False", "")
+
+
+def _mirrored(provisioning: Object, management: Object | None) -> Iterable[Condition]:
+    """Whether a cluster that is built here is ready is for its control plane to say."""
+    told_elsewhere = clusters.is_provisioned_here(provisioning)
+    types = (clusters.CONNECTED,) if told_elsewhere else (clusters.CONNECTED, clusters.PROVISIONED, clusters.READY)
+    for type_ in types:
         if known := find(management, type_):
             yield condition(type_, known["status"], known.get("reason", ""), known.get("message", ""))
 

@@ -1,0 +1,137 @@
+"""The provisioning Cluster of a cluster that is built here: what it stands for is made, changed and deleted with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from herder.api.capi.kinds import (
+    CLUSTER,
+    DEFINITION,
+    MACHINE,
+    MACHINE_DEPLOYMENT,
+    MACHINE_HEALTH_CHECK,
+    SECRET_METADATA,
+)
+from herder.api.capi.names import is_deleting
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
+from herder.api.rke import names
+from herder.api.rke.kinds import BEACON, BOOTSTRAP_TEMPLATE, CONTROL_PLANE, RKE_CLUSTER
+from herder.api.rke.removal import BY_CLUSTER, cluster_of
+from herder.api.rke.sets import hash_of, made_from
+from herder.api.writing import object_patch
+from herder.controllers.provisioning.generation.asked import Problem
+from herder.controllers.provisioning.generation.generating import (
+    SET,
+    credentials_of,
+    definitions_of,
+    generate,
+    references_of,
+)
+from herder.controllers.provisioning.generation.removal import remove
+from herder.controllers.provisioning.generation.telling import tell
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.cache import Change, Key
+from herder.engine.runtime.controller import Controller
+from herder.engine.runtime.decision import DONE, Decision
+from herder.engine.runtime.triggers import Follows, Indexed, Watches, changed, itself
+from herder.engine.runtime.view import View
+
+REFERENCES, DEFINITIONS, CREDENTIALS, MANAGEMENT = "references", "definitions", "credentials", "management"
+
+
+def reconcile(view: View) -> Decision:
+    cluster = view.get(PROVISIONING_CLUSTER, view.name)
+    if cluster is None:
+        return DONE
+    if is_deleting(cluster):
+        return remove(view, cluster)
+    if (cluster.get("spec") or {}).get("rkeConfig") is None or not (cluster.get("status") or {}).get("clusterName"):
+        return DONE  # imported, or not named yet
+    if names.REMOVE_CLUSTER not in (cluster["metadata"].get("finalizers") or ()):
+        return _with_finalizer(cluster)
+    plane = view.get(CONTROL_PLANE, view.name)
+    if not cluster["spec"].get("kubernetesVersion"):
+        return tell(view, cluster, plane, "spec.kubernetesVersion: required, such as v1.34.1+k3s1")
+    try:
+        writes = generate(view, cluster)
+    except Problem as problem:
+        return tell(view, cluster, plane, str(problem))
+    return Decision(writes=writes) + tell(view, cluster, plane)
+
+
+def _with_finalizer(cluster: Object) -> Decision:
+    finalizers = [*(cluster["metadata"].get("finalizers") or ()), names.REMOVE_CLUSTER]
+    held = {**cluster, "metadata": {**cluster["metadata"], "finalizers": finalizers}}
+    return Decision(writes=object_patch(PROVISIONING_CLUSTER, cluster, held, "its machines are to go with it"))
+
+
+# --- what sets it off -----------------------------------------------------------------------------------------------
+
+
+def _management_name(cluster: Object) -> Iterable[str]:
+    """Indexer."""
+    name = (cluster.get("status") or {}).get("clusterName")
+    return (name,) if name else ()
+
+
+def _name(obj: Object) -> Iterable[str]:
+    return (obj["metadata"]["name"],)
+
+
+def _place(secret: Object) -> Iterable[str]:
+    return (f"{secret['metadata']['namespace']}/{secret['metadata']['name']}",)
+
+
+def _met(obj: Object) -> Iterable[str]:
+    """What an object of a kind that was met at run time is known as among the references."""
+    meta = obj["metadata"]
+    yield f"{obj['kind']} {meta.get('namespace', '')}/{meta['name']}"
+    yield from (f"{SET} {mark}" for mark in hash_of(obj))
+
+
+def _gone(change: Change) -> bool:
+    return change.new is None
+
+
+def _clusters_of_machine(machine: Object) -> Iterable[Key]:
+    return (Key(*place.split("/", 1)) for place in cluster_of(machine))
+
+
+_METADATA = ("metadata.labels", "metadata.annotations", "metadata.ownerReferences", "metadata.deletionTimestamp")
+_edited = changed("spec", *_METADATA)
+
+CONTROLLER = Controller(
+    name="rke-cluster",
+    kind=PROVISIONING_CLUSTER,
+    reconcile=reconcile,
+    when=changed("spec", "metadata.finalizers", "status.clusterName", *_METADATA),
+    watches=(
+        Watches(CONTROL_PLANE, itself, changed("spec", "status.conditions", *_METADATA)),
+        Watches(CLUSTER, itself, _edited),
+        Watches(RKE_CLUSTER, itself, _edited),
+        Watches(BEACON, itself, _edited),
+        Watches(BOOTSTRAP_TEMPLATE, made_from, _edited),
+        Watches(MACHINE_DEPLOYMENT, made_from, _edited),
+        Watches(MACHINE_HEALTH_CHECK, made_from, _edited),
+        Watches(MACHINE, _clusters_of_machine, _gone),
+        Watches(
+            MANAGEMENT_CLUSTER, Indexed(MANAGEMENT, _name), changed("status.conditions", "status.readyReconciling")
+        ),
+        Watches(SECRET_METADATA, Indexed(CREDENTIALS, _place), changed()),
+        Watches(DEFINITION, Indexed(DEFINITIONS, _name), changed()),
+    ),
+    indexes={
+        PROVISIONING_CLUSTER: {
+            REFERENCES: references_of,
+            DEFINITIONS: definitions_of,
+            CREDENTIALS: credentials_of,
+            MANAGEMENT: _management_name,
+        },
+        MACHINE: {BY_CLUSTER: cluster_of},
+        **{
+            kind: {SET: hash_of}
+            for kind in (RKE_CLUSTER, CONTROL_PLANE, BOOTSTRAP_TEMPLATE, MACHINE_DEPLOYMENT, MACHINE_HEALTH_CHECK)
+        },
+    },
+    follows=Follows(Indexed(REFERENCES, _met)),
+)

@@ -1,0 +1,73 @@
+"""What is told of a provisioned cluster: on its provisioning Cluster, and on the management Cluster beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from herder.api.capi.conditions import Condition, condition, find, is_true
+from herder.api.machines.conditions import merged_with_updates
+from herder.api.management import clusters
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
+from herder.api.writing import ref, status_patch
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.decision import DONE, Decision, Patch, waiting
+from herder.engine.runtime.view import View
+
+MADE, UPDATED, STABLE = "RKECluster", "Updated", "Stable"
+COPIES = (UPDATED, clusters.PROVISIONED, clusters.READY)
+"""Conditions of the provisioning Cluster that say what its control plane's Ready says."""
+
+
+def tell(view: View, cluster: Object, plane: Object | None, problem: str = "") -> Decision:
+    made = condition(MADE, "False", "Error", problem) if problem else condition(MADE, "True", "")
+    copies = (copied(plane, clusters.READY, to) for to in COPIES)
+    writes = (*told(view, cluster, [made, *(each for each in copies if each)]), *_tell_management(view, cluster, plane))
+    return Decision(writes=writes) + (waiting(problem, ref(PROVISIONING_CLUSTER, cluster)) if problem else DONE)
+
+
+def told(view: View, cluster: Object, conditions: list[Condition]) -> tuple[Patch, ...]:
+    before = cluster.get("status") or {}
+    status = {**before, "conditions": merged_with_updates(before.get("conditions"), conditions, view.now)}
+    return status_patch(PROVISIONING_CLUSTER, cluster, status, "what became of the cluster")
+
+
+def copied(source: Object | None, type_: str, to: str) -> Condition | None:
+    known = find(source, type_)
+    return condition(to, known["status"], known.get("reason", ""), known.get("message", "")) if known else None
+
+
+# --- the management Cluster -----------------------------------------------------------------------------------------
+
+
+def management_of(view: View, cluster: Object) -> Object | None:
+    name = (cluster.get("status") or {}).get("clusterName")
+    management = view.get(MANAGEMENT_CLUSTER, name) if name else None
+    meta = cluster["metadata"]
+    is_its = management is not None and clusters.belongs(management, meta["namespace"], meta["name"])
+    return management if is_its else None
+
+
+def _tell_management(view: View, cluster: Object, plane: Object | None) -> tuple[Patch, ...]:
+    """While the cluster is worked on, its control plane says whether it is ready; later, its agent does."""
+    management = management_of(view, cluster)
+    if plane is None or management is None:
+        return ()
+    return tell_management(view, management, [*_of_plane(plane)], reconciling=not is_true(plane, STABLE))
+
+
+def _of_plane(plane: Object) -> Iterator[Condition]:
+    copies = [(clusters.READY, UPDATED), (clusters.PROVISIONED, clusters.PROVISIONED)]
+    if not is_true(plane, STABLE):
+        copies.append((clusters.READY, clusters.READY))
+    for type_, to in copies:
+        if (each := copied(plane, type_, to)) is not None:
+            yield each
+
+
+def tell_management(
+    view: View, management: Object, conditions: list[Condition], *, reconciling: bool
+) -> tuple[Patch, ...]:
+    before = management.get("status") or {}
+    known = merged_with_updates(before.get("conditions"), conditions, view.now)
+    status = {**before, "readyReconciling": reconciling, "conditions": known}
+    return status_patch(MANAGEMENT_CLUSTER, management, status, "what its control plane says")

@@ -1,0 +1,98 @@
+"""What a pool's machines are made from: a template with the fields of its config, and what they run first."""
+
+from __future__ import annotations
+
+import json
+
+from herder.api.machines.names import safe_concat
+from herder.api.rke import names
+from herder.api.rke.hashes import bootstrap_template_hash, machine_template_hash
+from herder.api.rke.kinds import BOOTSTRAP_TEMPLATE
+from herder.api.rke.sets import KEPT
+from herder.controllers.provisioning.generation.asked import CONFIG_VERSION, Pool, Problem
+from herder.controllers.provisioning.generation.whole import has_own_infrastructure
+from herder.engine.meta.kinds import Object
+
+# --- machines -------------------------------------------------------------------------------------------------------
+
+
+def machine_template(pool: Pool, config: Object) -> Object:
+    """Another name wherever the infrastructure differs, so Cluster API replaces the machines; the same where only what
+    all machines have in common does."""
+    kind, meta = pool.kinds.template, pool.cluster["metadata"]
+    fields = _known_fields(pool)
+    spec = {name: value for name, value in config.items() if name in fields and value is not None}
+    spec["common"] = _common(pool)
+    digest = machine_template_hash(pool.deployment, spec)
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "metadata": {
+            "name": safe_concat(pool.deployment, digest),
+            "namespace": meta["namespace"],
+            "labels": {**KEPT, names.TEMPLATE_HASH: digest},
+            "annotations": {
+                names.CLONED_FROM_VERSION: CONFIG_VERSION,
+                names.CLONED_FROM_KIND: pool.config["kind"],
+                names.CLONED_FROM_NAME: pool.config["name"],
+            },
+        },
+        "spec": {"clusterName": meta["name"], "template": {"spec": spec}},
+    }
+
+
+def _known_fields(pool: Pool) -> set[str]:
+    """Those that the driver had when the pool was made: one that came later must not replace machines."""
+    spec = schema_of(pool)
+    if spec is None:
+        raise Problem(f"{pool.path}.dynamicSchemaSpec: not filled in yet")
+    return set(spec.get("resourceFields") or ())
+
+
+def schema_of(pool: Pool) -> Object | None:
+    """None where there is none, or nothing that can be read."""
+    try:
+        spec = json.loads(pool.spec.get("dynamicSchemaSpec") or "")
+    except ValueError:
+        return None
+    return spec if isinstance(spec, dict) else None
+
+
+def _common(pool: Pool) -> Object:
+    common = {
+        "labels": pool.spec.get("labels"),
+        "taints": pool.spec.get("taints"),
+        "cloudCredentialSecretName": pool.credential,
+    }
+    return {name: value for name, value in common.items() if value}
+
+
+# --- what they run first --------------------------------------------------------------------------------------------
+
+
+def bootstrap_template_name(pool: Pool) -> str:
+    """One for the whole cluster; with infrastructure of another provider one for each pool, which may have userdata."""
+    if has_own_infrastructure(pool.cluster):
+        return names.bootstrap_template(pool.cluster["metadata"]["name"])
+    return safe_concat(pool.deployment, bootstrap_template_hash(pool.deployment, _inline_userdata(pool)))
+
+
+def bootstrap_template(pool: Pool) -> Object:
+    meta = pool.cluster["metadata"]
+    spec: Object = {"clusterName": meta["name"]}
+    if not has_own_infrastructure(pool.cluster) and pool.spec.get("userdata"):
+        spec["userdata"] = pool.spec["userdata"]
+    return {
+        "apiVersion": BOOTSTRAP_TEMPLATE.api_version,
+        "kind": BOOTSTRAP_TEMPLATE.kind,
+        "metadata": {
+            "name": bootstrap_template_name(pool),
+            "namespace": meta["namespace"],
+            "labels": {names.CLUSTER_NAME: meta["name"]},
+        },
+        "spec": {"clusterName": meta["name"], "template": {"spec": spec}},
+    }
+
+
+def _inline_userdata(pool: Pool) -> str:
+    return str((pool.spec.get("userdata") or {}).get("inlineUserdata") or "")
