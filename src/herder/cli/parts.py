@@ -93,7 +93,17 @@ def management_controllers() -> list[Controller]:
     from herder.controllers.provisioning import management_clusters, provisioning_clusters, registration_tokens
 
     clusters = (provisioning_clusters, management_clusters, registration_tokens)
-    return [module.CONTROLLER for module in (*clusters, creators, global_roles, global_bindings, cluster_bindings)]
+    identity = (creators, global_roles, global_bindings, cluster_bindings)
+    return [*(module.CONTROLLER for module in (*clusters, *identity)), *provisioning_controllers()]
+
+
+def provisioning_controllers() -> list[Controller]:
+    """Of clusters that are built here. They begin once Cluster API's kinds are there, whoever brings them."""
+    from herder.controllers.provisioning import provisioning_logs, rke_clusters, rke_control_planes
+    from herder.controllers.provisioning.generation import controller as generation
+
+    modules = (generation, rke_clusters, rke_control_planes, provisioning_logs)
+    return [*(module.CONTROLLER for module in modules), provisioning_logs.ARCHIVE]
 
 
 def families(roles: Roles) -> list[Family]:

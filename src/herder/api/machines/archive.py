@@ -10,7 +10,7 @@ from herder.engine.meta.kinds import Kind, Object
 CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
 CONFIG_MAP_METADATA = CONFIG_MAP.metadata_only()
 MACHINE_LOG, MACHINE_STATE = "machine-log", "machine-state"
-SELECTOR = f"{names.ARCHIVE_LABEL}={MACHINE_LOG}"
+SELECTOR = names.ARCHIVE_LABEL  # all that is kept: who keeps it tells its own by the label's value
 LARGEST_LOG = 256 * 1024
 
 # Annotations: whose log it is, and when its Job ended.

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from herder.api import settings
 from herder.api.capi.conditions import timestamp
 from herder.api.capi.kinds import DEFINITION
-from herder.api.capi.names import annotations_of
+from herder.api.capi.names import annotations_of, labels_of
 from herder.api.machines import archive, names
 from herder.api.machines.kinds import MACHINE_GROUP, VERSION
 from herder.api.writing import delete, ref
@@ -24,7 +24,7 @@ GONE_SINCE = "machine.herder.io/gone-since"
 
 def reconcile(view: View) -> Decision:
     log = view.get(archive.CONFIG_MAP_METADATA, view.name)
-    if log is None or _machine_is_there(view, log):
+    if log is None or labels_of(log).get(names.ARCHIVE_LABEL) != archive.MACHINE_LOG or _machine_is_there(view, log):
         return DONE
     since = annotations_of(log).get(GONE_SINCE)
     if since is None:

@@ -1,0 +1,68 @@
+"""The provisioning log: what became of a cluster in words, the newest last. One ConfigMap beside the cluster, and one
+that outlives it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from herder.api.capi.conditions import find, is_false, is_true, timestamp
+from herder.api.capi.names import is_deleting
+from herder.api.machines import archive
+from herder.api.machines import names as machine_names
+from herder.api.rke.removal import REMOVED
+from herder.engine.meta.kinds import Object
+
+LOG_NAME = "provisioning-log"
+LOG, LAST = "log", "last"  # its keys
+LARGEST = 10_000
+
+ARCHIVED = "provisioning-log"  # the value of the label of archives
+NAMESPACE_OF, NAME_OF, UID_OF = (f"provisioning.herder.io/{part}" for part in ("namespace", "name", "uid"))
+GONE_SINCE = "provisioning.herder.io/gone-since"
+
+_CONFLICT = "the object has been modified; please apply your changes to the latest version and try again"
+
+
+def news(cluster: Object) -> tuple[str, bool]:
+    """What is to be said of a provisioning Cluster now, "" for nothing, and whether it is a failure."""
+    if is_deleting(cluster):
+        return _of(cluster, REMOVED)
+    message, failed = _of(cluster, "Provisioned")
+    if not message and is_true(cluster, "Provisioned"):
+        message, failed = _of(cluster, "Updated")
+        if not message and is_true(cluster, "Updated") and (cluster.get("status") or {}).get("ready"):
+            message = "provisioning done"
+    return (f"Transient error encountered: {message}" if _CONFLICT in message else message), failed
+
+
+def _of(cluster: Object, type_: str) -> tuple[str, bool]:
+    return str((find(cluster, type_) or {}).get("message") or ""), is_false(cluster, type_)
+
+
+def appended(log: str, message: str, failed: bool, now: datetime) -> str:
+    """The oldest lines make room."""
+    level = "[ERROR]" if failed else "[INFO ]"
+    before = log if log.endswith("\n") or not log else f"{log}\n"
+    text = f"{before}{timestamp(now)} {level} {message}\n"
+    while len(text.encode()) > LARGEST and "\n" in text[:-1]:
+        text = text.partition("\n")[2]
+    return text
+
+
+def archived(cluster: Object, text: str) -> Object:
+    meta = cluster["metadata"]
+    return {
+        "apiVersion": archive.CONFIG_MAP.api_version,
+        "kind": archive.CONFIG_MAP.kind,
+        "metadata": {
+            "name": archived_name(meta["namespace"], meta["name"]),
+            "namespace": machine_names.ARCHIVE_NAMESPACE,
+            "labels": {machine_names.ARCHIVE_LABEL: ARCHIVED},
+            "annotations": {NAMESPACE_OF: meta["namespace"], NAME_OF: meta["name"], UID_OF: meta["uid"]},
+        },
+        "data": {LOG: text},
+    }
+
+
+def archived_name(namespace: str, cluster: str) -> str:
+    return machine_names.safe_concat(namespace, cluster, "provisioning", "log")
