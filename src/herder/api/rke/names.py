@@ -81,6 +81,7 @@ MAKE_TOKENS = "cluster-tokens"  # the effect that makes what machines join with
 MAKE_AUTHORITIES = "cluster-authorities"  # the effect that makes a cluster's certificate authorities
 READ_OBJECT = "read-object"  # the effect that reads a Secret or ConfigMap which a plan is made of
 MAKE_BOOTSTRAP_DATA = "bootstrap-data"  # the effect that renders an install script, with its token
+READ_REQUEST = "machine-request"  # the effect that reads what a machine says of itself
 
 # --- finalizers -----------------------------------------------------------------------------------------------------
 

@@ -168,7 +168,6 @@ def _arguments(view: View, bootstrap: Object, machine: Object, cluster: Object, 
         "variables": agent_variables(spec),
         "windows": labels_of(machine).get(names.OPERATING_SYSTEM) == names.WINDOWS,
         "userdata": None if infrastructure in OWN_INFRASTRUCTURE else userdata,
-        "directory": (spec.get("dataDirectories") or {}).get("k8sDistro") or "",
     }
     digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]
     return {**told, "metadata": objects.bootstrap_secret_meta(bootstrap, cluster, digest)}

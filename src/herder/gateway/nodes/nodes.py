@@ -1,0 +1,108 @@
+"""What machines ask of the manager before they are nodes: scripts, the agent, whom to trust, where their plan is."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from herder.api import settings
+from herder.engine.client.client import Client
+from herder.engine.client.wire import Request, Response
+from herder.engine.logs import get_logger
+from herder.engine.meta.errors import StatusError
+from herder.engine.meta.kinds import Object
+from herder.gateway.nodes.accounts import Accounts
+from herder.gateway.nodes.answers import Refusal, text
+from herder.gateway.nodes.assets import PREFIX as ASSETS
+from herder.gateway.nodes.assets import Assets
+from herder.gateway.nodes.connecting import WAIT_SECONDS, Connecting
+from herder.gateway.nodes.rendering import Told, powershell_script, shell_script
+
+log = get_logger(__name__)
+
+NONCE = "x-cattle-nonce"
+_READING = frozenset({"GET", "HEAD"})
+
+
+class Nodes:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        clock: Callable[[], datetime],
+        setting: Callable[[str], str],
+        cluster_of: Callable[[str], Object | None],
+        token_of_digest: Callable[[str], str | None],
+        build_agent: Callable[[Path], object],
+        wait: float = WAIT_SECONDS,
+    ) -> None:
+        """`cluster_of`: the management Cluster that a registration token opens. `token_of_digest`: the registration
+        token with that SHA-256, in base64. `build_agent` writes the node agent as one file."""
+        self._setting = setting
+        self._token_of_digest = token_of_digest
+        self._accounts = Accounts(client)
+        self._assets = Assets(build_agent, setting)
+        self._connecting = Connecting(
+            client, self._accounts, cluster_of=cluster_of, clock=clock, setting=setting, wait=wait
+        )
+        self._answers = {
+            "/v3/connect/agent": self._connecting.agent,
+            "/v3/connect/cluster-info": self._connecting.cluster_info,
+            "/v3/connect/config-yaml": self._connecting.config_yaml,
+        }
+
+    async def run(self) -> None:
+        await self._accounts.run()
+
+    async def ready(self) -> None:
+        await self._accounts.ready()
+
+    async def handle(self, request: Request) -> Response | None:
+        """None: the path is none of these."""
+        if request.method not in _READING:
+            return None
+        try:
+            return await self._answer(request)
+        except Refusal as refusal:
+            return refusal.response()
+        except (StatusError, OSError) as error:
+            log.warning("a node could not be answered", path=request.path, error=str(error))
+            return Refusal(503, "the manager cannot answer now: try again").response()
+
+    async def _answer(self, request: Request) -> Response | None:
+        match request.path:
+            case "/healthz":
+                return text(200, "ok")
+            case "/cacerts":
+                return self._certificates(request)
+            case "/system-agent-install.sh":
+                return text(200, shell_script(self._told()))
+            case "/wins-agent-install.ps1":
+                return text(200, powershell_script(self._told()))
+            case path if path.startswith(ASSETS):
+                return await self._assets.answer(path)
+            case path if path in self._answers:
+                return await self._answers[path](request)
+        return None
+
+    def _told(self) -> Told:
+        told = Told.of(self._setting)
+        if not told.server:
+            raise Refusal(503, "setting server-url: not set, so no machine could be told where to ask")
+        return told
+
+    def _certificates(self, request: Request) -> Response:
+        """With one newline at the end, as they are digested. Who knows a registration token, and shows the digest of
+        it, gets proof that this is the manager which knows it too."""
+        known = self._setting(settings.SERVER_CERTIFICATES).strip()
+        content = f"{known}\n" if known else ""
+        nonce, authorization = request.headers.get(NONCE, ""), request.headers.get("authorization", "")
+        token = self._token_of_digest(authorization.removeprefix("Bearer ")) if nonce and authorization else None
+        if token is None:
+            return text(200, content)
+        proof = hmac.digest(token.encode(), b"\0".join((nonce.encode(), content.encode(), b"")), hashlib.sha512)
+        return text(200, content, x_cattle_hash=base64.b64encode(proof).decode())

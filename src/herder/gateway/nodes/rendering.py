@@ -1,0 +1,149 @@
+"""Install scripts: a prologue that says which manager this is, and what every machine then does.
+
+Nothing in a prologue is read by a shell: each value is quoted for it, so that whatever it holds is only a value.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from herder.api import settings
+from herder.api.management.commands import ca_checksum
+from herder.api.rke.install import STRICT_VERIFY, Variable
+
+SCRIPTS = Path(__file__).with_name("scripts")
+SHEBANG = "#!/usr/bin/env sh\n"
+SCRIPT_PATH = "/usr/local/custom_script/install.sh"
+
+
+class BadUserData(ValueError):
+    """Names the field, and what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What machines are told of this manager."""
+
+    server: str
+    checksum: str = ""
+    strict: bool = True
+    serves_agent: bool = True  # the agent comes from this manager too
+    variables: tuple[Variable, ...] = ()  # of the cluster's agentEnvVars
+    token: str = field(default="", repr=False)  # of one machine, which needs no roles then
+
+    @classmethod
+    def of(cls, setting: Callable[[str], str], variables: Iterable[Variable] = (), token: str = "") -> Told:
+        return cls(
+            setting(settings.SERVER_URL).rstrip("/"),
+            ca_checksum(setting(settings.SERVER_CERTIFICATES)),
+            setting(settings.AGENT_TLS_MODE) == "strict",
+            bool(setting(settings.NODE_AGENT_VERSION)),
+            tuple(variables),
+            token,
+        )
+
+    def exported(self) -> Iterable[Variable]:
+        yield from self.variables
+        if all(name != STRICT_VERIFY for name, _ in self.variables):
+            yield STRICT_VERIFY, "true" if self.strict else "false"
+
+    def own(self) -> Iterable[Variable]:
+        if self.server and self.serves_agent:
+            yield "CATTLE_AGENT_BINARY_BASE_URL", f"{self.server}/assets"
+        if self.server:
+            yield "CATTLE_SERVER", self.server
+        if self.checksum:
+            yield "CATTLE_CA_CHECKSUM", self.checksum
+        if self.token:
+            yield "CATTLE_ROLE_NONE", "true"
+            yield "CATTLE_TOKEN", self.token
+
+
+# --- for shells ------------------------------------------------------------------------------------------------------
+
+
+def shell_script(told: Told) -> str:
+    exported = "".join(f"export {name}={_sh_quoted(value)}\n" for name, value in told.exported())
+    own = "".join(f"{name}={_sh_quoted(value)}\n" for name, value in told.own())
+    return f"{SHEBANG}{exported}{own}\n{_shell_body()}"
+
+
+def _sh_quoted(value: str) -> str:
+    """Between single quotes a POSIX shell reads nothing but the next one."""
+    return "'" + value.replace("'", "'\\''") + "'"
+
+
+@cache
+def _shell_body() -> str:
+    return "\n".join(part.read_text() for part in sorted((SCRIPTS / "install").glob("*.sh")))
+
+
+def uninstall_script() -> str:
+    return (SCRIPTS / "uninstall.sh").read_text()
+
+
+# --- for PowerShell --------------------------------------------------------------------------------------------------
+
+
+def powershell_script(told: Told) -> str:
+    variables = [*told.exported(), *told.own()]
+    return "".join(f"$env:{name} = {_ps_quoted(value)}\n" for name, value in variables) + "\n" + _powershell_body()
+
+
+_PS_QUOTES = dict.fromkeys(map(ord, "'\u2018\u2019\u201a\u201b"))  # PowerShell takes all of them for the same
+
+
+def _ps_quoted(value: str) -> str:
+    return "'" + value.translate({quote: chr(quote) * 2 for quote in _PS_QUOTES}) + "'"
+
+
+@cache
+def _powershell_body() -> str:
+    return (SCRIPTS / "install.ps1").read_text()
+
+
+# --- for cloud-init --------------------------------------------------------------------------------------------------
+
+
+def cloud_config(script: str, userdata: str) -> str:
+    """For machines of other providers, who hand it to cloud-init as it is: ours first, then the user's own."""
+    config = _parsed(userdata)
+    written = {
+        "content": base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode(),
+        "encoding": "gzip+b64",
+        "path": SCRIPT_PATH,
+        "permissions": "0600",
+    }
+    whole = {**config, "write_files": [written, *_list(config, "write_files")]}
+    whole["runcmd"] = [f"sh {SCRIPT_PATH}", *_list(config, "runcmd")]
+    dumped: str = yaml.safe_dump(whole, sort_keys=True, default_flow_style=False, width=1 << 30, allow_unicode=True)
+    return f"## template: jinja\n#cloud-config\n{dumped}"
+
+
+def _parsed(userdata: str) -> dict[str, Any]:
+    try:
+        config = yaml.safe_load(userdata)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)  # the line only: what stands there may be secret
+        where = f" (line {mark.line + 1})" if mark else ""
+        raise BadUserData(f"spec.userdata.inlineUserdata: not YAML{where}") from None
+    if config is None:
+        return {}
+    if not isinstance(config, dict):
+        raise BadUserData("spec.userdata.inlineUserdata: must be a mapping, as cloud-config is")
+    return config
+
+
+def _list(config: dict[str, Any], key: str) -> list[Any]:
+    found = config.get(key) or []
+    if not isinstance(found, list):
+        raise BadUserData(f"spec.userdata.inlineUserdata: {key} must be a list")
+    return found

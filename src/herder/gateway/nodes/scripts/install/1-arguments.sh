@@ -1,0 +1,147 @@
+# Installs the node agent on this machine, and tells it where its plan is. What stands above was written by the
+# manager that the script comes from. Run it again to repair or to update: the machine stays who it is.
+#
+# Exit codes: 1 something on this machine, 2 bad arguments, 3 not the manager that was pinned, 4 the manager refuses,
+# 5 given up after all retries.
+#
+# Environment (flags win): CATTLE_SERVER, CATTLE_TOKEN, CATTLE_CA_CHECKSUM, CATTLE_ROLE_{ETCD,CONTROLPLANE,WORKER,NONE},
+# CATTLE_NODE_NAME, CATTLE_ADDRESS, CATTLE_INTERNAL_ADDRESS, CATTLE_LABELS, CATTLE_TAINTS, CATTLE_ID,
+# CATTLE_{REMOTE,LOCAL}_ENABLED, CATTLE_PRESERVE_WORKDIR, CATTLE_AGENT_{LOGLEVEL,CONFIG_DIR,VAR_DIR,BIN_PREFIX},
+# CATTLE_AGENT_BINARY_{URL,BASE_URL,CHECKSUM}, CATTLE_AGENT_STRICT_VERIFY, CATTLE_AGENT_{RETRIES,RETRY_SECONDS}.
+
+set -u
+umask 077
+
+BAD_ARGUMENTS=2 NOT_PINNED=3 REFUSED=4 GIVEN_UP=5
+SERVICE=rancher-system-agent
+CONNECT_SECONDS=60
+KEEPER=/etc/herder/boot.d/40-$SERVICE # started at each boot of a machine without systemd
+stopped=no
+NEWLINE='
+'
+
+say() { printf '%s\n' "$*"; } # echo would read backslashes
+info() { say "[INFO]  $*"; }
+fatal() { # CODE TEXT
+    code=$1
+    shift
+    say "[FATAL] $*" >&2
+    exit "$code"
+}
+
+
+# --- what is asked for
+
+appended() { # LIST ITEM
+    say "${1:+$1,}$2"
+}
+
+value_of() { # FLAG COUNT VALUE
+    [ "$2" -ge 2 ] || fatal $BAD_ARGUMENTS "$1: needs a value"
+    case $3 in
+        *"$NEWLINE"*) fatal $BAD_ARGUMENTS "$1: a value must be one line" ;;
+    esac
+    say "$3"
+}
+
+parse_arguments() {
+    while [ $# -gt 0 ]; do
+        taken=1
+        case $1 in
+            -a | --all-roles) CATTLE_ROLE_ETCD=true CATTLE_ROLE_CONTROLPLANE=true CATTLE_ROLE_WORKER=true ;;
+            -p | --controlplane) CATTLE_ROLE_CONTROLPLANE=true ;;
+            -e | --etcd) CATTLE_ROLE_ETCD=true ;;
+            -w | --worker) CATTLE_ROLE_WORKER=true ;;
+            --no-roles) CATTLE_ROLE_NONE=true ;;
+            *)
+                taken=2
+                case $1 in
+                    -s | --server | -t | --token | -c | --ca-checksum | -n | --node-name | --address | -i | \
+                        --internal-address | -l | --label | --taint | --taints) ;;
+                    *) fatal $BAD_ARGUMENTS "$1: no such argument" ;;
+                esac
+                value=$(value_of "$1" $# "${2:-}") || exit $?
+                case $1 in
+                    -s | --server) CATTLE_SERVER=$value ;;
+                    -t | --token) CATTLE_TOKEN=$value ;;
+                    -c | --ca-checksum) CATTLE_CA_CHECKSUM=$value ;;
+                    -n | --node-name) CATTLE_NODE_NAME=$value ;;
+                    --address) CATTLE_ADDRESS=$value ;;
+                    -i | --internal-address) CATTLE_INTERNAL_ADDRESS=$value ;;
+                    -l | --label) CATTLE_LABELS=$(appended "${CATTLE_LABELS:-}" "$value") ;;
+                    --taint | --taints) CATTLE_TAINTS=$(appended "${CATTLE_TAINTS:-}" "$value") ;;
+                esac
+                ;;
+        esac
+        shift $taken
+    done
+}
+
+lower() { say "$1" | tr '[:upper:]' '[:lower:]'; }
+
+directory() { # NAME VALUE
+    case $2 in
+        /*) ;;
+        *) fatal $BAD_ARGUMENTS "$1: \"$2\" must be an absolute path" ;;
+    esac
+    case $2 in
+        *[!A-Za-z0-9._/-]*) fatal $BAD_ARGUMENTS "$1: \"$2\" may have letters, digits and ._/- in it" ;;
+    esac
+}
+
+number() { # NAME VALUE
+    case $2 in
+        '' | *[!0-9]*) fatal $BAD_ARGUMENTS "$1: \"$2\" must be a number" ;;
+    esac
+}
+
+boolean() { # NAME VALUE
+    case $2 in
+        true | false) ;;
+        *) fatal $BAD_ARGUMENTS "$1: \"$2\" must be true or false" ;;
+    esac
+}
+
+fill_in() {
+    : "${CATTLE_SERVER:=}" "${CATTLE_TOKEN:=}" "${CATTLE_CA_CHECKSUM:=}" "${CATTLE_ID:=}"
+    : "${CATTLE_ROLE_ETCD:=false}" "${CATTLE_ROLE_CONTROLPLANE:=false}" "${CATTLE_ROLE_WORKER:=false}"
+    : "${CATTLE_ROLE_NONE:=false}" "${CATTLE_NODE_NAME:=}" "${CATTLE_ADDRESS:=}" "${CATTLE_INTERNAL_ADDRESS:=}"
+    : "${CATTLE_LABELS:=}" "${CATTLE_TAINTS:=}" "${CATTLE_REMOTE_ENABLED:=true}" "${CATTLE_LOCAL_ENABLED:=false}"
+    : "${CATTLE_PRESERVE_WORKDIR:=false}" "${CATTLE_AGENT_LOGLEVEL:=info}" "${CATTLE_AGENT_BIN_PREFIX:=}"
+    : "${CATTLE_AGENT_CONFIG_DIR:=/etc/rancher/agent}" "${CATTLE_AGENT_VAR_DIR:=/var/lib/rancher/agent}"
+    : "${CATTLE_AGENT_BINARY_URL:=}" "${CATTLE_AGENT_BINARY_BASE_URL:=}" "${CATTLE_AGENT_BINARY_CHECKSUM:=}"
+    : "${CATTLE_AGENT_STRICT_VERIFY:=${STRICT_VERIFY:-false}}"
+    : "${CATTLE_AGENT_RETRIES:=4499}" "${CATTLE_AGENT_RETRY_SECONDS:=5}"
+    CATTLE_REMOTE_ENABLED=$(lower "$CATTLE_REMOTE_ENABLED")
+    CATTLE_LOCAL_ENABLED=$(lower "$CATTLE_LOCAL_ENABLED")
+    CATTLE_PRESERVE_WORKDIR=$(lower "$CATTLE_PRESERVE_WORKDIR")
+    CATTLE_AGENT_LOGLEVEL=$(lower "$CATTLE_AGENT_LOGLEVEL")
+    CATTLE_CA_CHECKSUM=$(lower "$CATTLE_CA_CHECKSUM")
+    CATTLE_SERVER=${CATTLE_SERVER%/}
+}
+
+check() {
+    directory CATTLE_AGENT_CONFIG_DIR "$CATTLE_AGENT_CONFIG_DIR"
+    directory CATTLE_AGENT_VAR_DIR "$CATTLE_AGENT_VAR_DIR"
+    [ -z "$CATTLE_AGENT_BIN_PREFIX" ] || directory CATTLE_AGENT_BIN_PREFIX "$CATTLE_AGENT_BIN_PREFIX"
+    boolean CATTLE_REMOTE_ENABLED "$CATTLE_REMOTE_ENABLED"
+    boolean CATTLE_LOCAL_ENABLED "$CATTLE_LOCAL_ENABLED"
+    boolean CATTLE_PRESERVE_WORKDIR "$CATTLE_PRESERVE_WORKDIR"
+    boolean CATTLE_AGENT_STRICT_VERIFY "$CATTLE_AGENT_STRICT_VERIFY"
+    number CATTLE_AGENT_RETRIES "$CATTLE_AGENT_RETRIES"
+    number CATTLE_AGENT_RETRY_SECONDS "$CATTLE_AGENT_RETRY_SECONDS"
+    case $CATTLE_AGENT_LOGLEVEL in
+        *[!a-z]*) fatal $BAD_ARGUMENTS "CATTLE_AGENT_LOGLEVEL: \"$CATTLE_AGENT_LOGLEVEL\" must be a word such as info" ;;
+    esac
+    [ "$CATTLE_REMOTE_ENABLED" = true ] || return 0
+    [ -n "$CATTLE_SERVER" ] || fatal $BAD_ARGUMENTS "--server: needed, the address of the manager"
+    case $CATTLE_SERVER in
+        https://* | http://*) ;;
+        *) fatal $BAD_ARGUMENTS "--server: \"$CATTLE_SERVER\" must begin with https://" ;;
+    esac
+    [ -n "$CATTLE_TOKEN" ] || fatal $BAD_ARGUMENTS "--token: needed, the registration token of the cluster"
+    case $CATTLE_ROLE_NONE$CATTLE_ROLE_ETCD$CATTLE_ROLE_CONTROLPLANE$CATTLE_ROLE_WORKER in
+        *true*) ;;
+        *) fatal $BAD_ARGUMENTS "choose roles: --etcd, --controlplane, --worker, or --all-roles" ;;
+    esac
+}

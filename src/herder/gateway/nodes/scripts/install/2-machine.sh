@@ -1,0 +1,95 @@
+# --- this machine
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+has_systemd() { [ -d /run/systemd/system ] && have systemctl; }
+
+find_python() {
+    for candidate in python3 /usr/libexec/platform-python; do
+        found=$(command -v "$candidate") || continue
+        if "$found" -c 'import sys, ssl, zipfile; sys.exit(sys.version_info < (3, 6))' 2>/dev/null; then
+            echo "$found"
+            return
+        fi
+    done
+}
+
+architecture() {
+    case $(uname -m) in
+        x86_64 | amd64) echo amd64 ;;
+        aarch64 | arm64) echo arm64 ;;
+        *) fatal 1 "there is no agent for machines of architecture $(uname -m)" ;;
+    esac
+}
+
+digest() { # FILE
+    if have sha256sum; then
+        sha256sum "$1" | cut -d ' ' -f 1
+    elif have shasum; then
+        shasum -a 256 "$1" | cut -d ' ' -f 1
+    elif have openssl; then
+        openssl dgst -sha256 -r "$1" | cut -d ' ' -f 1
+    else
+        fatal 1 "sha256sum, shasum or openssl is needed, to check who the manager is"
+    fi
+}
+
+prefix() {
+    if [ -n "$CATTLE_AGENT_BIN_PREFIX" ]; then
+        echo "$CATTLE_AGENT_BIN_PREFIX"
+    elif mkdir -p /usr/local/bin 2>/dev/null && [ -w /usr/local/bin ] && ! is_mount /usr/local; then
+        echo /usr/local
+    else
+        echo /opt/$SERVICE
+    fi
+}
+
+is_mount() {
+    # A process machine has its own /usr/local by a mount; what matters is one that an image brings along.
+    [ ! -d /etc/herder/boot.d ] && [ -r /proc/mounts ] && grep -q " $1 " /proc/mounts
+}
+
+make_directory() { # PATH MODE
+    if ! mkdir -p "$1" || ! chmod "$2" "$1"; then fatal 1 "$1 cannot be made: run this as root"; fi
+}
+
+put() { # FILE MODE PLACE
+    if ! chmod "$2" "$1" || ! mv "$1" "$3"; then fatal 1 "$3 cannot be written: run this as root"; fi
+}
+
+make_directories() {
+    interlock=$CATTLE_AGENT_VAR_DIR/interlock
+    for place in "$CATTLE_AGENT_VAR_DIR" "$CATTLE_AGENT_CONFIG_DIR" "$interlock"; do
+        make_directory "$place" 700
+    done
+    scratch=$(mktemp -d "$CATTLE_AGENT_VAR_DIR/.install.XXXXXX") || fatal 1 "$CATTLE_AGENT_VAR_DIR cannot be written to"
+    trap leave EXIT
+    trap 'exit 1' INT TERM HUP
+}
+
+leave() {
+    # An agent that was stopped for one that did not come is better than none.
+    if [ "$stopped" = yes ]; then
+        if has_systemd; then systemctl start rancher-system-agent; else start_keeper; fi
+    fi
+    rm -rf "$scratch" "$interlock/restart-pending"
+}
+
+wait_for_agent() {
+    # An agent that is in the midst of a plan finishes it first, and takes up no other.
+    : >"$interlock/restart-pending"
+    waited=0
+    while [ -e "$interlock/applyinator-active" ] && is_running && [ $waited -lt 300 ]; do
+        [ $waited -gt 0 ] || info "the agent is at work: it is waited for"
+        sleep 1
+        waited=$((waited + 1))
+    done
+}
+
+is_running() {
+    if has_systemd; then
+        systemctl is-active --quiet $SERVICE
+    else
+        [ -s /run/$SERVICE.pid ] && kill -0 "$(cat /run/$SERVICE.pid)" 2>/dev/null
+    fi
+}
