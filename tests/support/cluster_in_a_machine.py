@@ -1,4 +1,4 @@
-"""A Kubernetes of its own in one `local` machine: control plane, kubelet, containerd and kube-proxy, as units of systemd.
+"""A Kubernetes of its own in one `local` machine: control plane, kubelet, containerd, kube-proxy, as units of systemd.
 
 Everything is found below /var/lib/rancher, a directory that the machine shares with the host.
 """
@@ -46,7 +46,7 @@ echo 1 > /proc/sys/net/ipv4/ip_forward
 mkdir -p /etc/cni/net.d /etc/containerd/certs.d/{registry}
 cp {inside}/pods.conflist /etc/cni/net.d/
 cp {inside}/containerd.toml /etc/containerd/config.toml
-printf '[host."http://{registry}"]\\ncapabilities = ["pull", "resolve"]\\n' > /etc/containerd/certs.d/{registry}/hosts.toml
+cp {inside}/hosts.toml /etc/containerd/certs.d/{registry}/
 ln -s {inside}/bin/kubectl /usr/local/bin/
 systemctl restart containerd
 """
@@ -105,6 +105,7 @@ class ClusterInAMachine:
         self._write_kubeconfig("kubelet", f"system:node:{self.machine.name}", "system:nodes")
         self._write("kubelet.json", json.dumps(self._kubelet()))
         self._write("pods.conflist", json.dumps(_pod_network()))
+        self._write("hosts.toml", f'[host."http://{self.registry}"]\ncapabilities = ["pull", "resolve"]\n')
         self._write("containerd.toml", CONTAINERD.format(registry=self.registry, pause=PAUSE))
 
     def _kubelet(self) -> dict[str, Any]:

@@ -27,7 +27,9 @@ from tests.support.processes import ended
 
 PAUSE, BUSYBOX, PYTHON = "pause:3.10.2", "busybox:test", "python:test"
 APPLETS = ("sh", "cat", "echo", "head", "httpd", "ls", "mkfifo", "rm", "seq", "sha256sum", "sleep", "tar", "test")
+# Of Python's library: what is not for servers, and would bring graphics with it.
 UNUSED = ("test", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "site-packages", "__pycache__")
+UNUSED_MODULES = ("_tkinter", "_test", "_curses", "readline", "nis")
 
 
 @dataclass
@@ -82,7 +84,9 @@ def python() -> Image:
     """The interpreter that runs this, where it is here: what is compiled for the one fits the other."""
     program = Path(os.path.realpath(sys.executable))
     files = [program, *_library(Path(sysconfig.get_path("stdlib")))]
-    files += _linked(path for path in files if path == program or path.suffix == ".so")
+    packages = Path(sysconfig.get_path("platlib"))  # others bring them, but not the system's libraries that they need
+    linked = _linked([program, *(path for path in files if path.suffix == ".so"), *packages.rglob("*.so")])
+    files += [path for path in linked if packages not in path.parents]
     version = ".".join(map(str, sys.version_info[:3]))
     environment = {"PATH": f"{program.parent}:/bin", "PYTHON_VERSION": version}
     return Image(
@@ -93,12 +97,13 @@ def python() -> Image:
 def _library(root: Path) -> Iterator[Path]:
     for directory, below, names in os.walk(root):
         below[:] = [name for name in below if name not in UNUSED and not name.startswith("config-")]
-        yield from (Path(directory) / name for name in names if name.endswith((".py", ".so")))
+        used = (name for name in names if name.endswith((".py", ".so")) and not name.startswith(UNUSED_MODULES))
+        yield from (Path(directory) / name for name in used)
 
 
 def _linked(programs: Iterable[Path]) -> list[Path]:
     """The libraries that they are loaded with, and the loader itself."""
-    told = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=True).stdout
+    told = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False).stdout
     return [Path(path) for path in sorted(set(re.findall(r"(/\S+\.so\S*) \(0x", told)))]
 
 
