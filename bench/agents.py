@@ -1,7 +1,7 @@
 """What connected clusters cost a manager that nobody asks anything: five hundred agents, idle.
 
-The agents are one process beside it, each with a tunnel of its own over TLS. They all lead to one other API server: the
-manager watches the Nodes of each cluster, and there are none.
+The agents are one process beside it, each with a tunnel of its own over TLS, and an API server of its own that it leads
+to: the manager watches what it keeps in each cluster, and its Nodes, of which there are none.
 """
 
 from __future__ import annotations
@@ -13,14 +13,23 @@ import os
 import ssl
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
+
+import uvloop
 
 from herder.api.capi.kinds import SECRET
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.management.names import TUNNEL_PARAMETERS, TUNNEL_TOKEN
+from herder.engine.apiserver.inprocess import InProcess
+from herder.engine.apiserver.limits import BODY_BYTES
+from herder.engine.apiserver.pki import Pki
+from herder.engine.apiserver.server import assemble
 from herder.engine.client import kubeconfig
 from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
+from herder.engine.client.wire import User
+from herder.engine.front.http import HttpFront
 from herder.engine.meta.kinds import GroupVersionResource, Object
 from herder.tunnel.client import Target, TunnelClient
 from tests.support.embedded import Embedded
@@ -34,11 +43,11 @@ FLAGS = ("--gateway", "--no-machines", "--no-runner", "--capi-core=external", "-
 
 
 def run(directory: Path) -> str:
-    with Embedded(directory / "cluster") as cluster, Embedded(directory / "manager", flags=FLAGS) as server:
-        return asyncio.run(_measure(server, cluster, directory))
+    with Embedded(directory / "manager", flags=FLAGS) as server:
+        return asyncio.run(_measure(server, directory))
 
 
-async def _measure(server: Embedded, cluster: Embedded, directory: Path) -> str:
+async def _measure(server: Embedded, directory: Path) -> str:
     assert server.process is not None
     connection = kubeconfig.load(server.kubeconfig)
     client = Client(HttpTransport(connection))
@@ -47,7 +56,7 @@ async def _measure(server: Embedded, cluster: Embedded, directory: Path) -> str:
         before = _memory(server.process.pid)
         told = directory / "agents.json"
         given = {"url": connection.server, "ca": (connection.ca or b"").decode(), "tokens": tokens}
-        told.write_text(json.dumps(given | {"cluster": await _parameters(cluster)}))
+        told.write_text(json.dumps(given))
         began = time.monotonic()
         agents = await asyncio.create_subprocess_exec(sys.executable, "-m", "bench.agents", str(told))
         try:
@@ -69,34 +78,6 @@ async def _measure(server: Embedded, cluster: Embedded, directory: Path) -> str:
         f"controllers and gateway in one process) uses {idle * 100:.1f} % of a core (goal: 5), and {each:.0f} KB more\n"
         "than before for each, the watch of its Nodes included.\n"
     )
-
-
-async def _parameters(cluster: Embedded) -> dict[str, str]:
-    """What an agent in it would tell, with every right there."""
-    connection = kubeconfig.load(cluster.kubeconfig)
-    client = Client(HttpTransport(connection))
-    try:
-        group, name = "rbac.authorization.k8s.io", "agent"
-        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
-        await client.create(ACCOUNTS, account, namespace="default")
-        binding = {
-            "apiVersion": f"{group}/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": name},
-            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "cluster-admin"},
-            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": "default"}],
-        }
-        await client.create(GroupVersionResource(group, "v1", "clusterrolebindings"), binding)
-        wish = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200}}
-        made = await client.create(ACCOUNTS, wish, namespace="default", name=name, subresource="token")
-    finally:
-        await client.close()
-    authority = base64.b64encode(connection.ca or b"").decode()
-    return {
-        "address": connection.server.removeprefix("https://"),
-        "token": made["status"]["token"],
-        "caCert": authority,
-    }
 
 
 async def _import_all(client: Client) -> list[str]:
@@ -151,19 +132,43 @@ async def be_agents(told: Path) -> None:
     given = json.loads(told.read_text())
     context = ssl.create_default_context(cadata=given["ca"])
     url = "wss" + given["url"].removeprefix("https") + "/v3/connect"
-    cluster = {
-        "address": "192.0.2.1:6443",
-        "token": "t" * 800,
-        "caCert": base64.b64encode(given["ca"].encode()).decode(),
-    }
-    parameters = base64.b64encode(json.dumps({"cluster": cluster}).encode()).decode()
+    pki = Pki.load_or_create(None, now=_now())  # one for all: they need not keep apart
 
-    def agent(token: str) -> TunnelClient:
+    async def agent(token: str) -> None:
+        parameters = base64.b64encode(json.dumps({"cluster": await _cluster(pki)}).encode()).decode()
         headers = {TUNNEL_TOKEN: token, TUNNEL_PARAMETERS: parameters}
-        return TunnelClient(lambda: Target(url, headers, context), lambda _proto, _address: True)
+        await TunnelClient(lambda: Target(url, headers, context), lambda _proto, _address: True).run()
 
-    await asyncio.gather(*(agent(token).run() for token in given["tokens"]))
+    await asyncio.gather(*(agent(token) for token in given["tokens"]))
+
+
+async def _cluster(pki: Pki) -> dict[str, str]:
+    """An API server, in memory; what an agent in its cluster tells of it, with every right there."""
+    server = await assemble(None, clock=_now, entropy=os.urandom, inline=True, pki=pki)
+    host, port = await HttpFront(server, clock=_now, body_bytes=BODY_BYTES).listen("127.0.0.1", 0, pki.server_context())
+    client = Client(InProcess(server, User("bench", groups=("system:masters",))))
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "agent"}}
+    await client.create(ACCOUNTS, account, namespace="default")
+    group = "rbac.authorization.k8s.io"
+    binding = {
+        "apiVersion": f"{group}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "agent"},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"kind": "ServiceAccount", "name": "agent", "namespace": "default"}],
+    }
+    await client.create(GroupVersionResource(group, "v1", "clusterrolebindings"), binding)
+    system = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "cattle-system"}}
+    await client.create(NAMESPACES, system)  # where an agent lives
+    wish = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200}}
+    made = await client.create(ACCOUNTS, wish, namespace="default", name="agent", subresource="token")
+    authority = base64.b64encode(pki.authority.certificate_pem).decode()
+    return {"address": f"{host}:{port}", "token": made["status"]["token"], "caCert": authority}
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 if __name__ == "__main__":
-    asyncio.run(be_agents(Path(sys.argv[1])))
+    uvloop.run(be_agents(Path(sys.argv[1])))
