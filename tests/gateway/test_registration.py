@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import hmac
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -253,3 +254,23 @@ def test_parameters_are_read_as_they_are_written() -> None:
     written = Parameters(ADDRESS, "token", CA)
     assert decode(written.encoded()) == written
     assert "token" not in repr(written)
+
+
+# --- proof of who the manager is ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("token", "known"), [(CURRENT, True), (PREVIOUS, True), (OTHER, True), ("z" * 54, False)])
+async def test_who_shows_the_digest_of_a_token_gets_proof_that_we_know_it(desk: Desk, token: str, known: bool) -> None:
+    shown = base64.b64encode(hashlib.sha256(token.encode()).digest()).decode()
+    headers = {"x-cattle-nonce": "once", "authorization": f"Bearer {shown}"}
+    answer = desk.registration.answer(Request("GET", "/cacerts", headers=headers))
+    assert answer is not None
+    proof = hmac.new(token.encode(), b"once\0" + answer.content() + b"\0", hashlib.sha512).digest()
+    assert answer.headers.get("x-cattle-hash") == (base64.b64encode(proof).decode() if known else None)
+
+
+@pytest.mark.parametrize("headers", [{"x-cattle-nonce": "once"}, {"authorization": "Bearer !"}, {}])
+async def test_without_either_there_is_no_proof(desk: Desk, headers: dict[str, str]) -> None:
+    answer = desk.registration.answer(Request("GET", "/cacerts", headers=headers))
+    assert answer is not None
+    assert "x-cattle-hash" not in answer.headers

@@ -6,7 +6,10 @@ The token of a cluster opens that cluster and no other: nothing that an agent sa
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import hashlib
+import hmac
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -89,17 +92,37 @@ class Registration:
         if request.path == "/ping":
             return _text(200, "pong")
         if request.path == "/cacerts":
-            return _text(200, self._certificates())
+            return self._certificates(request.headers)
         if request.path == "/v3/settings/cacerts":
             return self._certificates_setting()
         if request.path.startswith("/v3/import/"):
             return self._manifest(request.path)
         return None
 
-    def _certificates(self) -> str:
-        """As agents digest them: with one newline at the end."""
+    def _certificates(self, headers: Mapping[str, str]) -> Response:
+        """As agents digest them: with one newline at the end. Who shows the digest of a token gets proof that this is
+        the manager which knows that token."""
         known = self._setting(settings.SERVER_CERTIFICATES).strip()
-        return f"{known}\n" if known else ""
+        answer = _text(200, f"{known}\n" if known else "")
+        nonce, shown = headers.get("x-cattle-nonce", ""), headers.get("authorization", "").removeprefix("Bearer ")
+        token = self._token_of(shown) if nonce and shown else ""
+        if token:
+            proof = hmac.digest(token.encode(), b"\0".join((nonce.encode(), answer.content(), b"")), hashlib.sha512)
+            answer.headers["x-cattle-hash"] = base64.b64encode(proof).decode()
+        return answer
+
+    def _token_of(self, shown: str) -> str:
+        """The token with this SHA-256, in base64; "" if none here has it."""
+        try:
+            digest = base64.b64decode(shown, validate=True).hex()
+        except binascii.Error:
+            return ""
+        for secret in self._secrets.select(index=(BY_DIGEST, digest)):
+            tokens = registration.read(secret)
+            for token in (tokens.token, tokens.previous) if tokens else ():
+                if token and hmac.compare_digest(_digest(token), digest):
+                    return token
+        return ""
 
     def _certificates_setting(self) -> Response:
         """Agents add the newline themselves before they digest the value."""
@@ -130,9 +153,9 @@ class Registration:
         """Whose session it is, by the headers (names in lower case) of `/v3/connect` or `/v3/connect/register`."""
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and bearer.startswith(names.AGENT_PREFIX):
-            cluster = self._cluster_of(bearer.removeprefix(names.AGENT_PREFIX))
+            cluster = self.cluster_of(bearer.removeprefix(names.AGENT_PREFIX))
             return Refused(401, FAILED) if cluster is None else Admitted(names.AGENT_PREFIX + _name(cluster))
-        cluster = self._cluster_of(headers.get(names.TUNNEL_TOKEN, ""))
+        cluster = self.cluster_of(headers.get(names.TUNNEL_TOKEN, ""))
         if cluster is None:
             return Refused(401, FAILED)
         try:
@@ -146,7 +169,7 @@ class Registration:
             return Refused(503, "what the agent tells of its cluster cannot be stored now: try again")
         return Admitted(_name(cluster))
 
-    def _cluster_of(self, token: str) -> Object | None:
+    def cluster_of(self, token: str) -> Object | None:
         """The cluster that the token opens. It is found by its digest: how long that takes tells nothing of tokens."""
         if not token or len(token) > _MOST_TOKEN:
             return None
@@ -157,7 +180,7 @@ class Registration:
         return None
 
     def _opens(self, cluster: str, token: str) -> bool:
-        found = self._cluster_of(token)
+        found = self.cluster_of(token)
         return found is not None and _name(found) == cluster
 
     def _accepts(self, secret: Object, token: str) -> bool:

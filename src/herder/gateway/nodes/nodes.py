@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-from herder.api import settings
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response
 from herder.engine.logs import get_logger
@@ -24,7 +20,6 @@ from herder.gateway.nodes.rendering import Told, powershell_script, shell_script
 
 log = get_logger(__name__)
 
-NONCE = "x-cattle-nonce"
 _READING = frozenset({"GET", "HEAD"})
 
 
@@ -36,14 +31,12 @@ class Nodes:
         clock: Callable[[], datetime],
         setting: Callable[[str], str],
         cluster_of: Callable[[str], Object | None],
-        token_of_digest: Callable[[str], str | None],
         build_agent: Callable[[Path], object],
         wait: float = WAIT_SECONDS,
     ) -> None:
-        """`cluster_of`: the management Cluster that a registration token opens. `token_of_digest`: the registration
-        token with that SHA-256, in base64. `build_agent` writes the node agent as one file."""
+        """`cluster_of`: the management Cluster that a registration token opens. `build_agent` writes the node agent as
+        one file."""
         self._setting = setting
-        self._token_of_digest = token_of_digest
         self._accounts = Accounts(client)
         self._assets = Assets(build_agent, setting)
         self._connecting = Connecting(
@@ -77,8 +70,6 @@ class Nodes:
         match request.path:
             case "/healthz":
                 return text(200, "ok")
-            case "/cacerts":
-                return self._certificates(request)
             case "/system-agent-install.sh":
                 return text(200, shell_script(self._told()))
             case "/wins-agent-install.ps1":
@@ -94,15 +85,3 @@ class Nodes:
         if not told.server:
             raise Refusal(503, "setting server-url: not set, so no machine could be told where to ask")
         return told
-
-    def _certificates(self, request: Request) -> Response:
-        """With one newline at the end, as they are digested. Who knows a registration token, and shows the digest of
-        it, gets proof that this is the manager which knows it too."""
-        known = self._setting(settings.SERVER_CERTIFICATES).strip()
-        content = f"{known}\n" if known else ""
-        nonce, authorization = request.headers.get(NONCE, ""), request.headers.get("authorization", "")
-        token = self._token_of_digest(authorization.removeprefix("Bearer ")) if nonce and authorization else None
-        if token is None:
-            return text(200, content)
-        proof = hmac.digest(token.encode(), b"\0".join((nonce.encode(), content.encode(), b"")), hashlib.sha512)
-        return text(200, content, x_cattle_hash=base64.b64encode(proof).decode())
