@@ -1,0 +1,5 @@
+import sys
+
+from herder.agent.cli import main
+
+sys.exit(main())

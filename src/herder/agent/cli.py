@@ -1,0 +1,139 @@
+"""The command: sentinel, validate-config, validate-connection, version."""
+
+import os
+import signal
+import sys
+import threading
+from typing import Any, Callable, List, Optional
+
+from herder import __version__
+from herder.agent import config as configuration
+from herder.agent import kubeconfig
+from herder.agent.config import Config, ConfigError
+from herder.agent.hands import Hands
+from herder.agent.journal import Journal
+from herder.agent.log import Log
+from herder.agent.remote import Remote
+
+_USAGE = """usage: herder-agent COMMAND
+
+  sentinel                    apply the plans of this node, until it is stopped
+  validate-config FILE        is this configuration complete and private?
+  validate-connection FILE    can the manager be found with this connection file?
+  version                     which version this is
+
+environment:
+  CATTLE_AGENT_CONFIG         the configuration ({default})
+  CATTLE_AGENT_STRICT_VERIFY  true: the kubeconfig's CA is required, and nothing else is trusted
+  CATTLE_LOGLEVEL             debug, info, warning, error
+"""
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    words = sys.argv[1:] if arguments is None else arguments
+    command = words[0] if words else "help"
+    try:
+        if command in ("version", "--version", "-v"):
+            print(f"herder-agent version {__version__}")
+        elif command in ("help", "--help", "-h"):
+            print(_USAGE.format(default=configuration.DEFAULT_PATH), end="")
+        elif command == "sentinel":
+            return sentinel(os.environ.get("CATTLE_AGENT_CONFIG") or configuration.DEFAULT_PATH)
+        elif command == "validate-config":
+            configuration.load(_operand(words, command))
+            print("the configuration is valid")
+        elif command == "validate-connection":
+            connection = configuration.load_connection(_operand(words, command))
+            kubeconfig.parse(connection.kubeconfig)
+            print(f"the connection is valid: secret {connection.namespace}/{connection.secret_name}")
+        else:
+            raise ConfigError(f"unknown command {command!r}; try: herder-agent help")
+    except (ConfigError, kubeconfig.KubeconfigError, ValueError) as error:
+        print(f"herder-agent: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _operand(words: List[str], command: str) -> str:
+    if len(words) != 2:
+        raise ConfigError(f"usage: herder-agent {command} FILE")
+    return words[1]
+
+
+def sentinel(path: str) -> int:
+    log = Log(os.environ.get("CATTLE_LOGLEVEL") or "info")
+    config = configuration.load(path)
+    log.say("info", f"herder-agent {__version__}, configuration {path}")
+    os.umask(0o022)
+    os.makedirs(config.state_directory, 0o700, exist_ok=True)
+    with _only_one(config):
+        hands = Hands(config)
+        parts: List[Any] = []
+        if config.remote_enabled:
+            parts.append(_remote(config, hands, log))
+        return _until_signal(parts, log)
+
+
+def _remote(config: Config, hands: Hands, log: Log) -> Remote:
+    connection = configuration.load_connection(config.connection_info_file)
+    access = kubeconfig.parse(connection.kubeconfig)
+    strict = os.environ.get("CATTLE_AGENT_STRICT_VERIFY", "").lower() == "true"
+    if strict and not access.ca:
+        raise ConfigError(
+            f"{config.connection_info_file}: the kubeconfig has no certificate-authority-data, "
+            "which CATTLE_AGENT_STRICT_VERIFY=true requires"
+        )
+    return Remote(access, connection, strict, hands, Journal(config.state_directory), log)
+
+
+def _only_one(config: Config) -> Any:
+    """Two daemons would run every plan twice. The lock goes with the process."""
+    stream = open(os.path.join(config.state_directory, "lock"), "a")  # noqa: SIM115 - held until the end
+    try:
+        import fcntl
+
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:
+        pass  # Windows starts a service once
+    except OSError:
+        raise ConfigError(f"another herder-agent runs with {config.state_directory}; stop it first") from None
+    return stream
+
+
+class _Stopped(BaseException):
+    """Raised in the main thread by a signal."""
+
+
+def _until_signal(parts: List[Any], log: Log) -> int:
+    """Each part has a thread; the main one waits for signals. A part that ends by itself ends all."""
+    failed: List[str] = []
+
+    def guarded(run: Callable[[], None]) -> None:
+        try:
+            run()
+        except BaseException:
+            import traceback
+
+            failed.append(traceback.format_exc())
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def stop(*_: Any) -> None:
+        raise _Stopped
+
+    threads = [threading.Thread(target=guarded, args=(part.run,), name=type(part).__name__) for part in parts]
+    try:
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+        for thread in threads:
+            thread.start()
+        while True:
+            signal.pause()
+    except _Stopped:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the second one is meant
+    for part in parts:
+        part.stop()
+    for thread in threads:
+        thread.join()
+    for text in failed:
+        sys.stderr.write(text)
+    return 1 if failed else 0

@@ -1,0 +1,503 @@
+"""The node daemon's core, without I/O: it is told events and answers with actions (both in `events.py`).
+
+    core = Core(record)                      # the record that was persisted last, or None
+    for action in core.handle(event, now):   # one event at a time; actions are carried out in their order
+        ...
+    core.wake_at                             # when to send Tick, in the steady clock; None: not before another event
+
+Persist, Leave and Say are done when carried out; every other action is answered by one event, whenever that is: the
+core never waits, and has at most one of Write, Read, Enter, WriteFiles and Run under way, and one round of probes.
+
+A plan's way:   SecretSeen → Persist, Write (in-progress) → Written → Enter → Entered → WriteFiles → FilesWritten
+                → Run → Finished, for each instruction → Leave, Persist → Write (the report) → Written → StartProbe …
+
+After every event the core compares what the Secret says with what it knows itself. So an answer that was lost, a
+conflict and a restart need nothing of their own: what is still to be told is told again, what was finished is never run
+again, and a result whose plan was replaced meanwhile is dropped.
+"""
+
+from typing import Dict, List, NamedTuple, Optional, Set, Tuple
+
+from herder.agent import outputs, rules
+from herder.agent.events import (
+    Action,
+    Blocked,
+    Conflict,
+    Enter,
+    Entered,
+    Event,
+    Evidence,
+    FilesWritten,
+    Finished,
+    Leave,
+    Now,
+    Persist,
+    Probed,
+    Read,
+    Record,
+    Result,
+    Run,
+    Say,
+    Secret,
+    SecretGone,
+    SecretSeen,
+    StartProbe,
+    Unanswered,
+    Write,
+    WriteFiles,
+    Written,
+)
+from herder.agent.outputs import PeriodicOutput, ProbeStatus
+from herder.agent.plan import PeriodicInstruction, Plan, PlanError, Probe, checksum, parse
+
+_BLOCKED_RETRY = 1.0
+_SHORTEST_BACKOFF, _LONGEST_BACKOFF = 1.0, 60.0
+_TAIL = 4096
+
+
+class _Identity(NamedTuple):
+    """Which run of which plan. Without states there are no revisions, and the checksum says it all."""
+
+    uid: str
+    revision: str
+    checksum: str
+
+
+class _Running:
+    """A run under way: of a whole plan, or of its periodic instructions alone."""
+
+    def __init__(self, identity: _Identity, plan: Plan, attempt: int, now: Now, whole: bool) -> None:
+        self.identity = identity
+        self.plan = plan
+        self.attempt = attempt
+        self.began = now.wall
+        self.whole = whole
+        self.index = 0  # of the instruction that is being run
+        self.outputs: Dict[str, bytes] = {}
+        self.evidence: Optional[Evidence] = None
+        self.periodic_left: List[PeriodicInstruction] = []
+        self.periodic: Dict[str, PeriodicOutput] = {}
+        self.in_periodic = False
+
+
+class Core:
+    def __init__(self, record: Optional[Record] = None, jitter: float = 0.5) -> None:
+        """`jitter`, between 0 and 1, sets this daemon's waits apart from those of others."""
+        self.record = record
+        self.wake_at: Optional[float] = None
+        self._jitter = jitter
+        self._secret: Optional[Secret] = None
+        self._checksum = ""
+        self._plan: Optional[Plan] = None
+        self._plan_error = ""
+        self._first_pass = True
+        self._busy = False  # a read or a write is under way
+        self._must_read = False
+        self._failures = 0  # reads and writes that failed in a row
+        self._not_before = 0.0  # steady
+        self._running: Optional[_Running] = None
+        self._committed: Optional[_Identity] = None  # begun by this process, not run yet
+        self._untold = record is not None and record.result is not None
+        self._too_large = False
+        self._periodic_untold: Dict[str, PeriodicOutput] = {}
+        self._round = 0
+        self._probing: Set[str] = set()
+        self._next_round = 0.0  # steady
+        self._statuses: Dict[str, ProbeStatus] = {}
+        self._probe_errors: Dict[str, str] = {}
+        self._probe_delay = False  # the next round is the first after a run
+        self._actions: List[Action] = []
+
+    @property
+    def running(self) -> bool:
+        """An instruction, or what comes before or after it, is under way."""
+        return self._running is not None
+
+    def handle(self, event: Event, now: Now) -> List[Action]:
+        self._actions = []
+        self._take(event, now)
+        self._advance(now)
+        return self._actions
+
+    # --- what is told ----------------------------------------------------------------------------------------------
+
+    def _take(self, event: Event, now: Now) -> None:
+        if isinstance(event, SecretSeen):
+            self._see(event.secret, event.consistent)
+        elif isinstance(event, Written):
+            self._busy, self._failures, self._untold, self._too_large = False, 0, False, False
+            self._see(event.secret, True)
+        elif isinstance(event, SecretGone):
+            self._busy = self._must_read = False
+            self._forget_secret()
+        elif isinstance(event, Conflict):
+            self._busy, self._must_read = False, True
+        elif isinstance(event, Unanswered):
+            self._put_off(event, now)
+        elif isinstance(event, Probed):
+            self._take_probe(event, now)
+        elif self._running is not None:
+            self._continue_run(self._running, event, now)
+
+    def _see(self, secret: Secret, consistent: bool) -> None:
+        known = self._secret
+        if consistent and self._must_read:
+            self._busy, self._must_read, self._not_before = False, False, 0.0
+        if known is not None and known.uid == secret.uid and not consistent and not _is_newer(secret, known):
+            return  # a stale read, or what we wrote ourselves
+        if known is not None and known.uid != secret.uid:
+            self._say("info", "the plan secret was made anew: everything about the old one is forgotten")
+            self._forget_secret()
+        self._secret = secret
+        self._read_plan(secret)
+
+    def _forget_secret(self) -> None:
+        self._secret = self._plan = None
+        self._checksum = ""
+        self._first_pass = True
+        self._untold = False
+        self._periodic_untold = {}
+        self._stop_probing()
+
+    def _read_plan(self, secret: Secret) -> None:
+        raw = secret.data.get(rules.PLAN, b"")
+        found = checksum(raw) if raw else ""
+        if found == self._checksum:
+            return
+        self._checksum, self._plan, self._plan_error = found, None, ""
+        self._periodic_untold = {}
+        self._stop_probing()
+        if raw:
+            try:
+                self._plan = parse(raw)
+            except PlanError as error:
+                self._plan_error = str(error)
+        told = outputs.probe_statuses_from(secret.data.get(rules.PROBE_STATUSES, b""))
+        self._statuses = {probe.name: told.get(probe.name, ProbeStatus()) for probe in self._probes()}
+        self._probe_errors = {}
+
+    def _put_off(self, event: Unanswered, now: Now) -> None:
+        """A write may have been done all the same: the Secret is read before anything else is decided."""
+        self._busy, self._must_read = False, True
+        self._too_large = self._too_large or event.too_large
+        self._failures += 1
+        wait = min(_LONGEST_BACKOFF, _SHORTEST_BACKOFF * 2 ** min(self._failures - 1, 10)) * (0.5 + self._jitter / 2)
+        self._not_before = now.steady + wait
+        self._say("warning", f"the API server: {event.reason}; trying again in {wait:.1f} s")
+
+    # --- what is to be done ----------------------------------------------------------------------------------------
+
+    def _advance(self, now: Now) -> None:
+        """The first thing that is due, if nothing of its kind is under way."""
+        self.wake_at = None
+        if self._running is not None or self._busy:
+            return
+        if now.steady < self._not_before:
+            self._wake(self._not_before)
+            return
+        if self._must_read:
+            self._busy = True
+            self._do(Read())
+            return
+        secret = self._secret
+        if secret is None or not self._checksum:
+            return
+        if not (self._tell_result(secret) or self._run_plan(secret, now) or self._run_periodic(secret, now)):
+            self._probe(secret, now)
+
+    def _tell_result(self, secret: Secret) -> bool:
+        """True where a report is on its way."""
+        record = self.record
+        result = record.result if record else None
+        if record is None or result is None or not self._awaited(secret, record, result):
+            self._untold = False
+            return False
+        if self._too_large:
+            result = _without_outputs(result)
+        told = outputs.probe_statuses_from(secret.data.get(rules.PROBE_STATUSES, b""))
+        self._statuses = {probe.name: told.get(probe.name, ProbeStatus()) for probe in self._probes()}
+        data = rules.with_report(secret.data, record.checksum, result)
+        data = rules.with_periodic(data, result.periodic)
+        self._first_pass = False
+        self._write(secret, rules.with_probes(data, self._statuses, {}))
+        return True
+
+    def _awaited(self, secret: Secret, record: Record, result: Result) -> bool:
+        """The Secret still waits for this result."""
+        if _identity_of(record) != self._identity(secret):
+            return False
+        if rules.STATE in secret.data:
+            return rules.text(secret.data, rules.STATE) == rules.IN_PROGRESS
+        return self._untold and not rules.already_told(secret.data, record.checksum, result)
+
+    def _run_plan(self, secret: Secret, now: Now) -> bool:
+        """True where a run, or the word that it begins, is on its way."""
+        state = rules.text(secret.data, rules.STATE)
+        if state == rules.PENDING:
+            self._commit(secret)
+            return True
+        if state == rules.IN_PROGRESS:
+            self._first_pass = False
+            self._start(secret, self._attempt_after_crash(secret), now)
+            return True
+        if state:
+            self._first_pass = False
+            return False
+        verdict = rules.verdict_by_checksum(secret.data, self._checksum, self._first_pass, now.wall)
+        self._first_pass = False
+        if verdict.run:
+            self._start(secret, verdict.attempt, now)
+        elif verdict.wait_until is not None:
+            self._wake(now.steady + verdict.wait_until - now.wall)
+        return verdict.run
+
+    def _commit(self, secret: Secret) -> None:
+        """The Secret says that the plan is being run before anything of it is."""
+        data = dict(secret.data)
+        data[rules.STATE] = rules.IN_PROGRESS.encode()
+        data[rules.REVISION] = str(rules.count(secret.data, rules.REVISION) + 1).encode()
+        identity = _Identity(secret.uid, rules.text(data, rules.REVISION), self._checksum)
+        self._persist(Record(identity.uid, identity.revision, identity.checksum, 1, None))
+        self._committed = identity
+        self._write(secret, data)
+
+    def _attempt_after_crash(self, secret: Secret) -> int:
+        """A number that no run of this plan had before: commands that run once for each number run again."""
+        attempt = rules.count(secret.data, rules.FAILURE_COUNT) + 1
+        record = self.record
+        if record is None or _identity_of(record) != self._identity(secret):
+            return attempt
+        if self._committed == self._identity(secret):
+            return record.attempt
+        return max(attempt, record.attempt + 1)
+
+    def _start(self, secret: Secret, attempt: int, now: Now) -> None:
+        identity = self._identity(secret)
+        if identity != self._committed:
+            self._persist(Record(identity.uid, identity.revision, identity.checksum, attempt, None))
+        self._stop_probing()
+        self._say("info", "applying plan {} (revision {}, attempt {})".format(*_short(identity), attempt))
+        running = _Running(identity, self._plan or Plan([], [], [], []), attempt, now, True)
+        self._running = running
+        if self._plan is None:
+            running.evidence = Evidence("", -1, -1, self._plan_error, "")
+            self._end_run(running)
+        else:
+            self._do(Enter(self._checksum, secret.data[rules.PLAN]))
+
+    def _run_periodic(self, secret: Secret, now: Now) -> bool:
+        due = []
+        for periodic, last in self._periodic_known(secret):
+            when = rules.periodic_due(periodic, last, now.wall)
+            if when <= now.wall:
+                due.append(periodic)
+            else:
+                self._wake(now.steady + when - now.wall)
+        if not due:
+            return False
+        running = _Running(self._identity(secret), self._plan or Plan([], [], [], []), 0, now, False)
+        running.periodic_left = due
+        self._running = running
+        self._do(Enter(self._checksum, secret.data[rules.PLAN]))
+        return True
+
+    # --- a run -----------------------------------------------------------------------------------------------------
+
+    def _continue_run(self, running: _Running, event: Event, now: Now) -> None:
+        if isinstance(event, Blocked):
+            self._say("info", event.reason)
+            self._running = None
+            self._not_before = now.steady + _BLOCKED_RETRY
+            if running.whole:
+                self._committed = running.identity
+                self._first_pass = not running.identity.revision
+        elif isinstance(event, Entered):
+            if running.whole:
+                self._do(WriteFiles(running.plan.files))
+            else:
+                self._next_periodic(running)
+        elif isinstance(event, FilesWritten):
+            if event.error:
+                running.evidence = Evidence("", -1, -1, event.error, "")
+            self._next_instruction(running)
+        elif isinstance(event, Finished):
+            if running.in_periodic:
+                self._periodic_finished(running, event, now)
+            else:
+                self._instruction_finished(running, event)
+
+    def _next_instruction(self, running: _Running) -> None:
+        if running.evidence is None and running.index < len(running.plan.instructions):
+            self._do(Run(_place(running, running.index), running.plan.instructions[running.index], running.attempt))
+            return
+        running.periodic_left = list(running.plan.periodic)
+        self._next_periodic(running)
+
+    def _instruction_finished(self, running: _Running, finished: Finished) -> None:
+        instruction = running.plan.instructions[running.index]
+        if instruction.save_output and instruction.name:
+            running.outputs[instruction.name] = outputs.as_lines(finished.stdout)
+        if finished.exit_code != 0:
+            running.evidence = Evidence(
+                instruction.name, running.index, finished.exit_code, finished.error, _tail(finished)
+            )
+        running.index += 1
+        self._next_instruction(running)
+
+    def _next_periodic(self, running: _Running) -> None:
+        running.in_periodic = True
+        while running.periodic_left and not running.periodic_left[0].instruction.name:
+            running.periodic_left.pop(0)
+            self._say("error", "a periodic instruction without a name cannot be run")
+        if not running.periodic_left:
+            self._do(Leave())
+            self._end_run(running)
+            return
+        periodic = running.periodic_left[0]
+        place = _place(running, running.plan.periodic.index(periodic))
+        attempt = rules.periodic_attempt(self._last_periodic(periodic.instruction.name))
+        self._do(Run(place, periodic.instruction, attempt))
+
+    def _periodic_finished(self, running: _Running, finished: Finished, now: Now) -> None:
+        """One that fails keeps those after it waiting for the next time."""
+        periodic = running.periodic_left.pop(0)
+        name = periodic.instruction.name
+        running.periodic[name] = rules.periodic_ran(periodic, self._last_periodic(name), finished, now.wall)
+        if finished.exit_code != 0:
+            running.periodic_left = []
+        self._next_periodic(running)
+
+    def _end_run(self, running: _Running) -> None:
+        self._running = None
+        if not running.whole:
+            if running.identity.checksum == self._checksum:
+                self._periodic_untold.update(running.periodic)
+            return
+        self._committed = None
+        result = Result(running.evidence is None, running.began, running.outputs, running.periodic, running.evidence)
+        self._persist(Record(*running.identity, attempt=running.attempt, result=result))
+        self._untold = True
+        self._probe_delay = True
+        self._next_round = 0.0
+        self._say_outcome(running)
+
+    def _say_outcome(self, running: _Running) -> None:
+        evidence = running.evidence
+        if evidence is None:
+            self._say("info", "plan {} (revision {}) was applied".format(*_short(running.identity)))
+            return
+        culprit = f"instruction {evidence.position} '{evidence.instruction}'" if evidence.position >= 0 else ""
+        reason = evidence.error or f"exit code {evidence.exit_code}"
+        self._say("error", "plan {} (revision {}) failed: ".format(*_short(running.identity)) + f"{culprit} {reason}")
+
+    # --- periodic instructions and probes --------------------------------------------------------------------------
+
+    def _periodic_known(self, secret: Secret) -> List[Tuple[PeriodicInstruction, Optional[PeriodicOutput]]]:
+        if self._plan is None or not self._plan.periodic:
+            return []
+        known = outputs.periodic_from(secret.data.get(rules.PERIODIC_OUTPUT, b""))
+        known.update(self._periodic_untold)
+        return [(each, known.get(each.instruction.name)) for each in self._plan.periodic if each.instruction.name]
+
+    def _last_periodic(self, name: str) -> Optional[PeriodicOutput]:
+        data = self._secret.data if self._secret else {}
+        known = outputs.periodic_from(data.get(rules.PERIODIC_OUTPUT, b""))
+        known.update(self._periodic_untold)
+        return known.get(name)
+
+    def _probes(self) -> List[Probe]:
+        return self._plan.probes if self._plan else []
+
+    def _probe(self, secret: Secret, now: Now) -> None:
+        """Tells what is new, then asks again."""
+        if self._probing:
+            return
+        data = rules.with_periodic(secret.data, self._periodic_untold)
+        told = outputs.probe_statuses_from(secret.data.get(rules.PROBE_STATUSES, b""))
+        if rules.worth_telling(self._probes(), told, self._statuses):
+            data = rules.with_probes(data, self._statuses, self._probe_errors)
+        if data != secret.data:
+            self._write(secret, data)
+            return
+        self._periodic_untold = {}
+        if self._probes() and now.steady < self._next_round:
+            self._wake(self._next_round)
+        elif self._probes():
+            self._start_round()
+
+    def _start_round(self) -> None:
+        self._round += 1
+        self._probing = {probe.name for probe in self._probes()}
+        for probe in self._probes():
+            self._do(StartProbe(self._round, probe, probe.initial_delay if self._probe_delay else 0))
+        self._probe_delay = False
+
+    def _take_probe(self, event: Probed, now: Now) -> None:
+        if event.round != self._round or event.name not in self._probing:
+            return  # of a plan that is no longer in force
+        self._probing.discard(event.name)
+        probe = next(each for each in self._probes() if each.name == event.name)
+        self._statuses[probe.name] = rules.probe_answered(probe, self._statuses[probe.name], event.succeeded)
+        self._probe_errors[probe.name] = event.error
+        if not self._probing and self._secret is not None:
+            self._next_round = now.steady + rules.probe_period(self._secret.data)
+
+    def _stop_probing(self) -> None:
+        self._round += 1
+        self._probing = set()
+        self._next_round = 0.0
+
+    # --- small things ----------------------------------------------------------------------------------------------
+
+    def _identity(self, secret: Secret) -> _Identity:
+        revision = rules.text(secret.data, rules.REVISION) if rules.STATE in secret.data else ""
+        return _Identity(secret.uid, revision, self._checksum)
+
+    def _write(self, secret: Secret, data: Dict[str, bytes]) -> None:
+        self._busy = True
+        self._do(Write(secret, data))
+
+    def _persist(self, record: Record) -> None:
+        self.record = record
+        self._do(Persist(record))
+
+    def _do(self, action: Action) -> None:
+        self._actions.append(action)
+
+    def _say(self, level: str, text: str) -> None:
+        self._do(Say(level, text))
+
+    def _wake(self, at: float) -> None:
+        self.wake_at = at if self.wake_at is None else min(self.wake_at, at)
+
+
+def _identity_of(record: Record) -> _Identity:
+    return _Identity(record.uid, record.revision, record.checksum)
+
+
+def _is_newer(secret: Secret, known: Secret) -> bool:
+    """Versions are numbers on every server there is; of others nothing is known."""
+    try:
+        return int(secret.version) > int(known.version)
+    except ValueError:
+        return secret.version != known.version
+
+
+def _short(identity: _Identity) -> List[str]:
+    return [identity.checksum[:12], identity.revision or "none"]
+
+
+def _place(running: _Running, index: int) -> str:
+    return f"{running.identity.checksum}_{index}"
+
+
+def _tail(finished: Finished) -> str:
+    said = finished.stderr.strip() or finished.stdout.strip()
+    return said[-_TAIL:].decode("utf-8", "replace")
+
+
+def _without_outputs(result: Result) -> Result:
+    evidence = result.evidence
+    if evidence is not None:
+        evidence = evidence._replace(error=(evidence.error + " (outputs were too large to be told)").strip())
+    return result._replace(outputs={}, periodic={}, evidence=evidence)

@@ -1,0 +1,106 @@
+"""Runs an instruction: in its own directory and process group, its output in files, which know no longest line."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from typing import IO, Dict, Optional
+
+from herder.agent.events import Finished
+from herder.agent.plan import Instruction
+
+DEFAULT_COMMAND = "run.sh"
+_MOST_OUTPUT = 1 << 20
+_GRACE = 10.0
+
+
+class Executor:
+    """One instruction at a time; `end` may come from another thread."""
+
+    def __init__(self, scratch: str) -> None:
+        """`scratch` is a directory that nobody else may read."""
+        os.makedirs(scratch, 0o700, exist_ok=True)
+        self._scratch = scratch
+        self._lock = threading.Lock()
+        self._process: Optional[subprocess.Popen[bytes]] = None
+
+    def run(self, directory: str, instruction: Instruction, attempt: int) -> Finished:
+        command = instruction.command or os.path.join(directory, DEFAULT_COMMAND)
+        environment = environment_of(directory, instruction, attempt)
+        with self._file("stdout") as stdout, self._file("stderr") as stderr:
+            try:
+                process = subprocess.Popen(
+                    [command, *instruction.args],
+                    cwd=directory,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=stdout,
+                    stderr=stderr,
+                    start_new_session=True,
+                )
+            except (OSError, ValueError) as reason:
+                return Finished(-1, error=f"cannot be started: {reason}")
+            with self._lock:
+                self._process = process
+            error = _wait(process, instruction.timeout)
+            with self._lock:
+                self._process = None
+            return Finished(process.returncode if not error else -1, _head(stdout), _end(stderr), error)
+
+    def end(self) -> None:
+        """An instruction that still runs is ended, with its children."""
+        with self._lock:
+            process = self._process
+        if process is not None and process.poll() is None:
+            _end_group(process)
+
+    def _file(self, name: str) -> IO[bytes]:
+        """Appended to, and gone from its directory at once: a child that stays behind may go on writing."""
+        path = os.path.join(self._scratch, name)
+        stream = open(path, "a+b", buffering=0)  # noqa: SIM115 - whoever asked closes it
+        os.unlink(path)
+        return stream
+
+
+def environment_of(directory: str, instruction: Instruction, attempt: int) -> Dict[str, str]:
+    environment = dict(os.environ)
+    for each in instruction.env:
+        name, _, value = each.partition("=")
+        if name:
+            environment[name] = value
+    environment["CATTLE_AGENT_EXECUTION_PWD"] = directory
+    environment["CATTLE_AGENT_ATTEMPT_NUMBER"] = str(attempt)
+    environment["PATH"] = f"{os.environ.get('PATH', os.defpath)}:{directory}"
+    return environment
+
+
+def _wait(process: "subprocess.Popen[bytes]", timeout: int) -> str:
+    """Empty, or why it did not end by itself."""
+    try:
+        process.wait(timeout or None)
+    except subprocess.TimeoutExpired:
+        _end_group(process)
+        return f"did not end within {timeout} s, and was ended"
+    return ""
+
+
+def _end_group(process: "subprocess.Popen[bytes]") -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        try:
+            process.wait(_GRACE)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _head(stream: IO[bytes]) -> bytes:
+    stream.seek(0)
+    return stream.read(_MOST_OUTPUT)
+
+
+def _end(stream: IO[bytes]) -> bytes:
+    stream.seek(max(0, stream.seek(0, os.SEEK_END) - _MOST_OUTPUT))
+    return stream.read(_MOST_OUTPUT)

@@ -1,0 +1,87 @@
+"""The files of a plan: written only where they differ, with the mode and owner that the plan wants."""
+
+import base64
+import binascii
+import os
+import shutil
+from typing import List
+
+from herder.agent import storing
+from herder.agent.plan import File
+
+_FILE_MODE = 0o600
+_DIRECTORY_MODE = 0o755
+
+
+class FileError(Exception):
+    """Names the file and what is wrong with it."""
+
+
+def apply(files: List[File]) -> None:
+    for file in files:
+        try:
+            _apply(file)
+        except (OSError, ValueError) as error:
+            raise FileError(f"file {file.path or '(without a path)'}: {error}") from error
+
+
+def _apply(file: File) -> None:
+    if not file.path:
+        raise ValueError("its path is empty")
+    if file.delete:
+        _delete(file)
+    elif file.directory:
+        mode = _mode(file, _DIRECTORY_MODE)
+        os.makedirs(file.path, exist_ok=True)
+        _settle(file, mode)
+    else:
+        _write(file)
+
+
+def _delete(file: File) -> None:
+    if file.directory and os.path.isdir(file.path) and not os.path.islink(file.path):
+        shutil.rmtree(file.path)
+    elif os.path.isdir(file.path) and not os.path.islink(file.path):
+        os.rmdir(file.path)
+    else:
+        storing.remove(file.path)
+
+
+def _write(file: File) -> None:
+    mode = _mode(file, _FILE_MODE)
+    try:
+        content = base64.b64decode(file.content, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"its content is not base64 ({error})") from error
+    if storing.read(file.path) != content:
+        target = os.path.realpath(file.path)  # a link stays a link
+        os.makedirs(os.path.dirname(target), _DIRECTORY_MODE, exist_ok=True)
+        _replace(target, content, mode)
+    _settle(file, mode)
+
+
+def _replace(path: str, content: bytes, mode: int) -> None:
+    """At once where that is possible; a file that is mounted by itself can only be written in place."""
+    try:
+        storing.write(path, content, mode)
+    except OSError:
+        with open(path, "wb") as stream:
+            stream.write(content)
+
+
+def _mode(file: File, default: int) -> int:
+    if not file.permissions:
+        return default
+    try:
+        return int(file.permissions, 8)
+    except ValueError:
+        raise ValueError(f"its permissions are not an octal number: {file.permissions!r}") from None
+
+
+def _settle(file: File, mode: int) -> None:
+    """Owners are root's to give: a daemon that is not root owns all that it writes."""
+    found = os.stat(file.path)
+    if found.st_mode & 0o7777 != mode:
+        os.chmod(file.path, mode)
+    if os.geteuid() == 0 and (found.st_uid, found.st_gid) != (file.uid, file.gid):
+        os.chown(file.path, file.uid, file.gid)

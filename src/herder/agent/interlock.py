@@ -1,0 +1,99 @@
+"""Between this daemon and whoever restarts it: two files, each of which says that the other side has to wait.
+
+Who is written into them (process, its start, the boot of the machine) is asked whether it still lives: what a dead one
+left behind binds nobody.
+"""
+
+import json
+import os
+from typing import Any, Dict, Optional
+
+from herder.agent import outputs, storing
+
+_RESTART_PENDING = "restart-pending"
+_ACTIVE = "applyinator-active"
+_PATIENCE = 300.0
+
+
+class Interlock:
+    def __init__(self, directory: str) -> None:
+        """Without a directory there is nobody to wait for."""
+        self._directory = directory
+        if directory:
+            os.makedirs(directory, 0o700, exist_ok=True)
+
+    def clean(self) -> None:
+        """At the start: what a daemon that was killed has left."""
+        if self._directory:
+            content = storing.read(self._path(_ACTIVE))
+            if content is not None and not _alive(content):
+                storing.remove(self._path(_ACTIVE))
+
+    def enter(self, wall: float) -> str:
+        """Empty where plans may be applied now; else the reason why not."""
+        if not self._directory:
+            return ""
+        pending = self._path(_RESTART_PENDING)
+        content = storing.read(pending)
+        if content is not None and _owner(content) is None:
+            since = outputs.parse_unix_date(content.decode("utf-8", "replace"))
+            if since is None:
+                since = wall
+                storing.write(pending, outputs.unix_date(wall).encode())
+            left = since + _PATIENCE - wall
+            if left > 0:
+                return f"a restart of this daemon is pending ({pending}): waiting, {left:.0f} s at most"
+        elif content is not None and _alive(content):
+            return f"a restart of this daemon is pending ({pending}): waiting for process {_owner(content)}"
+        storing.remove(pending)
+        storing.write(self._path(_ACTIVE), _myself())
+        return ""
+
+    def leave(self) -> None:
+        if self._directory:
+            storing.remove(self._path(_ACTIVE))
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._directory, name)
+
+
+def _myself() -> bytes:
+    pid = os.getpid()
+    return json.dumps({"pid": pid, "start": _start_of(pid), "boot": _boot()}).encode()
+
+
+def _parsed(content: bytes) -> Dict[str, Any]:
+    try:
+        value = json.loads(content.decode("utf-8", "replace"))
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _owner(content: bytes) -> Optional[int]:
+    pid = _parsed(content).get("pid")
+    return pid if isinstance(pid, int) else None
+
+
+def _alive(content: bytes) -> bool:
+    """Whether the process that wrote it still runs. One that does not say who it was is not there any more."""
+    owner = _parsed(content)
+    pid = owner.get("pid")
+    if not isinstance(pid, int) or owner.get("boot", _boot()) != _boot():
+        return False
+    start = _start_of(pid)
+    return start != "" and owner.get("start", start) == start
+
+
+def _boot() -> str:
+    return (storing.read("/proc/sys/kernel/random/boot_id") or b"").decode().strip()
+
+
+def _start_of(pid: int) -> str:
+    """When a process began, as the kernel counts; empty: there is none."""
+    try:
+        stat = storing.read(f"/proc/{pid}/stat") or b""
+    except OSError:
+        return ""
+    fields = stat.rpartition(b")")[2].split()
+    return fields[19].decode() if len(fields) > 19 else ""

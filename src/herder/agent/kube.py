@@ -1,0 +1,199 @@
+"""A client for one Secret of one API server: read, watch, write."""
+
+import base64
+import http.client
+import json
+import ssl
+from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
+from urllib.parse import urlencode, urlsplit
+
+from herder import __version__
+from herder.agent import outputs, transport
+from herder.agent.events import Data, Secret
+from herder.agent.kubeconfig import Access
+
+_TIMEOUT = 30.0
+_WATCH_SECONDS = 540
+GONE = 410
+
+
+class ApiError(Exception):
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+
+
+class Unreachable(Exception):
+    """No answer, or none that can be understood."""
+
+
+class Seen(NamedTuple):
+    """What a watch tells."""
+
+    kind: str  # ADDED, MODIFIED, DELETED, BOOKMARK
+    version: str
+    secret: Optional[Secret]
+
+
+class Api:
+    """Not for use by several threads at once, but for watches, which have connections of their own."""
+
+    def __init__(self, access: Access, namespace: str, name: str) -> None:
+        self._access = access
+        self._base = urlsplit(access.server).path.rstrip("/")
+        self._collection = f"{self._base}/api/v1/namespaces/{namespace}/secrets"
+        self._name = name
+        self._context = self._tls()
+        self._connection: Optional[http.client.HTTPConnection] = None
+
+    def check(self) -> None:
+        """That the server answers at all."""
+        self._json("GET", f"{self._base}/version")
+
+    def list(self) -> Tuple[Optional[Secret], str]:
+        """What the server has now, and from where on to watch."""
+        answer = self._json("GET", f"{self._collection}?{urlencode(self._selector())}")
+        version = str((answer.get("metadata") or {}).get("resourceVersion") or "")
+        items = answer.get("items") or []
+        return (_secret(items[0]) if items else None), version
+
+    def get(self) -> Optional[Secret]:
+        try:
+            return _secret(self._json("GET", f"{self._collection}/{self._name}"))
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def update(self, secret: Secret, data: Data) -> Secret:
+        body: Dict[str, Any] = dict(secret.raw)
+        body["data"] = {key: outputs.to_base64(value) for key, value in data.items()}
+        return _secret(self._json("PUT", f"{self._collection}/{self._name}", json.dumps(body).encode()))
+
+    def watch(self, version: str) -> Iterator[Seen]:
+        """Until the server ends it; raises ApiError with status GONE where the version is too old."""
+        query = self._selector()
+        query.update(watch="true", allowWatchBookmarks="true", resourceVersion=version, timeoutSeconds=_WATCH_SECONDS)
+        connection = self._connect(_WATCH_SECONDS + _TIMEOUT)
+        try:
+            connection.request("GET", f"{self._collection}?{urlencode(query)}", headers=self._headers())
+            response = connection.getresponse()
+            if response.status != 200:
+                raise _error(response.status, response.read())
+            while True:
+                line = response.readline()
+                if not line:
+                    return
+                yield _seen(line)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise Unreachable(_reason(error)) from error
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _selector(self) -> Dict[str, Any]:
+        return {"fieldSelector": f"metadata.name={self._name}"}
+
+    def _json(self, method: str, path: str, body: Optional[bytes] = None) -> Dict[str, Any]:
+        """On a connection that is kept; one that the server closed meanwhile is opened again, once, for reads."""
+        kept = self._connection is not None
+        try:
+            status, content = self._ask(method, path, body)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            if not kept or method != "GET":
+                raise Unreachable(_reason(error)) from error
+            return self._json(method, path, body)
+        if status >= 300:
+            raise _error(status, content)
+        try:
+            value = json.loads(content.decode("utf-8"))
+        except ValueError as error:
+            raise Unreachable(f"{method} {path.partition('?')[0]}: the answer is not JSON") from error
+        if not isinstance(value, dict):
+            raise Unreachable(f"{method} {path.partition('?')[0]}: the answer is no object")
+        return value
+
+    def _ask(self, method: str, path: str, body: Optional[bytes]) -> Tuple[int, bytes]:
+        if self._connection is None:
+            self._connection = self._connect(_TIMEOUT)
+        headers = self._headers()
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        self._connection.request(method, path, body, headers)
+        response = self._connection.getresponse()
+        return response.status, response.read()
+
+    def _connect(self, timeout: float) -> http.client.HTTPConnection:
+        access = self._access
+        proxy = access.proxy or None
+        return transport.connect(access.server, timeout, self._context, access.tls_name, proxy)
+
+    def _headers(self) -> Dict[str, str]:
+        headers = {"Accept": "application/json", "User-Agent": f"herder-agent/{__version__}"}
+        if self._access.token:
+            headers["Authorization"] = f"Bearer {self._access.token}"
+        elif self._access.username:
+            pair = f"{self._access.username}:{self._access.password}".encode()
+            headers["Authorization"] = "Basic " + base64.b64encode(pair).decode()
+        return headers
+
+    def _tls(self) -> Optional[ssl.SSLContext]:
+        access = self._access
+        if not access.server.startswith("https:"):
+            return None
+        return transport.tls_context(access.ca, access.insecure, access.client_cert, access.client_key)
+
+
+def usable(access: Access, namespace: str, name: str, strict: bool) -> Access:
+    """What the server answers to. Unless `strict`, an authority that is not its own is given up for the system's."""
+    try:
+        _check(access, namespace, name)
+    except Unreachable as error:
+        cause = error.__cause__
+        if strict or not access.ca or cause is None or not transport.is_unknown_authority(cause):
+            raise
+        access = access._replace(ca=b"")
+        _check(access, namespace, name)
+    return access
+
+
+def _check(access: Access, namespace: str, name: str) -> None:
+    api = Api(access, namespace, name)
+    try:
+        api.check()
+    finally:
+        api.close()
+
+
+def _secret(raw: Dict[str, Any]) -> Secret:
+    metadata = raw.get("metadata") or {}
+    data = {key: outputs.from_base64(value) for key, value in (raw.get("data") or {}).items()}
+    kept = {key: value for key, value in raw.items() if key != "data"}  # the data is kept once
+    kept.update(apiVersion="v1", kind="Secret")
+    return Secret(str(metadata.get("uid") or ""), str(metadata.get("resourceVersion") or ""), data, kept)
+
+
+def _seen(line: bytes) -> Seen:
+    event = json.loads(line.decode("utf-8"))
+    kind, value = str(event["type"]), event["object"]
+    if kind == "ERROR":
+        raise ApiError(int(value.get("code") or 500), str(value.get("message") or value.get("reason") or ""))
+    version = str((value.get("metadata") or {}).get("resourceVersion") or "")
+    return Seen(kind, version, None if kind == "BOOKMARK" else _secret(value))
+
+
+def _error(status: int, content: bytes) -> ApiError:
+    try:
+        message = str(json.loads(content.decode("utf-8")).get("message") or "")
+    except (ValueError, AttributeError):
+        message = ""
+    return ApiError(status, message or http.client.responses.get(status, "refused"))
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,163 @@
+"""What is written into the plan Secret, encoded as the protocol has it."""
+
+import base64
+import binascii
+import calendar
+import gzip
+import io
+import json
+import time
+from typing import Any, Dict, NamedTuple, Optional
+
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+class PeriodicOutput(NamedTuple):
+    name: str
+    stdout: Optional[bytes]
+    stderr: Optional[bytes]
+    exit_code: int
+    last_success: str  # Unix dates; empty: never
+    failures: int
+    last_failure: str
+
+
+class ProbeStatus(NamedTuple):
+    healthy: bool = False
+    successes: int = 0
+    failures: int = 0
+
+
+# --- times ---------------------------------------------------------------------------------------------------------
+
+
+def unix_date(moment: float) -> str:
+    """As `Sun Nov 15 06:57:24 UTC 2026`."""
+    t = time.gmtime(moment)
+    day = f"{_DAYS[t.tm_wday]} {_MONTHS[t.tm_mon - 1]} {t.tm_mday:2d}"
+    return f"{day} {t.tm_hour:02d}:{t.tm_min:02d}:{t.tm_sec:02d} UTC {t.tm_year}"
+
+
+def parse_unix_date(text: str) -> Optional[float]:
+    """None where it cannot be read. The name of a zone is no offset: all are taken for UTC."""
+    words = text.split()
+    try:
+        month = _MONTHS.index(words[1]) + 1
+        hour, minute, second = (int(each) for each in words[3].split(":"))
+        return float(calendar.timegm((int(words[-1]), month, int(words[2]), hour, minute, second, 0, 0, 0)))
+    except (IndexError, ValueError):
+        return None
+
+
+# --- one-time and periodic outputs ---------------------------------------------------------------------------------
+
+
+def pack(value: Any) -> bytes:
+    """gzip of JSON; the same value always gives the same bytes, so that nothing looks changed which is not."""
+    packed = io.BytesIO()
+    with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as stream:
+        stream.write(compact(value))
+    return packed.getvalue()
+
+
+def unpack(packed: bytes) -> Dict[str, Any]:
+    """Empty where nothing was written, or nothing that can be read."""
+    if not packed:
+        return {}
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
+            value = json.loads(stream.read().decode("utf-8"))
+    except (OSError, EOFError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def compact(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode("utf-8")
+
+
+def to_base64(content: bytes) -> str:
+    return base64.b64encode(content).decode("ascii")
+
+
+def from_base64(text: Any) -> bytes:
+    try:
+        return base64.b64decode(text) if isinstance(text, str) else b""
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def as_lines(content: bytes) -> bytes:
+    """Output as the protocol keeps it: each line, also the last one, ends with a newline and nothing else."""
+    if not content:
+        return b""
+    lines = content.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    return b"".join((line[:-1] if line.endswith(b"\r") else line) + b"\n" for line in lines)
+
+
+def periodic_from(packed: bytes) -> Dict[str, PeriodicOutput]:
+    found = {}
+    for name, each in unpack(packed).items():
+        if isinstance(each, dict):
+            found[name] = PeriodicOutput(
+                name=name,
+                stdout=from_base64(each.get("stdout")) or None,
+                stderr=from_base64(each.get("stderr")),
+                exit_code=_number(each.get("exitCode")),
+                last_success=str(each.get("lastSuccessfulRunTime") or ""),
+                failures=_number(each.get("failures")),
+                last_failure=str(each.get("lastFailedRunTime") or ""),
+            )
+    return found
+
+
+def pack_periodic(outputs: Dict[str, PeriodicOutput]) -> bytes:
+    return pack(
+        {
+            name: {
+                "name": each.name,
+                "stdout": None if each.stdout is None else to_base64(each.stdout),
+                "stderr": None if each.stderr is None else to_base64(each.stderr),
+                "exitCode": each.exit_code,
+                "lastSuccessfulRunTime": each.last_success,
+                "failures": each.failures,
+                "lastFailedRunTime": each.last_failure,
+            }
+            for name, each in outputs.items()
+        }
+    )
+
+
+# --- probes --------------------------------------------------------------------------------------------------------
+
+
+def probe_statuses_from(raw: bytes) -> Dict[str, ProbeStatus]:
+    try:
+        value = json.loads(raw.decode("utf-8")) if raw else {}
+    except ValueError:
+        value = {}
+    found = {}
+    for name, each in (value if isinstance(value, dict) else {}).items():
+        if isinstance(each, dict):
+            found[name] = ProbeStatus(
+                healthy=each.get("healthy") is True,
+                successes=_number(each.get("successCount")),
+                failures=_number(each.get("failureCount")),
+            )
+    return found
+
+
+def pack_probe_statuses(statuses: Dict[str, ProbeStatus]) -> bytes:
+    """Zero values are left out."""
+    value = {}
+    for name, each in sorted(statuses.items()):
+        fields = (("healthy", each.healthy), ("successCount", each.successes), ("failureCount", each.failures))
+        value[name] = {key: field for key, field in fields if field}
+    return json.dumps(value, separators=(",", ":")).encode("utf-8")
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
