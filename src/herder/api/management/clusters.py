@@ -51,6 +51,14 @@ def local_cluster() -> Object:
 
 # --- the pair -------------------------------------------------------------------------------------------------------
 
+BY_MANAGEMENT = "management-cluster"  # the index of provisioning Clusters by `management_name`
+
+
+def management_name(provisioning: Object) -> Iterable[str]:
+    """Indexer: the management Cluster that a provisioning Cluster says is its own."""
+    name = (provisioning.get("status") or {}).get("clusterName")
+    return (name,) if name else ()
+
 
 def belongs(management: Object, namespace: str, name: str) -> bool:
     """Whether these two are one cluster. What a provisioning Cluster says of itself is no proof: anybody may write it,

@@ -19,7 +19,6 @@ from herder.engine.runtime.decision import DONE, Apply, Create, Decision, Effect
 from herder.engine.runtime.triggers import Watches, changed, itself
 from herder.engine.runtime.view import Observed, View
 
-BY_MANAGEMENT = "management-cluster"
 PUSHED = "agentTokenExpiresAt"  # in the status
 
 
@@ -139,8 +138,8 @@ NODES = Projection("managed-node", project=_node_facts)
 
 
 def _info(view: View, management: Object) -> tuple[Object, Decision]:
-    """What its Nodes tell; what was known stays while the cluster does not answer. It is reached by the kubeconfig of
-    its provisioning Cluster, as by everybody else."""
+    """What its Nodes tell; what was known stays while the cluster does not answer. It is reached through its agent's
+    tunnel, by the connection that its roles are kept with; the manager's own by its kubeconfig."""
     known = (management.get("status") or {}).get("info") or {}
     pair = next(iter(_pairs(view, management)), None)
     if pair is None:
@@ -149,7 +148,8 @@ def _info(view: View, management: Object) -> tuple[Object, Decision]:
     known = {**known, "provisioningClusterRef": {"name": name, "namespace": namespace}, **_as_asked(pair)}
     if not (pair.get("status") or {}).get("clientSecretName") or not clusters.is_connected(management):
         return known, DONE
-    wish = Observe(cluster_key(namespace, name), NODE, projection=NODES)
+    way = cluster_key(namespace, name) if clusters.is_internal(management) else view.name
+    wish = Observe(way, NODE, projection=NODES)
     seen = view.observed(wish)
     if isinstance(seen, Observed):
         elsewhere = {"machineProvider": "local" if clusters.is_internal(management) else "imported"}
@@ -219,7 +219,7 @@ def _remove(view: View, management: Object) -> Decision:
 
 
 def _pairs(view: View, management: Object) -> list[Object]:
-    named = view.select(PROVISIONING_CLUSTER, index=(BY_MANAGEMENT, view.name))
+    named = view.select(PROVISIONING_CLUSTER, index=(clusters.BY_MANAGEMENT, view.name))
     return [each for each in named if clusters.belongs(management, *_place(each))]
 
 
@@ -238,15 +238,9 @@ def _finalizer(management: Object, *, add: bool) -> tuple[Write, ...]:
 # --- what sets it off -----------------------------------------------------------------------------------------------
 
 
-def management_name(provisioning: Object) -> Iterable[str]:
-    """Indexer: the management Cluster that a provisioning Cluster says is its own."""
-    name = (provisioning.get("status") or {}).get("clusterName")
-    return (name,) if name else ()
-
-
 def _its_management(provisioning: Object) -> Iterable[Key]:
     """The deleted one of a legacy cluster is made again, whatever it said."""
-    for name in {*management_name(provisioning), provisioning["metadata"]["name"]}:
+    for name in {*clusters.management_name(provisioning), provisioning["metadata"]["name"]}:
         yield Key("", name)
 
 
@@ -267,5 +261,5 @@ CONTROLLER = Controller(
             changed("status.clusterName", "status.clientSecretName", "metadata.deletionTimestamp"),
         ),
     ),
-    indexes={PROVISIONING_CLUSTER: {BY_MANAGEMENT: management_name}},
+    indexes={PROVISIONING_CLUSTER: {clusters.BY_MANAGEMENT: clusters.management_name}},
 )

@@ -11,7 +11,7 @@ from herder.api.capi.kinds import NAMESPACE
 from herder.api.capi.names import annotations_of, is_deleting, labels_of
 from herder.api.machines import names as machine_names
 from herder.api.machines.archive import CONFIG_MAP, CONFIG_MAP_METADATA, SELECTOR
-from herder.api.management.clusters import is_provisioned_here
+from herder.api.management.clusters import BY_MANAGEMENT, is_provisioned_here, management_name
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.rke import log
 from herder.api.writing import delete, ref
@@ -21,9 +21,6 @@ from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Apply, Create, Decision, Patch, Write, waiting
 from herder.engine.runtime.triggers import Indexed, Watches, changed
 from herder.engine.runtime.view import View
-
-MANAGEMENT = "management"
-
 
 # --- writing it -----------------------------------------------------------------------------------------------------
 
@@ -63,12 +60,6 @@ def _keep(view: View, cluster: Object, text: str) -> Iterable[Write]:
     yield Apply(CONFIG_MAP, log.archived(cluster, text), "the log outlives the cluster")
 
 
-def _home(cluster: Object) -> Iterable[str]:
-    """Indexer."""
-    name = (cluster.get("status") or {}).get("clusterName")
-    return (name,) if name else ()
-
-
 def _name(space: Object) -> Iterable[str]:
     return (space["metadata"]["name"],)
 
@@ -79,10 +70,10 @@ CONTROLLER = Controller(
     reconcile=reconcile,
     when=changed("status.clusterName", "status.conditions", "status.ready", "metadata.deletionTimestamp"),
     watches=(
-        Watches(NAMESPACE, Indexed(MANAGEMENT, _name), changed("metadata.deletionTimestamp")),
+        Watches(NAMESPACE, Indexed(BY_MANAGEMENT, _name), changed("metadata.deletionTimestamp")),
         Watches(CONFIG_MAP, None, fields=f"metadata.name={log.LOG_NAME}"),
     ),
-    indexes={PROVISIONING_CLUSTER: {MANAGEMENT: _home}},
+    indexes={PROVISIONING_CLUSTER: {BY_MANAGEMENT: management_name}},
 )
 
 

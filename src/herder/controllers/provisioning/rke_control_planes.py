@@ -21,7 +21,7 @@ from herder.engine.runtime.decision import DONE, Decision, Write, waiting
 from herder.engine.runtime.triggers import Indexed, Watches, changed
 from herder.engine.runtime.view import View
 
-MANAGEMENT = "management"
+BY_MANAGEMENT = "management-of-plane"
 
 
 def reconcile(view: View) -> Decision:
@@ -105,10 +105,10 @@ CONTROLLER = Controller(
     watches=(
         Watches(
             MANAGEMENT_CLUSTER,
-            Indexed(MANAGEMENT, _name),
+            Indexed(BY_MANAGEMENT, _name),
             changed("metadata.annotations"),  # by which the gateway tells that an agent is connected
         ),
         Watches(MACHINE, _planes_of, _leaves),
     ),
-    indexes={CONTROL_PLANE: {MANAGEMENT: _management_name}, MACHINE: {BY_CLUSTER: cluster_of}},
+    indexes={CONTROL_PLANE: {BY_MANAGEMENT: _management_name}, MACHINE: {BY_CLUSTER: cluster_of}},
 )

@@ -13,6 +13,7 @@ from herder.api.capi.kinds import (
     SECRET_METADATA,
 )
 from herder.api.capi.names import is_deleting
+from herder.api.management.clusters import BY_MANAGEMENT, management_name
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.rke import names
 from herder.api.rke.kinds import BEACON, BOOTSTRAP_TEMPLATE, CONTROL_PLANE, RKE_CLUSTER
@@ -36,7 +37,7 @@ from herder.engine.runtime.decision import DONE, Decision
 from herder.engine.runtime.triggers import Follows, Indexed, Watches, changed, itself
 from herder.engine.runtime.view import View
 
-REFERENCES, DEFINITIONS, CREDENTIALS, MANAGEMENT = "references", "definitions", "credentials", "management"
+REFERENCES, DEFINITIONS, CREDENTIALS = "pool-references", "pool-definitions", "pool-credentials"
 
 
 def reconcile(view: View) -> Decision:
@@ -66,12 +67,6 @@ def _with_finalizer(cluster: Object) -> Decision:
 
 
 # --- what sets it off -----------------------------------------------------------------------------------------------
-
-
-def _management_name(cluster: Object) -> Iterable[str]:
-    """Indexer."""
-    name = (cluster.get("status") or {}).get("clusterName")
-    return (name,) if name else ()
 
 
 def _name(obj: Object) -> Iterable[str]:
@@ -115,7 +110,7 @@ CONTROLLER = Controller(
         Watches(MACHINE_HEALTH_CHECK, made_from, _edited),
         Watches(MACHINE, _clusters_of_machine, _gone),
         Watches(
-            MANAGEMENT_CLUSTER, Indexed(MANAGEMENT, _name), changed("status.conditions", "status.readyReconciling")
+            MANAGEMENT_CLUSTER, Indexed(BY_MANAGEMENT, _name), changed("status.conditions", "status.readyReconciling")
         ),
         Watches(SECRET_METADATA, Indexed(CREDENTIALS, _place), changed()),
         Watches(DEFINITION, Indexed(DEFINITIONS, _name), changed()),
@@ -125,7 +120,7 @@ CONTROLLER = Controller(
             REFERENCES: references_of,
             DEFINITIONS: definitions_of,
             CREDENTIALS: credentials_of,
-            MANAGEMENT: _management_name,
+            BY_MANAGEMENT: management_name,
         },
         MACHINE: {BY_CLUSTER: cluster_of},
         **{
