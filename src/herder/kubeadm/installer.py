@@ -1,0 +1,79 @@
+"""The installer image of kubeadm clusters, made from the programs of Kubernetes as they were built or downloaded.
+
+Machines get the programs as files and the control plane as images that their container runtime imports, so nothing
+is pulled from anywhere else.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+
+from herder.oci import Entry, Image, Layer, archive, image, tar
+
+REPOSITORY = "herder/system-agent-installer-kubeadm"
+ON_MACHINES = ("kubeadm", "kubectl", "kubelet", "kube-proxy", "etcdctl")
+IN_PODS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd", "pause")
+PROGRAMS = tuple(dict.fromkeys((*ON_MACHINES, *IN_PODS)))
+_VERSION = re.compile(r"(v[0-9]+\.[0-9]+\.[0-9]+)\+kubeadm[0-9]+")
+
+
+class InstallerError(Exception):
+    """What is missing, or wrong with what was given."""
+
+
+def tag(version: str) -> str:
+    return version.replace("+", "-")
+
+
+def build(version: str, programs: Mapping[str, Path]) -> Image:
+    """`version` is what clusters ask for, such as v1.36.3+kubeadm1; `programs` where each of PROGRAMS is."""
+    known = _VERSION.fullmatch(version)
+    if known is None:
+        raise InstallerError(f"version {version!r}: must be such as v1.36.3+kubeadm1")
+    for name in PROGRAMS:
+        if name not in programs or not programs[name].is_file():
+            raise InstallerError(f"{name}: {programs.get(name, 'not given')}: no such program")
+    entries = [*_setting_up(known[1]), *_programs(programs), *_images(known[1], programs)]
+    return image([Layer.packed(tar(entries))])
+
+
+def _setting_up(kubernetes: str) -> Iterator[Entry]:
+    own = resources.files("herder.kubeadm")
+    yield Entry("VERSION", kubernetes.encode())
+    yield Entry("run.sh", own.joinpath("run.sh").read_bytes(), 0o755)
+    yield Entry("node_service.py", own.joinpath("node_service.py").read_bytes())
+
+
+def _programs(programs: Mapping[str, Path]) -> Iterator[Entry]:
+    for name in ON_MACHINES:
+        yield Entry(f"bin/{name}", programs[name], 0o755)
+
+
+def _images(kubernetes: str, programs: Mapping[str, Path]) -> Iterator[Entry]:
+    called = _names_of_images(programs["kubeadm"], kubernetes)
+    for name in IN_PODS:
+        files = [Entry(f"bin/{name}", programs[name], 0o755)]
+        running: dict[str, object] = {"Env": ["PATH=/bin"]}
+        if name == "etcd":
+            files.append(Entry("bin/etcdctl", programs["etcdctl"], 0o755))
+        if name == "pause":
+            running["Entrypoint"] = ["/bin/pause"]
+        made = image([Layer.packed(tar(files))], running)
+        yield Entry(f"images/{name}.tar", archive(made, called[name]))
+
+
+def _names_of_images(kubeadm: Path, kubernetes: str) -> dict[str, str]:
+    """What this kubeadm will ask the container runtime for."""
+    command = [str(kubeadm), "config", "images", "list", "--kubernetes-version", kubernetes]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if listed.returncode:
+        raise InstallerError(f"{kubeadm}: does not tell its images: {listed.stderr.strip()[-300:]}")
+    names = {line.partition(":")[0].rpartition("/")[2]: line for line in listed.stdout.split()}
+    for name in IN_PODS:
+        if name not in names:
+            raise InstallerError(f"{kubeadm}: does not know an image {name}")
+    return names

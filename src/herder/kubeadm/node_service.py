@@ -1,0 +1,280 @@
+"""What a machine of a kubeadm cluster needs besides Kubernetes: routes to the pods of others, and their end.
+
+Runs on the machine itself, with nothing but its Python (3.6 or newer). It follows the Nodes of the cluster, writes the
+configuration of the bridge plug-in for the machine's own pods, and keeps a route to the pods of each other machine.
+On servers it also takes the etcd member of a machine that is to go out of the cluster, when the Node says so.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import ssl
+import subprocess
+import sys
+import time
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+from urllib.parse import urlsplit
+
+PROTOCOL = "201"  # marks the routes that are ours, among those of the kernel and of people
+CNI_FILE = "/etc/cni/net.d/10-herder.conflist"
+ADMIN = "/etc/kubernetes/admin.conf"
+ETCD_PKI = "/etc/kubernetes/pki/etcd"
+REMOVE = "etcd.kubeadm.cattle.io/remove"
+REMOVED = "etcd.kubeadm.cattle.io/removed-node-name"
+CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+WATCH_SECONDS = 300
+PAUSE_SECONDS = 2.0
+
+Object = Dict[str, Any]
+
+
+# --- the API --------------------------------------------------------------------------------------------------------
+
+
+class Api:
+    """Reads Nodes, by a kubeconfig that is JSON, has a token and names a CA file: the planner wrote it."""
+
+    def __init__(self, kubeconfig: str) -> None:
+        with open(kubeconfig) as file:
+            told = json.load(file)
+        cluster, user = told["clusters"][0]["cluster"], told["users"][0]["user"]
+        server = urlsplit(cluster["server"])
+        self._host, self._port = server.hostname or "", server.port or 443
+        self._token = user["token"]
+        self._context = ssl.create_default_context(cafile=cluster["certificate-authority"])
+
+    def nodes(self) -> Tuple[Dict[str, Object], str]:
+        answer = self._get("/api/v1/nodes", 60)
+        listed = json.loads(answer.read().decode())
+        return {each["metadata"]["name"]: each for each in listed["items"]}, listed["metadata"]["resourceVersion"]
+
+    def watch(self, version: str) -> Iterator[Tuple[str, Object]]:
+        """Until the server ends it, which it does every few minutes."""
+        query = f"watch=true&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={WATCH_SECONDS}"
+        answer = self._get("/api/v1/nodes?" + query, WATCH_SECONDS + 30)
+        while True:
+            line = answer.readline()
+            if not line:
+                return
+            event = json.loads(line.decode())
+            yield event["type"], event["object"]
+
+    def _get(self, path: str, timeout: int) -> http.client.HTTPResponse:
+        connection = http.client.HTTPSConnection(self._host, self._port, context=self._context, timeout=timeout)
+        headers = {"Authorization": "Bearer " + self._token, "Accept": "application/json"}
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        if answer.status != 200:
+            raise OSError(f"GET /api/v1/nodes: {answer.status} {answer.reason}")
+        return answer
+
+
+# --- routes ---------------------------------------------------------------------------------------------------------
+
+
+def wanted_routes(nodes: Dict[str, Object], own: str) -> Dict[str, str]:
+    """Network of pods → address of the machine that they are on; for all machines but this."""
+    routes = {}
+    for name, node in nodes.items():
+        address = internal_address(node)
+        if name != own and address:
+            for network in pod_networks(node):
+                routes[network] = address
+    return routes
+
+
+def pod_networks(node: Object) -> List[str]:
+    spec = node.get("spec") or {}
+    return list(spec.get("podCIDRs") or ([spec["podCIDR"]] if spec.get("podCIDR") else []))
+
+
+def internal_address(node: Object) -> str:
+    for each in (node.get("status") or {}).get("addresses") or []:
+        if each["type"] == "InternalIP":
+            return str(each["address"])
+    return ""
+
+
+def bridge(networks: List[str]) -> Object:
+    ranges = [[{"subnet": network}] for network in networks]
+    routes = [{"dst": "::/0" if ":" in network else "0.0.0.0/0"} for network in networks]
+    return {
+        "cniVersion": "0.4.0",
+        "name": "herder",
+        "plugins": [
+            {
+                "type": "bridge",
+                "bridge": "cni0",
+                "isGateway": True,
+                "hairpinMode": True,
+                "ipam": {"type": "host-local", "ranges": ranges, "routes": routes},
+            },
+            {"type": "portmap", "capabilities": {"portMappings": True}},
+        ],
+    }
+
+
+class Network:
+    def __init__(self, own: str, pods: List[str]) -> None:
+        self._own = own
+        self._pods = pods  # networks of all the cluster's pods: traffic between them keeps its addresses
+        self._masqueraded = False
+
+    def become(self, nodes: Dict[str, Object]) -> None:
+        own = nodes.get(self._own)
+        if own is not None and pod_networks(own):
+            write_if_new(CNI_FILE, json.dumps(bridge(pod_networks(own)), indent=2, sort_keys=True))
+        if not self._masqueraded:
+            for network in self._pods:
+                masquerade(network)
+            self._masqueraded = True
+        wanted, known = wanted_routes(nodes, self._own), own_routes()
+        for network, address in wanted.items():
+            if known.get(network) != address:
+                run("ip", *family(network), "route", "replace", network, "via", address, "proto", PROTOCOL)
+        for network in set(known) - set(wanted):
+            run("ip", *family(network), "route", "del", network, "proto", PROTOCOL)
+
+
+def own_routes() -> Dict[str, str]:
+    routes = {}
+    for flag in ("-4", "-6"):
+        listed = run("ip", flag, "-json", "route", "show", "proto", PROTOCOL)
+        for each in json.loads(listed or "[]"):
+            if each.get("gateway"):
+                routes[each["dst"]] = each["gateway"]
+    return routes
+
+
+def family(network: str) -> Tuple[str, ...]:
+    return ("-6",) if ":" in network else ("-4",)
+
+
+def masquerade(network: str) -> None:
+    """What pods send to others than pods comes from the machine."""
+    program = "ip6tables" if ":" in network else "iptables"
+    rule = ("POSTROUTING", "-s", network, "!", "-d", network, "-j", "MASQUERADE")
+    if not succeeds(program, "-w", "-t", "nat", "-C", *rule):
+        run(program, "-w", "-t", "nat", "-A", *rule)
+
+
+# --- etcd members ---------------------------------------------------------------------------------------------------
+
+
+def to_remove(nodes: Dict[str, Object]) -> List[str]:
+    """Nodes whose member is to go and has not gone."""
+    found = []
+    for name, node in sorted(nodes.items()):
+        told = node["metadata"].get("annotations") or {}
+        if told.get(REMOVE) == "true" and not told.get(REMOVED):
+            found.append(name)
+    return found
+
+
+def acting_server(nodes: Dict[str, Object]) -> Optional[str]:
+    """One of all servers acts, so that two never remove at the same time: the first that is ready and stays."""
+    leaving = set(to_remove(nodes))
+    for name, node in sorted(nodes.items()):
+        if CONTROL_PLANE in (node["metadata"].get("labels") or {}) and name not in leaving and is_ready(node):
+            return name
+    return None
+
+
+def is_ready(node: Object) -> bool:
+    conditions = (node.get("status") or {}).get("conditions") or []
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def remove_member(name: str) -> None:
+    members = json.loads(etcdctl("member", "list", "--write-out=json"))["members"]
+    for member in members:
+        if member.get("name") == name:
+            etcdctl("member", "remove", f"{member['ID']:x}")
+    run("kubectl", "--kubeconfig", ADMIN, "annotate", "--overwrite", "node", name, f"{REMOVED}={name}")
+
+
+def etcdctl(*words: str) -> str:
+    """Its own endpoint, with the certificate that kubeadm made for health checks."""
+    return run(
+        "etcdctl",
+        "--endpoints=https://127.0.0.1:2379",
+        f"--cacert={ETCD_PKI}/ca.crt",
+        f"--cert={ETCD_PKI}/healthcheck-client.crt",
+        f"--key={ETCD_PKI}/healthcheck-client.key",
+        *words,
+    )
+
+
+# --- programs and files ---------------------------------------------------------------------------------------------
+
+
+def run(*command: str) -> str:
+    done = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, told = done.communicate()
+    if done.returncode:
+        raise OSError(f"{command[0]} {command[1]}: {told.decode(errors='replace').strip()[-500:]}")
+    return out.decode()
+
+
+def succeeds(*command: str) -> bool:
+    return subprocess.call(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) == 0
+
+
+def write_if_new(path: str, text: str) -> None:
+    try:
+        with open(path) as file:
+            if file.read() == text:
+                return
+    except OSError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path + ".new", "w") as file:
+        file.write(text)
+    os.rename(path + ".new", path)
+
+
+# --- the service ----------------------------------------------------------------------------------------------------
+
+
+def follow(api: Api, act: Any) -> None:
+    """Calls `act` with all Nodes, at first and at every change; raises when the API does not answer."""
+    nodes, version = api.nodes()
+    act(nodes)
+    for event, obj in api.watch(version):
+        if event == "ERROR":
+            return
+        if event == "BOOKMARK":
+            continue
+        if event == "DELETED":
+            nodes.pop(obj["metadata"]["name"], None)
+        else:
+            nodes[obj["metadata"]["name"]] = obj
+        act(nodes)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kubeconfig", required=True)
+    parser.add_argument("--node", required=True, help="the Node of this machine")
+    parser.add_argument("--pods", required=True, help="networks of all pods, with commas between")
+    parser.add_argument("--server", action="store_true", help="etcd runs here")
+    told = parser.parse_args()
+    network = Network(told.node, told.pods.split(","))
+
+    def act(nodes: Dict[str, Object]) -> None:
+        network.become(nodes)
+        if told.server and acting_server(nodes) == told.node:
+            for name in to_remove(nodes):
+                remove_member(name)
+
+    while True:
+        try:
+            follow(Api(told.kubeconfig), act)
+        except (OSError, ValueError, http.client.HTTPException) as problem:
+            sys.stderr.write(f"herder-node-service: {problem}\n")
+            sys.stderr.flush()
+            time.sleep(PAUSE_SECONDS)
+
+
+if __name__ == "__main__":
+    main()
