@@ -12,6 +12,7 @@ from typing import Any
 from herder.api.guards import GUARDS
 from herder.api.management.names import MAKE_KUBECONFIG, PUSH_TOKEN
 from herder.api.management.registration import RENEW
+from herder.api.rke.names import MAKE_BOOTSTRAP_DATA, READ_REQUEST
 from herder.api.settings import SETTING, Settings, validate_value
 from herder.cli import machine_effects
 from herder.cli.clusters import connect
@@ -29,6 +30,8 @@ from herder.engine.runtime.metrics import Metrics
 from herder.engine.runtime.reaching import REMOTE_PERFORMERS
 from herder.gateway.cluster_kubeconfigs import ClusterKubeconfigs
 from herder.gateway.kubeconfigs import Kubeconfigs
+from herder.gateway.nodes.bootstrap_data import BootstrapData
+from herder.gateway.nodes.requests import RequestReader
 from herder.gateway.registration_tokens import Delivery, Renewal
 from herder.workload.serving import Workloads
 
@@ -103,7 +106,16 @@ def provisioning_controllers() -> list[Controller]:
     from herder.controllers.provisioning.generation import controller as generation
 
     modules = (generation, rke_clusters, rke_control_planes, provisioning_logs)
-    return [*(module.CONTROLLER for module in modules), provisioning_logs.ARCHIVE]
+    return [*(module.CONTROLLER for module in modules), provisioning_logs.ARCHIVE, *node_controllers()]
+
+
+def node_controllers() -> list[Controller]:
+    """Of the machines of those clusters: what they run first, those that others made, and their Nodes."""
+    from herder.controllers.bootstrap import bootstraps, tokens
+    from herder.controllers.machines import node_lookup
+    from herder.controllers.machines.custom import machines, requests
+
+    return [module.CONTROLLER for module in (bootstraps, tokens, requests, machines, node_lookup)]
 
 
 def families(roles: Roles) -> list[Family]:
@@ -147,6 +159,8 @@ def make_manager(
             **(machine_effects.performers(client, settings) if roles.machines else {}),
             RENEW: Renewal(client, wall_clock, os.urandom),
             PUSH_TOKEN: Delivery(client, lambda cluster: connect(client, cluster)),
+            MAKE_BOOTSTRAP_DATA: BootstrapData(client, settings.get),
+            READ_REQUEST: RequestReader(client),
             MAKE_KUBECONFIG: ClusterKubeconfigs(client, entropy=os.urandom, setting=settings.get),
         },
         remote_performers=REMOTE_PERFORMERS,

@@ -1,0 +1,134 @@
+"""A CustomMachine is a machine that somebody else made: it is there already, and nobody here removes it.
+
+Where its cluster says so, one whose Node has been gone for long enough is given up: its Machine is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from herder.api import settings
+from herder.api.capi.conditions import condition, find
+from herder.api.capi.kinds import MACHINE, NODE
+from herder.api.capi.names import CLUSTER_NAME, annotations_of, cluster_key, is_deleting, labels_of
+from herder.api.machines.conditions import merged_with_updates
+from herder.api.management import clusters
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
+from herder.api.rke import names
+from herder.api.rke.kinds import CUSTOM_MACHINE, RKE_CLUSTER
+from herder.api.writing import delete, object_patch, ref, status_patch
+from herder.controllers.machines.managed import BY_NAME, NODES, management_of, own_key
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.cache import Key
+from herder.engine.runtime.controller import Controller
+from herder.engine.runtime.decision import DONE, Decision, Observe, waiting
+from herder.engine.runtime.triggers import Indexed, Watches, changed
+from herder.engine.runtime.view import Observed, View
+
+BY_CLUSTER = "cluster"
+NODE_HEALTHY, NODE_DELETED = "NodeHealthy", "NodeDeleted"
+
+
+def reconcile(view: View) -> Decision:
+    custom = view.get(CUSTOM_MACHINE, view.name)
+    if custom is None:
+        return DONE
+    if is_deleting(custom):
+        return _let_go(custom)
+    return _tell(view, custom) + _give_up(view, custom)
+
+
+def _tell(view: View, custom: Object) -> Decision:
+    status = custom.get("status") or {}
+    ready = [condition("Ready", "True", "")]
+    known = {"initialization": {"provisioned": True}, "ready": True} if _provider_id(custom) else {}
+    wanted = {**status, **known, "conditions": merged_with_updates(status.get("conditions"), ready, view.now)}
+    return Decision(writes=status_patch(CUSTOM_MACHINE, custom, wanted, "the machine is there"))
+
+
+def _provider_id(custom: Object) -> str:
+    return str((custom.get("spec") or {}).get("providerID") or "")
+
+
+def _let_go(custom: Object) -> Decision:
+    """Only other managers' objects have the finalizer: there is nothing to remove."""
+    left = [name for name in custom["metadata"].get("finalizers") or () if name != names.REMOVE_CUSTOM_MACHINE]
+    wanted = {**custom, "metadata": {**custom["metadata"], "finalizers": left}}
+    return Decision(writes=object_patch(CUSTOM_MACHINE, custom, wanted, "there is nothing to remove"))
+
+
+# --- one whose Node is gone -----------------------------------------------------------------------------------------
+
+
+def _give_up(view: View, custom: Object) -> Decision:
+    cluster = labels_of(custom).get(CLUSTER_NAME, "")
+    rke_cluster = view.get(RKE_CLUSTER, cluster) if cluster else None
+    after = annotations_of(rke_cluster).get(names.DELETE_MISSING_AFTER) if rke_cluster is not None else None
+    machine = _owner(view, custom)
+    if not after or rke_cluster is None or machine is None or is_deleting(machine) or not _provider_id(custom):
+        return DONE
+    node = ((machine.get("status") or {}).get("nodeRef") or {}).get("name")
+    gone = find(machine, NODE_HEALTHY)
+    if not node or gone is None or (gone["status"], gone.get("reason")) != ("False", NODE_DELETED):
+        return DONE
+    try:
+        at = datetime.fromisoformat(gone["lastTransitionTime"]) + timedelta(seconds=settings.seconds(after))
+    except ValueError:
+        told = f'annotation {names.DELETE_MISSING_AFTER}: "{after}" must be a duration such as 15m'
+        return waiting(told, ref(RKE_CLUSTER, rke_cluster))
+    if view.now < at:
+        return waiting(f"Node {node} is gone: the Machine is deleted if it stays away", wake_at=at)
+    return _if_gone_for_certain(view, machine, node)
+
+
+def _if_gone_for_certain(view: View, machine: Object, node: str) -> Decision:
+    """By the cluster itself, now: what was once written of a Node is not enough to delete its Machine."""
+    management = management_of(view, view.namespace, machine["spec"]["clusterName"])
+    if management is None or not clusters.is_connected(management):
+        return waiting(f"Node {node} is gone, but the cluster's agent is not connected to say so for certain")
+    wish = Observe(management["metadata"]["name"], NODE, projection=NODES, focus=(BY_NAME, node))
+    needs, seen = Decision(observe=(wish,)), view.observed(wish)
+    if not isinstance(seen, Observed):
+        return needs + waiting(f"Node {node} is gone, but the cluster does not answer to say so for certain")
+    if seen.objects:
+        return needs + waiting(f"Node {node} is there again")
+    return needs + Decision(writes=(delete(MACHINE, machine, f"its Node {node} has been gone for too long"),))
+
+
+def _owner(view: View, custom: Object) -> Object | None:
+    for reference in custom["metadata"].get("ownerReferences") or ():
+        if (reference["apiVersion"].rpartition("/")[0], reference["kind"]) == MACHINE.group_kind:
+            found = view.get(MACHINE, reference["name"])
+            if found is not None and found["metadata"]["uid"] == reference["uid"]:
+                return found
+    return None
+
+
+# --- what sets it off -----------------------------------------------------------------------------------------------
+
+
+def _cluster_of(custom: Object) -> Iterable[str]:
+    name = labels_of(custom).get(CLUSTER_NAME)
+    return (cluster_key(custom["metadata"]["namespace"], name),) if name else ()
+
+
+def _of_machine(machine: Object) -> Iterable[Key]:
+    reference = (machine.get("spec") or {}).get("infrastructureRef") or {}
+    if (reference.get("apiGroup"), reference.get("kind")) == CUSTOM_MACHINE.group_kind:
+        yield Key(machine["metadata"]["namespace"], reference["name"])
+
+
+CONTROLLER = Controller(
+    name="custom-machine",
+    kind=CUSTOM_MACHINE,
+    reconcile=reconcile,
+    watches=(
+        Watches(MACHINE, _of_machine, changed("status.conditions", "status.nodeRef")),
+        Watches(RKE_CLUSTER, Indexed(BY_CLUSTER, own_key), changed("metadata.annotations")),
+        Watches(PROVISIONING_CLUSTER),
+        Watches(MANAGEMENT_CLUSTER),
+    ),
+    indexes={CUSTOM_MACHINE: {BY_CLUSTER: _cluster_of}},
+    cluster_of=lambda custom: next(iter(_cluster_of(custom)), ""),
+)

@@ -1,0 +1,66 @@
+"""The way from a Machine's cluster to the one that is reached through its agent's tunnel, and its Nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from herder.api.capi.names import annotations_of, cluster_key, labels_of
+from herder.api.capi.nodes import node_condition
+from herder.api.management import clusters
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
+from herder.api.management.names import PROVISIONING_CLUSTER_OF
+from herder.api.rke.names import MACHINE_UID
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.decision import Projection
+from herder.engine.runtime.view import View
+
+BY_NAME, BY_MACHINE = "name", "machine"
+
+
+def management_of(view: View, namespace: str, cluster: str) -> Object | None:
+    """The management Cluster of a provisioned one, where each of the two names the other."""
+    provisioning = view.get(PROVISIONING_CLUSTER, cluster, namespace)
+    name = ((provisioning or {}).get("status") or {}).get("clusterName")
+    management = view.get(MANAGEMENT_CLUSTER, name) if name else None
+    return management if management is not None and clusters.belongs(management, namespace, cluster) else None
+
+
+def provisioning_of(view: View, management: Object) -> Object | None:
+    namespace, _, name = annotations_of(management).get(PROVISIONING_CLUSTER_OF, "").partition("/")
+    found = view.get(PROVISIONING_CLUSTER, name, namespace) if name else None
+    return found if found is not None and clusters.belongs(management, namespace, name) else None
+
+
+def provisioned_as(management: Object) -> Iterable[str]:
+    """Of a management Cluster: the key of the cluster that it stands for."""
+    told = annotations_of(management).get(PROVISIONING_CLUSTER_OF)
+    return (told,) if told else ()
+
+
+def own_key(cluster: Object) -> Iterable[str]:
+    return (cluster_key(cluster["metadata"]["namespace"], cluster["metadata"]["name"]),)
+
+
+# --- Nodes ----------------------------------------------------------------------------------------------------------
+
+
+def _facts(node: Object) -> Object:
+    ready = node_condition(node, "Ready") or {}
+    return {
+        "metadata": {"name": node["metadata"]["name"], "labels": {MACHINE_UID: labels_of(node).get(MACHINE_UID, "")}},
+        "providerID": (node.get("spec") or {}).get("providerID") or "",
+        "ready": ready.get("status") == "True",
+        "addresses": (node.get("status") or {}).get("addresses") or [],
+    }
+
+
+def _name(node: Object) -> Iterable[str]:
+    return (node["metadata"]["name"],)
+
+
+def _machine(node: Object) -> Iterable[str]:
+    uid = labels_of(node).get(MACHINE_UID)
+    return (uid,) if uid else ()
+
+
+NODES = Projection("provisioned-node", project=_facts, indexes={BY_NAME: _name, BY_MACHINE: _machine})
