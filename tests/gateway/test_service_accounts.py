@@ -55,7 +55,7 @@ async def may_use_one_secret(client: Client) -> None:
     rule = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "watch", "list", "update"]}
     role = {"apiVersion": ROLES.api_version, "kind": "Role", "metadata": {"name": "node"}}
     await client.create(ROLES, role | {"rules": [rule | {"resourceNames": [OWN]}]}, namespace=SPACE)
-    binding = {"apiVersion": BINDINGS.api_version, "kind": "RoleBinding", "metadata": {"name": "node"}}
+    binding: Object = {"apiVersion": BINDINGS.api_version, "kind": "RoleBinding", "metadata": {"name": "node"}}
     binding["roleRef"] = {"apiGroup": RBAC, "kind": "Role", "name": "node"}
     binding["subjects"] = [{"kind": "ServiceAccount", "name": "node", "namespace": SPACE}]
     await client.create(BINDINGS, binding, namespace=SPACE)

@@ -17,11 +17,17 @@ from herder.engine.meta.errors import StatusError
 Answer = TypeVar("Answer")
 
 
-def ask(kubeconfig: str | None, question: Callable[[Client, kubeconfigs.Connection], Awaitable[Answer]]) -> Answer:
+def ask(
+    kubeconfig: str | None,
+    question: Callable[[Client, kubeconfigs.Connection], Awaitable[Answer]],
+    place: Callable[[kubeconfigs.Connection], kubeconfigs.Connection] = lambda here: here,
+) -> Answer:
+    """`place`: where to ask, given what the kubeconfig says."""
+
     async def asked() -> Answer:
         from herder.engine.client.http import HttpTransport
 
-        connection = kubeconfigs.load(kubeconfig_path(kubeconfig))
+        connection = place(kubeconfigs.load(kubeconfig_path(kubeconfig)))
         client = Client(HttpTransport(connection))
         try:
             return await question(client, connection)

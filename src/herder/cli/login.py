@@ -6,17 +6,16 @@ import asyncio
 import hashlib
 import hmac
 import json
-import os
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import click
 
 from herder.api.management.commands import ca_checksum
 from herder.cli.asking import password_from, password_option
-from herder.cli.merging import merge_into
+from herder.cli.kept_logins import Login, keep
+from herder.cli.merging import merge_into, own_kubeconfig
 from herder.engine.client.client import Client
-from herder.engine.client.kubeconfig import Connection
+from herder.engine.client.kubeconfig import Connection, build
 from herder.engine.meta.errors import StatusError
 
 
@@ -33,14 +32,12 @@ def command(url: str, username: str, password_stdin: bool, checksum: str, kubeco
     server, password = url.rstrip("/"), password_from(password_stdin)
     try:
         certificates = asyncio.run(_trusted(server, checksum))
-        token = asyncio.run(_log_in(server, certificates, username, password))
+        login = asyncio.run(_log_in(server, certificates, username, password))
     except (StatusError, OSError) as error:
         raise click.ClickException(str(error)) from error
-    name = f"herder-{urlsplit(server).hostname}"
-    target = Path(
-        kubeconfig or os.environ.get("KUBECONFIG", "").split(os.pathsep)[0] or Path.home() / ".kube" / "config"
-    )
-    merge_into(target, name, server, certificates, token)
+    name, target = f"herder-{urlsplit(server).hostname}", own_kubeconfig(kubeconfig)
+    keep(login)
+    merge_into(target, build(server=server, ca=certificates, name=name, token=login.token), use=True)
     click.echo(f"logged in as {username}; context {name} in {target} is the current one")
 
 
@@ -67,7 +64,7 @@ async def _get(connection: Connection, path: str) -> str:
         await client.close()
 
 
-async def _log_in(server: str, certificates: bytes, username: str, password: str) -> str:
+async def _log_in(server: str, certificates: bytes, username: str, password: str) -> Login:
     from herder.engine.client.http import HttpTransport
 
     client = Client(HttpTransport(Connection(server, ca=certificates or None)))
@@ -80,4 +77,4 @@ async def _log_in(server: str, certificates: bytes, username: str, password: str
         await client.close()
     if response.status >= 400:
         raise click.ClickException(told.get("message") or f"the manager answered {response.status}")
-    return str(told["token"])
+    return Login(server, username, str(told["token"]), str(told.get("expiresAt") or ""), certificates.decode())

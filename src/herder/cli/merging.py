@@ -1,38 +1,55 @@
-"""Puts an entry into a kubeconfig file that may hold others, and loses none of them."""
+"""Puts entries into a kubeconfig file that may hold others, and loses none of them."""
 
 from __future__ import annotations
 
-import base64
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import click
 
+from herder.cli.private_files import locked, write_private
 
-def merge_into(target: Path, name: str, server: str, certificates: bytes, token: str) -> None:
-    """The entry becomes the current one. The file is replaced whole, or stays as it was."""
+SECTIONS = ("clusters", "users", "contexts")
+
+
+def own_kubeconfig(given: str | None) -> Path:
+    """Where the user's entries go: the flag, the first of KUBECONFIG, or kubectl's own place."""
+    named = [part for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
+    return Path(given or (named[0] if named else Path.home() / ".kube" / "config"))
+
+
+def merge_into(target: Path, entries: dict[str, Any], *, use: bool) -> bool:
+    """Entries of the same names are replaced. With `use`, or where none was current, that of `entries` becomes the
+    current context: whether it did."""
+    import yaml
+
+    with locked(target):
+        known = _read(target)
+        for section in SECTIONS:
+            new = entries[section]
+            names = {each["name"] for each in new}
+            known[section] = [each for each in known.get(section) or [] if each.get("name") not in names] + new
+        becomes_current = use or not known.get("current-context")
+        if becomes_current:
+            known["current-context"] = entries["current-context"]
+        known |= {"apiVersion": "v1", "kind": "Config"}
+        write_private(target, yaml.safe_dump(known, sort_keys=False))
+    return becomes_current
+
+
+def _read(target: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        known: dict[str, Any] = yaml.safe_load(target.read_text()) or {} if target.exists() else {}
-    except yaml.YAMLError as error:
-        raise click.ClickException(f"{target} is not a kubeconfig, and is left as it is: {error}") from error
-    cluster: dict[str, Any] = {"server": server}
-    if certificates:
-        cluster["certificate-authority-data"] = base64.b64encode(certificates).decode()
-    known |= {"apiVersion": "v1", "kind": "Config", "current-context": name}
-    _put(known, "clusters", name, {"cluster": cluster})
-    _put(known, "users", name, {"user": {"token": token}})
-    _put(known, "contexts", name, {"context": {"cluster": name, "user": name}})
-    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor, staged = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")  # for its owner alone
-    with os.fdopen(descriptor, "w") as file:
-        yaml.safe_dump(known, file, sort_keys=False)
-    Path(staged).replace(target)
+        known = yaml.safe_load(target.read_text()) if target.exists() else None
+    except (yaml.YAMLError, UnicodeDecodeError):  # its text is not repeated: there are secrets in it
+        known = "no YAML"
+    known = {} if known is None else known
+    if not isinstance(known, dict) or not all(_is_section(known.get(section)) for section in SECTIONS):
+        raise click.ClickException(f"{target} is not a kubeconfig, and is left as it is: see kubectl config view")
+    return known
 
 
-def _put(known: dict[str, Any], section: str, name: str, entry: dict[str, Any]) -> None:
-    others = [each for each in known.get(section) or [] if each.get("name") != name]
-    known[section] = [*others, {"name": name, **entry}]
+def _is_section(section: object) -> bool:
+    return section is None or (isinstance(section, list) and all(isinstance(each, dict) for each in section))

@@ -156,23 +156,20 @@ def build(
     certificate: bytes = b"",
     key: bytes = b"",
 ) -> Object:
-    """A kubeconfig with one cluster, one user, one context, nothing left to other files."""
+    """A kubeconfig with one cluster, one user, one context, nothing left to other files. Without a `ca` it is the
+    system's that are trusted."""
     credentials: Object = {}
     if token:
         credentials["token"] = token
     if certificate:
         credentials["client-certificate-data"] = base64.b64encode(certificate).decode()
         credentials["client-key-data"] = base64.b64encode(key).decode()
+    authority = {"certificate-authority-data": base64.b64encode(ca).decode()} if ca else {}
     user, context = (user, f"{user}@{name}") if user else (name, name)
     return {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [
-            {
-                "name": name,
-                "cluster": {"server": server, "certificate-authority-data": base64.b64encode(ca).decode()},
-            }
-        ],
+        "clusters": [{"name": name, "cluster": {"server": server, **authority}}],
         "users": [{"name": user, "user": credentials}],
         "contexts": [{"name": context, "context": {"cluster": name, "user": user}}],
         "current-context": context,

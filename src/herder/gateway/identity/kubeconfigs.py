@@ -21,6 +21,7 @@ from herder.api.identity.tokens import NewToken
 from herder.api.settings import KUBECONFIG_GENERATE_TOKEN, SERVER_CERTIFICATES, SERVER_URL
 from herder.engine.client.wire import Request, Response, User
 from herder.engine.meta.errors import BadRequest, NotFound, ServiceUnavailable
+from herder.engine.meta.kinds import Object
 from herder.gateway.identity.answers import answer
 from herder.gateway.identity.identity import USERNAME
 from herder.gateway.identity.issuing import Issued, Issuer
@@ -29,6 +30,7 @@ Reachable = Callable[[User], Awaitable[Mapping[str, str]]]
 """The clusters that a user may `get`: id → the name that people know it by."""
 
 _OUTPUT = "generateKubeconfigOutput"
+_CLUSTERS = "/v3/clusters"
 _ACTION = re.compile(r"/v3/clusters/([^/]+)")
 
 
@@ -54,7 +56,9 @@ class Kubeconfigs:
         self.reachable = reachable
 
     async def handle(self, request: Request, user: User) -> Response | None:
-        """The action generateKubeconfig of a cluster; None for anything else."""
+        """The clusters of a user, and the action generateKubeconfig of one; None for anything else."""
+        if request.path == _CLUSTERS and request.method == "GET":
+            return answer(_collection(await self.reachable(user)))
         path = _ACTION.fullmatch(request.path)
         if path is None or request.method != "POST" or request.query.get("action") != "generateKubeconfig":
             return None
@@ -106,3 +110,9 @@ class Kubeconfigs:
         if not url:
             raise ServiceUnavailable(f"setting {SERVER_URL} is empty: nobody knows where kubeconfigs are to lead")
         return Manager(url, self._setting(SERVER_CERTIFICATES))
+
+
+def _collection(clusters: Mapping[str, str]) -> Object:
+    """Who may use some clusters need not have the right to list all: by this they know them by name."""
+    data = [{"id": cluster, "name": name, "type": "cluster"} for cluster, name in sorted(clusters.items())]
+    return {"type": "collection", "resourceType": "cluster", "data": data}
