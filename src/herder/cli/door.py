@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
+from herder.agent.build import build as build_node_agent
 from herder.api.identity.names import BOOTSTRAP_SECRET
 from herder.api.management.clusters import local_cluster
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
@@ -25,6 +26,7 @@ from herder.gateway.access import Access
 from herder.gateway.clusters import Clusters
 from herder.gateway.identity.parts import IdentityParts, assemble
 from herder.gateway.images import Images
+from herder.gateway.nodes.nodes import Nodes
 from herder.gateway.peers import Peers
 from herder.gateway.presence import Presence
 from herder.gateway.proxy.behind import Behind
@@ -62,6 +64,7 @@ class Parts:
     gateway: Gateway
     identity: IdentityParts
     registration: Registration
+    nodes: Nodes
     presence: Presence
     peers: Peers | None  # where the gateway has several replicas
     tunnels: Registry
@@ -82,8 +85,9 @@ class Parts:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.identity.identity.run())
                 tasks.create_task(self.registration.run())
+                tasks.create_task(self.nodes.run())
                 tasks.create_task(self.clusters.run())
-                for part in (self.identity.identity, self.registration, self.clusters):
+                for part in (self.identity.identity, self.registration, self.nodes, self.clusters):
                     await part.ready()
                 await _show_own_cluster(self.client)
                 if self.peers is not None:
@@ -147,6 +151,9 @@ def build(
     peers = None
     if place is not None:
         peers = Peers(tunnels, Replicas(client, own, place.address, wall_clock), place.shared)
+    nodes = Nodes(
+        client, clock=clock, setting=setting, cluster_of=registration.cluster_of, build_agent=build_node_agent
+    )
     gateway = Gateway(
         api,
         registration=registration,
@@ -154,7 +161,7 @@ def build(
         identity=identity,
         proxy=proxy,
         peers=peers,
-        answers=(Images([InstallerImage()]).handle,),
+        answers=(Images([InstallerImage()]).handle, nodes.handle),
     )
     presence = Presence(
         client,
@@ -163,7 +170,7 @@ def build(
         replicas=peers.replicas if peers is not None else Alone(own),
         peer_with=tunnels.peer_with,
     )
-    return Parts(client, gateway, identity, registration, presence, peers, tunnels, proxy, clusters, connections)
+    return Parts(client, gateway, identity, registration, nodes, presence, peers, tunnels, proxy, clusters, connections)
 
 
 def dial(tunnels: Registry, cluster: str, address: str) -> Channel:
