@@ -39,6 +39,7 @@ class Embedded:
     revision = 1
     supervisor_port = API_PORT
     api_port = API_PORT
+    names_servers = False
     authorities: Sequence[str] = ("ca",)
 
     def refusal(self, cluster: ClusterInputs, roles: Roles) -> str:

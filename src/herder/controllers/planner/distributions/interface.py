@@ -35,15 +35,16 @@ class Roles:
 
     @property
     def only_worker(self) -> bool:
-        return not self.is_server
+        return self.worker and not self.is_server
 
     @property
     def only_etcd(self) -> bool:
-        return self.etcd and not self.control_plane and not self.worker
+        """Of what makes a server; it may be a worker too."""
+        return self.etcd and not self.control_plane
 
     @property
     def only_control_plane(self) -> bool:
-        return self.control_plane and not self.etcd and not self.worker
+        return self.control_plane and not self.etcd
 
     def __str__(self) -> str:
         named = {"etcd": self.etcd, "control plane": self.control_plane, "worker": self.worker}
@@ -97,6 +98,7 @@ class ClusterInputs:
     default_registry: str = ""  # setting system-default-registry
     prime: bool = False  # setting rke2-provisioning-prime-default
     referenced: Mapping[Reference, Referenced] = field(default_factory=dict)
+    servers: Sequence[str] = ()  # join URLs of all control planes that have one; for distributions that `names_servers`
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -148,6 +150,10 @@ class Distribution(Protocol):
 
     @property
     def api_port(self) -> int: ...
+
+    @property
+    def names_servers(self) -> bool:
+        """Whether plans name every server, so that machines find another when one is gone."""
 
     @property
     def authorities(self) -> Sequence[str]:
