@@ -173,8 +173,14 @@ labels() {
     [ -s "$config/labels" ] || return 0
     who=/etc/kubernetes/kubelet.conf
     [ ! -e "$admin" ] || who=$admin
-    # One word for each label, as the file has one line for each: labels have no spaces.
-    xargs kubectl --kubeconfig "$who" label --overwrite node "$name" < "$config/labels" > /dev/null
+    # A machine that has just joined registers its Node a moment later. One word for each label, as the file has one
+    # line for each: labels have no spaces.
+    tries=60
+    until xargs kubectl --kubeconfig "$who" label --overwrite node "$name" < "$config/labels" > /dev/null 2> "$state/problem"; do
+        tries=$((tries - 1))
+        [ "$tries" -gt 0 ] || fail "labels: $(cat "$state/problem")"
+        sleep 1
+    done
 }
 
 manifests() {
