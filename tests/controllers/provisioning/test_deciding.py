@@ -231,4 +231,4 @@ def test_info_is_what_its_nodes_tell_while_it_is_connected() -> None:
     turned = {each["type"]: each["lastTransitionTime"] for each in status["conditions"]}
     assert turned["Connected"] == "2026-01-01T11:00:00Z", "since the tunnel was there"
     (wish,) = decision.observe
-    assert wish.cluster == "ws/meadow", "by the kubeconfig that everybody else uses too"
+    assert wish.cluster == CLUSTER, "through its tunnel, by the one connection that there is to it"
