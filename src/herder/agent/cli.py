@@ -67,7 +67,7 @@ def sentinel(path: str) -> int:
     os.umask(0o022)
     os.makedirs(config.state_directory, 0o700, exist_ok=True)
     with _only_one(config):
-        hands = Hands(config)
+        hands = Hands(config, log)
         parts: List[Any] = []
         if config.remote_enabled:
             parts.append(_remote(config, hands, log))

@@ -1,0 +1,89 @@
+"""Bytes that are what their digest says: copied into a file, counted and checked on the way."""
+
+import hashlib
+import re
+from typing import IO, Any, Callable, Dict, List, NamedTuple, Optional
+
+from herder.agent.images.reference import ImageError
+
+LARGEST_MANIFEST = 8 << 20
+_CHUNK = 1 << 16
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}$")
+
+
+class Descriptor(NamedTuple):
+    media_type: str
+    digest: str
+    size: int  # -1: not told
+    platform: Dict[str, Any]
+
+
+def descriptor(value: Any, what: str) -> Descriptor:
+    digest = value.get("digest") if isinstance(value, dict) else None
+    if not isinstance(digest, str) or not _DIGEST.match(digest):
+        raise ImageError(f"{what}: {digest!r} is no sha256 digest")
+    size = value.get("size")
+    platform = value.get("platform")
+    return Descriptor(
+        str(value.get("mediaType") or ""),
+        digest,
+        size if isinstance(size, int) else -1,
+        platform if isinstance(platform, dict) else {},
+    )
+
+
+def check(content: bytes, digest: str, what: str) -> None:
+    found = "sha256:" + hashlib.sha256(content).hexdigest()
+    if digest and found != digest:
+        raise ImageError(f"{what}: its digest is {found}, and {digest} was asked for")
+
+
+def copy(read: Callable[[int], bytes], target: IO[bytes], wanted: Descriptor, what: str) -> None:
+    """No more is kept than the manifest says there is. An empty digest is one that is checked elsewhere."""
+    digest, size = hashlib.sha256(), 0
+    while True:
+        chunk = read(_CHUNK)
+        if not chunk:
+            break
+        size += len(chunk)
+        if 0 <= wanted.size < size:
+            raise ImageError(f"{what}: longer than the {wanted.size} bytes that its manifest tells")
+        digest.update(chunk)
+        target.write(chunk)
+    if wanted.digest and "sha256:" + digest.hexdigest() != wanted.digest:
+        raise ImageError(f"{what}: its digest is sha256:{digest.hexdigest()}, and {wanted.digest} was asked for")
+    target.flush()
+
+
+# --- manifests ------------------------------------------------------------------------------------------------------
+
+
+def is_index(manifest: Dict[str, Any]) -> bool:
+    return isinstance(manifest.get("manifests"), list)
+
+
+def choose(manifest: Dict[str, Any], architecture: str, system: str, what: str) -> Descriptor:
+    """The image of an index that is for this machine."""
+    offered: List[str] = []
+    for each in manifest["manifests"]:
+        entry = descriptor(each, what)
+        name = f"{entry.platform.get('os')}/{entry.platform.get('architecture')}"
+        if name == f"{system}/{architecture}":
+            return entry
+        offered.append(name)
+    raise ImageError(f"{what}: nothing for {system}/{architecture}, only {', '.join(offered) or 'nothing at all'}")
+
+
+def layers(manifest: Dict[str, Any], what: str) -> List[Descriptor]:
+    found = manifest.get("layers")
+    if not isinstance(found, list):
+        raise ImageError(f"{what}: the manifest has no layers (its type is {manifest.get('mediaType')!r})")
+    return [descriptor(each, what) for each in found]
+
+
+def platform(machine: Optional[str] = None) -> str:
+    """The architecture of this machine, as images name it."""
+    import platform as library
+
+    name = (machine or library.machine()).lower()
+    return {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}.get(name, name)

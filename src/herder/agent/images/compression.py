@@ -1,0 +1,57 @@
+"""Streams that were compressed: by the library where it can, else by the program of that name."""
+
+import bz2
+import gzip
+import io
+import subprocess
+from contextlib import contextmanager
+from typing import IO, Iterator
+
+from herder.agent.images.reference import ImageError
+
+_MAGICS = ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip2"), (b"\x04\x22\x4d\x18", "lz4"))
+
+
+@contextmanager
+def opened(path: str) -> Iterator[IO[bytes]]:
+    """What is in a file, whatever it was compressed with: its first bytes tell, not its name."""
+    with open(path, "rb") as stream:
+        kind = _kind(stream.read(4))
+        stream.seek(0)
+        if kind == "gzip":
+            with gzip.GzipFile(fileobj=stream) as inner:
+                yield io.BufferedReader(inner)  # type: ignore[arg-type]  # reads like any other
+        elif kind == "bzip2":
+            with bz2.BZ2File(stream) as inner_bz2:
+                yield io.BufferedReader(inner_bz2)
+        elif kind:
+            with _piped(kind, stream, path) as piped:
+                yield piped
+        else:
+            yield stream
+
+
+def _kind(start: bytes) -> str:
+    return next((kind for magic, kind in _MAGICS if start.startswith(magic)), "")
+
+
+@contextmanager
+def _piped(program: str, stream: IO[bytes], path: str) -> Iterator[IO[bytes]]:
+    try:
+        process = subprocess.Popen([program, "-d", "-c"], stdin=stream, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    except FileNotFoundError:
+        raise ImageError(
+            f"{path} is compressed with {program}, and there is no such program: install {program}"
+        ) from None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        yield process.stdout
+        process.stdout.read()
+        if process.wait() != 0:
+            raise ImageError(f"{path}: {program}: {process.stderr.read().decode('utf-8', 'replace').strip()[:200]}")
+    finally:
+        process.stdout.close()
+        process.stderr.close()
+        process.kill()
+        process.wait()

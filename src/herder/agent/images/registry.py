@@ -1,0 +1,189 @@
+"""Pulls from one endpoint of a registry: manifests and layers, checked by their digests."""
+
+import base64
+import http.client
+import json
+import os
+import re
+import ssl
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, Optional
+from urllib.parse import urlencode, urljoin, urlsplit
+
+from herder import __version__
+from herder.agent import transport
+from herder.agent.images import blobs
+from herder.agent.images.reference import ImageError, Reference
+from herder.agent.images.registries import Credentials, Endpoint
+
+_TIMEOUT = 60.0
+_MOST_REDIRECTS = 5
+_MANIFESTS = ", ".join(
+    (
+        "application/vnd.oci.image.index.v1+json",
+        "application/vnd.oci.image.manifest.v1+json",
+        "application/vnd.docker.distribution.manifest.list.v2+json",
+        "application/vnd.docker.distribution.manifest.v2+json",
+    )
+)
+_CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+_REDIRECTS = (301, 302, 303, 307, 308)
+
+
+class Puller:
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._authorization = ""
+        self._context: Optional[ssl.SSLContext] = None
+
+    def pull(self, image: Reference, architecture: str, system: str, scratch: str) -> List[str]:
+        """Files with the image's layers, in `scratch`."""
+        manifest = self._manifest(image.pinned, image.digest)
+        while blobs.is_index(manifest):
+            digest = blobs.choose(manifest, architecture, system, str(image)).digest
+            manifest = self._manifest(digest, digest)
+        paths = []
+        for index, layer in enumerate(blobs.layers(manifest, str(image))):
+            path = os.path.join(scratch, f"layer-{index}")
+            with open(path, "wb") as stream, self._get(f"blobs/{layer.digest}", "*/*") as response:
+                blobs.copy(response.read, stream, layer, f"layer {layer.digest}")
+            paths.append(path)
+        return paths
+
+    def _manifest(self, name: str, digest: str) -> Dict[str, Any]:
+        with self._get(f"manifests/{name}", _MANIFESTS) as response:
+            content = response.read(blobs.LARGEST_MANIFEST)
+        blobs.check(content, digest, f"manifest {name}")
+        try:
+            value = json.loads(content.decode("utf-8"))
+        except ValueError as error:
+            raise ImageError(f"manifest {name}: not JSON") from error
+        if not isinstance(value, dict):
+            raise ImageError(f"manifest {name}: no manifest")
+        return value
+
+    @contextmanager
+    def _get(self, path: str, accept: str) -> Iterator[http.client.HTTPResponse]:
+        """Answers a challenge once; follows redirects, without telling others who we are."""
+        url = f"{self._endpoint.url}/{self._endpoint.repository}/{path}"
+        with self._request(url, accept, self._authorization) as response:
+            challenge = response.getheader("WWW-Authenticate") or ""
+            if response.status != 401 or not challenge:
+                with self._followed(response, url, accept) as final:
+                    yield final
+                return
+        self._authorization = self._answer(challenge)
+        with self._request(url, accept, self._authorization) as response, self._followed(
+            response, url, accept
+        ) as final:
+            yield final
+
+    @contextmanager
+    def _followed(self, response: http.client.HTTPResponse, url: str, accept: str, hops: int = 0) -> Iterator[Any]:
+        if response.status in _REDIRECTS:
+            location = urljoin(url, response.getheader("Location") or "")
+            if hops >= _MOST_REDIRECTS:
+                raise ImageError(f"{url}: too many redirects")
+            with self._request(location, accept, "") as answer, self._followed(
+                answer, location, accept, hops + 1
+            ) as final:
+                yield final
+        elif response.status != 200:
+            raise ImageError(f"{url}: {response.status} {_message(response)}")
+        else:
+            yield response
+
+    @contextmanager
+    def _request(
+        self, url: str, accept: str, authorization: str, body: Optional[bytes] = None
+    ) -> Iterator[http.client.HTTPResponse]:
+        target = urlsplit(url)
+        connection = transport.connect(url, _TIMEOUT, self._tls(target.netloc) if target.scheme == "https" else None)
+        headers = {"Accept": accept, "User-Agent": f"herder-agent/{__version__}"}
+        if authorization:
+            headers["Authorization"] = authorization
+        if body is not None:
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+        try:
+            path = (target.path or "/") + (f"?{target.query}" if target.query else "")
+            connection.request("GET" if body is None else "POST", path, body, headers)
+            yield connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            raise ImageError(f"{target.scheme}://{target.netloc}: {type(error).__name__}: {error}") from error
+        finally:
+            connection.close()
+
+    def _tls(self, host: str) -> ssl.SSLContext:
+        """The endpoint's own certificates are for the endpoint alone."""
+        if host != urlsplit(self._endpoint.url).netloc:
+            return transport.tls_context()
+        if self._context is None:
+            tls = self._endpoint.tls
+            ca = _read(tls.ca_file)
+            self._context = transport.tls_context(
+                ca, tls.insecure, _read(tls.cert_file), _read(tls.key_file), system=bool(ca)
+            )
+        return self._context
+
+    # --- who we are --------------------------------------------------------------------------------------------------
+
+    def _answer(self, challenge: str) -> str:
+        scheme = challenge.split()[0].lower()
+        credentials = self._endpoint.credentials
+        if scheme == "basic":
+            if not credentials.username:
+                raise ImageError(f"{self._endpoint.url}: wants a password, and registries.yaml has none for it")
+            return _basic(credentials)
+        if scheme != "bearer":
+            raise ImageError(f"{self._endpoint.url}: wants {scheme!r} authentication, which is not supported")
+        return "Bearer " + self._token(dict(_CHALLENGE.findall(challenge)), credentials)
+
+    def _token(self, challenge: Dict[str, str], credentials: Credentials) -> str:
+        realm = challenge.get("realm", "")
+        if not realm.startswith(("https://", "http://")):
+            raise ImageError(f"{self._endpoint.url}: its challenge names no realm to ask")
+        query = {"service": challenge.get("service", ""), "scope": challenge.get("scope") or self._scope()}
+        if credentials.identity_token:
+            form = dict(query, grant_type="refresh_token", refresh_token=credentials.identity_token, client_id="herder")
+            request = self._request(realm, "application/json", "", urlencode(form).encode())
+        else:
+            separator = "&" if "?" in realm else "?"
+            known = _basic(credentials) if credentials.username else ""
+            request = self._request(f"{realm}{separator}{urlencode(query)}", "application/json", known)
+        with request as response:
+            if response.status != 200:
+                raise ImageError(f"{realm}: no token: {response.status} {_message(response)}")
+            try:
+                answer = json.loads(response.read(1 << 20).decode("utf-8"))
+            except ValueError as error:
+                raise ImageError(f"{realm}: the answer is not JSON") from error
+        token = answer.get("token") or answer.get("access_token") if isinstance(answer, dict) else None
+        if not isinstance(token, str):
+            raise ImageError(f"{realm}: the answer has no token")
+        return token
+
+    def _scope(self) -> str:
+        return f"repository:{self._endpoint.repository}:pull"
+
+
+def _basic(credentials: Credentials) -> str:
+    pair = f"{credentials.username}:{credentials.password}".encode()
+    return "Basic " + base64.b64encode(pair).decode()
+
+
+def _message(response: http.client.HTTPResponse) -> str:
+    try:
+        errors = json.loads(response.read(1 << 16).decode("utf-8"))["errors"]
+        return "; ".join(str(each.get("message") or each.get("code")) for each in errors)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return response.reason or ""
+
+
+def _read(path: str) -> bytes:
+    if not path:
+        return b""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except OSError as error:
+        raise ImageError(f"registries.yaml: {error}") from error
