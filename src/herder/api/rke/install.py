@@ -30,10 +30,10 @@ def agent_variables(spec: Mapping[str, object]) -> tuple[Variable, ...]:
     assert isinstance(directories, Mapping)
     # The directory of the agent is one thing for all machines, so it is asked for in its own field alone.
     kept = [variable for variable in chosen if variable[0] != AGENT_DIRECTORY and variable[1]]
-    own = str(directories.get("systemAgent") or "")
-    return (
-        (*kept, _checked("dataDirectories.systemAgent", {"name": AGENT_DIRECTORY, "value": own})) if own else (*kept,)
-    )
+    directory = str(directories.get("systemAgent") or "")
+    if directory and not _DIRECTORY.fullmatch(directory):
+        raise BadVariable(f'dataDirectories.systemAgent: "{directory}" is no absolute path of letters, digits and ._-')
+    return (*kept, (AGENT_DIRECTORY, directory)) if directory else tuple(kept)
 
 
 def _checked(field: str, variable: Object) -> Variable:

@@ -128,7 +128,7 @@ function Invoke-AgentInstaller {
     Get-FromServer "the connection" "$Server/v3/connect/agent" $connection $headers $trust
 
     $env:CATTLE_AGENT_CONFIG = $config
-    & $python $agent validate-connection
+    & $python $agent validate-connection $connection
     if ($LASTEXITCODE -ne 0) { Stop-WithError 1 "the agent cannot use the connection that the manager gave it" }
     & $python $agent service install --name rancher-system-agent --config $config
     if ($LASTEXITCODE -ne 0) { Stop-WithError 1 "the service rancher-system-agent could not be installed" }

@@ -115,9 +115,6 @@ connect() {
     connection=$scratch/rancher2_connection_info.json
     fetch "the connection" "$CATTLE_SERVER/v3/connect/agent" "$connection" "$scratch/headers" "$trust" $CONNECT_SECONDS
     rm -f "$scratch/headers" "$scratch/request"
-    mv "$connection" "$CATTLE_AGENT_VAR_DIR/rancher2_connection_info.json"
-    if ! CATTLE_AGENT_CONFIG=$CATTLE_AGENT_CONFIG_DIR/config.yaml CATTLE_AGENT_STRICT_VERIFY=$CATTLE_AGENT_STRICT_VERIFY \
-        agent validate-connection; then
-        fatal 1 "the agent cannot use the connection that the manager gave it"
-    fi
+    agent validate-connection "$connection" || fatal 1 "the agent cannot use the connection that the manager gave it"
+    put "$connection" 600 "$CATTLE_AGENT_VAR_DIR/rancher2_connection_info.json"
 }
