@@ -11,16 +11,13 @@ from herder.agent import files, storing
 from herder.agent.config import Config
 from herder.agent.events import Blocked, Enter, Entered, FilesWritten, Finished, Run, WriteFiles
 from herder.agent.execution import Executor
+from herder.agent.images.reference import ImageError
 from herder.agent.interlock import Interlock
 from herder.agent.log import Log
 
 _KEPT = 64
 _SUFFIX = "-applied.plan"
 _STAMP = "%Y%m%d-%H%M%S"
-
-
-class ImageUnavailable(Exception):
-    """Says which image, and what every place said that was asked for it."""
 
 
 class Hands:
@@ -72,26 +69,20 @@ class Hands:
                 self._stage(action.instruction.image, directory)
         except OSError as error:
             return Finished(-1, error=f"its directory cannot be made: {error}")
-        except ImageUnavailable as error:
+        except ImageError as error:
             return Finished(-1, error=str(error))
         return self.executor.run(directory, action.instruction, action.attempt)
 
     def _stage(self, image: str, directory: str) -> None:
         """Loaded when it is first needed: most plans of a node's life have no image."""
-        from herder.agent.images.reference import ImageError
         from herder.agent.images.staging import Stager
 
         scratch = os.path.join(self._config.state_directory, "pull")
-        stager = Stager(
-            self._config.images_directory,
-            self._config.registries_file,
-            scratch,
-            lambda text: self._log.say("info", text),
-        )
-        try:
-            stager.stage(image, directory)
-        except ImageError as error:
-            raise ImageUnavailable(str(error)) from error
+        stager = Stager(self._config.images_directory, self._config.registries_file, scratch, self._say)
+        stager.stage(image, directory)
+
+    def _say(self, text: str) -> None:
+        self._log.say("info", text)
 
 
 def keep_plan(directory: str, stamp: str, plan: bytes, checksum: str) -> None:

@@ -2,10 +2,9 @@
 
 import bz2
 import gzip
-import io
 import subprocess
 from contextlib import contextmanager
-from typing import IO, Iterator
+from typing import IO, Iterator, cast
 
 from herder.agent.images.reference import ImageError
 
@@ -19,11 +18,11 @@ def opened(path: str) -> Iterator[IO[bytes]]:
         kind = _kind(stream.read(4))
         stream.seek(0)
         if kind == "gzip":
-            with gzip.GzipFile(fileobj=stream) as inner:
-                yield io.BufferedReader(inner)  # type: ignore[arg-type]  # reads like any other
+            with gzip.GzipFile(fileobj=stream) as unzipped:
+                yield cast(IO[bytes], unzipped)
         elif kind == "bzip2":
-            with bz2.BZ2File(stream) as inner_bz2:
-                yield io.BufferedReader(inner_bz2)
+            with bz2.BZ2File(stream) as unzipped_bz2:
+                yield cast(IO[bytes], unzipped_bz2)
         elif kind:
             with _piped(kind, stream, path) as piped:
                 yield piped
@@ -40,9 +39,7 @@ def _piped(program: str, stream: IO[bytes], path: str) -> Iterator[IO[bytes]]:
     try:
         process = subprocess.Popen([program, "-d", "-c"], stdin=stream, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     except FileNotFoundError:
-        raise ImageError(
-            f"{path} is compressed with {program}, and there is no such program: install {program}"
-        ) from None
+        raise ImageError(f"{path} is compressed with {program}: install {program} on this node") from None
     assert process.stdout is not None
     assert process.stderr is not None
     try:

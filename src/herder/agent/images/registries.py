@@ -92,7 +92,9 @@ class Registries:
 
     def _tls(self, values: Dict[str, Any], host: str) -> Tls:
         tls = Tls(
-            *(str(values.get(name) or "") for name in ("ca_file", "cert_file", "key_file")),
+            ca_file=str(values.get("ca_file") or ""),
+            cert_file=str(values.get("cert_file") or ""),
+            key_file=str(values.get("key_file") or ""),
             insecure=values.get("insecure_skip_verify") is True,
         )
         if bool(tls.cert_file) != bool(tls.key_file):
