@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from herder.api.capi.admission import RULES, Admission, is_concerned
 from herder.api.machines.kinds import NODE_DRIVER
@@ -11,6 +11,7 @@ from herder.api.management.kinds import (
     GLOBAL_ROLE,
     GLOBAL_ROLE_BINDING,
     MANAGEMENT_CLUSTER,
+    PROJECT_BINDING,
     PROVISIONING_CLUSTER,
     ROLE_TEMPLATE,
 )
@@ -27,8 +28,19 @@ from herder.engine.meta.kinds import Kind, Object
 
 def install_admission(server: ApiServer, in_force: Callable[[], bool] = lambda: True) -> None:
     """Before anything is served. Kinds that are not defined (yet) cost nothing."""
+    _install_rules(server, RULES, in_force)
+
+
+def install_cluster_admission(server: ApiServer) -> None:
+    """What people may ask of a cluster, whoever runs Cluster API's core."""
+    from herder.api.rke.admission import RULES as CLUSTER_RULES
+
+    _install_rules(server, CLUSTER_RULES, lambda: True)
+
+
+def _install_rules(server: ApiServer, all_rules: Mapping[Kind, Admission], in_force: Callable[[], bool]) -> None:
     chain = server.parts.admission
-    for kind, rules in RULES.items():
+    for kind, rules in all_rules.items():
         step = _Step(kind, rules, in_force)
         resources = [kind.resource.group_resource]
         if rules.default is not None:
@@ -72,7 +84,7 @@ def install_role_admission(server: ApiServer, client: Client) -> None:
         return check
 
     _install_creators(server)
-    for kind in (GLOBAL_ROLE, GLOBAL_ROLE_BINDING, ROLE_TEMPLATE, CLUSTER_BINDING):
+    for kind in (GLOBAL_ROLE, GLOBAL_ROLE_BINDING, ROLE_TEMPLATE, CLUSTER_BINDING, PROJECT_BINDING):
         resources = [kind.resource.group_resource]
         operations = (CREATE, UPDATE, DELETE)
         server.parts.admission.add_validating(f"{kind.kind} rights", resources, check_of(kind), operations=operations)

@@ -257,11 +257,12 @@ async def _metrics(options: Options, metrics: Metrics) -> AsyncIterator[None]:
 async def _webhooks(options: Options, client: Client, roles: Roles) -> AsyncIterator[Callable[[], None]]:
     """Every replica answers, leader or not. What is handed over ends it for the core: nobody is to ask us any more."""
     from herder.gateway.webhooks import drivers
-    from herder.gateway.webhooks.configurations import CLUSTER_API, MACHINES
+    from herder.gateway.webhooks.configurations import CLUSTER_API, CLUSTERS, MACHINES
     from herder.gateway.webhooks.keeping import install, keep, remove
     from herder.gateway.webhooks.server import Webhooks
 
-    wanted = [*([CLUSTER_API] if roles.core else ()), *([MACHINES] if roles.machines else ())]
+    chosen = ((CLUSTER_API, roles.core), (MACHINES, roles.machines), (CLUSTERS, roles.gateway))
+    wanted = [configurations for configurations, has_role in chosen if has_role]
     place, namespace = options.webhook_place, options.namespace
     if options.webhooks is None or place is None or not wanted:
         if roles.machines:

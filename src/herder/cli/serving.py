@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from herder.api.capi.core import Mode
 from herder.api.settings import SERVER_CERTIFICATES, SERVER_URL, SETTING, seconds, validate_value
-from herder.cli.admission import install_admission, install_driver_admission, install_role_admission
+from herder.cli.admission import (
+    install_admission,
+    install_cluster_admission,
+    install_driver_admission,
+    install_role_admission,
+)
 from herder.cli.process import tune_interpreter, until_stopped, wall_clock
 from herder.cli.settings import Layers
 from herder.engine.apiserver.admission.chain import Attributes
@@ -82,6 +87,7 @@ class Serving:
             install_driver_admission(self.server, self.client)
         if self._gateway:
             install_role_admission(self.server, self.client)
+            install_cluster_admission(self.server)
         self._front = self._make_front()
         try:
             host, port = await self._front.listen(self._host, self._port, pki.server_context())

@@ -16,9 +16,18 @@ from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.management.registration import RENEW
 from herder.api.rke.crds import CRDS as RKE_CRDS
-from herder.cli.admission import install_admission
-from herder.cli.parts import core_controllers, provisioning_controllers
-from herder.controllers.provisioning import management_clusters, provisioning_clusters, registration_tokens
+from herder.cli.admission import install_admission, install_cluster_admission
+from herder.cli.parts import core_controllers
+from herder.controllers.provisioning import (
+    management_clusters,
+    provisioning_clusters,
+    provisioning_logs,
+    registration_tokens,
+    rke_clusters,
+    rke_control_planes,
+)
+from herder.controllers.provisioning.generation import controller as generation
+from herder.engine.apiserver.server import ApiServer
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Kind, Object
 from herder.gateway.registration_tokens import Renewal
@@ -54,15 +63,25 @@ def cluster(*pools: Object, spec: Object | None = None, **rke_config: Any) -> Ob
     }
 
 
+def _install_rules(server: ApiServer) -> None:
+    install_admission(server)
+    install_cluster_admission(server)
+
+
 class Pasture:
     """The embedded server with Cluster API's core and the controllers of provisioned clusters, and no machines: what
     Machines there are stay as they were made."""
 
     def __init__(self, seed: int = 0, faults: Faults = NONE, watched: tuple[Kind, ...] = ()) -> None:
         managed = (management_clusters, provisioning_clusters, registration_tokens)
+        provisioned = (generation, rke_clusters, rke_control_planes, provisioning_logs)
         self.world = World(
             seed,
-            [*core_controllers(), *(module.CONTROLLER for module in managed), *provisioning_controllers()],
+            [
+                *core_controllers(),
+                *(module.CONTROLLER for module in (*managed, *provisioned)),
+                provisioning_logs.ARCHIVE,
+            ],
             crds=[
                 *CORE_CRDS,
                 *MACHINE_CRDS,
@@ -74,7 +93,7 @@ class Pasture:
             performers={RENEW: self._renew},
             faults=faults,
             watched=watched,
-            prepare=install_admission,
+            prepare=_install_rules,
         )
 
     async def _renew(self, arguments: Mapping[str, Any]) -> Object:

@@ -11,6 +11,7 @@ import pytest
 from herder.api.capi.conditions import find, is_true
 from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_HEALTH_CHECK, NAMESPACE
 from herder.api.machines.archive import CONFIG_MAP
+from herder.api.machines.kinds import DYNAMIC_SCHEMA
 from herder.api.machines.names import ARCHIVE_NAMESPACE
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.rke.cluster_spec import unpacked
@@ -192,10 +193,13 @@ def test_fields_that_a_driver_gained_later_do_not_reach_pools_that_are_there() -
         async with pasture.world:
             await made(pasture)
             filled = (await pasture.cluster())["spec"]["rkeConfig"]["machinePools"][0]["dynamicSchemaSpec"]
-            await pasture.edit_pools({**SERVERS, "displayName": "Servers"}, WORKERS)
-            await asyncio.sleep(60)
+            new = {"spec": {"resourceFields": {"door": {"type": "string", "create": True}}}}
+            await pasture.world.client.patch(DYNAMIC_SCHEMA.resource, "shedconfig", new)
+            await pasture.edit_pools({**SERVERS, "displayName": "Servers"}, WORKERS, pool("lambs"))
+            await pasture.world.until(lambda: settled(pasture, 4))
             pools = (await pasture.cluster())["spec"]["rkeConfig"]["machinePools"]
-            assert [each["dynamicSchemaSpec"] for each in pools] == [filled, filled]
+            assert [each["dynamicSchemaSpec"] == filled for each in pools] == [True, True, False]
+            assert len(await pasture.all(KINDS.template)) == 3
 
     loop.run(run(Pasture()))
 

@@ -12,7 +12,7 @@ from herder.api.capi import kinds
 from herder.engine.meta.errors import BadRequest
 from herder.engine.meta.kinds import Object
 from herder.engine.patch import apply_json_patch
-from herder.gateway.webhooks.configurations import CLUSTER_API, Place, Service, Url, rendered
+from herder.gateway.webhooks.configurations import CLUSTER_API, CLUSTERS, Place, Service, Url, rendered
 from herder.gateway.webhooks.reviews import ENDPOINTS, answer
 from tests.product_api.capi.admission.cases import CASES, Case
 from tests.product_api.capi.admission.objects import MACHINE, VALID, changed
@@ -93,13 +93,13 @@ def test_what_is_no_question_is_a_bad_request(body: bytes) -> None:
 
 
 def configurations(place: Place, bundle: bytes) -> list[Object]:
-    return [rendered(configuration, place, bundle) for configuration in CLUSTER_API]
+    return [rendered(configuration, place, bundle) for configuration in (*CLUSTER_API, *CLUSTERS)]
 
 
-def test_both_configurations_send_every_kind_to_its_path() -> None:
-    mutating, validating = configurations(Url("https://192.0.2.1:9443/"), b"PEM")
-    assert (mutating["kind"], validating["kind"]) == ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
-    paths = [hook["clientConfig"]["url"] for config in (mutating, validating) for hook in config["webhooks"]]
+def test_the_configurations_send_every_kind_to_its_path() -> None:
+    made = configurations(Url("https://192.0.2.1:9443/"), b"PEM")
+    assert [each["kind"] for each in made] == ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"] * 2
+    paths = [hook["clientConfig"]["url"] for config in made for hook in config["webhooks"]]
     assert sorted(paths) == sorted(f"https://192.0.2.1:9443{path}" for path in ENDPOINTS)
     assert MUTATE in ENDPOINTS
     assert "/validate-addons-cluster-x-k8s-io-v1beta2-clusterresourceset" in ENDPOINTS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -11,8 +11,8 @@ from herder.api.capi.core import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
 from herder.api.capi.inventory import PART_OF, US
 from herder.api.machines.kinds import NODE_DRIVER
 from herder.engine.meta.kinds import Kind, Object
-from herder.gateway.webhooks import drivers
-from herder.gateway.webhooks.reviews import ENDPOINTS
+from herder.gateway.webhooks import drivers, reviews
+from herder.gateway.webhooks.reviews import Endpoint
 
 
 class Webhook(NamedTuple):
@@ -40,18 +40,24 @@ _RULED = " || ".join(
 )
 
 
-def _by_rules(*, mutating: bool) -> Iterator[Webhook]:
-    for endpoint in ENDPOINTS.values():
+def _by_rules(endpoints: Iterable[Endpoint], *, mutating: bool) -> Iterator[Webhook]:
+    for endpoint in endpoints:
         if endpoint.mutates is mutating:
             yield Webhook(endpoint.name, endpoint.path, endpoint.kind, ("CREATE", "UPDATE"), _RULED)
 
 
 CLUSTER_API_NAME = "herder-cluster-api"
 CLUSTER_API = (
-    Configuration(MUTATING_WEBHOOKS, CLUSTER_API_NAME, tuple(_by_rules(mutating=True))),
-    Configuration(VALIDATING_WEBHOOKS, CLUSTER_API_NAME, tuple(_by_rules(mutating=False))),
+    Configuration(MUTATING_WEBHOOKS, CLUSTER_API_NAME, tuple(_by_rules(reviews.CLUSTER_API, mutating=True))),
+    Configuration(VALIDATING_WEBHOOKS, CLUSTER_API_NAME, tuple(_by_rules(reviews.CLUSTER_API, mutating=False))),
 )
 """Until our core stands aside."""
+
+CLUSTERS_NAME = "herder-clusters"
+CLUSTERS = (
+    Configuration(MUTATING_WEBHOOKS, CLUSTERS_NAME, tuple(_by_rules(reviews.CLUSTERS, mutating=True))),
+    Configuration(VALIDATING_WEBHOOKS, CLUSTERS_NAME, tuple(_by_rules(reviews.CLUSTERS, mutating=False))),
+)
 
 MACHINES_NAME = "herder-machines"
 # What `takes_kinds_away` says, so that a driver can be switched on while nobody answers.

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from herder.api.capi.admission import RULES, Admission, is_concerned
+from herder.api.rke.admission import RULES as CLUSTER_RULES
 from herder.engine.meta.errors import BadRequest, FieldError, StatusError, invalid
 from herder.engine.meta.kinds import GroupVersionKind, Kind, Object
 
@@ -44,14 +45,16 @@ class Endpoint(NamedTuple):
         return hook_name(self.kind, MUTATE if self.mutates else VALIDATE)
 
 
-def _endpoints() -> Iterator[Endpoint]:
-    for kind, rules in RULES.items():
+def _endpoints(all_rules: Mapping[Kind, Admission]) -> Iterator[Endpoint]:
+    for kind, rules in all_rules.items():
         if rules.default is not None:
             yield Endpoint(kind, rules, mutates=True)
         yield Endpoint(kind, rules, mutates=False)
 
 
-ENDPOINTS: Mapping[str, Endpoint] = {endpoint.path: endpoint for endpoint in _endpoints()}
+CLUSTER_API = tuple(_endpoints(RULES))
+CLUSTERS = tuple(_endpoints(CLUSTER_RULES))
+ENDPOINTS: Mapping[str, Endpoint] = {endpoint.path: endpoint for endpoint in (*CLUSTER_API, *CLUSTERS)}
 
 
 def answer(endpoint: Endpoint, body: bytes) -> bytes:

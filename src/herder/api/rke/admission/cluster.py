@@ -1,0 +1,96 @@
+"""A provisioning Cluster as a whole. Only what a write changes is judged: an object that came from elsewhere with
+something that is refused here can still be changed in other places."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from herder.api.capi.admission.values import section, text, value, with_value
+from herder.api.capi.names import annotations_of
+from herder.api.rke.admission import config, pools
+from herder.engine.meta import names
+from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value
+from herder.engine.meta.kinds import Object
+
+_RKE = ("spec", "rkeConfig")
+_PATH = "spec.rkeConfig"
+_ALLOW_SCHEMA_DROP = "provisioning.cattle.io/allow-dynamic-schema-drop"
+_VERSION = re.compile(r"v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?\+(k3s|rke2r|kubeadm|herder)[0-9]+")
+
+
+def default(obj: Object, old: Object | None) -> Object:
+    """The driver's fields that a pool was made with are kept, also by writers that do not know of them: without them
+    the next version of a driver would replace the pool's machines."""
+    asked = value(obj, *_RKE, "machinePools")
+    if old is None or not isinstance(asked, list) or annotations_of(obj).get(_ALLOW_SCHEMA_DROP) == "true":
+        return obj
+    known = {text(pool, "name"): text(pool, "dynamicSchemaSpec") for pool in pools.listed(old)}
+    kept = [_with_schema(pool, known) for pool in asked]
+    return obj if kept == asked else with_value(obj, kept, *_RKE, "machinePools")
+
+
+def _with_schema(pool: Any, known: dict[str, str]) -> Any:
+    if not isinstance(pool, dict) or pool.get("dynamicSchemaSpec") or not known.get(text(pool, "name")):
+        return pool
+    return {**pool, "dynamicSchemaSpec": known[text(pool, "name")]}
+
+
+def validate(obj: Object, old: Object | None) -> list[FieldError]:
+    if value(obj, *_RKE) is None:
+        return [*_kept_as_built(obj, old)]
+    return [
+        *_kept_as_built(obj, old),
+        *_name(obj, old),
+        *_version(obj, old),
+        *_infrastructure(obj, old),
+        *_directories(obj, old),
+        *pools.validate(obj, old),
+        *config.validate(obj, old),
+    ]
+
+
+def _kept_as_built(obj: Object, old: Object | None) -> Iterator[FieldError]:
+    if old is not None and (value(old, *_RKE) is None) != (value(obj, *_RKE) is None):
+        yield forbidden_field(
+            _PATH, "an imported cluster cannot become one that is built here, nor the other way round"
+        )
+
+
+def _name(obj: Object, old: Object | None) -> Iterator[FieldError]:
+    """Every object of the cluster carries the name as a label."""
+    name = text(obj, "metadata", "name")
+    if old is None and name:
+        for complaint in names.dns1123_label(name):
+            yield invalid_value("metadata.name", name, complaint)
+
+
+def _version(obj: Object, old: Object | None) -> Iterator[FieldError]:
+    version = text(obj, "spec", "kubernetesVersion")
+    if version and not _VERSION.fullmatch(version) and version != text(old or {}, "spec", "kubernetesVersion"):
+        wanted = "must be a version with its distribution, such as v1.34.1+k3s1 (or +rke2r1, +kubeadm1, +herder1)"
+        yield invalid_value("spec.kubernetesVersion", version, wanted)
+
+
+def _infrastructure(obj: Object, old: Object | None) -> Iterator[FieldError]:
+    if old is None or value(old, *_RKE) is None:
+        return
+    for part in ("apiVersion", "kind", "name"):
+        if text(obj, *_RKE, "infrastructureRef", part) != text(old, *_RKE, "infrastructureRef", part):
+            yield forbidden_field(f"{_PATH}.infrastructureRef", "a cluster cannot move to other infrastructure")
+            return
+
+
+def _directories(obj: Object, old: Object | None) -> Iterator[FieldError]:
+    path = f"{_PATH}.dataDirectories"
+    asked = section(obj, *_RKE, "dataDirectories")
+    for name, directory in asked.items():
+        if directory and not directory.startswith("/"):
+            yield invalid_value(f"{path}.{name}", directory, "must be an absolute path")
+    if old is None or value(old, *_RKE) is None:
+        return
+    before = section(old, *_RKE, "dataDirectories")
+    for name in sorted({*asked, *before}):
+        if (asked.get(name) or "") != (before.get(name) or ""):
+            yield forbidden_field(f"{path}.{name}", "field is immutable: what is on the machines stays where it is")

@@ -1,0 +1,130 @@
+"""Configuration that has no schema of its own: values that upstream would drop without a word, and secrets, which
+everybody who may read the Cluster could read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from herder.api.capi.admission.values import section, value
+from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value
+from herder.engine.meta.kinds import Object
+
+_RKE = ("spec", "rkeConfig")
+_PATH = "spec.rkeConfig"
+_BY_REFERENCE = "secret://"  # what comes from a Secret: secret://namespace:name
+
+_SECRET_KEYS = {
+    "token": "it is made by itself",
+    "agent-token": "it is made by itself",
+    "etcd-s3-access-key": "name a cloud credential in spec.rkeConfig.etcd.s3.cloudCredentialName",
+    "etcd-s3-secret-key": "name a cloud credential in spec.rkeConfig.etcd.s3.cloudCredentialName",
+    "etcd-s3-session-token": "name a cloud credential in spec.rkeConfig.etcd.s3.cloudCredentialName",
+    "private-registry": "use spec.rkeConfig.registries, which names Secrets",
+    "vpn-auth": "put it into a Secret and its file on the machines with spec.rkeConfig.machineSelectorFiles",
+}
+_REFERENCED_KEYS = {"cloud-provider-config": f"put it into a Secret and write {_BY_REFERENCE}namespace:name"}
+_SECRET_NAME = re.compile(
+    r"(^|[-_.])(password|passwd|passphrase|secret|secret[-_]?key|secret[-_]?access[-_]?key|client[-_]?secret"
+    r"|private[-_]?key|api[-_]?key|access[-_]?token|auth[-_]?token|token)$",
+    re.IGNORECASE,
+)
+_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_PASSWORD_IN_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/@\s:]*:[^/@\s]+@", re.IGNORECASE)
+
+_WANTED = "must be text, true, false or a list of them"
+_SECRETS_BELONG = "secrets are kept in Secrets alone: {}"
+_PUT_INTO_SECRET = "put it into a Secret that the chart reads"
+
+
+def validate(obj: Object, old: Object | None) -> Iterator[FieldError]:
+    for path, found, before in _configs(obj, old or {}):
+        if found != before:
+            yield from _machine_config(found, before, path)
+    charts = section(obj, *_RKE, "chartValues")
+    if charts != section(old or {}, *_RKE, "chartValues"):
+        yield from _chart_values(charts, f"{_PATH}.chartValues")
+    yield from _registries(obj, old or {})
+    yield from _environment(obj, old or {})
+
+
+# --- configuration of machines --------------------------------------------------------------------------------------
+
+
+def _configs(obj: Object, old: Object) -> Iterator[tuple[str, Object, Object]]:
+    """The path, what is there and what was there."""
+    everywhere = (*_RKE, "machineGlobalConfig")
+    yield f"{_PATH}.machineGlobalConfig", section(obj, *everywhere), section(old, *everywhere)
+    selected, before = (value(each, *_RKE, "machineSelectorConfig") or [] for each in (obj, old))
+    for position, entry in enumerate(selected):
+        known = before[position] if position < len(before) else {}
+        path = f"{_PATH}.machineSelectorConfig[{position}].config"
+        yield path, section(entry, "config"), section(known, "config")
+
+
+def _machine_config(config: Object, before: Object, path: str) -> Iterator[FieldError]:
+    for key, found in config.items():
+        if found is None or found == before.get(key):
+            continue
+        at = f"{path}.{key}"
+        if advice := _secret_advice(key, found):
+            yield forbidden_field(at, _SECRETS_BELONG.format(advice))  # the value is not told: answers are logged
+        elif isinstance(found, dict) or (isinstance(found, list) and not all(map(_is_plain, found))):
+            yield invalid_value(at, "nested", _WANTED)
+        elif isinstance(found, int | float) and not isinstance(found, bool):
+            yield invalid_value(at, found, f'{_WANTED}; write "{found}"')
+
+
+def _is_plain(item: Any) -> bool:
+    return isinstance(item, str | bool | int | float)
+
+
+def _secret_advice(key: str, found: Any) -> str:
+    """What to do with a secret that is found in a configuration; "" where there is none."""
+    if key in _SECRET_KEYS:
+        return _SECRET_KEYS[key]
+    if key in _REFERENCED_KEYS and not str(found).startswith(_BY_REFERENCE):
+        return _REFERENCED_KEYS[key]
+    items = found if isinstance(found, list) else [found]
+    return "it has a password in an address" if any(_PASSWORD_IN_URL.search(str(item)) for item in items) else ""
+
+
+# --- other places ---------------------------------------------------------------------------------------------------
+
+
+def _chart_values(found: Any, path: str) -> Iterator[FieldError]:
+    if isinstance(found, list):
+        for position, item in enumerate(found):
+            yield from _chart_values(item, f"{path}[{position}]")
+    if not isinstance(found, dict):
+        return
+    for key, item in found.items():
+        if isinstance(item, str) and item and is_secret_name(str(key)):
+            yield forbidden_field(f"{path}.{key}", _SECRETS_BELONG.format(_PUT_INTO_SECRET))
+        else:
+            yield from _chart_values(item, f"{path}.{key}")
+
+
+def _registries(obj: Object, old: Object) -> Iterator[FieldError]:
+    mirrors, before = (section(each, *_RKE, "registries", "mirrors") for each in (obj, old))
+    for host, mirror in mirrors.items():
+        for position, endpoint in enumerate(section(mirrors, host).get("endpoint") or ()):
+            if mirror != before.get(host) and _PASSWORD_IN_URL.search(endpoint):
+                advice = "name a Secret in spec.rkeConfig.registries.configs"
+                path = f"{_PATH}.registries.mirrors[{host}].endpoint[{position}]"
+                yield forbidden_field(path, _SECRETS_BELONG.format(advice))
+
+
+def _environment(obj: Object, old: Object) -> Iterator[FieldError]:
+    before = value(old, "spec", "agentEnvVars") or []
+    for position, variable in enumerate(value(obj, "spec", "agentEnvVars") or ()):
+        named = is_secret_name(variable.get("name") or "")
+        if variable not in before and variable.get("value") and named:
+            advice = "agents need none in their environment"
+            yield forbidden_field(f"spec.agentEnvVars[{position}]", _SECRETS_BELONG.format(advice))
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether what is called so is a secret: `password`, `clientSecret`, `AWS_SECRET_ACCESS_KEY`."""
+    return _SECRET_NAME.search(_WORD_START.sub("_", name)) is not None

@@ -1,0 +1,60 @@
+"""Machine pools: what would be refused later, of the objects that are made from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from herder.api.capi.admission.checks import int_or_percent
+from herder.api.capi.admission.values import section, text, value
+from herder.engine.meta import names
+from herder.engine.meta.errors import FieldError, invalid_value
+from herder.engine.meta.kinds import Object
+
+_PATH = "spec.rkeConfig.machinePools"
+
+
+def listed(obj: Object) -> list[Object]:
+    found = value(obj, "spec", "rkeConfig", "machinePools")
+    return [pool for pool in found if isinstance(pool, dict)] if isinstance(found, list) else []
+
+
+def validate(obj: Object, old: Object | None) -> Iterator[FieldError]:
+    before = {text(pool, "name"): pool for pool in listed(old or {})}
+    for position, pool in enumerate(listed(obj)):
+        known = before.get(text(pool, "name"))
+        if known != pool:
+            yield from _pool(pool, known, f"{_PATH}[{position}]")
+
+
+def _pool(pool: Object, known: Object | None, path: str) -> Iterator[FieldError]:
+    if known is None:
+        for complaint in names.dns1123_label(pool["name"]):
+            yield invalid_value(f"{path}.name", pool["name"], complaint)
+    for field in ("labels", "machineDeploymentLabels"):
+        yield from _labels(section(pool, field), f"{path}.{field}")
+    yield from _taints(pool, f"{path}.taints")
+    yield from _rolling(section(pool, "rollingUpdate"), f"{path}.rollingUpdate")
+
+
+def _labels(labels: Object, path: str) -> Iterator[FieldError]:
+    for key, label in labels.items():
+        for complaint in names.qualified_name(key):
+            yield invalid_value(path, key, complaint)
+        for complaint in names.label_value(label):
+            yield invalid_value(f"{path}.{key}", label, complaint)
+
+
+def _taints(pool: Object, path: str) -> Iterator[FieldError]:
+    for position, taint in enumerate(pool.get("taints") or ()):
+        for complaint in names.qualified_name(taint["key"]):
+            yield invalid_value(f"{path}[{position}].key", taint["key"], complaint)
+        for complaint in names.label_value(taint.get("value") or ""):
+            yield invalid_value(f"{path}[{position}].value", taint["value"], complaint)
+
+
+def _rolling(rolling: Object, path: str) -> Iterator[FieldError]:
+    unavailable, surge = rolling.get("maxUnavailable"), rolling.get("maxSurge")
+    yield from int_or_percent(unavailable, f"{path}.maxUnavailable")
+    yield from int_or_percent(surge, f"{path}.maxSurge")
+    if unavailable == 0 and surge == 0:
+        yield invalid_value(path, rolling, "maxUnavailable and maxSurge cannot both be 0")
