@@ -12,6 +12,7 @@ from herder.agent import kubeconfig
 from herder.agent.config import Config, ConfigError
 from herder.agent.hands import Hands
 from herder.agent.journal import Journal
+from herder.agent.local import Local
 from herder.agent.log import Log
 from herder.agent.remote import Remote
 
@@ -71,6 +72,8 @@ def sentinel(path: str) -> int:
         parts: List[Any] = []
         if config.remote_enabled:
             parts.append(_remote(config, hands, log))
+        if config.local_enabled:
+            parts.append(Local(config.local_plan_directory, hands, log))
         return _until_signal(parts, log)
 
 

@@ -16,7 +16,7 @@ conflict and a restart need nothing of their own: what is still to be told is to
 again, and a result whose plan was replaced meanwhile is dropped.
 """
 
-from typing import Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from herder.agent import outputs, rules
 from herder.agent.events import (
@@ -41,14 +41,14 @@ from herder.agent.events import (
     Secret,
     SecretGone,
     SecretSeen,
-    StartProbe,
     Unanswered,
     Write,
     WriteFiles,
     Written,
 )
-from herder.agent.outputs import PeriodicOutput, ProbeStatus
-from herder.agent.plan import PeriodicInstruction, Plan, PlanError, Probe, checksum, parse
+from herder.agent.outputs import PeriodicOutput
+from herder.agent.plan import PeriodicInstruction, Plan, PlanError, checksum, parse
+from herder.agent.probing import Probing
 
 _BLOCKED_RETRY = 1.0
 _SHORTEST_BACKOFF, _LONGEST_BACKOFF = 1.0, 60.0
@@ -100,12 +100,7 @@ class Core:
         self._untold = record is not None and record.result is not None
         self._too_large = False
         self._periodic_untold: Dict[str, PeriodicOutput] = {}
-        self._round = 0
-        self._probing: Set[str] = set()
-        self._next_round = 0.0  # steady
-        self._statuses: Dict[str, ProbeStatus] = {}
-        self._probe_errors: Dict[str, str] = {}
-        self._probe_delay = False  # the next round is the first after a run
+        self._probing = Probing()
         self._actions: List[Action] = []
 
     @property
@@ -135,7 +130,8 @@ class Core:
         elif isinstance(event, Unanswered):
             self._put_off(event, now)
         elif isinstance(event, Probed):
-            self._take_probe(event, now)
+            if self._secret is not None:
+                self._probing.take(event, now.steady, rules.probe_period(self._secret.data))
         elif self._running is not None:
             self._continue_run(self._running, event, now)
 
@@ -157,7 +153,7 @@ class Core:
         self._first_pass = True
         self._untold = False
         self._periodic_untold = {}
-        self._stop_probing()
+        self._probing.stop()
 
     def _read_plan(self, secret: Secret) -> None:
         raw = secret.data.get(rules.PLAN, b"")
@@ -166,15 +162,12 @@ class Core:
             return
         self._checksum, self._plan, self._plan_error = found, None, ""
         self._periodic_untold = {}
-        self._stop_probing()
         if raw:
             try:
                 self._plan = parse(raw)
             except PlanError as error:
                 self._plan_error = str(error)
-        told = outputs.probe_statuses_from(secret.data.get(rules.PROBE_STATUSES, b""))
-        self._statuses = {probe.name: told.get(probe.name, ProbeStatus()) for probe in self._probes()}
-        self._probe_errors = {}
+        self._probing.watch(self._plan.probes if self._plan else [], secret.data)
 
     def _put_off(self, event: Unanswered, now: Now) -> None:
         """A write may have been done all the same: the Secret is read before anything else is decided."""
@@ -214,12 +207,11 @@ class Core:
             return False
         if self._too_large:
             result = _without_outputs(result)
-        told = outputs.probe_statuses_from(secret.data.get(rules.PROBE_STATUSES, b""))
-        self._statuses = {probe.name: told.get(probe.name, ProbeStatus()) for probe in self._probes()}
+        self._probing.watch(self._plan.probes if self._plan else [], secret.data)
         data = rules.with_report(secret.data, record.checksum, result)
         data = rules.with_periodic(data, result.periodic)
         self._first_pass = False
-        self._write(secret, rules.with_probes(data, self._statuses, {}))
+        self._write(secret, self._probing.told_in(data, always=True))
         return True
 
     def _awaited(self, secret: Secret, record: Record, result: Result) -> bool:
@@ -275,7 +267,7 @@ class Core:
         identity = self._identity(secret)
         if identity != self._committed:
             self._persist(Record(identity.uid, identity.revision, identity.checksum, attempt, None))
-        self._stop_probing()
+        self._probing.stop()
         self._say("info", "applying plan {} (revision {}, attempt {})".format(*_short(identity), attempt))
         running = _Running(identity, self._plan or Plan([], [], [], []), attempt, now, True)
         self._running = running
@@ -377,8 +369,7 @@ class Core:
         result = Result(running.evidence is None, running.began, running.outputs, running.periodic, running.evidence)
         self._persist(Record(*running.identity, attempt=running.attempt, result=result))
         self._untold = True
-        self._probe_delay = True
-        self._next_round = 0.0
+        self._probing.after_run()
         self._say_outcome(running)
 
     def _say_outcome(self, running: _Running) -> None:
@@ -405,47 +396,20 @@ class Core:
         known.update(self._periodic_untold)
         return known.get(name)
 
-    def _probes(self) -> List[Probe]:
-        return self._plan.probes if self._plan else []
-
     def _probe(self, secret: Secret, now: Now) -> None:
         """Tells what is new, then asks again."""
-        if self._probing:
+        probing = self._probing
+        if probing.under_way:
             return
-        data = rules.with_periodic(secret.data, self._periodic_untold)
-        told = outputs.probe_statuses_from(secret.data.get(rules.PROBE_STATUSES, b""))
-        if rules.worth_telling(self._probes(), told, self._statuses):
-            data = rules.with_probes(data, self._statuses, self._probe_errors)
+        data = probing.told_in(rules.with_periodic(secret.data, self._periodic_untold))
         if data != secret.data:
             self._write(secret, data)
             return
         self._periodic_untold = {}
-        if self._probes() and now.steady < self._next_round:
-            self._wake(self._next_round)
-        elif self._probes():
-            self._start_round()
-
-    def _start_round(self) -> None:
-        self._round += 1
-        self._probing = {probe.name for probe in self._probes()}
-        for probe in self._probes():
-            self._do(StartProbe(self._round, probe, probe.initial_delay if self._probe_delay else 0))
-        self._probe_delay = False
-
-    def _take_probe(self, event: Probed, now: Now) -> None:
-        if event.round != self._round or event.name not in self._probing:
-            return  # of a plan that is no longer in force
-        self._probing.discard(event.name)
-        probe = next(each for each in self._probes() if each.name == event.name)
-        self._statuses[probe.name] = rules.probe_answered(probe, self._statuses[probe.name], event.succeeded)
-        self._probe_errors[probe.name] = event.error
-        if not self._probing and self._secret is not None:
-            self._next_round = now.steady + rules.probe_period(self._secret.data)
-
-    def _stop_probing(self) -> None:
-        self._round += 1
-        self._probing = set()
-        self._next_round = 0.0
+        if probing.wanted and now.steady < probing.next_round:
+            self._wake(probing.next_round)
+        elif probing.wanted:
+            self._actions += probing.start_round()
 
     # --- small things ----------------------------------------------------------------------------------------------
 
