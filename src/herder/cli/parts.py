@@ -92,11 +92,20 @@ def machine_controllers() -> list[Controller]:
 
 
 def management_controllers() -> list[Controller]:
-    from herder.controllers.identity import cluster_bindings, creators, global_bindings, global_roles
+    from herder.controllers.identity import (
+        cluster_bindings,
+        creators,
+        first_projects,
+        global_bindings,
+        global_roles,
+        project_bindings,
+        projects,
+    )
     from herder.controllers.provisioning import management_clusters, provisioning_clusters, registration_tokens
 
     clusters = (provisioning_clusters, management_clusters, registration_tokens)
-    identity = (creators, global_roles, global_bindings, cluster_bindings)
+    people = (creators, global_roles, global_bindings, cluster_bindings)
+    identity = (*people, first_projects, projects, project_bindings)
     return [*(module.CONTROLLER for module in (*clusters, *identity)), *provisioning_controllers()]
 
 

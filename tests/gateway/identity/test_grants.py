@@ -21,6 +21,7 @@ from herder.api.management.kinds import (
     GLOBAL_ROLE,
     GLOBAL_ROLE_BINDING,
     MANAGEMENT_CLUSTER,
+    PROJECT_BINDING,
     ROLE_TEMPLATE,
 )
 from herder.api.management.names import CONNECTED_SINCE
@@ -131,7 +132,8 @@ async def test_a_binding_in_a_cluster_lets_one_reach_that_cluster_and_ends_with_
 
 async def let(here: World, user: str, *rules: Object, templates: tuple[str, ...] = ()) -> Client:
     """Somebody who may write all kinds of roles and bindings, and has these rights besides."""
-    kinds = [kind.plural for kind in (GLOBAL_ROLE, GLOBAL_ROLE_BINDING, ROLE_TEMPLATE, CLUSTER_BINDING)]
+    written = (GLOBAL_ROLE, GLOBAL_ROLE_BINDING, ROLE_TEMPLATE, CLUSTER_BINDING, PROJECT_BINDING)
+    kinds = [kind.plural for kind in written]
     writing = {"apiGroups": ["management.cattle.io"], "resources": kinds, "verbs": ["create", "update", "patch"]}
     role = obj(GLOBAL_ROLE, f"of-{user}", rules=[writing, *rules], inheritedClusterRoles=list(templates))
     root = acting(here, "root")
@@ -174,6 +176,30 @@ async def test_owners_of_one_cluster_hand_out_its_rights_and_no_others(here: Wor
     for template in ("cluster-member", "cluster-owner"):
         with pytest.raises(Forbidden, match="in cluster c-m-2"):
             await carol.create(CLUSTER_BINDING.resource, crtb("dave", template, "c-m-2"), namespace="c-m-2")
+
+
+def prtb(user: str, template: str, project: str = "p-x", cluster: str = "c-m-1", **fields: Any) -> Object:
+    named = {"projectName": f"{cluster}:{project}", "roleTemplateName": template, "userName": user} | fields
+    return obj(PROJECT_BINDING, f"{user}-{template}", f"{cluster}-{project}", **named)
+
+
+async def test_members_of_one_project_hand_out_its_rights_and_no_others(here: World) -> None:
+    root, carol = acting(here, "root"), await let(here, "carol")
+    for place in ("c-m-1-p-x", "c-m-1-p-y", "c-m-2-p-x"):
+        await here.outside.create(NAMESPACE.resource, obj(NAMESPACE, place))
+    await root.create(PROJECT_BINDING.resource, prtb("carol", "project-member"), namespace="c-m-1-p-x")
+    await carol.create(PROJECT_BINDING.resource, prtb("dave", "read-only"), namespace="c-m-1-p-x")
+    for refused in (
+        prtb("dave", "project-owner"),
+        prtb("dave", "project-member", "p-y"),
+        prtb("dave", "project-member", "p-x", "c-m-2"),
+        prtb("dave", "project-member", "p-x", projectName="c-m-1:p-y"),
+        prtb("dave", "cluster-owner"),
+    ):
+        with pytest.raises((Forbidden, Invalid)):
+            await carol.create(PROJECT_BINDING.resource, refused, namespace=refused["metadata"]["namespace"])
+    with pytest.raises(Forbidden, match="in cluster c-m-1"):
+        await carol.create(CLUSTER_BINDING.resource, crtb("dave", "cluster-member"), namespace="c-m-1")
 
 
 async def test_a_role_of_others_that_says_nothing_gives_its_holder_nothing_to_hand_out(here: World) -> None:

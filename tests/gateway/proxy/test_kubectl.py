@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from herder.api.identity.impersonators import impersonator
 from herder.api.machines.jobs import SERVICE_ACCOUNT
 from herder.engine.client.client import Client
 from herder.engine.meta.kinds import Kind
-from herder.gateway.proxy.impersonation import CLUSTER_ROLE_BINDING, IMPERSONATION_NAMESPACE, impersonator
+from herder.gateway.proxy.impersonation import CLUSTER_ROLE_BINDING, IMPERSONATION_NAMESPACE
 from tests.gateway.proxy.serving import Gateway, start_kubectl
 
 

@@ -8,7 +8,13 @@ import pytest
 
 from herder.api.identity.escalation import Actor, Roles, validate
 from herder.api.identity.shipped import EVERYTHING, GLOBAL_ROLES, ROLE_TEMPLATES
-from herder.api.management.kinds import CLUSTER_BINDING, GLOBAL_ROLE, GLOBAL_ROLE_BINDING, ROLE_TEMPLATE
+from herder.api.management.kinds import (
+    CLUSTER_BINDING,
+    GLOBAL_ROLE,
+    GLOBAL_ROLE_BINDING,
+    PROJECT_BINDING,
+    ROLE_TEMPLATE,
+)
 from herder.engine.meta.errors import Forbidden, Invalid, StatusError
 from herder.engine.meta.kinds import Kind, Object
 
@@ -34,6 +40,9 @@ TEMPLATES = {
         named("unknown", context="cluster", external=True),
         named("told", context="cluster", external=True, externalRules=[READ_PODS]),
         named("locked", context="cluster", rules=[READ_PODS], locked=True),
+        named("in-project", context="project", rules=[READ_PODS]),
+        named("more-in-project", context="project", rules=[WRITE_PODS], roleTemplateNames=["in-project"]),
+        named("locked-in-project", context="project", rules=[READ_PODS], locked=True),
     )
 }
 GLOBALS = {
@@ -55,7 +64,11 @@ def actor(*here: Object, everywhere: tuple[Object, ...] = (), **clusters: Object
     def in_cluster(name: str) -> list[Object]:
         return [*everywhere, *([held[name]] if name in held else [])]
 
-    return Actor(here, lambda place: [READ_PODS] if place == "mine" else [], in_cluster, everywhere)
+    def in_project(name: str) -> list[Object]:
+        own = [READ_PODS] if name == "c-m-1:p-mine" else []
+        return [*in_cluster(name.partition(":")[0]), *own]
+
+    return Actor(here, lambda place: [READ_PODS] if place == "mine" else [], in_cluster, in_project, everywhere)
 
 
 ADMIN = actor(*EVERYTHING, everywhere=tuple(EVERYTHING))
@@ -68,6 +81,10 @@ EVERYWHERE = actor(everywhere=(READ_PODS,))
 def bound(template: str, *, cluster: str = "c-m-1", namespace: str = "c-m-1", **who: str) -> Object:
     subject = who or {"userName": "u-1"}
     return named("crtb", namespace, clusterName=cluster, roleTemplateName=template, **subject)
+
+
+def inside(template: str, *, project: str = "c-m-1:p-mine", namespace: str = "c-m-1-p-mine", **who: str) -> Object:
+    return named("prtb", namespace, projectName=project, roleTemplateName=template, **(who or {"userName": "u-1"}))
 
 
 def globally(role: str, **who: str) -> Object:
@@ -194,6 +211,67 @@ CASES: list[tuple[str, Kind, Object | None, Object | None, Actor, type[StatusErr
     ("two at once", CLUSTER_BINDING, None, bound("pods", userName="a", groupName="b"), ADMIN, Invalid, "exactly one"),
     ("masters", CLUSTER_BINDING, None, bound("pods", groupName="system:masters"), ADMIN, Invalid, "of the system"),
     ("away", CLUSTER_BINDING, bound("cluster-owner"), None, READER, None, ""),
+    # Bindings in a project.
+    ("to what one has there", PROJECT_BINDING, None, inside("in-project"), actor(), None, ""),
+    ("to more", PROJECT_BINDING, None, inside("more-in-project"), actor(), Forbidden, "in project c-m-1:p-mine"),
+    ("to more, by who has it in the cluster", PROJECT_BINDING, None, inside("project-owner"), OWNER, None, ""),
+    (
+        "in another project",
+        PROJECT_BINDING,
+        None,
+        inside("in-project", project="c-m-1:p-other", namespace="c-m-1-p-other"),
+        actor(),
+        Forbidden,
+        "in project c-m-1:p-other",
+    ),
+    (
+        "in another project than that of its namespace",
+        PROJECT_BINDING,
+        None,
+        inside("in-project", project="c-m-1:p-other"),
+        OWNER,
+        Invalid,
+        "projectName",
+    ),
+    (
+        "in another cluster",
+        PROJECT_BINDING,
+        None,
+        inside("in-project", project="c-m-2:p-mine", namespace="c-m-2-p-mine"),
+        OWNER,
+        Forbidden,
+        "in project c-m-2:p-mine",
+    ),
+    (
+        "from a namespace of no project",
+        PROJECT_BINDING,
+        None,
+        inside("in-project", namespace="c-m-1"),
+        ADMIN,
+        Invalid,
+        "projectName",
+    ),
+    ("to what is for clusters", PROJECT_BINDING, None, inside("pods"), ADMIN, Invalid, "for whole clusters"),
+    ("to what is locked", PROJECT_BINDING, None, inside("locked-in-project"), ADMIN, Invalid, "locked"),
+    (
+        "masters",
+        PROJECT_BINDING,
+        None,
+        inside("in-project", groupName="system:masters"),
+        ADMIN,
+        Invalid,
+        "of the system",
+    ),
+    (
+        "to another project than before",
+        PROJECT_BINDING,
+        inside("in-project", project="c-m-1:p-other"),
+        inside("in-project"),
+        ADMIN,
+        Invalid,
+        "immutable",
+    ),
+    ("away", PROJECT_BINDING, inside("project-owner"), None, actor(), None, ""),
 ]
 
 

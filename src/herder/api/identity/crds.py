@@ -21,6 +21,8 @@ from herder.api.management.kinds import (
     CLUSTER_BINDING,
     GLOBAL_ROLE,
     GLOBAL_ROLE_BINDING,
+    PROJECT,
+    PROJECT_BINDING,
     ROLE_TEMPLATE,
     TOKEN,
     USER,
@@ -130,6 +132,29 @@ _CLUSTER_BINDING = {
     "status": OPEN_OBJECT,
 }
 
+_PROJECT = {
+    "spec!": record(
+        {
+            "clusterName!": string("The management Cluster: the one that the namespace is named after.", min=1),
+            "displayName": _PLAIN,
+            "description": _PLAIN,
+            "resourceQuota": OPEN_OBJECT | {"nullable": True},
+            "namespaceDefaultResourceQuota": OPEN_OBJECT | {"nullable": True},
+            "containerDefaultResourceLimit": OPEN_OBJECT | {"nullable": True},
+        }
+    ),
+    "status": OPEN_OBJECT,
+}
+
+_PROJECT_BINDING = {
+    "projectName!": string("<cluster>:<project>", min=1),
+    "roleTemplateName!": string(min=1),
+    "userName": _PLAIN,
+    "userPrincipalName": _PLAIN,
+    "groupName": _PLAIN,
+    "groupPrincipalName": _PLAIN,
+}
+
 CRDS = (
     _definition(USER, "Somebody who can log in.", _USER, [column("Username", ".username")]),
     _definition(
@@ -151,5 +176,22 @@ CRDS = (
         "Gives a RoleTemplate to a user or a group, in one cluster.",
         _CLUSTER_BINDING,
         [column("Role", ".roleTemplateName"), column("User", ".userName"), column("Group", ".groupPrincipalName")],
+    ),
+    _definition(
+        PROJECT,
+        "Namespaces of a managed cluster that share who may do what in them.",
+        _PROJECT,
+        [column("Display Name", ".spec.displayName"), column("Cluster", ".spec.clusterName")],
+    ),
+    _definition(
+        PROJECT_BINDING,
+        "Gives a RoleTemplate to a user or a group, in all namespaces of a project.",
+        _PROJECT_BINDING,
+        [
+            column("Project", ".projectName"),
+            column("Role", ".roleTemplateName"),
+            column("User", ".userName"),
+            column("Group", ".groupPrincipalName"),
+        ],
     ),
 )

@@ -9,9 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from herder.api.identity.projects import placed
 from herder.api.identity.roles import Templates, granted_rules, subject_of, unusable
-from herder.api.identity.shipped import EVERYTHING
-from herder.api.management.kinds import CLUSTER_BINDING, GLOBAL_ROLE, GLOBAL_ROLE_BINDING, ROLE_TEMPLATE
+from herder.api.identity.shipped import CLUSTER, EVERYTHING, PROJECT
+from herder.api.management.kinds import (
+    CLUSTER_BINDING,
+    GLOBAL_ROLE,
+    GLOBAL_ROLE_BINDING,
+    PROJECT_BINDING,
+    ROLE_TEMPLATE,
+)
 from herder.engine.meta.errors import StatusError, forbidden, invalid, invalid_value
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.meta.rules import missing_rules
@@ -26,6 +33,7 @@ class Actor:
     here: Rules
     in_namespace: Callable[[str], Rules]
     in_cluster: Callable[[str], Rules]
+    in_project: Callable[[str], Rules]  # <cluster>:<project>: in all of its namespaces
     everywhere: Rules  # in every managed cluster, also in those to come
 
 
@@ -115,10 +123,29 @@ def _cluster_binding(old: Object | None, new: Object, actor: Actor, roles: Roles
     return _missing(CLUSTER_BINDING, name, actor.in_cluster(cluster), rules, f"in cluster {cluster}")
 
 
-def _unbindable(template: Object | None, roles: Roles) -> str:
+def _project_binding(old: Object | None, new: Object, actor: Actor, roles: Roles) -> StatusError | None:
+    meta = new["metadata"]
+    name = meta.get("name", "")
+    fixed = ("projectName", "roleTemplateName")
+    if error := _same(PROJECT_BINDING, old, new, fixed) or _subject(PROJECT_BINDING, new):
+        return error
+    place = placed(meta.get("namespace") or "")
+    if place is None or new["projectName"] != place.id:
+        told = "must be that of its namespace: a binding is good for one project, whose namespace it is in"
+        return _invalid(PROJECT_BINDING, name, "projectName", new["projectName"], told)
+    template = roles.template(new["roleTemplateName"])
+    told = _unbindable(template, roles, PROJECT) if old is None else ""
+    if template is None or told:
+        told = told or "there is no such RoleTemplate"
+        return _invalid(PROJECT_BINDING, name, "roleTemplateName", new["roleTemplateName"], told)
+    rules = granted_rules(template, roles.template)
+    return _missing(PROJECT_BINDING, name, actor.in_project(place.id), rules, f"in project {place.id}")
+
+
+def _unbindable(template: Object | None, roles: Roles, context: str = CLUSTER) -> str:
     if template is None:
         return "there is no such RoleTemplate"
-    return "it is locked" if template.get("locked") else unusable(template, roles.template)
+    return "it is locked" if template.get("locked") else unusable(template, roles.template, context)
 
 
 _CHECKS = {
@@ -126,6 +153,7 @@ _CHECKS = {
     GLOBAL_ROLE_BINDING: _global_binding,
     ROLE_TEMPLATE: _template,
     CLUSTER_BINDING: _cluster_binding,
+    PROJECT_BINDING: _project_binding,
 }
 KINDS = tuple(_CHECKS)
 

@@ -32,8 +32,8 @@ _CHANGES = " || ".join(
     f"object.?{field} != oldObject.?{field}"
     for field in (
         "rules", "namespacedRules", "inheritedClusterRoles", "roleTemplateNames", "external", "externalRules",
-        "context", "globalRoleName", "clusterName", "roleTemplateName", "userName", "userPrincipalName", "groupName",
-        "groupPrincipalName", "builtin",
+        "context", "globalRoleName", "clusterName", "projectName", "roleTemplateName", "userName", "userPrincipalName",
+        "groupName", "groupPrincipalName", "builtin",
     )
 )  # fmt: skip
 

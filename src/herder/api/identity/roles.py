@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 
 from herder.api.identity.names import EVERYONE, LOCAL_PRINCIPAL
-from herder.api.identity.shipped import EVERYTHING, OWNER, PROJECT
+from herder.api.identity.shipped import CLUSTER, EVERYTHING, OWNER, PROJECT
 from herder.api.machines.jobs import ROLE, ROLE_BINDING
 from herder.api.management.kinds import GROUP, MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.engine.meta.kinds import Kind, Object
@@ -15,9 +15,10 @@ RBAC = "rbac.authorization.k8s.io"
 CLUSTER_ROLE = Kind(RBAC, "v1", "ClusterRole", "clusterroles", namespaced=False)
 CLUSTER_ROLE_BINDING = Kind(RBAC, "v1", "ClusterRoleBinding", "clusterrolebindings", namespaced=False)
 
-OWNED_BY = "authz.cluster.cattle.io/rtb-owner-updated"  # on bindings: the ClusterRoleTemplateBinding, namespace_name
+OWNED_BY = "authz.cluster.cattle.io/rtb-owner-updated"  # on bindings: that of ours that they are of, namespace_name
 FROM_TEMPLATE = "authz.cluster.cattle.io/role-template"  # on ClusterRoles
 _LONGEST_LABEL = 63
+_MEMBERSHIP = "-membership"
 _MEMBER_VERBS = ["get"]
 _OWNER_VERBS = ["create", "delete", "deletecollection", "get", "list", "own", "patch", "update", "watch"]
 
@@ -86,9 +87,12 @@ def _external_rules(template: Object, templates: Templates, unknown: list[Object
     return [rule for each in external for rule in each.get("externalRules") or unknown]
 
 
-def unusable(template: Object, templates: Templates) -> str:
-    if template.get("context") == PROJECT:
+def unusable(template: Object, templates: Templates, context: str = CLUSTER) -> str:
+    """What is wrong with binding it in a whole cluster, or in a project of one."""
+    if context == CLUSTER and template.get("context") == PROJECT:
         return f"RoleTemplate {template['metadata']['name']} is for projects, not for whole clusters"
+    if context == PROJECT and template.get("context") != PROJECT:
+        return f"RoleTemplate {template['metadata']['name']} is for whole clusters, not for projects"
     for each in inherited(template, templates):
         missing = [name for name in each.get("roleTemplateNames") or () if templates(name) is None]
         if missing:
@@ -119,8 +123,7 @@ def membership_role(cluster_id: str, *, owner: bool) -> Object:
 
 
 def membership_binding(binding: Object, subject: Object, role: str) -> Object:
-    name = f"crtb-{_digest(_place(binding))}-membership"
-    return cluster_role_binding(name, role, subject, {OWNED_BY: owner_label(binding)})
+    return cluster_role_binding(_membership_name(binding), role, subject, {OWNED_BY: owner_label(binding)})
 
 
 def pair_role(cluster_id: str, provisioning: Object, *, owner: bool) -> Object:
@@ -138,21 +141,28 @@ def pair_role(cluster_id: str, provisioning: Object, *, owner: bool) -> Object:
 
 def pair_binding(binding: Object, subject: Object, role: Object) -> Object:
     meta = {
-        "name": f"crtb-{_digest(_place(binding))}-membership",
+        "name": _membership_name(binding),
         "namespace": role["metadata"]["namespace"],
         "labels": {OWNED_BY: owner_label(binding)},
     }
-    return {
-        "apiVersion": ROLE_BINDING.api_version,
-        "kind": ROLE_BINDING.kind,
-        "metadata": meta,
-        "roleRef": {"apiGroup": RBAC, "kind": ROLE.kind, "name": role["metadata"]["name"]},
-        "subjects": [subject],
-    }
+    return _role_binding(meta, ROLE, role["metadata"]["name"], subject)
+
+
+def is_membership(binding: Object) -> bool:
+    """Whether a binding lets its subject reach a cluster, and is not about rights there."""
+    return str(binding["metadata"]["name"]).endswith(_MEMBERSHIP)
 
 
 def _membership(cluster_id: str, *, owner: bool) -> str:
     return f"{cluster_id}-cluster{'owner' if owner else 'member'}"
+
+
+def _membership_name(binding: Object) -> str:
+    return f"{_prefix(binding)}-{_digest(_place(binding))}{_MEMBERSHIP}"
+
+
+def _prefix(binding: Object) -> str:
+    return "prtb" if "projectName" in binding else "crtb"
 
 
 # --- in the cluster itself ------------------------------------------------------------------------------------------
@@ -176,6 +186,17 @@ def downstream_bindings(binding: Object, subject: Object, roles: Iterable[str]) 
     labels = {OWNED_BY: owner_label(binding)}
     place = _place(binding)
     return [cluster_role_binding(f"crtb-{_digest(f'{place}/{role}')}", role, subject, labels) for role in roles]
+
+
+def project_bindings(binding: Object, subject: Object, roles: Iterable[str], namespaces: Iterable[str]) -> list[Object]:
+    """The same rights in each of these namespaces alone."""
+    names = {role: f"prtb-{_digest(f'{_place(binding)}/{role}')}" for role in roles}
+    labels = {OWNED_BY: owner_label(binding)}
+    return [
+        _role_binding({"name": name, "namespace": namespace, "labels": labels}, CLUSTER_ROLE, role, subject)
+        for namespace in namespaces
+        for role, name in names.items()
+    ]
 
 
 def owner_label(binding: Object) -> str:
@@ -209,5 +230,15 @@ def cluster_role_binding(name: str, role: str, subject: Object, labels: dict[str
         "kind": CLUSTER_ROLE_BINDING.kind,
         "metadata": {"name": name, **({"labels": labels} if labels else {})},
         "roleRef": {"apiGroup": RBAC, "kind": CLUSTER_ROLE.kind, "name": role},
+        "subjects": [subject],
+    }
+
+
+def _role_binding(meta: Object, kind: Kind, role: str, subject: Object) -> Object:
+    return {
+        "apiVersion": ROLE_BINDING.api_version,
+        "kind": ROLE_BINDING.kind,
+        "metadata": meta,
+        "roleRef": {"apiGroup": RBAC, "kind": kind.kind, "name": role},
         "subjects": [subject],
     }

@@ -69,10 +69,14 @@ _WORKLOADS = [
     ),
     _rule("", ("pods/attach", "pods/exec", "pods/portforward", "pods/log"), ("create", "get")),
     _rule(("apps", "autoscaling", "batch", "networking.k8s.io"), "*", _WRITE),
+    _rule("", "events", _READ),
+    _rule("", "namespaces", "get"),
 ]
 _LOOK_AT_WORKLOADS = [
-    _rule("", ("configmaps", "endpoints", "events", "persistentvolumeclaims", "pods", "pods/log", "services"), _READ),
+    _rule("", ("configmaps", "endpoints", "events", "persistentvolumeclaims", "pods", "services"), _READ),
+    _rule("", "pods/log", "get"),
     _rule(("apps", "autoscaling", "batch", "networking.k8s.io"), "*", _READ),
+    _rule("", "namespaces", "get"),
 ]
 _LOOK_AT_CLUSTER = [
     _rule("", ("events", "namespaces", "nodes", "persistentvolumes"), _READ),

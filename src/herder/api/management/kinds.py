@@ -16,5 +16,7 @@ GLOBAL_ROLE = Kind(GROUP, VERSION, "GlobalRole", "globalroles", namespaced=False
 GLOBAL_ROLE_BINDING = Kind(GROUP, VERSION, "GlobalRoleBinding", "globalrolebindings", namespaced=False)
 ROLE_TEMPLATE = Kind(GROUP, VERSION, "RoleTemplate", "roletemplates", namespaced=False)
 CLUSTER_BINDING = Kind(GROUP, VERSION, "ClusterRoleTemplateBinding", "clusterroletemplatebindings")
+PROJECT = Kind(GROUP, VERSION, "Project", "projects")
+PROJECT_BINDING = Kind(GROUP, VERSION, "ProjectRoleTemplateBinding", "projectroletemplatebindings")
 
 PROVISIONING_CLUSTER = Kind("provisioning.cattle.io", "v1", "Cluster", "clusters")

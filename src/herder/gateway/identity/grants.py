@@ -3,12 +3,20 @@ may be behind where rights could be handed out."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from herder.api.identity.escalation import Actor, Roles, validate
+from herder.api.identity.projects import Place, placed
 from herder.api.identity.roles import held_rules, subject_of
 from herder.api.identity.shipped import EVERYTHING
-from herder.api.management.kinds import CLUSTER_BINDING, GLOBAL_ROLE, GLOBAL_ROLE_BINDING, ROLE_TEMPLATE
+from herder.api.management.kinds import (
+    CLUSTER_BINDING,
+    GLOBAL_ROLE,
+    GLOBAL_ROLE_BINDING,
+    PROJECT_BINDING,
+    ROLE_TEMPLATE,
+)
 from herder.api.management.names import LOCAL
 from herder.engine.client.client import Client
 from herder.engine.client.wire import User
@@ -36,32 +44,48 @@ async def refusal(
     return validate(kind, old, new, actor, roles)
 
 
-def _about(kind: Kind, new: Object | None, roles: Roles) -> tuple[list[str], str]:
-    """The namespaces and the cluster whose rights matter."""
+@dataclass(frozen=True, slots=True)
+class About:
+    """Where rights matter."""
+
+    namespaces: Sequence[str] = ()
+    cluster: str = ""
+    project: Place | None = None
+
+
+def _about(kind: Kind, new: Object | None, roles: Roles) -> About:
     if new is None:
-        return [], ""
+        return About()
     if kind == CLUSTER_BINDING:
-        return [], new.get("clusterName") or ""
+        return About(cluster=new.get("clusterName") or "")
+    if kind == PROJECT_BINDING:
+        place = placed(new["metadata"].get("namespace") or "")
+        return About(cluster=place.cluster, project=place) if place else About()
     role = roles.global_role(new.get("globalRoleName") or "") if kind == GLOBAL_ROLE_BINDING else new
-    return sorted((role or {}).get("namespacedRules") or {}), ""
+    return About(sorted((role or {}).get("namespacedRules") or {}))
 
 
 async def _actor(
-    client: Client, rules_of: RulesOf, user: User, roles: Roles, bindings: list[Object], about: tuple[list[str], str]
+    client: Client, rules_of: RulesOf, user: User, roles: Roles, bindings: list[Object], about: About
 ) -> Actor:
-    places, cluster = about
     here = await rules_of(user, "")
-    in_places = {place: await rules_of(user, place) for place in places}
+    in_places = {place: await rules_of(user, place) for place in about.namespaces}
     everywhere = _everywhere(user, roles, bindings, here)
     there = list(everywhere)
-    if cluster:
-        there += _in_cluster(user, roles, cluster, await _all(client, CLUSTER_BINDING, namespace=cluster))
-    if cluster == LOCAL:
+    if about.cluster:
+        found = await _all(client, CLUSTER_BINDING, namespace=about.cluster)
+        there += _bound(user, roles, (each for each in found if each.get("clusterName") == about.cluster))
+    if about.cluster == LOCAL:
         there += here
+    inside, project = list(there), about.project
+    if project is not None:
+        found = await _all(client, PROJECT_BINDING, namespace=project.namespace)
+        inside += _bound(user, roles, (each for each in found if each.get("projectName") == project.id))
     return Actor(
         here=here,
         in_namespace=lambda place: in_places.get(place, []),
-        in_cluster=lambda name: there if name == cluster else everywhere,
+        in_cluster=lambda name: there if name == about.cluster else everywhere,
+        in_project=lambda name: inside if project is not None and name == project.id else everywhere,
         everywhere=everywhere,
     )
 
@@ -79,11 +103,12 @@ def _everywhere(user: User, roles: Roles, bindings: Iterable[Object], here: list
     return rules
 
 
-def _in_cluster(user: User, roles: Roles, cluster: str, bindings: Iterable[Object]) -> list[Object]:
+def _bound(user: User, roles: Roles, bindings: Iterable[Object]) -> list[Object]:
+    """What the user has by these."""
     rules: list[Object] = []
     for binding in bindings:
         template = roles.template(binding.get("roleTemplateName") or "")
-        if template is not None and binding.get("clusterName") == cluster and _is_for(binding, user):
+        if template is not None and _is_for(binding, user):
             rules += held_rules(template, roles.template)
     return rules
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from typing import Any
 
 from herder.api.capi.kinds import NAMESPACE, SECRET
+from herder.api.identity.impersonators import IMPERSONATOR, impersonator
 from herder.api.machines.jobs import SERVICE_ACCOUNT
 from herder.engine.client.wire import User
 from herder.engine.meta.kinds import Kind, Object
@@ -17,7 +17,7 @@ CLUSTER_ROLE = Kind(_RBAC, "v1", "ClusterRole", "clusterroles", namespaced=False
 CLUSTER_ROLE_BINDING = Kind(_RBAC, "v1", "ClusterRoleBinding", "clusterrolebindings", namespaced=False)
 
 IMPERSONATION_NAMESPACE = "cattle-impersonation-system"
-LABELS = {"authz.cluster.cattle.io/impersonator": "true"}
+LABELS = {IMPERSONATOR: "true"}
 ACCOUNT_LABEL = "cattle.io/service-account.name"
 TOKEN_TYPE = "kubernetes.io/service-account-token"
 ACCOUNT_NAME = "kubernetes.io/service-account.name"
@@ -25,16 +25,6 @@ ACCOUNT_UID = "kubernetes.io/service-account.uid"
 
 _ANY_VALUE = ("requesttokenid", "requesthost")
 _THIS_VALUE = ("principalid", "username")
-_PREFIX = "cattle-impersonation-"
-_DIGESTED = "x-"
-_PLAIN_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
-
-
-def impersonator(user_name: str) -> str:
-    """The name of a user's objects. One that cannot be part of such a name is digested, and no plain one looks so."""
-    if _PLAIN_NAME.fullmatch(user_name) and not user_name.startswith(_DIGESTED):
-        return _PREFIX + user_name
-    return _PREFIX + _DIGESTED + hashlib.sha256(user_name.encode()).hexdigest()[:38]
 
 
 def fingerprint(user: User) -> str:

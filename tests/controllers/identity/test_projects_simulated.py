@@ -1,0 +1,104 @@
+"""Rights in projects, through conflicts, lost answers and cut lines: they follow the namespaces, and end with all."""
+
+from __future__ import annotations
+
+import pytest
+
+from herder.api.capi.kinds import NAMESPACE
+from herder.api.identity.crds import CRDS
+from herder.api.identity.impersonators import IMPERSONATOR, impersonator
+from herder.api.identity.projects import PROJECT_ID
+from herder.api.identity.roles import CLUSTER_ROLE, OWNED_BY
+from herder.api.identity.shipped import GLOBAL_ROLES, ROLE_TEMPLATES
+from herder.api.machines.jobs import ROLE_BINDING
+from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
+from herder.api.management.kinds import GLOBAL_ROLE, MANAGEMENT_CLUSTER, PROJECT, PROJECT_BINDING, ROLE_TEMPLATE
+from herder.api.management.names import CONNECTED_SINCE
+from herder.controllers.identity import cluster_bindings, first_projects, project_bindings, projects
+from herder.sim import loop
+from herder.sim.faults import NONE, ROUGH, Faults
+from herder.sim.world import World
+from tests.controllers.identity.test_simulated import obj
+
+CONTROLLERS = [module.CONTROLLER for module in (cluster_bindings, first_projects, projects, project_bindings)]
+CLUSTER = "c-m-1"
+
+
+async def places(world: World) -> list[str]:
+    """Where bob has rights, by bindings of ours."""
+    found = await world.workloads.client(CLUSTER).list(ROLE_BINDING.resource, labels=OWNED_BY)
+    assert all(each["subjects"][0]["name"] == "bob" for each in found.items)
+    return sorted(each["metadata"]["namespace"] for each in found.items)
+
+
+async def project_of(world: World, namespace: str) -> str:
+    found = await world.workloads.client(CLUSTER).get(NAMESPACE.resource, namespace)
+    return str((found["metadata"].get("annotations") or {}).get(PROJECT_ID, ""))
+
+
+async def moved(world: World, namespace: str, project: str | None) -> None:
+    patch = {"metadata": {"annotations": {PROJECT_ID: project}}}
+    await world.workloads.client(CLUSTER).patch(NAMESPACE.resource, namespace, patch)
+
+
+async def live_through(seed: int, faults: Faults) -> None:
+    definitions = [*CRDS, *MANAGEMENT_CRDS]
+    async with World(seed, CONTROLLERS, crds=definitions, faults=faults, watched=[PROJECT_BINDING]) as world:
+        client = world.client
+        for kind, shipped in ((GLOBAL_ROLE, GLOBAL_ROLES), (ROLE_TEMPLATE, ROLE_TEMPLATES)):
+            for role in shipped:
+                await client.create(kind.resource, role)
+        await client.create(NAMESPACE.resource, obj(NAMESPACE, CLUSTER))
+        await world.workloads.serve(CLUSTER)
+        there = world.workloads.client(CLUSTER)
+        for name in ("meadow", "hill"):
+            await there.create(NAMESPACE.resource, obj(NAMESPACE, name))
+        cluster = obj(MANAGEMENT_CLUSTER, CLUSTER, spec={})
+        cluster["metadata"]["annotations"] = {CONNECTED_SINCE: "2026-01-01T00:00:00Z"}
+        await client.create(MANAGEMENT_CLUSTER.resource, cluster)
+
+        async def two_projects() -> bool:
+            made = (await client.list(PROJECT.resource, namespace=CLUSTER)).items
+            homes = [(each.get("status") or {}).get("backingNamespace") for each in made]
+            return len(made) == 2 and all(homes) and bool(await project_of(world, "default"))
+
+        await world.until(two_projects)
+        project = await project_of(world, "default")
+        assert project != await project_of(world, "kube-system")
+        home = project.replace(":", "-")
+        member = {"projectName": project, "roleTemplateName": "project-member", "userName": "bob"}
+        await client.create(PROJECT_BINDING.resource, obj(PROJECT_BINDING, "bob", home, **member), namespace=home)
+
+        async def has(*wanted: str) -> None:
+            async def holds() -> bool:
+                return await places(world) == sorted(wanted)
+
+            await world.until(holds)
+
+        await has("default")
+        await moved(world, "meadow", project)
+        await has("default", "meadow")
+        await moved(world, "default", f"{CLUSTER}:p-other")
+        await moved(world, "hill", project)
+        await has("hill", "meadow")
+        await there.delete(NAMESPACE.resource, "hill")
+        await has("meadow")
+        acting = {"metadata": {"name": impersonator("bob"), "labels": {IMPERSONATOR: "true"}}, "rules": []}
+        await there.create(CLUSTER_ROLE.resource, {**obj(CLUSTER_ROLE, ""), **acting})
+        await client.delete(PROJECT.resource, home.removeprefix(f"{CLUSTER}-"), namespace=CLUSTER)
+
+        async def all_is_gone() -> bool:
+            left = (await client.list(PROJECT_BINDING.resource, namespace=home)).items
+            made = (await client.list(PROJECT.resource, namespace=CLUSTER)).items
+            return not left and len(made) == 1
+
+        await world.until(all_is_gone)
+        assert not await places(world)
+        assert not (await there.list(CLUSTER_ROLE.resource, labels=IMPERSONATOR)).items
+        world.check()
+
+
+@pytest.mark.parametrize("faults", [NONE, ROUGH], ids=["calm", "rough"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_rights_follow_namespaces_and_end_with_the_project(seed: int, faults: Faults) -> None:
+    loop.run(live_through(seed, faults))
