@@ -1,4 +1,4 @@
-"""How far a machine's state Secret says that the machine CLI came: the one thing that who decides reads of it."""
+"""What a machine's state Secret says: how far the machine CLI came, and what it knows of the machine."""
 
 from __future__ import annotations
 
@@ -42,6 +42,15 @@ def recorded(secret: Object | None) -> Recorded:
     if phases - {"", "created"}:
         return Recorded.BEGUN
     return Recorded.FOREIGN if "" in phases else Recorded.CREATED
+
+
+def driver_config(extracted: str) -> Object | None:
+    """What the record says of the machine, its addresses among it; None where there is nothing that can be read."""
+    try:
+        configs = _configs(base64.b64decode(extracted))
+    except (binascii.Error, zlib.error, EOFError, tarfile.TarError, msgspec.DecodeError, ValueError):
+        return None
+    return configs[0] if configs else None
 
 
 def _configs(archive: bytes) -> list[Object]:

@@ -1,0 +1,95 @@
+"""Both distributions, as the planner asks them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from herder.api.rke.plan import Plan, file
+from herder.controllers.planner.distributions.interface import (
+    ClusterInputs,
+    ConfigError,
+    MachineInputs,
+    Reference,
+    Roles,
+)
+from herder.controllers.planner.distributions.rancher import config as configs
+from herder.controllers.planner.distributions.rancher import registries as pulling
+from herder.controllers.planner.distributions.rancher import selected_files
+from herder.controllers.planner.distributions.rancher.install import find_address, install
+from herder.controllers.planner.distributions.rancher.manifests import authentication, manifests
+from herder.controllers.planner.distributions.rancher.probes import probes
+from herder.controllers.planner.distributions.rancher.runtime import Runtime
+from herder.controllers.planner.distributions.rancher.scripts import once_file, permissions
+from herder.controllers.planner.distributions.rancher.snapshots import credential_of
+from herder.controllers.planner.distributions.rancher.text import indented
+from herder.controllers.planner.drain_hashes import hash_in_environment
+
+
+@dataclass(frozen=True)
+class Rancher:
+    runtime: Runtime
+    revision: int = 1
+    api_port: int = 6443
+    names_servers: bool = False  # agents find the others by themselves
+    authorities: Sequence[str] = ()  # each makes its own
+
+    @property
+    def name(self) -> str:
+        return self.runtime.name
+
+    @property
+    def supervisor_port(self) -> int:
+        return self.runtime.supervisor_port
+
+    def refusal(self, cluster: ClusterInputs, roles: Roles) -> str:
+        return "" if roles != Roles() else "it has no role: etcd, control plane or worker"
+
+    def references(self, spec: Mapping[str, Any], namespace: str) -> Sequence[Reference]:
+        credential = credential_of(spec, namespace)
+        return [
+            *pulling.references(spec, namespace),
+            *([credential] if credential else []),
+            *configs.references(spec),
+            *selected_files.references(spec, namespace),
+        ]
+
+    def unit(self, roles: Roles) -> str:
+        return self.runtime.server_unit if roles.is_server else self.runtime.agent_unit
+
+    def drain_hash(self, plan: Plan) -> str:
+        return hash_in_environment(plan)
+
+    def member_removal(self) -> str:
+        return f"etcd.{self.runtime.name}.cattle.io"
+
+    def render(self, cluster: ClusterInputs, machine: MachineInputs) -> Plan:
+        """Files in this order: stamps follow from it."""
+        if machine.windows and not (self.runtime.name == "rke2" and machine.roles.only_worker):
+            raise ConfigError(f"machine {machine.name}: Windows nodes can be workers of RKE2, and nothing else")
+        if cluster.spec.get("unmanagedConfig"):
+            return Plan()
+        registries, pulled = pulling.registries(cluster, self.runtime)
+        config = configs.config_of(cluster, machine, self.runtime, registries)
+        files = [
+            *pulled,
+            *config.files,
+            *selected_files.selected_files(cluster, machine),
+            file(self.runtime.config_file, indented(config.values)),
+            *manifests(cluster, machine, self.runtime, config.values),
+            *authentication(cluster, machine, self.runtime),
+            once_file(cluster, machine),
+        ]
+        instructions = [install(cluster, machine, self.runtime, files, config.values)]
+        if machine.windows and cluster.initialized:
+            script, instruction = permissions()
+            files.append(script)
+            instructions.append(instruction)
+        finding = machine.is_init and machine.roles.only_etcd and not machine.join_url_by_hand
+        return Plan(
+            files=tuple(files),
+            instructions=tuple(instructions),
+            periodic_instructions=find_address(cluster, self.runtime) if finding else (),
+            probes=probes(cluster, machine, self.runtime, config.values),
+        )

@@ -1,0 +1,114 @@
+"""How images are pulled: one file that the node's agent and the distribution both read, and certificates beside it."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from herder.api.rke.names import AUTH_SECRET_TYPE
+from herder.api.rke.plan import File, file
+from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, Reference, Referenced
+from herder.controllers.planner.distributions.rancher.runtime import AGENT_REGISTRIES, Runtime
+from herder.controllers.planner.distributions.rancher.text import in_order
+
+_BASIC, _DOCKER, _TLS = "kubernetes.io/basic-auth", "kubernetes.io/dockerconfigjson", "kubernetes.io/tls"
+
+
+def registries(cluster: ClusterInputs, runtime: Runtime) -> tuple[str, list[File]]:
+    """The content of registries.yaml, empty where nothing is configured, and the files that it needs."""
+    wanted = cluster.spec.get("registries")
+    if wanted is None and not cluster.default_registry:
+        return "", []
+    wanted = wanted or {}
+    certificates: list[File] = []
+    configs = {
+        host: _config(host, config or {}, cluster, runtime, certificates)
+        for host, config in sorted((wanted.get("configs") or {}).items())
+    }
+    mirrors = {host: _mirror(mirror or {}) for host, mirror in sorted((wanted.get("mirrors") or {}).items())}
+    content = in_order({"configs": configs, "mirrors": mirrors})
+    own = file(AGENT_REGISTRIES, content, dynamic=True)
+    return content, [own, *sorted(certificates, key=lambda each: each.path)]
+
+
+def references(spec: Mapping[str, Any], namespace: str) -> list[Reference]:
+    configs = ((spec.get("registries") or {}).get("configs") or {}).values()
+    fields = ("authConfigSecretName", "tlsSecretName")
+    named = [config[field] for config in configs if config for field in fields if config.get(field)]
+    return [Reference("Secret", namespace, name) for name in named]
+
+
+def _mirror(mirror: Mapping[str, Any]) -> dict[str, Any]:
+    rewrites = dict(sorted((mirror.get("rewrite") or {}).items()))
+    return {name: value for name, value in (("endpoint", mirror.get("endpoint")), ("rewrite", rewrites)) if value}
+
+
+def _config(
+    host: str, config: Mapping[str, Any], cluster: ClusterInputs, runtime: Runtime, certificates: list[File]
+) -> dict[str, Any]:
+    tls = _tls(host, config, cluster, runtime, certificates)
+    name = config.get("authConfigSecretName")
+    auth = _auth(host, _secret(cluster, host, "authConfigSecretName", name)) if name else None
+    return {"auth": auth, "tls": tls}
+
+
+def _tls(
+    host: str, config: Mapping[str, Any], cluster: ClusterInputs, runtime: Runtime, certificates: list[File]
+) -> dict[str, Any] | None:
+    insecure, name = bool(config.get("insecureSkipVerify")), config.get("tlsSecretName")
+    bundle = base64.b64decode(config.get("caBundle") or "")
+    if not (insecure or name or bundle):
+        return None
+    contents = {"ca_file": ("ca.crt", bundle), "cert_file": ("tls.crt", b""), "key_file": ("tls.key", b"")}
+    if name:
+        secret = _secret(cluster, host, "tlsSecretName", name)
+        if secret.type != _TLS:
+            raise ConfigError(
+                f"rkeConfig.registries.configs[{host}].tlsSecretName: Secret {name} must be of type {_TLS}"
+            )
+        contents["cert_file"] = ("tls.crt", secret.data.get("tls.crt", b""))
+        contents["key_file"] = ("tls.key", secret.data.get("tls.key", b""))
+    paths = dict.fromkeys(contents, "")
+    for part, (leaf, content) in contents.items():
+        if content:
+            paths[part] = f"{runtime.data(cluster)}/etc/tls/registries/{host}/{leaf}"
+            certificates.append(file(paths[part], content))
+    return {**paths, "insecure_skip_verify": insecure}
+
+
+def _auth(host: str, secret: Referenced) -> dict[str, str]:
+    data = {key: value.decode() for key, value in secret.data.items()}
+    if secret.type == _DOCKER:
+        data = _from_docker(host, data.get(".dockerconfigjson", ""))
+    elif secret.type not in (AUTH_SECRET_TYPE, _BASIC):
+        raise ConfigError(
+            f"rkeConfig.registries.configs[{host}].authConfigSecretName: the Secret must be of type "
+            f"{AUTH_SECRET_TYPE}, {_BASIC} or {_DOCKER}"
+        )
+    return {
+        "username": data.get("username", ""),
+        "password": data.get("password", ""),
+        "auth": base64.b64encode(data.get("auth", "").encode()).decode(),
+        "identity_token": data.get("identityToken", ""),
+    }
+
+
+def _from_docker(host: str, config: str) -> dict[str, str]:
+    try:
+        known: Any = msgspec.json.decode(config or "{}")
+        entry = (known.get("auths") or {}).get(host) or {}
+        return {**entry, "auth": base64.b64decode(entry.get("auth") or "").decode()}
+    except (ValueError, AttributeError):
+        raise ConfigError(
+            f"rkeConfig.registries.configs[{host}].authConfigSecretName: what is in .dockerconfigjson cannot be read"
+        ) from None
+
+
+def _secret(cluster: ClusterInputs, host: str, field: str, name: str) -> Referenced:
+    found = cluster.referenced.get(Reference("Secret", cluster.namespace, name))
+    if found is None:
+        raise ConfigError(f"rkeConfig.registries.configs[{host}].{field}: Secret {name} does not exist")
+    return found

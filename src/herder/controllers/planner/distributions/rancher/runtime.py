@@ -1,0 +1,68 @@
+"""What tells the two distributions apart, and what a cluster of either has where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from herder.controllers.planner.distributions.interface import ClusterInputs
+from herder.controllers.planner.distributions.rancher.arguments import K3S_ARGUMENTS, RKE2_ARGUMENTS, Table
+from herder.engine.meta.selectors import LabelSelector, label_selector_from_object
+
+AGENT_REGISTRIES = "/etc/rancher/agent/registries.yaml"
+
+
+@dataclass(frozen=True)
+class Runtime:
+    name: str
+    server_unit: str
+    agent_unit: str
+    supervisor_port: int
+    arguments: Table
+
+    @property
+    def variable(self) -> str:
+        """The prefix of its environment variables."""
+        return self.name.upper()
+
+    @property
+    def config_file(self) -> str:
+        return f"/etc/rancher/{self.name}/config.yaml.d/50-rancher.yaml"
+
+    @property
+    def registries_file(self) -> str:
+        return f"/etc/rancher/{self.name}/registries.yaml"
+
+    def data(self, cluster: ClusterInputs) -> str:
+        return _directory(cluster, "k8sDistro") or f"/var/lib/rancher/{self.name}"
+
+
+K3S = Runtime("k3s", "k3s", "k3s-agent", 6443, K3S_ARGUMENTS)
+RKE2 = Runtime("rke2", "rke2-server", "rke2-agent", 9345, RKE2_ARGUMENTS)
+
+
+def provisioning_directory(cluster: ClusterInputs) -> str:
+    return _directory(cluster, "provisioning") or "/var/lib/rancher/capr"
+
+
+def loopback(cluster: ClusterInputs) -> str:
+    preference = (cluster.spec.get("networking") or {}).get("stackPreference")
+    return {"ipv6": "[::1]", "dual": "localhost"}.get(str(preference), "127.0.0.1")
+
+
+def registry(cluster: ClusterInputs) -> str:
+    """What images are pulled from: as the cluster says for all machines, else as the setting says for all clusters."""
+    own = cluster.config.get("system-default-registry")
+    for each in cluster.spec.get("machineSelectorConfig") or ():
+        if selector(each) is None:
+            own = (each.get("config") or {}).get("system-default-registry") or own
+    return str(own or cluster.default_registry or "")
+
+
+def selector(entry: dict[str, object]) -> LabelSelector | None:
+    """Of a machineSelectorConfig or machineSelectorFiles; None chooses all machines."""
+    chosen = entry.get("machineLabelSelector")
+    return label_selector_from_object(chosen) if isinstance(chosen, dict) else None
+
+
+def _directory(cluster: ClusterInputs, name: str) -> str:
+    return str((cluster.spec.get("dataDirectories") or {}).get(name) or "")

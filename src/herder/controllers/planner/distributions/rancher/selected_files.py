@@ -1,0 +1,78 @@
+"""Files that the user brings along in Secrets and ConfigMaps, for the machines that a selector chooses."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from herder.api.rke.names import AUTHORIZED_CLUSTERS
+from herder.api.rke.plan import File, file
+from herder.controllers.planner.distributions.interface import (
+    ClusterInputs,
+    ConfigError,
+    MachineInputs,
+    Reference,
+    Referenced,
+)
+from herder.controllers.planner.distributions.rancher.runtime import selector
+
+_SOURCES = (("secret", "Secret"), ("configMap", "ConfigMap"))
+
+
+def references(spec: Mapping[str, Any], namespace: str) -> list[Reference]:
+    return [
+        Reference(kind, namespace, source[part]["name"])
+        for entry in spec.get("machineSelectorFiles") or ()
+        for source in entry.get("fileSources") or ()
+        for part, kind in _SOURCES
+        if (source.get(part) or {}).get("name")
+    ]
+
+
+def selected_files(cluster: ClusterInputs, machine: MachineInputs) -> Iterator[File]:
+    for index, entry in enumerate(cluster.spec.get("machineSelectorFiles") or ()):
+        matching = selector(entry)
+        if matching is not None and not matching.matches(machine.labels):
+            continue
+        for number, source in enumerate(entry.get("fileSources") or ()):
+            yield from _from_source(cluster, source, f"rkeConfig.machineSelectorFiles[{index}].fileSources[{number}]")
+
+
+def _from_source(cluster: ClusterInputs, source: Mapping[str, Any], field: str) -> Iterator[File]:
+    named = [(part, kind, source[part]) for part, kind in _SOURCES if (source.get(part) or {}).get("name")]
+    if len(named) > 1:
+        raise ConfigError(f"{field}: names a Secret and a ConfigMap; make two entries of it")
+    for part, kind, given in named:
+        reference = Reference(kind, cluster.namespace, given["name"])
+        found = _authorized(cluster, reference, f"{field}.{part}.name")
+        for item in given.get("items") or ():
+            yield _file(item, found, given.get("defaultPermissions") or "", f"{field}.{part}.items", reference)
+
+
+def _authorized(cluster: ClusterInputs, reference: Reference, field: str) -> Referenced:
+    found = cluster.referenced.get(reference)
+    if found is None:
+        raise ConfigError(f"{field}: {reference} does not exist")
+    allowed = [name.strip() for name in found.annotations.get(AUTHORIZED_CLUSTERS, "").split(",")]
+    if cluster.name not in allowed:
+        raise ConfigError(
+            f"{field}: {reference} is not for this cluster: its annotation {AUTHORIZED_CLUSTERS} must name "
+            f"{cluster.name}"
+        )
+    return found
+
+
+def _file(item: Mapping[str, Any], found: Referenced, permissions: str, field: str, reference: Reference) -> File:
+    key = str(item.get("key", ""))
+    if key not in found.data:
+        raise ConfigError(f"{field}: {reference} has no key {key}")
+    content = found.data[key]
+    digest = base64.b64encode(hashlib.sha256(content).digest()).decode()
+    if item.get("hash") and item["hash"] != digest:
+        raise ConfigError(
+            f"{field}: {reference} does not contain the expected content under {key}: its hash is {digest}"
+        )
+    dynamic = bool(item.get("dynamic"))
+    return file(str(item.get("path", "")), content, permissions=item.get("permissions") or permissions, dynamic=dynamic)

@@ -1,0 +1,91 @@
+"""Where etcd's snapshots go."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from herder.api.machines.credentials import GLOBAL_NAMESPACE
+from herder.api.rke.plan import File
+from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs, Reference
+from herder.controllers.planner.distributions.rancher.runtime import Runtime
+
+_ENABLING = ("bucket", "endpoint", "folder", "cloudCredentialName", "region")
+
+
+def add_snapshots(
+    config: dict[str, Any], cluster: ClusterInputs, machine: MachineInputs, runtime: Runtime
+) -> list[File]:
+    etcd: Mapping[str, Any] = cluster.spec.get("etcd") or {}
+    if not machine.roles.etcd or not etcd:
+        return []
+    if etcd.get("disableSnapshots"):
+        config["etcd-disable-snapshots"] = True
+    if etcd.get("snapshotRetention"):
+        config["etcd-snapshot-retention"] = etcd["snapshotRetention"]
+    if etcd.get("snapshotScheduleCron"):
+        config["etcd-snapshot-schedule-cron"] = etcd["snapshotScheduleCron"]
+    return _add_s3(config, etcd.get("s3") or {}, cluster, runtime)
+
+
+def credential_of(spec: Mapping[str, Any], namespace: str) -> Reference | None:
+    """`name` in the cluster's own namespace, or `cattle-global-data:name`."""
+    named = str(((spec.get("etcd") or {}).get("s3") or {}).get("cloudCredentialName") or "")
+    place, colon, name = named.partition(":")
+    return Reference("Secret", place if colon else namespace, name if colon else named) if named else None
+
+
+def _add_s3(config: dict[str, Any], s3: Mapping[str, Any], cluster: ClusterInputs, runtime: Runtime) -> list[File]:
+    """What the cluster says, else what its credential says."""
+    if not any(s3.get(field) for field in _ENABLING):
+        return []
+    known = _credential(cluster)
+    values = {
+        "bucket": s3.get("bucket") or known.get("defaultBucket"),
+        "access-key": known.get("accessKey"),
+        "secret-key": known.get("secretKey"),
+        "region": s3.get("region") or known.get("defaultRegion"),
+        "folder": s3.get("folder") or known.get("defaultFolder"),
+        "endpoint": s3.get("endpoint") or known.get("defaultEndpoint"),
+        "skip-ssl-verify": s3.get("skipSSLVerify") or known.get("defaultSkipSSLVerify") == "true",
+        "retention": s3.get("retention"),
+    }
+    config |= {f"etcd-s3-{name}": value for name, value in values.items() if value}
+    config["etcd-s3"] = True
+    authority = s3.get("endpointCA") or known.get("defaultEndpointCA")
+    if not authority:
+        return []
+    file = _authority(str(authority), cluster, runtime)
+    config["etcd-s3-endpoint-ca"] = file.path
+    return [file]
+
+
+def _credential(cluster: ClusterInputs) -> dict[str, str]:
+    reference = credential_of(cluster.spec, cluster.namespace)
+    if reference is None:
+        return {}
+    field = "rkeConfig.etcd.s3.cloudCredentialName"
+    if reference.namespace not in (cluster.namespace, GLOBAL_NAMESPACE):
+        raise ConfigError(f"{field}: {reference} is in another namespace; name one of {cluster.namespace}")
+    found = cluster.referenced.get(reference)
+    if found is None:
+        raise ConfigError(f"{field}: {reference} does not exist")
+    return {key.rpartition("-")[2]: value.decode() for key, value in found.data.items()}
+
+
+def _authority(authority: str, cluster: ClusterInputs, runtime: Runtime) -> File:
+    """Given as PEM, or as PEM in base64."""
+    encoded = authority if _is_base64(authority) else base64.b64encode(authority.encode()).decode()
+    digest = hashlib.md5(encoded.encode(), usedforsecurity=False).hexdigest()[:5]
+    return File(path=f"{runtime.data(cluster)}/etc/config-files/s3-endpoint-ca-{digest}.crt", content=encoded)
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return False
+    return True

@@ -1,0 +1,24 @@
+"""JSON as Go writes it, where bytes count."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+_HTML = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+def indented(value: Any) -> str:
+    """Keys sorted, two spaces, no newline at the end."""
+    return _escaped(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False))
+
+
+def in_order(value: Any) -> str:
+    """Compact, keys as they come."""
+    return _escaped(json.dumps(value, separators=(",", ":"), ensure_ascii=False))
+
+
+def _escaped(text: str) -> str:
+    for character, escape in _HTML.items():
+        text = text.replace(character, escape)
+    return text

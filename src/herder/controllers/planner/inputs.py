@@ -1,0 +1,297 @@
+"""What plans are made of, gathered from the objects that say it."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from herder.api import settings
+from herder.api.capi.kinds import SECRET_METADATA
+from herder.api.machines.kinds import MACHINE_GROUP
+from herder.api.machines.names import STATE_KEY, state_secret
+from herder.api.machines.state import driver_config
+from herder.api.management import names as management
+from herder.api.management.commands import ca_checksum
+from herder.api.management.manifest import Agent
+from herder.api.management.registration import read as registration_tokens
+from herder.api.rke import names
+from herder.api.rke.kinds import STATE_SECRET, TOKENS_SECRET
+from herder.controllers.planner.distributions.interface import (
+    Authority,
+    ClusterInputs,
+    ConfigError,
+    Distribution,
+    MachineInputs,
+    Reference,
+    Referenced,
+)
+from herder.controllers.planner.entries import Entry
+from herder.engine.meta.kinds import Kind, Object
+from herder.engine.runtime.decision import Effect
+from herder.engine.runtime.view import View
+
+CONFIG_MAP_METADATA = Kind("", "v1", "ConfigMap", "configmaps").metadata_only()
+_KINDS = {"Secret": SECRET_METADATA, "ConfigMap": CONFIG_MAP_METADATA}
+
+NOT_RENDERED = (
+    "upgradeStrategy",
+    "rotateCertificates",
+    "rotateEncryptionKeys",
+    "etcdSnapshotCreate",
+    "etcdSnapshotRestore",
+    "controlPlaneEndpoint",
+)
+"""Of the spec: what says how and when plans are carried out, and never what is in them."""
+
+
+class Lacking(Exception):
+    """Something that plans are made of is not there yet: in words, and by whom it is brought."""
+
+    def __init__(self, message: str, effects: tuple[Effect, ...] = ()) -> None:
+        super().__init__(message)
+        self.effects = effects
+
+
+# --- what the cluster's machines have in common ---------------------------------------------------------------------
+
+
+def cluster_inputs(
+    view: View, control_plane: Object, distribution: Distribution, *, begun: bool, servers: Sequence[str] = ()
+) -> ClusterInputs:
+    """`begun`: machines have plans, so what they joined with must be there and is not made again. `servers`: how those
+    of the control plane are joined."""
+    spec: Object = control_plane["spec"]
+    name, namespace = view.name, view.namespace
+    server_token, agent_token = _tokens(view, control_plane, begun)
+    wanted = needs(control_plane, distribution)
+    contents = _contents(view, wanted)
+    authorities = _authorities(contents, control_plane, distribution)
+    status = control_plane.get("status") or {}
+    annotations = control_plane["metadata"].get("annotations") or {}
+    referenced = {reference: contents[reference] for reference in distribution.references(spec, namespace)}
+    return ClusterInputs(
+        namespace=namespace,
+        name=name,
+        management_name=spec.get("managementClusterName", ""),
+        version=spec.get("kubernetesVersion", ""),
+        spec={part: value for part, value in spec.items() if part not in NOT_RENDERED},
+        annotations={key: annotations[key] for key in (names.CLUSTER_SPEC, names.RKE2_PRIME) if key in annotations},
+        config_generation=int(status.get("configGeneration") or 0),
+        initialized=bool((status.get("initialization") or {}).get("controlPlaneInitialized")),
+        server_token=server_token,
+        agent_token=agent_token,
+        authorities=authorities,
+        agent=_agent(view.setting, spec, contents),
+        server_certificates=view.setting(settings.SERVER_CERTIFICATES),
+        installer_image=view.setting(settings.INSTALLER_IMAGE),
+        default_registry=view.setting(settings.DEFAULT_REGISTRY),
+        prime=view.setting(settings.RKE2_PRIME_DEFAULT) == "true",
+        referenced={reference: found for reference, found in referenced.items() if found is not None},
+        servers=tuple(sorted(servers)) if distribution.names_servers else (),
+    )
+
+
+def needs(control_plane: Object, distribution: Distribution) -> list[Reference]:
+    """Every Secret and ConfigMap whose content goes into plans, but for the tokens."""
+    spec, meta = control_plane["spec"], control_plane["metadata"]
+    found = [*distribution.references(spec, meta["namespace"])]
+    found += [
+        Reference("Secret", meta["namespace"], names.authority_secret(meta["name"], purpose))
+        for purpose in distribution.authorities
+    ]
+    if registration := _registration(spec):
+        found.append(registration)
+    return found
+
+
+def _registration(spec: Mapping[str, Any]) -> Reference | None:
+    """The Secret with the token that the cluster's agent registers with."""
+    cluster = spec.get("managementClusterName")
+    return Reference("Secret", cluster, management.token_secret(management.DEFAULT_TOKEN)) if cluster else None
+
+
+def _tokens(view: View, control_plane: Object, begun: bool) -> tuple[str, str]:
+    name = names.tokens_secret(view.name)
+    secret = view.get(TOKENS_SECRET, name)
+    if secret is None and begun:
+        raise ConfigError(
+            f"Secret {view.namespace}/{name} does not exist, but machines have joined with what is in it: restore it "
+            "from a backup, since no machine can join or be changed without"
+        )
+    if secret is None:
+        meta = control_plane["metadata"]
+        arguments = {"namespace": view.namespace, "name": name, "owner": _owner(control_plane)}
+        effect = Effect(names.MAKE_TOKENS, (names.MAKE_TOKENS, meta["uid"]), arguments, "what machines join with")
+        raise Lacking("waiting for the tokens that machines join with", (effect,))
+    data = secret.get("data") or {}
+    return _decoded(data.get("serverToken")).decode(), _decoded(data.get("agentToken")).decode()
+
+
+def _contents(view: View, wanted: list[Reference]) -> dict[Reference, Referenced | None]:
+    """What the references name, as of their present revision; None for what does not exist."""
+    found: dict[Reference, Referenced | None] = {}
+    reading: list[Effect] = []
+    for reference in wanted:
+        there = view.get(_KINDS[reference.kind], reference.name, reference.namespace)
+        if there is None:
+            found[reference] = None
+            continue
+        effect = _read(reference, there["metadata"])
+        result = view.result(effect.key)
+        if result is None or not result.done:
+            reading.append(effect)
+        else:
+            found[reference] = _referenced(result.value)
+    if reading:
+        raise Lacking(
+            f"waiting for {reading[0].arguments['kind']} {reading[0].arguments['name']} to be read", (*reading,)
+        )
+    return found
+
+
+def _read(reference: Reference, meta: Object) -> Effect:
+    key = (names.READ_OBJECT, *reference, meta["uid"], meta["resourceVersion"])
+    return Effect(names.READ_OBJECT, key, reference._asdict(), "a plan is made of it")
+
+
+def _referenced(obj: Object | None) -> Referenced | None:
+    if obj is None:
+        return None
+    encoded = (obj.get("data") or {}) if obj.get("kind") == "Secret" else (obj.get("binaryData") or {})
+    data = {key: _decoded(value) for key, value in encoded.items()}
+    if obj.get("kind") != "Secret":
+        data |= {key: str(value).encode() for key, value in (obj.get("data") or {}).items()}
+    return Referenced(obj["metadata"].get("annotations") or {}, data, obj.get("type", ""))
+
+
+def _authorities(
+    contents: Mapping[Reference, Referenced | None], control_plane: Object, distribution: Distribution
+) -> dict[str, Authority]:
+    meta = control_plane["metadata"]
+    found: dict[str, Authority] = {}
+    for purpose in distribution.authorities:
+        name = names.authority_secret(meta["name"], purpose)
+        secret = contents[Reference("Secret", meta["namespace"], name)]
+        if secret is None:
+            arguments = {
+                "namespace": meta["namespace"],
+                "cluster": meta["name"],
+                "purposes": (*distribution.authorities,),
+                "owner": _owner(control_plane),
+            }
+            key = (names.MAKE_AUTHORITIES, meta["uid"])
+            effect = Effect(names.MAKE_AUTHORITIES, key, arguments, "what the cluster's certificates are signed with")
+            raise Lacking("waiting for the cluster's certificate authorities", (effect,))
+        parts = (secret.data.get(part, b"").decode() for part in ("tls.crt", "tls.key"))
+        found[purpose] = Authority(*parts)
+    return found
+
+
+def _owner(control_plane: Object) -> Object:
+    meta = control_plane["metadata"]
+    named = {"apiVersion": control_plane["apiVersion"], "kind": control_plane["kind"]}
+    return named | {"name": meta["name"], "uid": meta["uid"]}
+
+
+def _agent(
+    setting: Callable[[str], str], spec: Object, contents: Mapping[Reference, Referenced | None]
+) -> Agent | None:
+    registration = _registration(spec)
+    secret = contents[registration] if registration else None
+    if registration is not None and secret is None:
+        raise Lacking(f"waiting for the token that the cluster's agent registers with, in {registration}")
+    url = setting(settings.SERVER_URL).rstrip("/")
+    if secret is None:
+        return None
+    if not url:
+        raise Lacking("setting server-url: not set, so the cluster's agent cannot be told where to connect to")
+    tokens = registration_tokens({"data": {key: _encoded(value) for key, value in secret.data.items()}})
+    if tokens is None:
+        raise Lacking(f"waiting for the token that the cluster's agent registers with, in {registration}")
+    return Agent(
+        server_url=url,
+        token=tokens.token,
+        ca_checksum=ca_checksum(setting(settings.SERVER_CERTIFICATES)),
+        image=setting(settings.AGENT_IMAGE),
+        strict=setting(settings.AGENT_TLS_MODE) == "strict",
+        environment=spec.get("agentEnvVars") or (),
+    )
+
+
+# --- what is one machine's own --------------------------------------------------------------------------------------
+
+
+def machine_inputs(view: View, entry: Entry, join_url: str) -> MachineInputs:
+    """Lacking where the machine's driver has not told its addresses yet."""
+    marks, labels = entry.annotations, entry.plan.labels
+    internal, external = _addresses(marks, names.INTERNAL_ADDRESS), _addresses(marks, names.ADDRESS)
+    driver: Mapping[str, Any] = {}
+    if not (internal and external) and _is_driven(entry.machine):
+        driver = _driver(view, entry)
+    told = driver.get("Driver") or {}
+    return MachineInputs(
+        name=entry.name,
+        uid=entry.uid,
+        roles=entry.roles,
+        is_init=entry.is_init,
+        join_url="" if entry.is_init else join_url,
+        windows=entry.plan.is_windows,
+        labels=entry.machine["metadata"].get("labels") or {},
+        node_name=labels.get(names.NODE_NAME, ""),
+        node_labels=_json(marks, names.LABELS, dict[str, str]) or {},
+        node_taints=_json(marks, names.TAINTS, list[dict[str, str]]) or (),
+        internal_addresses=internal or _listed(told.get("PrivateIPAddress")),
+        external_addresses=external or _listed(told.get("IPAddress")),
+        ipv6_address=str(told.get("IPv6Address") or ""),
+        driver=str(driver.get("DriverName") or ""),
+        join_url_by_hand=names.JOIN_URL_BY_HAND in marks,
+    )
+
+
+def _addresses(marks: Mapping[str, str], mark: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in marks.get(mark, "").split(",") if part.strip())
+
+
+def _listed(address: object) -> tuple[str, ...]:
+    return (str(address),) if address else ()
+
+
+def _json(marks: Mapping[str, str], mark: str, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(marks[mark], type=kind) if marks.get(mark) else None
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"annotation {mark}: {error}") from None
+
+
+def _is_driven(machine: Object) -> bool:
+    reference = machine["spec"].get("infrastructureRef") or {}
+    return reference.get("apiGroup") == MACHINE_GROUP
+
+
+def _driver(view: View, entry: Entry) -> Mapping[str, Any]:
+    infra = entry.machine["spec"]["infrastructureRef"]["name"]
+    secret = view.get(STATE_SECRET, state_secret(infra), entry.machine["metadata"]["namespace"])
+    extracted = ((secret or {}).get("data") or {}).get(STATE_KEY)
+    config = _config(extracted) if extracted else None
+    if config is None:
+        where = f"{entry.machine['metadata']['namespace']}/{entry.name}"
+        raise Lacking(f"waiting for machine {where} driver config to be saved")
+    return config
+
+
+@lru_cache(maxsize=4096)
+def _config(extracted: str) -> Mapping[str, Any] | None:
+    """Unpacked once for each state of a machine's record."""
+    return driver_config(extracted)
+
+
+def _decoded(value: object) -> bytes:
+    return base64.b64decode(str(value or ""))
+
+
+def _encoded(value: bytes) -> str:
+    return base64.b64encode(value).decode()

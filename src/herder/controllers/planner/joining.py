@@ -1,0 +1,123 @@
+"""By which URL a machine is joined, and which one a machine joins."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import zlib
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from herder.api.rke.kinds import PLAN_SECRET
+from herder.api.rke.names import JOIN_URL, JOIN_URL_BY_HAND, JOINED_TO
+from herder.api.writing import ref
+from herder.controllers.planner.entries import Entry
+from herder.engine.runtime.decision import Patch
+
+CAPTURE_ADDRESS, ETCD_NAME = "capture-address", "etcd-name"
+CONFIG_DIRECTORY, CONFIG_FILE = "/etc/rancher/", "/config.yaml.d/50-rancher.yaml"
+_LARGEST = 2**32 - 1
+
+
+# --- how a machine is joined ----------------------------------------------------------------------------------------
+
+
+def learned(entry: Entry, port: int) -> Patch | None:
+    """What is known now of how this machine is joined, and whom it joined, where its Secret does not say so yet."""
+    if JOIN_URL_BY_HAND in entry.annotations:
+        return None
+    found = {JOIN_URL: _join_url(entry, port)}
+    if not entry.is_init and not entry.joined_to and entry.plan.has_plan:
+        found[JOINED_TO] = _delivered_server(entry)
+    news = {name: value for name, value in found.items() if value and entry.annotations.get(name) != value}
+    if not news:
+        return None
+    secret = entry.plan.secret
+    why = f"how {entry.name} is joined"
+    return Patch(ref(PLAN_SECRET, secret), {"metadata": {"annotations": news}}, why)
+
+
+def url_of(address: str, port: int) -> str:
+    return f"https://{f'[{address}]' if _is_ipv6(address) else address}:{port}"
+
+
+def _is_ipv6(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).version == 6
+    except ValueError:
+        return False
+
+
+def _join_url(entry: Entry, port: int) -> str:
+    if entry.is_init and entry.roles.only_etcd:
+        return _url_from_members(entry, port)
+    address = _address(entry) if entry.node_info else ""
+    return url_of(address, port) if address else ""
+
+
+def _address(entry: Entry) -> str:
+    """The last internal address, else the first external one."""
+    addresses = (entry.machine.get("status") or {}).get("addresses") or ()
+    internal = [each["address"] for each in addresses if each["type"] == "InternalIP"]
+    external = [each["address"] for each in addresses if each["type"] == "ExternalIP"]
+    return internal[-1] if internal else external[0] if external else ""
+
+
+def _url_from_members(entry: Entry, port: int) -> str:
+    """No Node comes of a machine that runs etcd alone: it tells its address by what its members are called."""
+    name = _last_output(entry, ETCD_NAME).strip()
+    line = next((each for each in _last_output(entry, CAPTURE_ADDRESS).splitlines() if each.startswith("{")), "")
+    for member in _members(line):
+        urls = member.get("clientURLs") or ()
+        if name and member.get("name") == name and urls:
+            host = urlsplit(urls[0]).hostname
+            return url_of(host, port) if host else ""
+    return ""
+
+
+def _last_output(entry: Entry, instruction: str) -> str:
+    output = entry.plan.periodic_outputs.get(instruction)
+    if output is None or output.exit_code or not output.last_successful_run_time:
+        return ""
+    return (output.stdout or b"").decode(errors="replace")
+
+
+def _members(line: str) -> list[dict[str, Any]]:
+    try:
+        told = msgspec.json.decode(line or "{}")
+    except msgspec.DecodeError:
+        return []
+    members = told.get("members") if isinstance(told, dict) else None
+    return [member for member in members or () if isinstance(member, dict)]
+
+
+def _delivered_server(entry: Entry) -> str:
+    """Whom the plan told it to join: a plan that an older manager wrote may be all that says so."""
+    plan = entry.plan.plan
+    for file in plan.files if plan else ():
+        if file.path.startswith(CONFIG_DIRECTORY) and file.path.endswith(CONFIG_FILE):
+            try:
+                config = msgspec.json.decode(base64.b64decode(file.content))
+            except ValueError:
+                return ""
+            return str(config.get("server") or "") if isinstance(config, dict) else ""
+    return ""
+
+
+# --- whom a machine joins -------------------------------------------------------------------------------------------
+
+
+def server_for_worker(entry: Entry, entries: Sequence[Entry]) -> str:
+    """The one that it has joined for as long as that is there: others that come and go do not move it. Else one of the
+    control plane's, by a hash of the machine, so that workers are spread; empty where nobody can be joined."""
+    servers = {each.join_url for each in entries if not each.is_deleting and (each.roles.control_plane or each.is_init)}
+    if entry.joined_to and entry.joined_to in servers:
+        return entry.joined_to
+    joinable = sorted((each for each in entries if each.is_joinable), key=lambda each: each.name)
+    if not joinable:
+        return ""
+    hashed = min(zlib.crc32(entry.uid.encode()), _LARGEST - 1)
+    return joinable[hashed * len(joinable) // _LARGEST].join_url

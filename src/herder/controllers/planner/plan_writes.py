@@ -1,0 +1,57 @@
+"""How a plan is asked for: plan and state in one write, and what was reported of the last one gone with it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from herder.api.capi.conditions import timestamp
+from herder.api.rke import names
+from herder.api.rke import plan_secret as secrets
+from herder.api.rke.kinds import PLAN_SECRET
+from herder.api.rke.plan_secret import encoded
+from herder.api.writing import ref
+from herder.controllers.planner.entries import Entry
+from herder.controllers.planner.rendering import Desired
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.decision import Patch
+
+UNLIMITED = -1
+
+
+def deliver(desired: Desired, now: datetime, *, max_failures: int = UNLIMITED, failure_threshold: int = 1) -> Patch:
+    """Refused if anybody, the agent above all, has written since it was read."""
+    if UNLIMITED not in (max_failures, failure_threshold) and max_failures < failure_threshold:
+        raise ValueError(f"failure threshold {failure_threshold} is more than {max_failures} failures at most")
+    marks = {
+        names.PLAN_INPUTS: desired.mark,
+        names.JOINED_TO: desired.joins,
+        names.PLAN_UPDATED: timestamp(now),
+        names.PROBES_PASSED: "",
+        names.PLAN_ATTEMPTS: "1",
+        names.PLAN_FAILED: None,
+    }
+    data = {
+        secrets.PLAN: encoded(desired.plan.to_json()),
+        secrets.MAX_FAILURES: _number(max_failures),
+        secrets.FAILURE_THRESHOLD: _number(failure_threshold),
+    }
+    patch = {"metadata": {"annotations": marks}, "data": {**data, **asked()}}
+    return locked(desired.entry, patch, f"the plan of {desired.entry.name}")
+
+
+def asked() -> Object:
+    """What makes an agent begin. The old checksum goes, so that agents that know no state are not taken to be done."""
+    return {
+        secrets.STATE: encoded(secrets.PENDING),
+        secrets.APPLIED_CHECKSUM: None,
+        secrets.PROBE_STATUSES: None,
+    }
+
+
+def locked(entry: Entry, patch: Object, reason: str) -> Patch:
+    secret = entry.plan.secret
+    return Patch(ref(PLAN_SECRET, secret), patch, reason, "", secret["metadata"]["resourceVersion"])
+
+
+def _number(value: int) -> str | None:
+    return encoded(str(value)) if value > 0 or value == UNLIMITED else None

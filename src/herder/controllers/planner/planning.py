@@ -1,0 +1,273 @@
+"""One look at a control plane: who begins it, whom its machines join, and which tier is brought to its plans now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from herder.api.capi.names import is_paused
+from herder.api.rke import names
+from herder.api.rke.kinds import CONTROL_PLANE
+from herder.api.writing import ref
+from herder.controllers.planner import messages, tiers
+from herder.controllers.planner.distributions.interface import ConfigError, Distribution
+from herder.controllers.planner.election import LOST, elect
+from herder.controllers.planner.entries import Entry
+from herder.controllers.planner.inputs import Lacking, cluster_inputs, machine_inputs
+from herder.controllers.planner.joining import learned, server_for_worker
+from herder.controllers.planner.rendering import Desired, Request
+from herder.controllers.planner.stranded import release_leaving_members
+from herder.controllers.planner.tiers import Progress, Surroundings, Tier, bring
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.decision import Effect, Patch, Together, Write
+from herder.engine.runtime.view import View
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a pass looks at."""
+
+    view: View
+    control_plane: Object
+    cluster: Object  # Cluster API's
+    distribution: Distribution
+    machines: Sequence[Object]  # all of the cluster
+    entries: Sequence[Entry]  # those with a plan Secret
+
+    @property
+    def spec(self) -> Object:
+        found: Object = self.control_plane["spec"]
+        return found
+
+    @property
+    def status(self) -> Object:
+        return self.control_plane.get("status") or {}
+
+    @property
+    def initialized(self) -> bool:
+        return bool((self.status.get("initialization") or {}).get("controlPlaneInitialized"))
+
+    @property
+    def begun(self) -> bool:
+        """Whether some machine of this cluster could be joined once. It is written down with the first join URL."""
+        endpoint = self.spec.get("controlPlaneEndpoint") or {}
+        return bool(endpoint.get("host")) or self.initialized or any(entry.join_url for entry in self.entries)
+
+    def living(self) -> list[Entry]:
+        return [entry for entry in self.entries if not entry.is_deleting]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a machine stands, for the condition on it: nothing left to say means that it is as it should be."""
+
+    entry: Entry
+    details: Sequence[str] = ()
+
+
+@dataclass
+class Result:
+    """What came of a pass. `waiting` says why it ended before everything was as it should be."""
+
+    writes: list[Write | Together] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+    unfinished: bool = False  # more is decided in the next pass
+    waiting: str = ""
+    error: str = ""
+    standings: list[Standing] = field(default_factory=list)
+    provisioned: bool = False  # there are machines enough to begin with
+    bootstrapped: bool = False
+    unstable: bool = False
+    initialized: bool | None = None  # what it is to be from now on
+    wake_at: datetime | None = None
+    plans: bool = False  # among the writes is a plan: it must be this planner's turn
+
+
+class _Ends(Exception):
+    """The pass goes no further: nothing that comes later may be done before this."""
+
+
+class _Again(Exception):
+    """What was written is what the rest depends on: it is seen in the next pass, and nothing is told until then."""
+
+
+def plan(scene: Scene) -> Result:
+    result = Result()
+    try:
+        for step in (_learn, _sane, _tiers):
+            step(scene, result)
+    except _Again:
+        result.unfinished = True
+    except _Ends as ended:
+        result.waiting = str(ended)
+    except Lacking as lacking:
+        result.waiting = str(lacking)
+        result.effects += lacking.effects
+    except ConfigError as error:
+        result.error = str(error)
+    return result
+
+
+# --- before anything is planned -------------------------------------------------------------------------------------
+
+
+def _learn(scene: Scene, result: Result) -> None:
+    """What machines told of themselves. Plans follow from it, so they wait until it is written down."""
+    news = [found for entry in scene.entries if (found := learned(entry, scene.distribution.supervisor_port))]
+    if news:
+        result.writes += [Together(tuple(news))]
+        raise _Again
+    first = next((entry.join_url for entry in scene.entries if entry.is_init and entry.join_url), "")
+    if first:
+        result.writes += _endpoint(scene, first)
+
+
+def _endpoint(scene: Scene, join_url: str) -> list[Patch]:
+    """Where the cluster's API answers, told once: with the first machine that can be joined."""
+    if (scene.spec.get("controlPlaneEndpoint") or {}).get("host"):
+        return []
+    host = join_url.removeprefix("https://").rpartition(":")[0].strip("[]")
+    endpoint = {"host": host, "port": scene.distribution.api_port}
+    why = "where the cluster's API answers"
+    return [Patch(ref(CONTROL_PLANE, scene.control_plane), {"spec": {"controlPlaneEndpoint": endpoint}}, why)]
+
+
+def _sane(scene: Scene, result: Result) -> None:
+    roles = [entry.roles for entry in scene.living()]
+    if not all((any(each.etcd for each in roles), any(each.control_plane for each in roles), _any_worker(roles))):
+        result.unstable = True
+        result.initialized = False if scene.initialized else None
+        forced = release_leaving_members(scene.view, scene.entries)
+        result.writes += forced.writes
+        raise _Ends("waiting for all etcd machines to be deleted" if forced.leaving else messages.NO_MACHINES)
+    result.provisioned = True
+    if is_paused(scene.cluster, scene.control_plane):
+        raise _Ends(messages.PAUSED)
+    touched = scene.begun or any(entry.joined_to for entry in scene.entries)
+    if touched and not any(entry.roles.etcd and entry.plan.has_plan for entry in scene.entries):
+        result.unstable = True
+        raise _Ends(LOST)
+
+
+def _any_worker(roles: Sequence[Any]) -> bool:
+    return any(each.worker for each in roles)
+
+
+# --- tier by tier ---------------------------------------------------------------------------------------------------
+
+
+def _tiers(scene: Scene, result: Result) -> None:
+    around = _surroundings(scene)
+    init = _init_node(scene, result)
+    etcd = [entry for entry in scene.living() if entry.roles.etcd]
+    strategy: Mapping[str, Any] = scene.spec.get("upgradeStrategy") or {}
+    servers_drain = strategy.get("controlPlaneDrainOptions") or {}
+
+    first = [entry for entry in etcd if entry is init]
+    ignored = [
+        _bring(Tier(tiers.BOOTSTRAP, first, etcd, drain=servers_drain), around, result, required=not init.is_deleting)
+    ]
+    result.bootstrapped = True
+    if not init.join_url:
+        raise _Ends(
+            f"{ignored[0]} and join url to be available on bootstrap node" if ignored[0] else messages.NO_JOIN_URL
+        )
+
+    joining = [entry for entry in etcd if entry is not init]
+    ignored += [_bring(Tier(tiers.ETCD, joining, etcd, drain=servers_drain), around, result, found=bool(etcd))]
+
+    planes = [entry for entry in scene.living() if entry.roles.control_plane]
+    others = [entry for entry in planes if entry is not init]
+    concurrency = str(strategy.get("controlPlaneConcurrency") or "1")
+    tier = Tier(tiers.CONTROL_PLANE, others, planes, concurrency, servers_drain)
+    ignored += [_bring(tier, around, result, found=bool(planes))]
+    if not any(entry.is_joinable for entry in scene.entries):
+        raise _Ends(messages.NO_CONTROL_PLANE)
+    if not scene.initialized:
+        result.initialized = True
+        raise _Ends(messages.INITIALIZING)
+
+    ignored += _workers(scene, around, result, strategy)
+    if told := next(filter(None, ignored), ""):
+        raise _Ends(told)
+
+
+def _workers(scene: Scene, around: Surroundings, result: Result, strategy: Mapping[str, Any]) -> list[str]:
+    workers = [entry for entry in scene.living() if entry.roles.only_worker and not entry.is_init]
+    drain = strategy.get("workerDrainOptions") or {}
+    concurrency = str(strategy.get("workerConcurrency") or "1")
+    ignored: list[str] = []
+    for windows in (False, True):
+        members = [entry for entry in workers if entry.plan.is_windows is windows]
+        tier = Tier(tiers.WORKER, members, members, concurrency, drain, failure_threshold=5 if windows else 1)
+        ignored.append(_bring(tier, around, result, found=True))
+    return ignored
+
+
+def _bring(
+    tier: Tier, around: Surroundings, result: Result, *, found: bool | None = None, required: bool = True
+) -> str:
+    """What is wrong with machines of the tier but holds up nobody; it ends the pass where the tier is not done."""
+    if required and not (bool(tier.members) if found is None else found):
+        raise _Ends(messages.at_least_one(tier.name))
+    progress = bring(tier, around)
+    result.writes += [Together(tuple(progress.writes))] if progress.writes else []
+    result.plans = result.plans or bool(progress.writes)
+    _remember(progress, around, result)
+    if waiting := progress.waiting(tier.name):
+        raise _Ends(waiting)
+    return progress.ignored(tier.name)
+
+
+def _remember(progress: Progress, around: Surroundings, result: Result) -> None:
+    for entry in (*progress.uncordoning, *progress.draining, *progress.configuring):
+        result.standings.append(Standing(entry, progress.details[entry.name]))
+    result.standings += [Standing(entry) for entry in progress.ready]
+    wakes = [due for entry in progress.configuring if (due := messages.speaks_up_at(entry)) and due > around.now]
+    result.wake_at = min([*wakes, *([result.wake_at] if result.wake_at else [])], default=None)
+
+
+def _init_node(scene: Scene, result: Result) -> Entry:
+    designated = (scene.control_plane["metadata"].get("labels") or {}).get(names.INIT_NODE_MACHINE_ID, "")
+    election = elect(scene.entries, designated, begun=scene.begun)
+    result.writes += election.writes
+    result.plans = result.plans or bool(election.writes)
+    if election.writes:
+        raise _Again
+    if election.init is None:
+        result.unstable = election.waiting == LOST
+        raise _Ends(election.waiting)
+    return election.init
+
+
+def _surroundings(scene: Scene) -> Surroundings:
+    view, distribution = scene.view, scene.distribution
+    delivered = any(entry.plan.has_plan for entry in scene.entries)
+    servers = [entry.join_url for entry in scene.entries if entry.is_joinable]
+    cluster = cluster_inputs(view, scene.control_plane, distribution, begun=delivered, servers=servers)
+    refused = [
+        f"machine {entry.name}: {why}"
+        for entry in scene.living()
+        if (why := distribution.refusal(cluster, entry.roles))
+    ]
+    if refused:
+        raise ConfigError(refused[0])
+
+    def desired(entry: Entry) -> Desired:
+        init = next((each for each in scene.entries if each.is_init), None)
+        joins = server_for_worker(entry, scene.entries) if entry.roles.only_worker else init.join_url if init else ""
+        if not joins and not entry.is_init:
+            raise Lacking(
+                f"no suitable join URL found to join machine {entry.machine['metadata']['namespace']}/{entry.name} to"
+            )
+        return Desired(entry, Request.of(distribution, cluster, machine_inputs(view, entry, joins)))
+
+    return Surroundings(
+        desired=desired,
+        version=cluster.version,
+        agent_connected=bool(scene.status.get("agentConnected")),
+        machines=len(scene.machines),
+        now=view.now,
+    )

@@ -1,0 +1,104 @@
+"""The plan that a machine should have, rendered only where something that it depends on has changed.
+
+Beside each plan its Secret keeps a digest of what it was rendered from, and of the plan itself. While the first is the
+same there is nothing to do; where it differs the plan is rendered, once for each state of its inputs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+from herder.api.rke.names import PLAN_INPUTS
+from herder.api.rke.plan import File, Plan, checksum
+from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, Distribution, MachineInputs
+from herder.controllers.planner.entries import Entry
+
+LARGEST_PLAN = 480 << 10
+"""Bytes. A Secret holds a megabyte, and the plan is in it twice: as it is asked for, and as it was applied."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """All that a plan follows from; two requests are the same when their digests are."""
+
+    distribution: Distribution = field(compare=False)
+    cluster: ClusterInputs = field(compare=False, repr=False)
+    machine: MachineInputs = field(compare=False)
+    digest: str
+
+    @staticmethod
+    def of(distribution: Distribution, cluster: ClusterInputs, machine: MachineInputs) -> Request:
+        parts = (distribution.name, str(distribution.revision), cluster.digest, machine.digest)
+        return Request(distribution, cluster, machine, hashlib.sha256("\n".join(parts).encode()).hexdigest())
+
+
+@dataclass(frozen=True)
+class Desired:
+    """What a machine should have, held against what its Secret has."""
+
+    entry: Entry
+    request: Request
+
+    @cached_property
+    def mark(self) -> str:
+        """For the Secret that gets this plan."""
+        return f"{self.request.digest} {self.checksum}"
+
+    @property
+    def joins(self) -> str:
+        return self.request.machine.join_url
+
+    @cached_property
+    def plan(self) -> Plan:
+        return _render(self.request)
+
+    @cached_property
+    def checksum(self) -> str:
+        return _checksum(self.request)
+
+    @cached_property
+    def differs(self) -> bool:
+        """Whether the Secret has another plan; one that has none is another matter."""
+        inputs, _, known = self.entry.annotations.get(PLAN_INPUTS, "").partition(" ")
+        if not self.entry.plan.has_plan or inputs == self.request.digest:
+            return False
+        return self.checksum != (known or self.entry.plan.checksum)
+
+    @cached_property
+    def is_minor(self) -> bool:
+        """Whether it differs in nothing but files that may change at any time."""
+        before = self.entry.plan.plan
+        return self.differs and before is not None and _without_minor(before) == _without_minor(self.plan)
+
+    @cached_property
+    def drains(self) -> bool:
+        """Whether the node must be drained between the plan that it has applied and this one."""
+        applied = self.entry.plan.applied_plan
+        before = self.request.distribution.drain_hash(applied) if applied else ""
+        return bool(before) and before != self.request.distribution.drain_hash(self.plan)
+
+
+@lru_cache(maxsize=16384)
+def _checksum(request: Request) -> str:
+    """Kept for as long as the inputs may still be asked about; the plan itself is not."""
+    return checksum(_render(request).to_json())
+
+
+def _render(request: Request) -> Plan:
+    plan = request.distribution.render(request.cluster, request.machine)
+    size = len(plan.to_json())
+    if size > LARGEST_PLAN:
+        largest = max(plan.files, key=lambda file: len(file.content), default=File())
+        raise ConfigError(
+            f"the plan of machine {request.machine.name} would have {size} bytes, and may have {LARGEST_PLAN} at most: "
+            f"its largest file is {largest.path} with {len(largest.content)}. Make additionalManifest, "
+            "chartValues or machineSelectorFiles smaller"
+        )
+    return plan
+
+
+def _without_minor(plan: Plan) -> tuple[object, ...]:
+    files = {file.path: file for file in plan.files if not file.minor}
+    return files, plan.instructions, plan.periodic_instructions, dict(plan.probes), plan.error

@@ -1,0 +1,205 @@
+"""A tier of machines, brought to its plans: as many at a time as the strategy allows, each in a safe order."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from herder.api.rke.names import DRAIN_DONE
+from herder.controllers.planner import draining, messages
+from herder.controllers.planner.distributions.interface import ConfigError
+from herder.controllers.planner.draining import Options, Stage
+from herder.controllers.planner.entries import Entry
+from herder.controllers.planner.inputs import Lacking
+from herder.controllers.planner.plan_writes import deliver
+from herder.controllers.planner.rendering import Desired
+from herder.engine.runtime.decision import Patch
+
+BOOTSTRAP, ETCD, CONTROL_PLANE, WORKER = "bootstrap", "etcd", "control plane", "worker"
+UNLIMITED = 0
+
+_VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
+
+
+@dataclass(frozen=True)
+class Tier:
+    name: str
+    members: Sequence[Entry]  # who is brought to its plan
+    counted: Sequence[Entry]  # whose absence counts, members or not
+    concurrency: str = "1"  # a number, a percentage of the members, or "0" for no limit
+    drain: Options = field(default_factory=dict)
+    failure_threshold: int = 1
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What is the same for all tiers of a pass."""
+
+    desired: Callable[[Entry], Desired]
+    version: str  # of Kubernetes
+    agent_connected: bool
+    machines: int  # of the whole cluster
+    now: datetime
+
+
+@dataclass
+class Progress:
+    """What was decided for a tier, and who stands where."""
+
+    writes: list[Patch] = field(default_factory=list)
+    configuring: list[Entry] = field(default_factory=list)
+    draining: list[Entry] = field(default_factory=list)
+    uncordoning: list[Entry] = field(default_factory=list)
+    ready: list[Entry] = field(default_factory=list)
+    failing: list[Entry] = field(default_factory=list)
+    not_ready: list[Entry] = field(default_factory=list)
+    details: dict[str, list[str]] = field(default_factory=dict)
+
+    def waiting(self, tier: str) -> str:
+        """Why later tiers are not looked at yet; empty where they are."""
+        groups = (
+            (f"uncordoning {tier} node(s)", self.uncordoning),
+            (f"draining {tier} node(s)", self.draining),
+            (f"configuring {tier} node(s)", self.configuring),
+        )
+        return next((messages.naming(doing, who, self.details) for doing, who in groups if who), "")
+
+    def ignored(self, tier: str) -> str:
+        """What is wrong with machines, but keeps nobody else waiting."""
+        groups = ((f"failing {tier} machine(s)", self.failing), (f"non-ready {tier} machine(s)", self.not_ready))
+        return next((messages.naming(what, who, self.details) for what, who in groups if who), "")
+
+
+def bring(tier: Tier, around: Surroundings) -> Progress:
+    progress = Progress()
+    known = [desired for entry in tier.members if (desired := _desired(entry, around, progress)) is not None]
+    differing = {desired.entry.name for desired in known if desired.differs}
+    budget = _Budget(tier, differing)
+    for desired in known:
+        _bring_one(tier, desired, around, budget, progress)
+    return progress
+
+
+def _desired(entry: Entry, around: Surroundings, progress: Progress) -> Desired | None:
+    """A machine that cannot be planned for yet keeps the others from nothing."""
+    details = progress.details.setdefault(entry.name, [])
+    problem, wait = messages.machine_problem(entry.machine), messages.machine_wait(entry.machine)
+    if problem:
+        progress.failing.append(entry)
+        details.append(problem)
+    elif wait:
+        progress.not_ready.append(entry)
+        details.append(wait)
+    try:
+        return around.desired(entry)
+    except Lacking as lacking:
+        if lacking.effects:
+            raise
+        details.append(str(lacking))
+        if entry not in progress.not_ready:
+            progress.not_ready.append(entry)
+        return None
+
+
+def _bring_one(tier: Tier, desired: Desired, around: Surroundings, budget: _Budget, progress: Progress) -> None:
+    """The first of these that is so, in this order."""
+    entry, details = desired.entry, progress.details[desired.entry.name]
+    status = messages.plan_status(entry, around.now)
+    if status:
+        details.append(status)
+    if not entry.plan.has_plan or desired.is_minor:
+        progress.configuring.append(entry)
+        progress.writes.append(deliver(desired, around.now, failure_threshold=tier.failure_threshold))
+    elif desired.differs:
+        _change(tier, desired, around, budget, progress)
+    elif status:
+        progress.configuring.append(entry)
+    elif not _undrained(entry, progress):
+        progress.uncordoning.append(entry)
+    elif not _kubelet_is_current(entry, around):
+        progress.configuring.append(entry)
+        details.append("waiting for kubelet to update")
+    elif entry.roles.control_plane and not around.agent_connected:
+        progress.configuring.append(entry)
+        details.append("waiting for cluster agent to connect")
+    else:
+        progress.ready.append(entry)
+
+
+def _change(tier: Tier, desired: Desired, around: Surroundings, budget: _Budget, progress: Progress) -> None:
+    """Another plan, which disturbs the node: when there is room for it, and after a drain where that is asked for."""
+    entry, details = desired.entry, progress.details[desired.entry.name]
+    if not budget.admits(entry):
+        progress.configuring.append(entry)
+        return
+    stage, write = draining.drain(desired, tier.drain, around.machines)
+    if stage is Stage.DONE:
+        progress.configuring.append(entry)
+        progress.writes.append(deliver(desired, around.now, failure_threshold=tier.failure_threshold))
+        details.append("drain completed" if entry.annotations.get(DRAIN_DONE) else messages.NOT_APPLIED)
+        return
+    progress.writes += [write] if write else []
+    progress.draining.append(entry)
+    details.append(draining.problem(entry, "draining") or "draining node")
+
+
+def _undrained(entry: Entry, progress: Progress) -> bool:
+    stage, write = draining.undrain(entry)
+    progress.writes += [write] if write else []
+    if stage is not Stage.DONE:
+        told = draining.problem(entry, "undraining") or "waiting for uncordon to finish"
+        progress.details[entry.name].append(told)
+    return stage is Stage.DONE
+
+
+def _kubelet_is_current(entry: Entry, around: Surroundings) -> bool:
+    """Unknown while the cluster cannot be reached: then nothing is held up by it."""
+    if not entry.node_info or not around.agent_connected:
+        return True
+    running, wanted = _VERSION.match(str(entry.node_info.get("kubeletVersion"))), _VERSION.match(around.version)
+    return running is not None and wanted is not None and running.groups() == wanted.groups()
+
+
+# --- how many at a time ---------------------------------------------------------------------------------------------
+
+
+class _Budget:
+    """Who may be disturbed now. A machine that is down already, or was never brought up by its plan, takes no room."""
+
+    def __init__(self, tier: Tier, differing: set[str]) -> None:
+        self._differing = differing
+        self._limit = limit_of(tier.concurrency, len(tier.members))
+        self._down = {entry.name for entry in tier.counted if self._is_down(entry)}
+
+    def admits(self, entry: Entry) -> bool:
+        free = self._limit == UNLIMITED or len(self._down) < self._limit
+        if not (free or entry.in_drain or entry.plan.failed or _never_came_up(entry)):
+            return False
+        self._down.add(entry.name)
+        return True
+
+    def _is_down(self, entry: Entry) -> bool:
+        if not entry.plan.has_plan:
+            return False
+        unhealthy = entry.name not in self._differing and not entry.plan.healthy
+        return not entry.plan.in_sync or entry.in_drain or unhealthy
+
+
+def _never_came_up(entry: Entry) -> bool:
+    return entry.plan.in_sync and not entry.plan.healthy and not entry.plan.probes_passed
+
+
+def limit_of(concurrency: str, members: int) -> int:
+    """ConfigError for what is neither a number nor a percentage."""
+    text = concurrency.strip() or "1"
+    if text.isdecimal():
+        return int(text)
+    share = text.removesuffix("%")
+    if not re.fullmatch(r"\d+(\.\d+)?", share):
+        raise ConfigError(
+            f'upgradeStrategy: concurrency must be a number or a percentage such as "10%", and "{concurrency}" is not'
+        )
+    return max(1, math.ceil(members * float(share) / 100))
