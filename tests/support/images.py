@@ -6,92 +6,53 @@ python -m tests.support.images REGISTRY     push them all to one on this machine
 from __future__ import annotations
 
 import asyncio
-import gzip
-import io
 import json
 import os
 import re
 import subprocess
 import sys
 import sysconfig
-import tarfile
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from herder.clusteragent.image import CONFIG, LAYER, MANIFEST, PROCESSORS
-from herder.clusteragent.registry import Reference, Repository, digest_of
+from herder.clusteragent.registry import Reference, Repository
 from herder.machine.host.local import image as machine_image
+from herder.oci import Entry, Image, Layer, image, tar
 from tests.support.peers import peer
 from tests.support.processes import ended
 
 PAUSE, BUSYBOX, PYTHON = "pause:3.10.2", "busybox:test", "python:test"
-APPLETS = ("sh", "cat", "echo", "head", "httpd", "ls", "mkfifo", "rm", "seq", "sha256sum", "sleep", "tar", "test")
+APPLETS = ("sh", "cat", "httpd", "mkfifo", "sha256sum", "sleep", "tar")
 # Of Python's library: what is not for servers, and would bring graphics with it.
 UNUSED = ("test", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "site-packages", "__pycache__")
 UNUSED_MODULES = ("_tkinter", "_test", "_curses", "readline", "nis")
 
 
-@dataclass
-class Image:
-    """One layer from nothing. `files`: where they are in it, and what is copied there."""
-
-    files: Mapping[str, Path]
-    links: Mapping[str, str] = field(default_factory=dict)
-    command: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-    def layer(self) -> bytes:
-        content = io.BytesIO()
-        with tarfile.open(fileobj=content, mode="w") as archive:
-            archive.addfile(_entry("tmp", kind=tarfile.DIRTYPE, mode=0o1777))
-            for path, source in self.files.items():
-                body = source.read_bytes()
-                entry = _entry(path, mode=0o755 if os.access(source, os.X_OK) else 0o644)
-                entry.size = len(body)
-                archive.addfile(entry, io.BytesIO(body))
-            for path, target in self.links.items():
-                entry = _entry(path, kind=tarfile.SYMTYPE)
-                entry.linkname = target
-                archive.addfile(entry)
-        return content.getvalue()
-
-    def config(self, layer: bytes) -> bytes:
-        running = {"Env": [f"{name}={value}" for name, value in self.environment.items()], "Cmd": list(self.command)}
-        roots = {"type": "layers", "diff_ids": [digest_of(layer)]}
-        processor = PROCESSORS[os.uname().machine]
-        return json.dumps({"architecture": processor, "os": "linux", "config": running, "rootfs": roots}).encode()
-
-
-def _entry(path: str, *, kind: bytes = tarfile.REGTYPE, mode: int = 0o755) -> tarfile.TarInfo:
-    entry = tarfile.TarInfo(path)
-    entry.type, entry.mode = kind, mode
-    return entry
-
-
 def pause() -> Image:
-    return Image({"pause": peer("pause")}, command=("/pause",))
+    return image([Layer.packed(tar([Entry("pause", peer("pause"), 0o755)]))], {"Entrypoint": ["/pause"]})
 
 
 def busybox() -> Image:
     """With a shell and what `kubectl cp` needs, from the layer that machines have."""
     program = machine_image.kubernetes_layer() / "usr/bin/busybox"
-    links = {f"bin/{name}": "busybox" for name in APPLETS}
-    return Image({"bin/busybox": program}, links, ("sh",), {"PATH": "/bin"})
+    files = [Entry(f"bin/{name}", program, 0o755) for name in APPLETS]
+    files.append(Entry("tmp/empty", b""))  # for the directory
+    return image([Layer.packed(tar(files))], {"Env": ["PATH=/bin"]})
 
 
 def python() -> Image:
     """The interpreter that runs this, where it is here: what is compiled for the one fits the other."""
     program = Path(os.path.realpath(sys.executable))
-    files = [program, *_library(Path(sysconfig.get_path("stdlib")))]
+    library = list(_library(Path(sysconfig.get_path("stdlib"))))
     packages = Path(sysconfig.get_path("platlib"))  # others bring them, but not the system's libraries that they need
-    linked = _linked([program, *(path for path in files if path.suffix == ".so"), *packages.rglob("*.so")])
-    files += [path for path in linked if packages not in path.parents]
+    compiled = [path for path in library if path.suffix == ".so"]
+    linked = [path for path in _linked([program, *compiled, *packages.rglob("*.so")]) if packages not in path.parents]
+    files = [Entry(str(path).lstrip("/"), path) for path in library]
+    files += [Entry(str(path).lstrip("/"), path, 0o755) for path in linked]
+    files.append(Entry(str(program.with_name("python3")).lstrip("/"), program, 0o755))
     version = ".".join(map(str, sys.version_info[:3]))
-    environment = {"PATH": f"{program.parent}:/bin", "PYTHON_VERSION": version}
-    return Image(
-        {str(path).lstrip("/"): path for path in files}, {"bin/python3": str(program)}, environment=environment
-    )
+    running = {"Env": [f"PATH={program.parent}", f"PYTHON_VERSION={version}"]}
+    return image([Layer.packed(tar(files))], running)
 
 
 def _library(root: Path) -> Iterator[Path]:
@@ -140,25 +101,30 @@ class Registry:
         subprocess.run([*self.around, *filling], check=True, cwd=here, timeout=120)
 
 
-async def push(image: Image, reference: str) -> None:
-    layer = image.layer()
-    config, packed = image.config(layer), gzip.compress(layer, 1, mtime=0)
+async def push(made: Image, reference: str) -> None:
     async with Repository(Reference.parse(reference)) as repository:
-        for body in (packed, config):
-            await repository.put_blob(body)
-        await repository.put_manifest(
-            {
-                "schemaVersion": 2,
-                "mediaType": MANIFEST,
-                "config": {"mediaType": CONFIG, "digest": digest_of(config), "size": len(config)},
-                "layers": [{"mediaType": LAYER, "digest": digest_of(packed), "size": len(packed)}],
-            }
-        )
+        for content in made.blobs.values():
+            await repository.put_blob(content)
+        await repository.put_manifest(json.loads(made.manifest))
 
 
 async def _push_all(registry: str) -> None:
-    for name, image in ((PAUSE, pause()), (BUSYBOX, busybox()), (PYTHON, python())):
-        await push(image, f"{registry}/{name}")
+    await _answers(*registry.split(":"))
+    for name, made in ((PAUSE, pause()), (BUSYBOX, busybox()), (PYTHON, python())):
+        await push(made, f"{registry}/{name}")
+
+
+async def _answers(host: str, port: str) -> None:
+    """It was started a moment ago."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection(host, int(port))
+            except OSError:
+                await asyncio.sleep(0.05)
+            else:
+                writer.close()
+                return
 
 
 if __name__ == "__main__":
