@@ -190,7 +190,10 @@ def _rendered(view: View, bootstrap: Object, machine: Object, arguments: Object)
     digest = annotations_of(arguments)[names.RENDERED_FROM]
     if secret is not None and annotations_of(secret).get(names.RENDERED_FROM) == digest:
         return _tell(bootstrap)
-    return Decision(effects=(_render(bootstrap, there, secret, arguments, digest),))
+    effect = _render(bootstrap, there, secret, arguments, digest)
+    result = view.result(effect.key)
+    failed = waiting(result.error) if result is not None and result.error else DONE
+    return Decision(effects=(effect,)) + failed
 
 
 def _render(bootstrap: Object, token: Object, secret: Object | None, arguments: Object, digest: str) -> Effect:

@@ -54,6 +54,12 @@ class Accounts:
                 return secret
         return None
 
+    async def stamp(self, token_secret: Object, at: str) -> None:
+        """It was used now, which the next look at it must show."""
+        meta, stamp = token_secret["metadata"], {"metadata": {"annotations": {names.LAST_ACCESS: at}}}
+        answer = await self._client.patch(SECRET.resource, meta["name"], stamp, namespace=meta["namespace"])
+        self._secrets.upsert(_kept(answer))
+
     async def plan_token(self, machine: Object) -> Object:
         """The Secret with the token of the machine's plan account, once it is there; for as long as one likes."""
         meta = machine["metadata"]

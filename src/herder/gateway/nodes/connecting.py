@@ -132,9 +132,7 @@ class Connecting:
         machine = await self._accounts.machine_of(secret, names.ACCOUNT_FOR_BOOTSTRAP) if secret else None
         if secret is None or machine is None:
             raise Refusal(401, "the Machine of this install script is gone")
-        meta = secret["metadata"]
-        stamp = {"metadata": {"annotations": {names.LAST_ACCESS: timestamp(self._clock())}}}
-        await self._client.patch(SECRET.resource, meta["name"], stamp, namespace=meta["namespace"])
+        await self._accounts.stamp(secret, timestamp(self._clock()))
         return machine
 
     async def _note_id(self, machine: Object, own: str) -> None:

@@ -37,7 +37,7 @@ digest() { # FILE
 prefix() {
     if [ -n "$CATTLE_AGENT_BIN_PREFIX" ]; then
         echo "$CATTLE_AGENT_BIN_PREFIX"
-    elif mkdir -p /usr/local/bin 2>/dev/null && [ -w /usr/local/bin ] && ! is_mount /usr/local; then
+    elif (umask 022 && mkdir -p /usr/local/bin 2>/dev/null) && [ -w /usr/local/bin ] && ! is_mount /usr/local; then
         echo /usr/local
     else
         echo /opt/$SERVICE
