@@ -69,7 +69,7 @@ def cluster_inputs(
     server_token, agent_token = _tokens(view, control_plane, begun)
     wanted = needs(control_plane, distribution)
     contents = _contents(view, wanted)
-    authorities = _authorities(contents, control_plane, distribution)
+    authorities = _authorities(contents, control_plane, distribution, begun)
     status = control_plane.get("status") or {}
     annotations = control_plane["metadata"].get("annotations") or {}
     referenced = {reference: contents[reference] for reference in distribution.references(spec, namespace)}
@@ -169,13 +169,18 @@ def _referenced(obj: Object | None) -> Referenced | None:
 
 
 def _authorities(
-    contents: Mapping[Reference, Referenced | None], control_plane: Object, distribution: Distribution
+    contents: Mapping[Reference, Referenced | None], control_plane: Object, distribution: Distribution, begun: bool
 ) -> dict[str, Authority]:
     meta = control_plane["metadata"]
     found: dict[str, Authority] = {}
     for purpose in distribution.authorities:
         name = names.authority_secret(meta["name"], purpose)
         secret = contents[Reference("Secret", meta["namespace"], name)]
+        if secret is None and begun:
+            raise ConfigError(
+                f"Secret {meta['namespace']}/{name} does not exist, but the cluster's certificates are signed with what "
+                "was in it: restore it from a backup"
+            )
         if secret is None:
             arguments = {
                 "namespace": meta["namespace"],
