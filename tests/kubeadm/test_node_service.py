@@ -1,0 +1,141 @@
+"""What the node service of kubeadm clusters makes of Nodes, and what its routes are on a real kernel."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from herder.kubeadm import node_service as service
+
+SOURCE = Path(service.__file__)
+
+
+def node(
+    name: str, address: str = "", pods: str = "", *, server: bool = False, ready: bool = True, **marks: str
+) -> Any:
+    return {
+        "metadata": {
+            "name": name,
+            "labels": {service.CONTROL_PLANE: ""} if server else {},
+            "annotations": {getattr(service, mark.upper()): value for mark, value in marks.items()},
+        },
+        "spec": {"podCIDRs": [pods]} if pods else {},
+        "status": {
+            "addresses": [{"type": "Hostname", "address": name}, {"type": "InternalIP", "address": address}],
+            "conditions": [{"type": "Ready", "status": "True" if ready else "Unknown"}],
+        },
+    }
+
+
+def named(*nodes: Any) -> dict[str, Any]:
+    return {each["metadata"]["name"]: each for each in nodes}
+
+
+def test_it_is_written_for_the_oldest_python_that_machines_have() -> None:
+    tree = ast.parse(SOURCE.read_text(), feature_version=(3, 6))
+    imported = {each.split(".")[0] for each in _imports(tree)}
+    assert imported <= set(sys.stdlib_module_names)
+
+
+def _imports(tree: ast.Module) -> list[str]:
+    found = []
+    for each in ast.walk(tree):
+        if isinstance(each, ast.Import):
+            found += [alias.name for alias in each.names]
+        if isinstance(each, ast.ImportFrom):
+            found.append(each.module or "")
+    return found
+
+
+def test_there_is_a_route_to_the_pods_of_every_other_machine() -> None:
+    nodes = named(
+        node("own", "10.0.0.1", "10.42.0.0/24"),
+        node("other", "10.0.0.2", "10.42.1.0/24"),
+        node("without-pods", "10.0.0.3"),
+        node("without-address", "", "10.42.3.0/24"),
+    )
+    assert service.wanted_routes(nodes, "own") == {"10.42.1.0/24": "10.0.0.2"}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "acts"),
+    [
+        (named(node("a", server=True), node("b", server=True)), "a"),
+        (named(node("a", server=True, ready=False), node("b", server=True)), "b"),
+        (named(node("a", server=True, remove="true"), node("b", server=True)), "b"),
+        (named(node("a"), node("b", server=True)), "b"),
+        (named(node("a", server=True, remove="true")), None),
+    ],
+)
+def test_one_server_that_is_ready_and_stays_removes_members(nodes: dict[str, Any], acts: str | None) -> None:
+    assert service.acting_server(nodes) == acts
+
+
+def test_a_member_is_removed_once() -> None:
+    nodes = named(
+        node("a", server=True, remove="true"),
+        node("b", server=True, remove="true", removed="b"),
+        node("c", server=True),
+    )
+    assert service.to_remove(nodes) == ["a"]
+
+
+@pytest.fixture
+def namespace() -> Any:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, for a network namespace of its own")
+    name = f"routes-{os.getpid()}"
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    try:
+        for command in (
+            ["link", "set", "lo", "up"],
+            ["link", "add", "up0", "type", "veth", "peer", "name", "up1"],
+            ["addr", "add", "10.0.0.1/24", "dev", "up0"],
+            ["link", "set", "up0", "up"],
+            ["link", "set", "up1", "up"],
+        ):
+            subprocess.run(["ip", "-n", name, *command], check=True)
+        yield name
+    finally:
+        subprocess.run(["ip", "netns", "del", name], check=True)
+
+
+STEP = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import node_service
+node_service.CNI_FILE = sys.argv[2]
+network = node_service.Network("own", [])  # nothing is masqueraded: the host may have no iptables
+for nodes in json.load(sys.stdin):
+    network.become(nodes)
+    print(json.dumps(node_service.own_routes()))
+"""
+
+
+def test_routes_follow_the_nodes_and_others_routes_are_left_alone(namespace: str, tmp_path: Path) -> None:
+    subprocess.run(["ip", "-n", namespace, "route", "add", "192.0.2.0/24", "via", "10.0.0.9"], check=True)
+    own, moved = node("own", "10.0.0.1", "10.42.0.0/24"), node("b", "10.0.0.7", "10.42.1.0/24")
+    steps = [
+        named(own, node("b", "10.0.0.2", "10.42.1.0/24"), node("c", "10.0.0.3", "10.42.2.0/24")),
+        named(own, moved),
+        named(own),
+    ]
+    around = ["ip", "netns", "exec", namespace, sys.executable, "-c", STEP, str(SOURCE.parent)]
+    command = [*around, str(tmp_path / "net.d" / "10-herder.conflist")]
+    done = subprocess.run(command, input=json.dumps(steps), capture_output=True, text=True, check=True, timeout=60)
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        {"10.42.1.0/24": "10.0.0.2", "10.42.2.0/24": "10.0.0.3"},
+        {"10.42.1.0/24": "10.0.0.7"},
+        {},
+    ]
+    kept = subprocess.run(["ip", "-n", namespace, "route"], capture_output=True, text=True, check=True).stdout
+    assert "192.0.2.0/24" in kept
+    bridge = json.loads((tmp_path / "net.d" / "10-herder.conflist").read_text())
+    assert bridge["plugins"][0]["ipam"]["ranges"] == [[{"subnet": "10.42.0.0/24"}]]
