@@ -12,7 +12,7 @@ from typing import Any
 from herder.api.guards import GUARDS
 from herder.api.management.names import MAKE_KUBECONFIG, PUSH_TOKEN
 from herder.api.management.registration import RENEW
-from herder.api.rke.names import MAKE_BOOTSTRAP_DATA, READ_REQUEST
+from herder.api.rke.names import MAKE_AUTHORITIES, MAKE_BOOTSTRAP_DATA, MAKE_TOKENS, READ_OBJECT, READ_REQUEST
 from herder.api.settings import SETTING, Settings, validate_value
 from herder.cli import machine_effects
 from herder.cli.clusters import connect
@@ -28,10 +28,13 @@ from herder.engine.runtime.informer import Informer
 from herder.engine.runtime.manager import Manager
 from herder.engine.runtime.metrics import Metrics
 from herder.engine.runtime.reaching import REMOTE_PERFORMERS
+from herder.gateway.cluster_authorities import ClusterAuthorities
 from herder.gateway.cluster_kubeconfigs import ClusterKubeconfigs
+from herder.gateway.cluster_tokens import ClusterTokens
 from herder.gateway.kubeconfigs import Kubeconfigs
 from herder.gateway.nodes.bootstrap_data import BootstrapData
 from herder.gateway.nodes.requests import RequestReader
+from herder.gateway.referenced_objects import ReferencedObjects
 from herder.gateway.registration_tokens import Delivery, Renewal
 from herder.workload.serving import Workloads
 
@@ -115,7 +118,7 @@ def provisioning_controllers() -> list[Controller]:
     from herder.controllers.provisioning.generation import controller as generation
 
     modules = (generation, rke_clusters, rke_control_planes, provisioning_logs)
-    return [*(module.CONTROLLER for module in modules), provisioning_logs.ARCHIVE, *node_controllers()]
+    return [*(module.CONTROLLER for module in modules), provisioning_logs.ARCHIVE, *node_controllers(), *planners()]
 
 
 def node_controllers() -> list[Controller]:
@@ -125,6 +128,13 @@ def node_controllers() -> list[Controller]:
     from herder.controllers.machines.custom import machines, requests
 
     return [module.CONTROLLER for module in (bootstraps, tokens, requests, machines, node_lookup)]
+
+
+def planners() -> list[Controller]:
+    """What decides which machine does what next."""
+    from herder.controllers.planner import controller
+
+    return [controller.CONTROLLER]
 
 
 def families(roles: Roles) -> list[Family]:
@@ -168,6 +178,9 @@ def make_manager(
             **(machine_effects.performers(client, settings) if roles.machines else {}),
             RENEW: Renewal(client, wall_clock, os.urandom),
             PUSH_TOKEN: Delivery(client, lambda cluster: connect(client, cluster)),
+            MAKE_TOKENS: ClusterTokens(client, os.urandom),
+            MAKE_AUTHORITIES: ClusterAuthorities(client, wall_clock),
+            READ_OBJECT: ReferencedObjects(client),
             MAKE_BOOTSTRAP_DATA: BootstrapData(client, settings.get),
             READ_REQUEST: RequestReader(client),
             MAKE_KUBECONFIG: ClusterKubeconfigs(client, entropy=os.urandom, setting=settings.get),
