@@ -6,7 +6,6 @@ Who asks is told with each request, so a connection belongs to a cluster and to 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import ssl
 from dataclasses import dataclass
 
@@ -189,7 +188,7 @@ def _trusting(target: Target) -> ssl.SSLContext:
 
 
 def _key(target: Target) -> Key:
-    return target.cluster, target.address, hashlib.sha256(target.ca.encode()).hexdigest()
+    return target.cluster, target.address, target.ca
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
