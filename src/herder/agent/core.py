@@ -274,6 +274,7 @@ class Core:
         if self._plan is None:
             running.evidence = Evidence("", -1, -1, self._plan_error, "")
             self._end_run(running)
+            self._tell_result(secret)
         else:
             self._do(Enter(self._checksum, secret.data[rules.PLAN]))
 
