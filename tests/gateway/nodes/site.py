@@ -43,7 +43,7 @@ from tests.gateway.managed import managed
 
 WORKSPACE, NAME, ID = "fleet-default", "meadow", "c-m-meadow22"
 SERVER = "https://manager.example.com"
-TOKEN, OTHER_TOKEN = "b" * 54, "d" * 54  # of two clusters
+TOKEN, OTHER_TOKEN, IMPORTED_TOKEN = "b" * 54, "d" * 54, "f" * 54  # of three clusters
 PATIENCE = 30.0
 
 
@@ -128,6 +128,7 @@ async def site(*controllers: Controller, wait: float = PATIENCE, **flags: str) -
         await here.make(NAMESPACE, WORKSPACE)
         await _cluster(here, NAME, ID, TOKEN)
         await _cluster(here, "pasture", "c-m-pasture2", OTHER_TOKEN)
+        await _cluster(here, "heath", "c-m-heath222", IMPORTED_TOKEN, imported=True)
         registration = Registration(client, clock=here.clock, setting=settings.get)
         here.nodes = Nodes(
             client,
@@ -157,14 +158,15 @@ async def site(*controllers: Controller, wait: float = PATIENCE, **flags: str) -
             await asyncio.gather(*running, return_exceptions=True)
 
 
-async def _cluster(here: Site, name: str, id_: str, token: str) -> None:
-    """A provisioned cluster, as far as its machines need one."""
+async def _cluster(here: Site, name: str, id_: str, token: str, *, imported: bool = False) -> None:
+    """A cluster as far as its machines need one: provisioned, or imported."""
     await managed(here.client, id_, Tokens(token, now() + timedelta(days=1)))
     marks = {management.PROVISIONING_CLUSTER_OF: f"{WORKSPACE}/{name}"}
     patch = {"metadata": {"annotations": marks}, "spec": {"fleetWorkspaceName": WORKSPACE}}
     await here.client.patch(MANAGEMENT_CLUSTER.resource, id_, patch)
     version = "v1.35.0+k3s1"
-    await here.make(PROVISIONING_CLUSTER, name, WORKSPACE, spec={"kubernetesVersion": version, "rkeConfig": {}})
+    asked = {} if imported else {"kubernetesVersion": version, "rkeConfig": {}}
+    await here.make(PROVISIONING_CLUSTER, name, WORKSPACE, spec=asked)
     status = {"status": {"clusterName": id_}}
     await here.client.patch(PROVISIONING_CLUSTER.resource, name, status, namespace=WORKSPACE, subresource="status")
     spec = {"clusterName": name, "managementClusterName": id_, "kubernetesVersion": version}

@@ -14,14 +14,13 @@ import yaml
 
 from herder.api.capi.kinds import MACHINE, SECRET
 from herder.api.machines.jobs import SERVICE_ACCOUNT
-from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.rke import names
 from herder.api.rke.kinds import BOOTSTRAP, CUSTOM_MACHINE
 from herder.engine.client.wire import Request, Response
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
-from tests.gateway.nodes.site import ID, NAME, OTHER_TOKEN, SERVER, WORKSPACE, Site, site
+from tests.gateway.nodes.site import ID, IMPORTED_TOKEN, NAME, OTHER_TOKEN, SERVER, WORKSPACE, Site, site
 
 AGENT = "/v3/connect/agent"
 OWN = "a" * 63
@@ -194,8 +193,7 @@ async def test_no_cluster_takes_a_machine_from_another(here: Site) -> None:
 
 
 async def test_nodes_of_an_imported_cluster_are_not_ours(here: Site) -> None:
-    await here.client.patch(PROVISIONING_CLUSTER.resource, NAME, {"spec": {"rkeConfig": None}}, namespace=WORKSPACE)
-    answer = await here.ask(AGENT, here.registration_token, id=OWN, role_worker="true")
+    answer = await here.ask(AGENT, IMPORTED_TOKEN, id=OWN, role_worker="true")
     told = b"the cluster was imported: its nodes come and go without the manager"
     assert (answer.status, answer.content()) == (400, told)
 
