@@ -13,6 +13,7 @@ from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response, User
 from herder.engine.front.takeover import Takeover
 from herder.engine.meta.errors import Forbidden, StatusError
+from herder.gateway.proxy.accounts import Account, Accounts, AsAccount, account_of
 from herder.gateway.proxy.acting import check_authenticated, check_wanted, crossing, wanted_user
 from herder.gateway.proxy.channels import Dial, dial_tcp
 from herder.gateway.proxy.connections import Connections
@@ -56,11 +57,13 @@ class ClusterProxy:
         self._local_connections = Connections(dial_local)
         self._upgraded = Upgraded()
         self._tokens = tokens or Impersonators(self._client_with)
+        self._accounts = Accounts(self._client_with)
 
     def forget(self, cluster: str, user_name: str = "") -> None:
         """A cluster that is gone or has changed; with a name: a user who has no business there any more."""
         self._tokens.forget(cluster, user_name)
         if not user_name:
+            self._accounts.forget(cluster)
             self._connections.forget(cluster)
 
     async def close(self) -> None:
@@ -90,17 +93,29 @@ class ClusterProxy:
 
     async def _passage(self, request: Request, wanted: Asked, user: User) -> Passage:
         """Raises unless the user, or whom the user may act as, may use that cluster."""
-        acting = await self._acting(request, wanted, user)
+        someone = wanted_user(request.headers)
+        if wanted.cluster != LOCAL and (account := account_of(someone)) is not None:
+            return await self._passage_of_account(wanted, user, account)
+        acting = await self._acting(wanted, user, someone)
         if wanted.cluster == LOCAL and isinstance(self._local, Remote):
             return Passage(self._local_connections, self._local.target, wanted, AsUser(acting, self._local))
-        acting = crossing(acting)
-        if not await self._may_use(acting, wanted.cluster):
-            raise Forbidden(f'user "{acting.name}" may not use cluster {wanted.cluster}')
-        target = await self._target_of(wanted.cluster)
+        acting, target = await self._usable(wanted, acting)
         return Passage(self._connections, target, wanted, AsUser(acting, self._tokens))
 
-    async def _acting(self, request: Request, wanted: Asked, user: User) -> User:
-        someone = wanted_user(request.headers)
+    async def _passage_of_account(self, wanted: Asked, user: User, account: Account) -> Passage:
+        """Service accounts are one cluster's, and who may act as them is for that cluster to say."""
+        acting, target = await self._usable(wanted, user)
+        await self._accounts.check(target, acting, account)
+        return Passage(self._connections, target, wanted, AsAccount(account, self._accounts))
+
+    async def _usable(self, wanted: Asked, user: User) -> tuple[User, Target]:
+        """The user as the cluster sees it, and where that is."""
+        acting = crossing(user)
+        if not await self._may_use(acting, wanted.cluster):
+            raise Forbidden(f'user "{acting.name}" may not use cluster {wanted.cluster}')
+        return acting, await self._target_of(wanted.cluster)
+
+    async def _acting(self, wanted: Asked, user: User, someone: User | None) -> User:
         if someone is None:
             return user
         if wanted.cluster != LOCAL:
