@@ -82,6 +82,7 @@ _CONTROL_PLANE_STATUS = record(
         "observedGeneration": NUMBER,
         "agentConnected": BOOLEAN,
         "appliedSpec": OPEN_OBJECT,
+        "appliedDigest": PLAIN,
         "configGeneration": NUMBER,
         "certificateRotationGeneration": NUMBER,
         "rotateEncryptionKeys": ROTATE_KEYS,

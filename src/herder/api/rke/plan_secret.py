@@ -29,6 +29,7 @@ FAILURE_COUNT, SUCCESS_COUNT = "failure-count", "success-count"
 MAX_FAILURES, FAILURE_THRESHOLD = "max-failures", "failure-threshold"
 LAST_APPLY = "last-apply-time"
 PROBE_STATUSES = "probe-statuses"
+FAILED_EVIDENCE, PROBE_ERRORS = "failed-evidence", "probe-errors"  # our own agent's: why it failed, what probes said
 
 T = TypeVar("T")
 
@@ -45,6 +46,15 @@ class PeriodicOutput(msgspec.Struct, frozen=True, rename="camel"):
     last_successful_run_time: str = ""
     failures: int = 0
     last_failed_run_time: str = ""
+
+
+class Evidence(msgspec.Struct, frozen=True, rename="camel"):
+    """Why a plan failed, as our own agent tells it."""
+
+    instruction: str = ""
+    exit_code: int = 0
+    error: str = ""
+    tail: str = ""
 
 
 class ProbeStatus(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -173,6 +183,18 @@ class PlanSecret:
     @cached_property
     def failed_outputs(self) -> Mapping[str, bytes]:
         return _unzipped(self.raw(FAILED_OUTPUT), dict[str, bytes]) or {}
+
+    @cached_property
+    def evidence(self) -> Evidence | None:
+        """As far as the agent tells it: others leave what the last instruction that ran has said."""
+        if told := _decoded(self.raw(FAILED_EVIDENCE), Evidence):
+            return told
+        ran = [each.name for each in (self.plan.instructions if self.plan else ()) if each.name in self.failed_outputs]
+        return Evidence(ran[-1], tail=self.failed_outputs[ran[-1]].decode(errors="replace")) if ran else None
+
+    @cached_property
+    def probe_errors(self) -> Mapping[str, str]:
+        return _decoded(self.raw(PROBE_ERRORS), dict[str, str]) or {}
 
     @cached_property
     def periodic_outputs(self) -> Mapping[str, PeriodicOutput]:

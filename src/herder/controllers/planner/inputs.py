@@ -178,8 +178,8 @@ def _authorities(
         secret = contents[Reference("Secret", meta["namespace"], name)]
         if secret is None and begun:
             raise ConfigError(
-                f"Secret {meta['namespace']}/{name} does not exist, but the cluster's certificates are signed with what "
-                "was in it: restore it from a backup"
+                f"Secret {meta['namespace']}/{name} does not exist, but the cluster's certificates are signed with "
+                "what was in it: restore it from a backup"
             )
         if secret is None:
             arguments = {

@@ -53,8 +53,13 @@ def plan_status(entry: Entry, now: datetime) -> str:
     if not plan.has_applied_plan:
         return NOT_CHECKED_IN + _since(entry, now)
     if not plan.healthy:
-        return f"waiting for probes: {', '.join(plan.unhealthy_probes)}"
+        return f"waiting for probes: {', '.join(plan.unhealthy_probes)}" + _probe_errors(entry)
     return NOT_APPLIED + _since(entry, now)
+
+
+def _probe_errors(entry: Entry) -> str:
+    told = [f"{name}: {error}" for name, error in sorted(entry.plan.probe_errors.items())]
+    return f" ({'; '.join(told)})" if told else ""
 
 
 def speaks_up_at(entry: Entry) -> datetime | None:
