@@ -181,9 +181,12 @@ def test_a_pool_that_is_no_longer_asked_for_goes_with_its_machines_and_its_healt
         async with pasture.world:
             await made(pasture)
             await pasture.edit_pools(SERVERS)
-            await pasture.world.until(lambda: settled(pasture, 1))
-            assert await pasture.names(MACHINE_DEPLOYMENT) == ["meadow-servers"]
-            assert await pasture.names(MACHINE_HEALTH_CHECK) == []
+
+            async def is_pruned() -> bool:
+                left = [await pasture.names(kind) for kind in (MACHINE_DEPLOYMENT, MACHINE_HEALTH_CHECK)]
+                return left == [["meadow-servers"], []] and await settled(pasture, 1)
+
+            await pasture.world.until(is_pruned)
 
     loop.run(run(Pasture()))
 

@@ -26,8 +26,8 @@ _SECRET_KEYS = {
 }
 _REFERENCED_KEYS = {"cloud-provider-config": f"put it into a Secret and write {_BY_REFERENCE}namespace:name"}
 _SECRET_NAME = re.compile(
-    r"(^|[-_.])(password|passwd|passphrase|secret|secret[-_]?key|secret[-_]?access[-_]?key|client[-_]?secret"
-    r"|private[-_]?key|api[-_]?key|access[-_]?token|auth[-_]?token|token)$",
+    r"^secret$|(^|[-_.])(password|passwd|passphrase|secret[-_]?key|secret[-_]?access[-_]?key|client[-_]?secret"
+    r"|private[-_]?key|api[-_]?key|token)$",
     re.IGNORECASE,
 )
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")

@@ -1,0 +1,175 @@
+"""What may be asked of a provisioned cluster: the rules alone."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NamedTuple
+
+import pytest
+
+from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.api.rke.admission import RULES
+from herder.api.rke.admission.config import is_secret_name
+from herder.engine.meta.kinds import Object
+
+ADMISSION = RULES[PROVISIONING_CLUSTER]
+CANARY = "sekrit-canary-7431"
+
+
+def cluster(*, name: str = "meadow", spec: Object | None = None, **rke_config: Any) -> Object:
+    return {
+        "apiVersion": PROVISIONING_CLUSTER.api_version,
+        "kind": PROVISIONING_CLUSTER.kind,
+        "metadata": {"name": name, "namespace": "fleet-default"},
+        "spec": {"kubernetesVersion": "v1.34.1+k3s1", "rkeConfig": rke_config, **(spec or {})},
+    }
+
+
+def pool(name: str = "workers", **fields: Any) -> Object:
+    return {"name": name, "machineConfigRef": {"kind": "ShedConfig", "name": "sheds"}, "workerRole": True, **fields}
+
+
+IMPORTED = cluster() | {"spec": {}}
+
+
+class Case(NamedTuple):
+    new: Object
+    fields: tuple[str, ...] = ()  # that are refused
+    old: Object | None = None
+
+
+GLOBAL, SELECTED = "spec.rkeConfig.machineGlobalConfig", "spec.rkeConfig.machineSelectorConfig[1].config"
+POOL = "spec.rkeConfig.machinePools[0]"
+CASES: dict[str, Case] = {
+    "text, truth and lists are values": Case(
+        cluster(machineGlobalConfig={"cni": "calico", "debug": True, "disable": ["a", "b"], "profile": None})
+    ),
+    "numbers are not": Case(cluster(machineGlobalConfig={"https-port": 6443}), (f"{GLOBAL}.https-port",)),
+    "fractions are not": Case(cluster(machineGlobalConfig={"ratio": 0.5}), (f"{GLOBAL}.ratio",)),
+    "maps are not": Case(cluster(machineGlobalConfig={"kubelet-arg": {"a": "b"}}), (f"{GLOBAL}.kubelet-arg",)),
+    "lists of maps are not": Case(cluster(machineGlobalConfig={"tls-san": [{"a": "b"}]}), (f"{GLOBAL}.tls-san",)),
+    "nor for some machines": Case(
+        cluster(machineSelectorConfig=[{"config": {}}, {"config": {"v": 2}}]), (f"{SELECTED}.v",)
+    ),
+    "what was there before may stay": Case(
+        cluster(machineGlobalConfig={"v": 2, "debug": True}), (), cluster(machineGlobalConfig={"v": 2})
+    ),
+    "what was there before may not become something else that is wrong": Case(
+        cluster(machineGlobalConfig={"v": 3}), (f"{GLOBAL}.v",), cluster(machineGlobalConfig={"v": 2})
+    ),
+    **{
+        f"{key} is a secret": Case(cluster(machineGlobalConfig={key: CANARY}), (f"{GLOBAL}.{key}",))
+        for key in ("token", "agent-token", "etcd-s3-secret-key", "vpn-auth", "private-registry")
+    },
+    "the cloud's configuration comes from a Secret": Case(
+        cluster(machineGlobalConfig={"cloud-provider-config": "secret://fleet-default:cloud"})
+    ),
+    "and not from the Cluster": Case(
+        cluster(machineGlobalConfig={"cloud-provider-config": f"password={CANARY}"}),
+        (f"{GLOBAL}.cloud-provider-config",),
+    ),
+    "addresses have no passwords": Case(
+        cluster(machineGlobalConfig={"datastore-endpoint": f"mysql://root:{CANARY}@tcp(db:3306)/k3s"}),
+        (f"{GLOBAL}.datastore-endpoint",),
+    ),
+    "charts have no passwords": Case(
+        cluster(chartValues={"vsphere-cpi": {"vCenter": {"host": "h", "password": CANARY}}}),
+        ("spec.rkeConfig.chartValues.vsphere-cpi.vCenter.password",),
+    ),
+    "charts name Secrets": Case(cluster(chartValues={"vsphere-cpi": {"vCenter": {"secretName": "creds"}}})),
+    "mirrors have no passwords": Case(
+        cluster(registries={"mirrors": {"docker.io": {"endpoint": [f"https://me:{CANARY}@mirror"]}}}),
+        ("spec.rkeConfig.registries.mirrors[docker.io].endpoint[0]",),
+    ),
+    "the agents' environment has no secrets": Case(
+        cluster(spec={"agentEnvVars": [{"name": "AWS_SECRET_ACCESS_KEY", "value": CANARY}]}), ("spec.agentEnvVars[0]",)
+    ),
+    "a proxy is no secret": Case(cluster(spec={"agentEnvVars": [{"name": "HTTPS_PROXY", "value": "http://p:3128"}]})),
+    "every distribution has its versions": Case(cluster(spec={"kubernetesVersion": "v1.34.1-rc1+rke2r2"})),
+    "a version names its distribution": Case(
+        cluster(spec={"kubernetesVersion": "v1.34.1"}), ("spec.kubernetesVersion",)
+    ),
+    "names are labels": Case(cluster(name="a" * 64), ("metadata.name",)),
+    "names of pools are labels": Case(cluster(machinePools=[pool("Big_Ones")]), (f"{POOL}.name",)),
+    "labels of pools are labels": Case(
+        cluster(machinePools=[pool(labels={"a b": "c", "d": "e f"})]), (f"{POOL}.labels", f"{POOL}.labels.d")
+    ),
+    "taints of pools are taints": Case(
+        cluster(machinePools=[pool(taints=[{"key": "a b", "effect": "NoSchedule"}])]), (f"{POOL}.taints[0].key",)
+    ),
+    "a pool can be rolled": Case(
+        cluster(machinePools=[pool(rollingUpdate={"maxSurge": 0, "maxUnavailable": 0})]), (f"{POOL}.rollingUpdate",)
+    ),
+    "directories are absolute": Case(
+        cluster(dataDirectories={"systemAgent": "here"}), ("spec.rkeConfig.dataDirectories.systemAgent",)
+    ),
+    "directories stay": Case(
+        cluster(dataDirectories={"k8sDistro": "/b"}),
+        ("spec.rkeConfig.dataDirectories.k8sDistro",),
+        cluster(dataDirectories={"k8sDistro": "/a"}),
+    ),
+    "no directories are no directories": Case(cluster(dataDirectories={"k8sDistro": ""}), (), cluster()),
+    "infrastructure stays": Case(
+        cluster(), ("spec.rkeConfig.infrastructureRef",), cluster(infrastructureRef={"kind": "K", "name": "n"})
+    ),
+    "an imported cluster is not built": Case(cluster(), ("spec.rkeConfig",), IMPORTED),
+    "a built cluster is not imported": Case(IMPORTED, ("spec.rkeConfig",), cluster()),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_table(case: str) -> None:
+    new, fields, old = CASES[case]
+    before = copy.deepcopy((new, old))
+    problems = ADMISSION.validate(new, old)
+    assert tuple(problem.field for problem in problems) == fields
+    assert (new, old) == before
+    assert not any(CANARY in str(problem) for problem in problems), "an answer is logged"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    {
+        "password": True,
+        "adminPassword": True,
+        "clientSecret": True,
+        "secretKey": True,
+        "AWS_SECRET_ACCESS_KEY": True,
+        "auth-token": True,
+        "secretName": False,
+        "secret": True,
+        "existingSecret": False,
+        "tokenReview": False,
+        "username": False,
+        "HTTPS_PROXY": False,
+        "keyboard": False,
+    }.items(),
+)
+def test_secrets_are_known_by_their_names(name: str, expected: bool) -> None:
+    assert is_secret_name(name) is expected
+
+
+# --- what is filled in ----------------------------------------------------------------------------------------------
+
+
+def filled(new: Object, old: Object | None) -> list[Any]:
+    assert ADMISSION.default is not None
+    pools = ADMISSION.default(new, old)["spec"]["rkeConfig"].get("machinePools") or []
+    return [each.get("dynamicSchemaSpec") for each in pools]
+
+
+def test_the_drivers_fields_are_kept_by_writers_that_do_not_know_of_them() -> None:
+    old = cluster(machinePools=[pool("a", dynamicSchemaSpec="A"), pool("b", dynamicSchemaSpec="B")])
+    assert filled(cluster(machinePools=[pool("b"), pool("c"), pool("a")]), old) == ["B", None, "A"]
+    assert filled(cluster(machinePools=[pool("a", dynamicSchemaSpec="new")]), old) == ["new"]
+    assert filled(cluster(machinePools=[pool("a")]), None) == [None]
+    dropped = cluster(machinePools=[pool("a")])
+    dropped["metadata"]["annotations"] = {"provisioning.cattle.io/allow-dynamic-schema-drop": "true"}
+    assert filled(dropped, old) == [None]
+
+
+@pytest.mark.parametrize("spec", [None, [], {"rkeConfig": 5}, {"rkeConfig": {"machinePools": [1, None, {}]}}])
+def test_filling_in_bears_anything(spec: Any) -> None:
+    assert ADMISSION.default is not None
+    broken = {**cluster(), "spec": spec}
+    assert ADMISSION.default(broken, cluster(machinePools=[pool("a", dynamicSchemaSpec="A")])) == broken
