@@ -24,7 +24,6 @@ from tests.support.peers import peer
 from tests.support.processes import ended
 
 PATIENCE = 90.0
-PASSWORD = canary("password of dolly")
 
 
 def eventually(holds: Callable[[], object], what: str) -> None:
@@ -42,6 +41,7 @@ class Site:
         self.kube = kube
         self.downstream = downstream
         self.ports = [free_port(), free_port()]
+        self.url = self.checksum = ""  # as `herder import` tells them
         self.gateways: list[subprocess.Popen[bytes]] = []
         self.started: list[subprocess.Popen[bytes]] = []
 
@@ -78,11 +78,21 @@ class Site:
     def below(self, *words: str, stdin: str = "") -> str:
         return self(peer("kubectl"), *words, kubeconfig=self.downstream.kubeconfig, stdin=stdin).stdout
 
-    def through(self, gateway: int, cluster: str, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """As dolly, who has logged in."""
+    def through(
+        self, gateway: int, cluster: str, *words: str, user: str = "dolly", check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        """As somebody who has logged in."""
         server = f"https://127.0.0.1:{self.ports[gateway]}/k8s/clusters/{cluster}"
-        login = self.directory / "dolly.kubeconfig"
+        login = self.directory / f"{user}.kubeconfig"
         return self(peer("kubectl"), "--server", server, *words, kubeconfig=login, check=check)
+
+    def log_in(self, user: str) -> str:
+        """Somebody new, whose id is told."""
+        password = canary(f"password of {user}") + "\n"
+        made = self(HERDER, "users", "create", user, "--password-stdin", stdin=password).stdout.strip()
+        pinned = ("--ca-checksum", self.checksum, "--kubeconfig", self.directory / f"{user}.kubeconfig")
+        self(HERDER, "login", self.url, "-u", user, "--password-stdin", *pinned, stdin=password)
+        return made
 
     def told(self, cluster: str) -> tuple[str, str]:
         """Whether it is connected, and which gateway says so."""
@@ -122,14 +132,11 @@ def cluster(site: Site) -> str:
     site.below("apply", "-f", "-", stdin=site("curl", "-skf", "--retry", "5", url).stdout)
     token = site.directory / "token"
     token.write_text(url.rpartition("/")[2].partition("_")[0])
-    server, checksum = url.partition("/v3/")[0], printed.split()[-1]
-    agent = (sys.executable, "-m", "herder.clusteragent", "--server", server, "--ca-checksum", checksum)
+    site.url, site.checksum = url.partition("/v3/")[0], printed.split()[-1]
+    agent = (sys.executable, "-m", "herder.clusteragent", "--server", site.url, "--ca-checksum", site.checksum)
     site.start(*agent, "--token-file", token, "--kubeconfig", site.downstream.kubeconfig, log="agent")
     eventually(lambda: site.told(name)[0] == "True", f"connected: {site.log('agent')}")
-    user = site(HERDER, "users", "create", "dolly", "--password-stdin", stdin=PASSWORD + "\n").stdout.strip()
-    login = (HERDER, "login", server, "-u", "dolly", "--password-stdin", "--ca-checksum", checksum)
-    site(*login, "--kubeconfig", site.directory / "dolly.kubeconfig", stdin=PASSWORD + "\n")
-    site.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(_owner(name, user)))
+    site.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(_owner(name, site.log_in("dolly"))))
     eventually(lambda: site.through(0, name, "get", "namespaces", check=False).returncode == 0, "dolly owns it")
     return name
 
@@ -161,6 +168,55 @@ def test_a_stranger_is_no_replica(site: Site, cluster: str) -> None:
     for token in ("", "guessed"):
         asked = ("curl", "-sk", "--max-time", "5", "-o", "/dev/null", "-w", "%{http_code}", *upgrade, *key)
         assert site(*asked, "-H", f"X-API-Tunnel-Token: {token}", url).stdout == "401"
+
+
+def _member(cluster: str, project: str, user: str) -> dict[str, object]:
+    return {
+        "apiVersion": "management.cattle.io/v3",
+        "kind": "ProjectRoleTemplateBinding",
+        "metadata": {"name": "molly", "namespace": f"{cluster}-{project}"},
+        "projectName": f"{cluster}:{project}",
+        "roleTemplateName": "project-member",
+        "userName": user,
+    }
+
+
+def test_a_member_of_a_project_works_in_its_namespaces_and_nowhere_else(site: Site, cluster: str) -> None:
+    named = "jsonpath={.items[*].metadata.name}"
+    label = "authz.management.cattle.io/default-project=true"
+    project = site.kubectl("-n", cluster, "get", "projects.management.cattle.io", "-l", label, "-o", named)
+    user = site.log_in("molly")
+    site.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(_member(cluster, project, user)))
+
+    def molly(*words: str) -> subprocess.CompletedProcess[str]:
+        return site.through(1, cluster, *words, user="molly", check=False)
+
+    eventually(lambda: molly("create", "configmap", "shears").returncode == 0, "default is of the Default project")
+    elsewhere = molly("-n", "kube-system", "get", "configmaps")
+    assert f'User "{user}" cannot list resource "configmaps"' in elsewhere.stderr
+    site.below("create", "namespace", "pasture")
+    assert molly("-n", "pasture", "get", "configmaps").returncode == 1
+    site.below("annotate", "namespace", "pasture", f"field.cattle.io/projectId={cluster}:{project}")
+    eventually(lambda: molly("-n", "pasture", "get", "configmaps").returncode == 0, "it has joined the project")
+    site.below("annotate", "namespace", "pasture", "field.cattle.io/projectId-")
+    eventually(lambda: molly("-n", "pasture", "get", "configmaps").returncode == 1, "it has left it")
+    acting = ("get", "clusterroles,clusterrolebindings", "-l", "authz.cluster.cattle.io/impersonator", "-o", "name")
+    assert user in site.below(*acting)
+    site.kubectl("-n", f"{cluster}-{project}", "delete", "projectroletemplatebindings", "molly")
+    eventually(lambda: "may not use cluster" in molly("get", "configmaps").stderr, "her rights have ended")
+    eventually(lambda: user not in site.below(*acting), "nobody can act as her there any more")
+
+
+def test_the_managers_own_cluster_is_among_those_it_manages(site: Site, cluster: str) -> None:
+    ready = "jsonpath={.status.ready} {.status.conditions[?(@.type=='Ready')].status}"
+    local = ("-n", "fleet-local", "get", "clusters.provisioning.cattle.io", "local", "-o", ready)
+    eventually(lambda: site.kubectl(*local, check=False) == "true True", "it is ready")
+    shown = site(HERDER, "get", "clusters.provisioning.cattle.io", "-A").stdout
+    assert [line.split()[:2] for line in shown.splitlines()] == [
+        ["NAMESPACE", "NAME"],
+        ["fleet-default", "barn"],
+        ["fleet-local", "local"],
+    ]
 
 
 def test_when_the_gateway_that_has_the_agent_is_killed_the_other_goes_on(site: Site, cluster: str) -> None:
