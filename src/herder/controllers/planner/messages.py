@@ -27,10 +27,6 @@ SILENT_AFTER = timedelta(minutes=5)
 LONG_AFTER = timedelta(minutes=30)
 
 
-def at_least_one(tier: str) -> str:
-    return f"waiting for at least one {tier} node"
-
-
 def naming(doing: str, entries: Sequence[Entry], details: Mapping[str, Sequence[str]]) -> str:
     """At most three names, and the detail where there is but one machine."""
     machines = sorted(entry.name for entry in entries)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -44,6 +44,10 @@ class Scene:
     @property
     def status(self) -> Object:
         return self.control_plane.get("status") or {}
+
+    @property
+    def strategy(self) -> Mapping[str, Any]:
+        return self.spec.get("upgradeStrategy") or {}
 
     @property
     def initialized(self) -> bool:
@@ -159,59 +163,49 @@ def _any_worker(roles: Sequence[Any]) -> bool:
 
 
 def _tiers(scene: Scene, result: Result) -> None:
+    """Servers first, since the others join them. What is wrong with single machines is told when all else is done."""
     around = _surroundings(scene)
     init = _init_node(scene, result)
-    etcd = [entry for entry in scene.living() if entry.roles.etcd]
-    strategy: Mapping[str, Any] = scene.spec.get("upgradeStrategy") or {}
-    servers_drain = strategy.get("controlPlaneDrainOptions") or {}
-
-    first = [entry for entry in etcd if entry is init]
-    ignored = [
-        _bring(Tier(tiers.BOOTSTRAP, first, etcd, drain=servers_drain), around, result, required=not init.is_deleting)
-    ]
     result.bootstrapped = True
-    if not init.join_url:
-        raise _Ends(
-            f"{ignored[0]} and join url to be available on bootstrap node" if ignored[0] else messages.NO_JOIN_URL
-        )
-
-    joining = [entry for entry in etcd if entry is not init]
-    ignored += [_bring(Tier(tiers.ETCD, joining, etcd, drain=servers_drain), around, result, found=bool(etcd))]
-
-    planes = [entry for entry in scene.living() if entry.roles.control_plane]
-    others = [entry for entry in planes if entry is not init]
-    concurrency = str(strategy.get("controlPlaneConcurrency") or "1")
-    tier = Tier(tiers.CONTROL_PLANE, others, planes, concurrency, servers_drain)
-    ignored += [_bring(tier, around, result, found=bool(planes))]
+    ignored = [*_servers(scene, around, init, result)]
     if not any(entry.is_joinable for entry in scene.entries):
         raise _Ends(messages.NO_CONTROL_PLANE)
     if not scene.initialized:
         result.initialized = True
         raise _Ends(messages.INITIALIZING)
-
-    ignored += _workers(scene, around, result, strategy)
+    ignored += _workers(scene, around, result)
     if told := next(filter(None, ignored), ""):
         raise _Ends(told)
 
 
-def _workers(scene: Scene, around: Surroundings, result: Result, strategy: Mapping[str, Any]) -> list[str]:
+def _servers(scene: Scene, around: Surroundings, init: Entry, result: Result) -> Iterator[str]:
+    """One with etcd at a time, whichever tier it is in: who is down in one counts in the other."""
+    strategy = scene.strategy
+    drain, concurrency = strategy.get("controlPlaneDrainOptions") or {}, strategy.get("controlPlaneConcurrency")
+    etcd = [entry for entry in scene.living() if entry.roles.etcd]
+    first, joining = [entry for entry in etcd if entry is init], [entry for entry in etcd if entry is not init]
+    wrong = _bring(Tier(tiers.BOOTSTRAP, first, etcd, drain=drain), around, result)
+    if not init.join_url:
+        raise _Ends(f"{wrong} and join url to be available on bootstrap node" if wrong else messages.NO_JOIN_URL)
+    yield wrong
+    yield _bring(Tier(tiers.ETCD, joining, etcd, drain=drain), around, result)
+    planes = [entry for entry in scene.living() if entry.roles.control_plane]
+    others = [entry for entry in planes if entry is not init]
+    yield _bring(Tier(tiers.CONTROL_PLANE, others, planes, str(concurrency or "1"), drain), around, result)
+
+
+def _workers(scene: Scene, around: Surroundings, result: Result) -> Iterator[str]:
+    strategy = scene.strategy
+    drain, concurrency = strategy.get("workerDrainOptions") or {}, str(strategy.get("workerConcurrency") or "1")
     workers = [entry for entry in scene.living() if entry.roles.only_worker and not entry.is_init]
-    drain = strategy.get("workerDrainOptions") or {}
-    concurrency = str(strategy.get("workerConcurrency") or "1")
-    ignored: list[str] = []
     for windows in (False, True):
         members = [entry for entry in workers if entry.plan.is_windows is windows]
         tier = Tier(tiers.WORKER, members, members, concurrency, drain, failure_threshold=5 if windows else 1)
-        ignored.append(_bring(tier, around, result, found=True))
-    return ignored
+        yield _bring(tier, around, result)
 
 
-def _bring(
-    tier: Tier, around: Surroundings, result: Result, *, found: bool | None = None, required: bool = True
-) -> str:
+def _bring(tier: Tier, around: Surroundings, result: Result) -> str:
     """What is wrong with machines of the tier but holds up nobody; it ends the pass where the tier is not done."""
-    if required and not (bool(tier.members) if found is None else found):
-        raise _Ends(messages.at_least_one(tier.name))
     progress = bring(tier, around)
     result.writes += [Together(tuple(progress.writes))] if progress.writes else []
     result.plans = result.plans or bool(progress.writes)

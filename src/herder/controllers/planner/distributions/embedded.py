@@ -79,7 +79,11 @@ class Embedded:
 
 def _files(cluster: ClusterInputs, machine: MachineInputs) -> Iterator[File]:
     if cluster.server_certificates:
-        registries = {"configs": {_manager(cluster): {"tls": {"ca_file": MANAGER_AUTHORITY}}}}
+        registries = {
+            # Said in so many words, since agents take a registry on loopback to be one without TLS.
+            "mirrors": {_manager(cluster): {"endpoint": [f"https://{_manager(cluster)}"]}},
+            "configs": {_manager(cluster): {"tls": {"ca_file": MANAGER_AUTHORITY}}},
+        }
         yield file(MANAGER_AUTHORITY, cluster.server_certificates, dynamic=True)
         yield file(REGISTRIES, json.dumps(registries), dynamic=True)
     yield file(CONFIG, json.dumps(_config(cluster, machine), indent=2, sort_keys=True))
