@@ -1,0 +1,126 @@
+"""A manager as users run it, with a cluster that machines can be registered for, and what became of those."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shlex
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from herder.engine.meta.kinds import Object
+from tests.support.embedded import Embedded
+from tests.support.peers import peer
+
+NAMESPACE, CLUSTER = "fleet-default", "meadow"
+PATIENCE = 90.0
+FLAGS = ("--gateway", "--capi-core=own", "--no-machines", "--no-runner")
+
+MANIFEST = {
+    "apiVersion": "provisioning.cattle.io/v1",
+    "kind": "Cluster",
+    "metadata": {"name": CLUSTER, "namespace": NAMESPACE},
+    "spec": {"kubernetesVersion": "v1.35.0+herder1", "rkeConfig": {}},
+}
+
+
+def eventually(look: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not look():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+@dataclass
+class Manager:
+    server: Embedded
+    url: str
+
+    def put_up_cluster(self) -> None:
+        self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        self.apply(MANIFEST)
+        eventually(lambda: self.find("cluster.cluster.x-k8s.io", CLUSTER), "the cluster is not made")
+        eventually(lambda: self.token, "the cluster has no registration token")
+
+    @property
+    def token(self) -> str:
+        cluster = self.find("clusters.provisioning.cattle.io", CLUSTER)
+        id_ = ((cluster or {}).get("status") or {}).get("clusterName", "")
+        secret = self.find("secrets", "crt-token-default-token", namespace=id_) if id_ else None
+        return base64.b64decode(secret["data"]["token"]).decode() if secret else ""
+
+    def registering(self, *flags: str, token: str = "", checksum: str = "", **environment: str) -> str:
+        """The command that people run on a machine, as one line for its shell."""
+        variables = {"CATTLE_AGENT_RETRIES": "2", "CATTLE_AGENT_RETRY_SECONDS": "1", **environment}
+        told = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+        words = ["--server", self.url, "--token", token or self.token, *flags]
+        words += ["--ca-checksum", checksum] if checksum else []
+        script = f"curl --insecure -sfL {self.url}/system-agent-install.sh"
+        return f"{script} | {told} sh -s - {shlex.join(words)}"
+
+    # --- objects ------------------------------------------------------------------------------------------------------
+
+    def kubectl(self, *words: str, stdin: str = "", check: bool = True) -> str:
+        command = [*self.server.around, peer("kubectl"), "--kubeconfig", self.server.kubeconfig, *words]
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0 or not check, f"{words}: {done.stderr}\n{self.server.log()[-2000:]}"
+        return done.stdout
+
+    def apply(self, obj: Object) -> None:
+        self.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(obj))
+
+    def find(self, resource: str, name: str, *, namespace: str = NAMESPACE) -> Object | None:
+        found = self.kubectl("get", resource, name, "-n", namespace, "--ignore-not-found", "-o", "json", check=False)
+        obj: Object | None = json.loads(found) if found.strip() else None
+        return obj
+
+    def machines(self) -> list[Object]:
+        items: list[Object] = json.loads(self.kubectl("get", "machines", "-n", NAMESPACE, "-o", "json"))["items"]
+        return items
+
+    def put_up_machine(self, name: str) -> str:
+        """One that was made here, but for the driver; what it runs first."""
+        labels = {"cluster.x-k8s.io/cluster-name": CLUSTER, "rke.cattle.io/worker-role": "true"}
+        meta = {"name": name, "namespace": NAMESPACE, "labels": labels}
+        group = "rke.cattle.io"
+        for kind in ("RKEBootstrap", "CustomMachine"):
+            self.apply({"apiVersion": f"{group}/v1", "kind": kind, "metadata": meta, "spec": {}})
+        spec = {
+            "clusterName": CLUSTER,
+            "bootstrap": {"configRef": {"apiGroup": group, "kind": "RKEBootstrap", "name": name}},
+            "infrastructureRef": {"apiGroup": group, "kind": "CustomMachine", "name": name},
+        }
+        self.apply({"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine", "metadata": meta, "spec": spec})
+        secret = f"{name}-machine-bootstrap"
+        eventually(lambda: self.find("secrets", secret), "there is no install script")
+        found = self.find("secrets", secret)
+        assert found is not None
+        return base64.b64decode(found["data"]["value"]).decode()
+
+    # --- plans --------------------------------------------------------------------------------------------------------
+
+    def give_plan(self, machine: str, text: str) -> None:
+        """By hand: it has one command, whose output comes back."""
+        instruction = {"name": "hello", "command": "sh", "args": ["-c", f"echo {text}"], "saveOutput": True}
+        plan = json.dumps({"instructions": [instruction]})
+        values = {"plan": plan, "plan-state": "pending", "max-failures": "-1", "failure-threshold": "1"}
+        data = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
+        self.kubectl("patch", "secret", f"{machine}-machine-plan", "-n", NAMESPACE, "-p", json.dumps({"data": data}))
+
+    def plan_state(self, machine: str) -> str:
+        secret = self.find("secrets", f"{machine}-machine-plan")
+        return base64.b64decode(((secret or {}).get("data") or {}).get("plan-state", "")).decode()
+
+    def applies(self, machine: str, text: str) -> None:
+        self.give_plan(machine, text)
+        eventually(lambda: self.plan_state(machine) == "succeeded", f"{machine} does not apply its plan")
+
+
+def go_agents(directory: Path) -> Path:
+    """A directory as the setting system-agent-assets wants it."""
+    directory.mkdir()
+    (directory / "rancher-system-agent-amd64").symlink_to(peer("rancher-system-agent"))
+    return directory
