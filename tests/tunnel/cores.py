@@ -7,7 +7,7 @@ from collections.abc import Callable
 from herder.tunnel import frames
 from herder.tunnel.frames import Frame, Kind
 from herder.tunnel.limits import DEFAULT, Limits
-from herder.tunnel.session import Authorize, Identity, Opcode, Role, Session
+from herder.tunnel.session import Authorize, Identity, Opcode, Role, Session, SessionObserver
 from herder.tunnel.stream import Stream
 
 
@@ -44,12 +44,18 @@ class News:
 
 
 def server(
-    *, limits: Limits = DEFAULT, peering: bool = False, one_flag: bool = False, now: float = 0, key: str = "c-m"
+    observer: SessionObserver | None = None,
+    *,
+    limits: Limits = DEFAULT,
+    peering: bool = False,
+    one_flag: bool = False,
+    now: float = 0,
+    key: str = "c-m",
 ) -> Session:
     return Session(
         Role.SERVER,
         Identity(key, 77),
-        Recorder(),
+        observer or Recorder(),
         now,
         limits=limits,
         peering=peering,
@@ -58,7 +64,7 @@ def server(
 
 
 def client(
-    recorder: Recorder,
+    observer: SessionObserver,
     *,
     limits: Limits = DEFAULT,
     authorize: Authorize = lambda proto, address: True,
@@ -67,7 +73,7 @@ def client(
     return Session(
         Role.CLIENT,
         Identity("client", 0),
-        recorder,
+        observer,
         0,
         limits=limits,
         authorize=authorize,

@@ -8,7 +8,7 @@ whose peer ignores that ends, and so memory is bounded per stream and per sessio
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -259,9 +259,10 @@ class Session:
         stream.known_to_peer = True
         self._observer.opened(stream)
 
-    def _received_sync(self, alive: set[int]) -> None:
+    def _received_sync(self, listed: Iterable[int]) -> None:
         """What the client does not list it has forgotten, unless it could not have heard of it when it wrote the list:
         so a stream that never answered is spared once."""
+        alive = {number for number in listed if number in self.streams}
         for stream in list(self.streams.values()):
             if stream.id in alive:
                 stream.known_to_peer = True

@@ -1,0 +1,187 @@
+"""Peers that do their worst, from the bytes on the wire on: memory stays below one bound, whatever they send."""
+
+from __future__ import annotations
+
+import gc
+import struct
+import tracemalloc
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from herder.tunnel import frames
+from herder.tunnel.errors import SessionError
+from herder.tunnel.frames import Kind
+from herder.tunnel.limits import KIB, MIB, Limits
+from herder.tunnel.session import Opcode, Session
+from herder.tunnel.stream import Stream
+from herder.tunnel.websocket import FrameReader, frame_head
+from tests.tunnel.cores import client, server
+
+LIMITS = Limits(
+    pause_above=64 * KIB,
+    resume_below=16 * KIB,
+    in_flight=256 * KIB,
+    session_bytes=1 * MIB,
+    control_bytes=16 * KIB,
+    message_bytes=256 * KIB,
+    streams=100,
+    announced_clients=100,
+)
+BOUND = (
+    LIMITS.session_bytes  # what is received and not read
+    + 3 * LIMITS.message_bytes  # one that arrives, as frames and as a whole
+    + 8 * LIMITS.control_bytes  # short answers, as objects
+    + 4 * KIB * (LIMITS.streams + LIMITS.announced_clients)
+)
+MUCH = 8 * MIB
+MANY = 12_000  # of the smallest things: without a limit they would take more than the bound
+
+Attack = Callable[[], Iterator[bytes]]
+
+
+class Forgetful:
+    """Observes a session and keeps nothing: what is measured is the session's own."""
+
+    def outgoing(self) -> None: ...
+
+    def opened(self, stream: Stream) -> None: ...
+
+
+def frame(payload: bytes, opcode: int = Opcode.BINARY, *, final: bool = True) -> bytes:
+    head = frame_head(opcode, len(payload), b"")
+    return (head if final else bytes((head[0] & 0x7F, *head[1:]))) + payload
+
+
+def message(kind: Kind, connection: int, payload: bytes = b"") -> bytes:
+    return frame(frames.head(1, connection, kind) + payload)
+
+
+# --- what they send ---------------------------------------------------------------------------------------------------
+
+
+def data_on_one_stream_that_was_paused() -> Iterator[bytes]:
+    yield from [message(Kind.DATA, 2, bytes(32 * KIB))] * (MUCH // (32 * KIB))
+
+
+def data_on_all_streams() -> Iterator[bytes]:
+    for number in range(MUCH // (32 * KIB)):
+        yield message(Kind.DATA, 2 + number % LIMITS.streams, bytes(32 * KIB))
+
+
+def data_in_the_largest_messages() -> Iterator[bytes]:
+    whole = message(Kind.DATA, 2, bytes(LIMITS.message_bytes - 16))
+    for _ in range(MUCH // len(whole)):
+        yield from (whole[at : at + 64 * KIB] for at in range(0, len(whole), 64 * KIB))
+
+
+def a_message_in_pieces_that_never_ends() -> Iterator[bytes]:
+    yield frame(frames.head(1, 2, Kind.DATA), final=False)
+    yield from [frame(bytes(32 * KIB), opcode=0, final=False)] * (MUCH // (32 * KIB))
+
+
+def a_byte_in_each_message() -> Iterator[bytes]:
+    yield from [message(Kind.DATA, 2, b"x")] * MANY
+
+
+def data_for_streams_that_are_not_there() -> Iterator[bytes]:
+    for number in range(MANY):
+        yield message(Kind.DATA, 1_000_000 + number, b"x")
+
+
+def pauses_and_resumes() -> Iterator[bytes]:
+    yield from [message(Kind.DATA, 2, bytes(128 * KIB))]
+    yield from [message(Kind.PAUSE, 2) + message(Kind.RESUME, 2)] * MANY
+
+
+def long_lists_of_streams() -> Iterator[bytes]:
+    count = LIMITS.message_bytes // 8 - 2
+    yield from [message(Kind.SYNC, 0, struct.pack(f"<{count}Q", *range(1 << 40, (1 << 40) + count)))] * 3
+
+
+def pings() -> Iterator[bytes]:
+    yield from [frame(b"p" * 125, Opcode.PING)] * MANY
+
+
+def clients_without_number() -> Iterator[bytes]:
+    for number in range(MANY):
+        yield message(Kind.ADD_CLIENT, 0, frames.client(f"client-{number}", number))
+
+
+def connects_without_number() -> Iterator[bytes]:
+    for number in range(MANY):
+        yield message(Kind.CONNECT, number, b"tcp/10.0.0.1:443")
+
+
+def connects_taken_back_at_once() -> Iterator[bytes]:
+    for number in range(MANY):
+        yield message(Kind.CONNECT, number, b"tcp/10.0.0.1:443") + message(Kind.ERROR, number, b"EOF")
+
+
+TO_ANYONE: tuple[Attack, ...] = (
+    data_on_one_stream_that_was_paused,
+    data_on_all_streams,
+    data_in_the_largest_messages,
+    a_message_in_pieces_that_never_ends,
+    a_byte_in_each_message,
+    data_for_streams_that_are_not_there,
+    pauses_and_resumes,
+    long_lists_of_streams,
+    pings,
+)
+TO_A_SERVER: tuple[Attack, ...] = (clients_without_number,)
+TO_A_CLIENT: tuple[Attack, ...] = (connects_without_number, connects_taken_back_at_once)
+
+
+# --- what becomes of it -----------------------------------------------------------------------------------------------
+
+
+def opened_by_us() -> Session:
+    """A server that has dialled through its client, and reads nothing of what comes."""
+    session = server(Forgetful(), limits=LIMITS, peering=True, one_flag=True)
+    for _ in range(LIMITS.streams):
+        session.connect("tcp", "10.0.0.1:443")
+    while session.next_message():
+        pass
+    return session
+
+
+def nothing_opened() -> Session:
+    return client(Forgetful(), limits=LIMITS, one_flag=True)
+
+
+def peak(session: Session, attack: Attack, *, read: bool) -> int:
+    """Of the memory that the session takes while it is attacked; `read`: the peer takes what it is answered."""
+
+    def deliver(opcode: int, payload: bytearray) -> None:
+        if opcode == Opcode.PING:
+            session.received_ping(bytes(payload), 0)
+        else:
+            session.receive(payload)
+        while read and session.next_message() is not None:
+            pass
+
+    reader = FrameReader(deliver, masked=False, limit=LIMITS.message_bytes)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for piece in attack():
+            reader.feed(memoryview(piece))
+    except SessionError:
+        session.end()
+    finally:
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    return most
+
+
+@pytest.mark.parametrize("read", [True, False], ids=["reading", "deaf"])
+@pytest.mark.parametrize("attack", TO_ANYONE + TO_A_SERVER)
+def test_the_memory_of_a_server_is_bounded(attack: Attack, read: bool) -> None:
+    assert peak(opened_by_us(), attack, read=read) < BOUND
+
+
+@pytest.mark.parametrize("read", [True, False], ids=["reading", "deaf"])
+@pytest.mark.parametrize("attack", TO_ANYONE + TO_A_CLIENT)
+def test_the_memory_of_a_client_is_bounded(attack: Attack, read: bool) -> None:
+    assert peak(nothing_opened(), attack, read=read) < BOUND
