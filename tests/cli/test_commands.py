@@ -42,6 +42,7 @@ def test_help_names_every_word() -> None:
         "scp",
         "import",
         "agent",
+        "installer",
         "login",
         "token",
         "kubeconfig",
@@ -151,7 +152,7 @@ def test_get_tells_what_is_not_there(engine: Engine) -> None:
     assert 'the server does not have a resource type "nonsense"' in told("nonsense")
     assert "unable to parse requirement" in told("ns", "-l", "a in (")
     done = herder("get", "pods", "-n", "default", "--kubeconfig", engine.kubeconfig)
-    assert (done.stdout, done.stderr) == ("", "nothing found\n")
+    assert (done.stdout, done.stderr) == ("", "no pods found in namespace default; -A looks everywhere\n")
 
 
 def test_machines_that_are_not_there_are_told(engine: Engine, tmp_path: Path) -> None:

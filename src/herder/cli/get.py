@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.cli.places import kubeconfig_option, kubeconfig_path
 from herder.engine.client import kubeconfig as kubeconfigs
 from herder.engine.client.client import Client
@@ -60,7 +61,7 @@ async def _get(
 
     client = Client(HttpTransport(connection))
     try:
-        found = await find_resource(client, resource)
+        found = await find_resource(client, resource, prefer=PROVISIONING_CLUSTER.group)  # as people ask for them
         namespace = namespace if found.namespaced else ""
         query = _query(names, selector, revision)
         path = found.resource.path(namespace)
@@ -69,7 +70,7 @@ async def _get(
         if whole:
             _print_objects(answer, names, output or "", found)
         else:
-            _print_table(answer, names, wide=output == "wide", with_namespace=found.namespaced and not namespace)
+            _print_table(answer, names, found, wide=output == "wide", namespace=namespace)
     finally:
         await client.close()
 
@@ -113,7 +114,7 @@ def _print_objects(answer: Object, names: tuple[str, ...], output: str, found: F
         click.echo(yaml.safe_dump(shown, sort_keys=False), nl=False)
 
 
-def _print_table(answer: Object, names: tuple[str, ...], *, wide: bool, with_namespace: bool) -> None:
+def _print_table(answer: Object, names: tuple[str, ...], found: Found, *, wide: bool, namespace: str) -> None:
     if answer["kind"] != "Table":
         answer = _plain_table(answer)
     rows = _only(answer.get("rows") or [], names, lambda row: row["object"]["metadata"]["name"])
@@ -124,11 +125,12 @@ def _print_table(answer: Object, names: tuple[str, ...], *, wide: bool, with_nam
     ]
     lines = [[name for _, name in columns]]
     lines += [["" if (cell := row["cells"][i]) is None else str(cell) for i, _ in columns] for row in rows]
-    if with_namespace:
+    if found.namespaced and not namespace:
         spaces = ["NAMESPACE", *(row["object"]["metadata"].get("namespace", "") for row in rows)]
         lines = [[space, *line] for space, line in zip(spaces, lines, strict=True)]
     if not rows:
-        click.echo("nothing found", err=True)
+        where = f" in namespace {namespace}; -A looks everywhere" if namespace else ""
+        click.echo(f"no {found.resource.group_resource} found{where}", err=True)
         return
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     for line in lines:

@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 import pytest
 
-from herder.engine.client.client import Client
+from herder.engine.client.client import READ_TRIES, Client
 from herder.engine.client.discovery import all_resources, find_resource
 from herder.engine.client.wire import Request, Response
 from herder.engine.meta.errors import (
@@ -20,6 +20,7 @@ from herder.engine.meta.errors import (
     NotFound,
     ServiceUnavailable,
     StatusError,
+    TooManyRequests,
 )
 from herder.engine.meta.kinds import GroupVersionResource
 from tests.support.api import Api
@@ -158,8 +159,23 @@ async def test_resources_are_found_by_any_of_their_names(client: Client) -> None
         assert (await find_resource(client, word)).resource == CONFIG_MAPS
     for word in ("deploy", "deployments.apps", "deployments.v1.apps"):
         assert (await find_resource(client, word)).resource == GroupVersionResource("apps", "v1", "deployments")
+    events = {prefer: (await find_resource(client, "events", prefer=prefer)).resource.group for prefer in ("", "apps")}
+    assert events == {"": "", "apps": ""}
+    assert (await find_resource(client, "events", prefer="events.k8s.io")).resource.group == "events.k8s.io"
     for word in ("deployments.batch", "nonsense", ""):
         with pytest.raises(NotFound, match="the server does not have a resource type"):
             await find_resource(client, word)
     found = {found.resource.resource for found, _ in await all_resources(client)}
     assert {"pods", "leases", "customresourcedefinitions"} <= found
+
+
+async def test_a_read_that_the_server_puts_off_is_tried_again_and_a_write_is_its_callers_to_repeat() -> None:
+    later = Response(429, {"retry-after": "0"}, b'{"kind": "Status", "message": "storage is (re)initializing"}')
+    reading = Answers(later, later, Response(200, {}, b'{"kind": "ConfigMap"}'))
+    assert (await Client(reading).get(CONFIG_MAPS, "a", namespace="x"))["kind"] == "ConfigMap"
+    endless = Answers(*[later] * READ_TRIES)
+    with pytest.raises(TooManyRequests):
+        await Client(endless).get(CONFIG_MAPS, "a", namespace="x")
+    writing = Answers(later)
+    with pytest.raises(TooManyRequests):
+        await Client(writing).create(CONFIG_MAPS, {"metadata": {"name": "a"}}, namespace="x")

@@ -17,15 +17,19 @@ class Found(NamedTuple):
     verbs: tuple[str, ...] = ()
 
 
-async def find_resource(client: Client, word: str) -> Found:
-    """The best match: a plural, singular, short name or kind, with its group behind a dot where it is ambiguous."""
+async def find_resource(client: Client, word: str, *, prefer: str = "") -> Found:
+    """The best match: a plural, singular, short name or kind, with its group behind a dot where it is ambiguous. Where
+    several groups have it and none is told, it is that of the group `prefer`, else the first."""
     name, _, group = word.partition(".")
+    matches = []
     for found, entry in await all_resources(client):
         names = {entry["name"], entry.get("singularName"), *(entry.get("shortNames") or ()), entry["kind"].lower()}
         groups = {"", found.resource.group, f"{found.resource.version}.{found.resource.group}".rstrip(".")}
         if name.lower() in names and group in groups:
-            return found
-    raise NotFound(f'the server does not have a resource type "{word}"')
+            matches.append(found)
+    if not matches:
+        raise NotFound(f'the server does not have a resource type "{word}"')
+    return next((found for found in matches if found.resource.group == prefer), matches[0])
 
 
 async def all_resources(client: Client) -> list[tuple[Found, Object]]:
