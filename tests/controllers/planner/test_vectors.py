@@ -33,7 +33,7 @@ def cluster(version: str = VERSION, **spec: Any) -> ClusterInputs:
 
 
 def worker(**changes: Any) -> MachineInputs:
-    inputs = {
+    inputs: dict[str, Any] = {
         "name": "demo-w1",
         "uid": "33333333-3333-4333-8333-333333333333",
         "roles": WORKER,
@@ -44,7 +44,7 @@ def worker(**changes: Any) -> MachineInputs:
 
 
 def server(**changes: Any) -> MachineInputs:
-    inputs = {
+    inputs: dict[str, Any] = {
         "name": "demo-s1",
         "uid": "11111111-1111-4111-8111-111111111111",
         "roles": SERVER,
