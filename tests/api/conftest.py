@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from tests.api.objects import custom, define, definition
 from tests.support.api import Api
 from tests.support.engines import unique
+from tests.support.judged import judged
 
 
 @dataclass(frozen=True)
@@ -84,3 +86,10 @@ async def widgets(admin: Api) -> Widgets:
     crd["spec"]["names"] |= {"shortNames": [unique("wd")], "categories": ["all"]}
     await define(admin, crd)
     return Widgets(group)
+
+
+@pytest.fixture(scope="session", params=["embedded", "real"])
+async def judged_admin(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Api]:
+    """The administrator of a server on which our rules are in force."""
+    async with judged(request.param, tmp_path_factory.mktemp(request.param)) as api:
+        yield api

@@ -3,133 +3,26 @@ by our webhooks."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime
-from pathlib import Path
-
 import pytest
-import yaml
 
 from herder.api.capi import kinds
-from herder.api.capi.crds import CRDS
-from herder.cli.admission import install_admission
-from herder.cli.install import install_kinds
-from herder.engine.apiserver.limits import BODY_BYTES
-from herder.engine.apiserver.pki import Pki
-from herder.engine.apiserver.server import assemble
-from herder.engine.client.client import Client
-from herder.engine.client.wire import Request, Response
-from herder.engine.front.http import HttpFront
-from herder.engine.meta.kinds import Object
-from herder.gateway.webhooks.configurations import Url
-from herder.gateway.webhooks.keeping import install
-from herder.gateway.webhooks.server import Webhooks
+from herder.engine.meta.kinds import Kind, Object
 from tests.product_api.capi.admission.cases import CASES, Case
 from tests.product_api.capi.admission.objects import MACHINE, MACHINE_DEPLOYMENT, VALID, changed
-from tests.support.api import JSON_PATCH, PATIENCE, Answer, Api
-from tests.support.engines import Engine
-from tests.support.kube import RealKube
-
-ASKED: list[str] = []  # paths that a server asked our webhooks at
-
-
-class HeardWebhooks(Webhooks):
-    async def handle(self, request: Request) -> Response:
-        ASKED.append(request.path)
-        return await super().handle(request)
-
-
-def now() -> datetime:
-    return datetime.now(UTC)
-
-
-@pytest.fixture(scope="module", params=["embedded", "real"])
-async def admin(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Api]:
-    """An engine of its own, without controllers: on a shared one the webhooks would stay behind unanswered."""
-    serve = _embedded if request.param == "embedded" else _real
-    async with serve(tmp_path_factory.mktemp(request.param)) as api:
-        yield api
-
-
-@asynccontextmanager
-async def _embedded(directory: Path) -> AsyncIterator[Api]:
-    pki = Pki.load_or_create(None, now=now())
-    server = await assemble(None, clock=now, entropy=os.urandom, pki=pki)
-    install_admission(server)
-    front = HttpFront(server, clock=now, body_bytes=BODY_BYTES)
-    host, port = await front.listen("127.0.0.1", 0, pki.server_context())
-    kubeconfig = directory / "kubeconfig"
-    kubeconfig.write_text(yaml.safe_dump(pki.admin_kubeconfig(f"https://{host}:{port}")))
-    try:
-        async with _defined(Engine("embedded", kubeconfig)) as (api, _):
-            yield api
-    finally:
-        await asyncio.gather(front.stop(), server.stop())
-
-
-@asynccontextmanager
-async def _real(directory: Path) -> AsyncIterator[Api]:
-    with RealKube(directory) as kube:
-        async with _defined(Engine("real", kube.kubeconfig)) as (api, client), _webhooks(api, client):
-            yield api
-
-
-@asynccontextmanager
-async def _defined(engine: Engine) -> AsyncIterator[tuple[Api, Client]]:
-    api, client = Api(engine.connection), engine.client()
-    try:
-        await install_kinds(client, CRDS)
-        yield api, client
-    finally:
-        await client.close()
-        await api.close()
-
-
-@asynccontextmanager
-async def _webhooks(api: Api, client: Client) -> AsyncIterator[None]:
-    await api.create_cluster("namespaces", {"metadata": {"name": "herder-system"}})
-    webhooks = HeardWebhooks(clock=now)
-    host, port = await webhooks.start("127.0.0.1", 0)
-    try:
-        await install(client, webhooks, Url(f"https://{host}:{port}"), clock=now)
-        await _in_force(api)
-        yield
-    finally:
-        await webhooks.stop()
-
-
-async def _in_force(api: Api) -> None:
-    """A server takes a moment to see its configurations, each of the two on its own."""
-    unnamed = changed(MACHINE, {"metadata.labels": {}})
-    refused = changed(MACHINE, {"spec.bootstrap": {}})
-    async with asyncio.timeout(PATIENCE):
-        while not (await _create(api, kinds.MACHINE, unnamed)).body["metadata"].get("labels"):
-            pass
-        while (await _create(api, kinds.MACHINE, refused)).status == 201:
-            pass
+from tests.support.api import JSON_PATCH, Answer, Api
+from tests.support.judged import ASKED, path, try_to_create
 
 
 @pytest.fixture
-async def api(admin: Api) -> Api:
-    return await admin.in_new_namespace()
-
-
-def path(kind: kinds.Kind) -> str:
-    return f"{kind.group}/{kind.version}/{kind.plural}"
-
-
-async def _create(api: Api, kind: kinds.Kind, obj: Object, query: str = "?dryRun=All") -> Answer:
-    return await api.post(api.at(path(kind)) + query, obj)
+async def api(judged_admin: Api) -> Api:
+    return await judged_admin.in_new_namespace()
 
 
 async def _write(api: Api, case: Case) -> Answer:
     """Create what is new, replace what is old; nothing is kept of the write that is judged."""
     if case.old is None:
-        return await _create(api, case.kind, case.obj)
-    stored = (await _create(api, case.kind, case.old, "")).expect(201)
+        return await try_to_create(api, case.kind, case.obj)
+    stored = (await try_to_create(api, case.kind, case.old, "")).expect(201)
     obj = changed(case.obj, {"metadata.resourceVersion": stored["metadata"]["resourceVersion"]})
     return await api.put(api.at(path(case.kind), obj["metadata"]["name"]) + "?dryRun=All", obj)
 
@@ -152,7 +45,7 @@ async def test_the_table(api: Api, case: Case) -> None:
 
 
 async def test_a_refusal_tells_what_to_do(api: Api) -> None:
-    answer = await _create(api, kinds.MACHINE, changed(MACHINE, {"spec.bootstrap": {}}))
+    answer = await try_to_create(api, kinds.MACHINE, changed(MACHINE, {"spec.bootstrap": {}}))
     told = "expected either spec.bootstrap.dataSecretName or spec.bootstrap.configRef to be populated"
     assert answer.causes == [("FieldValueRequired", "spec.bootstrap", f"Required value: {told}")]
     assert answer.message.endswith(f'Machine.cluster.x-k8s.io "one" is invalid: spec.bootstrap: Required value: {told}')
@@ -202,7 +95,7 @@ async def test_scaling_is_no_matter_of_the_rules(api: Api) -> None:
 
 
 @pytest.mark.parametrize("kind", VALID, ids=str)
-async def test_a_valid_object_comes_and_goes(api: Api, kind: kinds.Kind) -> None:
+async def test_a_valid_object_comes_and_goes(api: Api, kind: Kind) -> None:
     stored = await api.create(path(kind), changed(VALID[kind], {"metadata.finalizers": ["example.com/a"]}))
     assert _as_written(stored) == _as_written(VALID[kind])
     url = api.at(path(kind), "one")

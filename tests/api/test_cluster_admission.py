@@ -1,0 +1,51 @@
+"""Provisioning Clusters are judged alike on both engines: by the embedded server itself, and on a real one by our
+webhooks. The rules themselves have a table of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from herder.api.management.kinds import PROVISIONING_CLUSTER
+from tests.support.api import Api
+from tests.support.judged import path, provisioned, try_to_create
+
+CLUSTERS = path(PROVISIONING_CLUSTER)
+
+
+def pool(**fields: Any) -> dict[str, Any]:
+    return {"name": "workers", "machineConfigRef": {"kind": "ShedConfig", "name": "sheds"}, **fields}
+
+
+@pytest.fixture
+async def api(judged_admin: Api) -> Api:
+    return await judged_admin.in_new_namespace()
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a number that would be dropped": ({"machineGlobalConfig": {"port": 1}}, "machineGlobalConfig.port"),
+    "a token in plain sight": ({"machineGlobalConfig": {"token": "abc"}}, "machineGlobalConfig.token"),
+    "a label that is none": ({"machinePools": [pool(labels={"a": "b c"})]}, "machinePools[0].labels.a"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+async def test_what_cannot_be_had_is_refused_when_it_is_written(api: Api, case: str) -> None:
+    rke_config, field = REFUSED[case]
+    answer = await try_to_create(api, PROVISIONING_CLUSTER, provisioned(**rke_config))
+    assert (answer.status, answer.reason) == (422, "Invalid"), answer.text
+    assert [found for _, found, _ in answer.causes] == [f"spec.rkeConfig.{field}"]
+
+
+async def test_a_cluster_cannot_move_its_directories(api: Api) -> None:
+    await api.create(CLUSTERS, provisioned(dataDirectories={"k8sDistro": "/a"}))
+    moved = await api.patch(api.at(CLUSTERS, "one"), {"spec": {"rkeConfig": {"dataDirectories": {"k8sDistro": "/b"}}}})
+    assert [found for _, found, _ in moved.causes] == ["spec.rkeConfig.dataDirectories.k8sDistro"]
+
+
+async def test_the_drivers_fields_outlive_a_write_that_does_not_know_of_them(api: Api) -> None:
+    await api.create(CLUSTERS, provisioned(machinePools=[pool(dynamicSchemaSpec="{}")]))
+    patch = {"spec": {"rkeConfig": {"machinePools": [pool(quantity=2)]}}}
+    written = (await api.patch(api.at(CLUSTERS, "one"), patch)).expect(200)
+    assert written["spec"]["rkeConfig"]["machinePools"] == [pool(quantity=2, dynamicSchemaSpec="{}")]

@@ -1,0 +1,135 @@
+"""An API server of either kind on which our rules are in force: in the embedded one itself, at a real one by webhooks.
+
+It is a server of its own, without controllers: on a shared one the webhooks would stay behind unanswered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import yaml
+
+from herder.api.capi.crds import CRDS
+from herder.api.capi.kinds import MACHINE as MACHINE_KIND
+from herder.api.management.crds import PROVISIONING_CLUSTER_CRD
+from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.cli.admission import install_admission, install_cluster_admission
+from herder.cli.install import install_kinds
+from herder.engine.apiserver.limits import BODY_BYTES
+from herder.engine.apiserver.pki import Pki
+from herder.engine.apiserver.server import assemble
+from herder.engine.client.client import Client
+from herder.engine.client.wire import Request, Response
+from herder.engine.front.http import HttpFront
+from herder.engine.meta.kinds import Kind, Object
+from herder.gateway.webhooks.configurations import CLUSTER_API, CLUSTERS, Url
+from herder.gateway.webhooks.keeping import install
+from herder.gateway.webhooks.server import Webhooks
+from tests.product_api.capi.admission.objects import MACHINE, changed
+from tests.support.api import PATIENCE, Answer, Api
+from tests.support.engines import Engine
+from tests.support.kube import RealKube
+
+ASKED: list[str] = []  # paths that a server asked our webhooks at
+
+
+class HeardWebhooks(Webhooks):
+    async def handle(self, request: Request) -> Response:
+        ASKED.append(request.path)
+        return await super().handle(request)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+@asynccontextmanager
+async def judged(engine: str, directory: Path) -> AsyncIterator[Api]:
+    async with (_embedded if engine == "embedded" else _real)(directory) as api:
+        yield api
+
+
+@asynccontextmanager
+async def _embedded(directory: Path) -> AsyncIterator[Api]:
+    pki = Pki.load_or_create(None, now=now())
+    server = await assemble(None, clock=now, entropy=os.urandom, pki=pki)
+    install_admission(server)
+    install_cluster_admission(server)
+    front = HttpFront(server, clock=now, body_bytes=BODY_BYTES)
+    host, port = await front.listen("127.0.0.1", 0, pki.server_context())
+    kubeconfig = directory / "kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump(pki.admin_kubeconfig(f"https://{host}:{port}")))
+    try:
+        async with _defined(Engine("embedded", kubeconfig)) as (api, _):
+            yield api
+    finally:
+        await asyncio.gather(front.stop(), server.stop())
+
+
+@asynccontextmanager
+async def _real(directory: Path) -> AsyncIterator[Api]:
+    with RealKube(directory) as kube:
+        async with _defined(Engine("real", kube.kubeconfig)) as (api, client), _webhooks(api, client):
+            yield api
+
+
+@asynccontextmanager
+async def _defined(engine: Engine) -> AsyncIterator[tuple[Api, Client]]:
+    api, client = Api(engine.connection), engine.client()
+    try:
+        await install_kinds(client, [*CRDS, PROVISIONING_CLUSTER_CRD])
+        yield api, client
+    finally:
+        await client.close()
+        await api.close()
+
+
+@asynccontextmanager
+async def _webhooks(api: Api, client: Client) -> AsyncIterator[None]:
+    await api.create_cluster("namespaces", {"metadata": {"name": "herder-system"}})
+    webhooks = HeardWebhooks(clock=now)
+    host, port = await webhooks.start("127.0.0.1", 0)
+    try:
+        for configurations in (CLUSTER_API, CLUSTERS):
+            await install(client, webhooks, Url(f"https://{host}:{port}"), configurations, clock=now)
+        await _in_force(api)
+        yield
+    finally:
+        await webhooks.stop()
+
+
+async def _in_force(api: Api) -> None:
+    """A server takes a moment to see its configurations, each on its own."""
+    unnamed = changed(MACHINE, {"metadata.labels": {}})
+    refused = [
+        (MACHINE_KIND, changed(MACHINE, {"spec.bootstrap": {}})),
+        (PROVISIONING_CLUSTER, provisioned(machineGlobalConfig={"port": 1})),
+    ]
+    async with asyncio.timeout(PATIENCE):
+        while not (await try_to_create(api, MACHINE_KIND, unnamed)).body["metadata"].get("labels"):
+            pass
+        for kind, obj in refused:
+            while (await try_to_create(api, kind, obj)).status == 201:
+                pass
+
+
+def provisioned(**rke_config: object) -> Object:
+    return {
+        "apiVersion": PROVISIONING_CLUSTER.api_version,
+        "kind": PROVISIONING_CLUSTER.kind,
+        "metadata": {"name": "one"},
+        "spec": {"kubernetesVersion": "v1.34.1+k3s1", "rkeConfig": rke_config},
+    }
+
+
+def path(kind: Kind) -> str:
+    return f"{kind.group}/{kind.version}/{kind.plural}"
+
+
+async def try_to_create(api: Api, kind: Kind, obj: Object, query: str = "?dryRun=All") -> Answer:
+    return await api.post(api.at(path(kind)) + query, obj)
