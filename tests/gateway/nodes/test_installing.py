@@ -58,12 +58,12 @@ async def test_a_machine_that_was_made_here_installs_its_agent_at_its_first_boot
 
 async def test_its_agent_comes_back_by_itself_and_with_the_machine(manager: Manager, host: Host) -> None:
     place = host.create("made", "")
-    await said(place, "kill $(pgrep -f 'rancher-system-agent sentinel' | head -n 1)")
+    await said(place, "kill $(pgrep -f '[r]ancher-system-agent sentinel' | head -n 1)")
     manager.applies("made", "it was killed")
     host.machine("made").stop()
     host.machine("made").start()
     manager.applies("made", "it was booted")
-    assert await said(place, "pgrep -cf 'rancher-system-agent sentinel'") == "1"
+    assert await said(place, "pgrep -cf '[r]ancher-system-agent sentinel'") == "1"
 
 
 async def test_a_machine_that_somebody_else_made_is_registered_by_a_command(manager: Manager, host: Host) -> None:
@@ -79,7 +79,7 @@ async def test_a_machine_that_somebody_else_made_is_registered_by_a_command(mana
     assert again.exit_status == 0, again.stderr
     manager.applies(machine["metadata"]["name"], "it runs again")
     assert len([each for each in manager.machines() if each["metadata"]["name"].startswith("custom-")]) == 1
-    assert await said(place, "pgrep -cf 'rancher-system-agent sentinel'") == "1"
+    assert await said(place, "pgrep -cf '[r]ancher-system-agent sentinel'") == "1"
     await said(place, "/usr/local/bin/rancher-system-agent-uninstall.sh")
     assert await said(place, "ls -d /etc/rancher/agent /var/lib/rancher/agent 2>/dev/null; ls /etc/herder/boot.d") == ""
 

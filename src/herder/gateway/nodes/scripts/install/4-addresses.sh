@@ -13,7 +13,7 @@ addresses() { # an address, the name of an interface, or a word for what a cloud
         ipify) metadata https://api.ipify.org ;;
         '' | */*) echo "$1" ;;
         *)
-            if [ -d "/sys/class/net/$1" ]; then
+            if have ip && ip link show dev "$1" >/dev/null 2>&1; then
                 ip -o address show dev "$1" scope global | sed 's/.* inet6\{0,1\} \([^ /]*\).*/\1/' | paste -s -d , -
             else
                 echo "$1"
