@@ -7,11 +7,12 @@ import hashlib
 import io
 import json
 import platform
+import shutil
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 MANIFEST, INDEX = "application/vnd.oci.image.manifest.v1+json", "application/vnd.oci.image.index.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
@@ -19,17 +20,32 @@ PLAIN_LAYER, PACKED_LAYER = "application/vnd.oci.image.layer.v1.tar", "applicati
 PROCESSORS = {"x86_64": "amd64", "aarch64": "arm64"}
 QUICKLY = 1  # how hard a layer is compressed: more takes several times as long, and programs hardly get smaller
 
+Content = bytes | Path
+"""What is too large to be held in memory is in a file."""
+
 
 def processor() -> str:
     return PROCESSORS.get(platform.machine(), platform.machine())
 
 
-def digest_of(content: bytes) -> str:
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+def digest_of(content: Content) -> str:
+    with opened(content) as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+
+def size_of(content: Content) -> int:
+    return content.stat().st_size if isinstance(content, Path) else len(content)
+
+
+def opened(content: Content) -> io.BufferedReader | io.BytesIO:
+    return content.open("rb") if isinstance(content, Path) else io.BytesIO(content)
 
 
 def as_json(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+# --- files in a tar ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,57 +53,76 @@ class Entry:
     """A file in a layer: its content, or where it is read from."""
 
     path: str
-    content: bytes | Path
+    content: Content
     mode: int = 0o644
 
 
 def tar(entries: Iterable[Entry]) -> bytes:
-    """The same bytes for the same entries, whenever it is made."""
     content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for entry in entries:
-            body = entry.content.read_bytes() if isinstance(entry.content, Path) else entry.content
-            header = tarfile.TarInfo(entry.path)
-            header.size, header.mode = len(body), entry.mode
-            archive.addfile(header, io.BytesIO(body))
+    write_tar(entries, content)
     return content.getvalue()
+
+
+def write_tar(entries: Iterable[Entry], to: IO[bytes]) -> None:
+    """The same bytes for the same entries, whenever it is made."""
+    with tarfile.open(fileobj=to, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for entry in entries:
+            header = tarfile.TarInfo(entry.path)
+            header.size, header.mode = size_of(entry.content), entry.mode
+            with opened(entry.content) as body:
+                archive.addfile(header, body)
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    content: bytes = field(repr=False)
+    content: Content = field(repr=False)
     diff_id: str  # the digest of what it unpacks to
     media_type: str
+
+    @staticmethod
+    def plain(content: Content) -> Layer:
+        return Layer(content, digest_of(content), PLAIN_LAYER)
 
     @staticmethod
     def packed(content: bytes) -> Layer:
         return Layer(gzip.compress(content, QUICKLY, mtime=0), digest_of(content), PACKED_LAYER)
 
+    @staticmethod
+    def packed_file(content: Path, into: Path) -> Layer:
+        """The same of a file, in another."""
+        with content.open("rb") as file, into.open("wb") as raw, gzip.GzipFile("", "wb", QUICKLY, raw, 0) as packing:
+            shutil.copyfileobj(file, packing, 1 << 20)
+        return Layer(into, digest_of(content), PACKED_LAYER)
+
     def described(self) -> dict[str, Any]:
-        return {"mediaType": self.media_type, "digest": digest_of(self.content), "size": len(self.content)}
+        return {"mediaType": self.media_type, "digest": digest_of(self.content), "size": size_of(self.content)}
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
     manifest: bytes
-    blobs: Mapping[str, bytes] = field(repr=False)  # by digest, the config among them
+    blobs: Mapping[str, Content] = field(repr=False)  # by digest, the config among them
 
 
 def image(layers: Sequence[Layer], running: Mapping[str, Any] | None = None) -> Image:
     """`running` is what a container of it runs: Entrypoint, Env and the like."""
     roots = {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]}
     config = as_json({"architecture": processor(), "os": "linux", "config": dict(running or {}), "rootfs": roots})
+    described = [layer.described() for layer in layers]
     manifest = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
         "config": {"mediaType": CONFIG, "digest": digest_of(config), "size": len(config)},
-        "layers": [layer.described() for layer in layers],
+        "layers": described,
     }
-    blobs = {digest_of(layer.content): layer.content for layer in layers}
+    blobs = {told["digest"]: layer.content for told, layer in zip(described, layers, strict=True)}
     return Image(as_json(manifest), {**blobs, digest_of(config): config})
 
 
-def archive(made: Image, name: str) -> bytes:
+def write_archive(made: Image, name: str, to: IO[bytes]) -> None:
     """A tar that runtimes import and agents install from; `name` is what the image is called there."""
     index = {
         "schemaVersion": 2,
@@ -102,7 +137,7 @@ def archive(made: Image, name: str) -> bytes:
             }
         ],
     }
-    files = {"oci-layout": b'{"imageLayoutVersion":"1.0.0"}', "index.json": as_json(index)}
+    files = [Entry("oci-layout", b'{"imageLayoutVersion":"1.0.0"}'), Entry("index.json", as_json(index))]
     blobs = {**made.blobs, digest_of(made.manifest): made.manifest}
-    named = {f"blobs/sha256/{digest.removeprefix('sha256:')}": content for digest, content in blobs.items()}
-    return tar(Entry(path, content) for path, content in {**files, **named}.items())
+    named = (Entry(f"blobs/sha256/{digest.removeprefix('sha256:')}", content) for digest, content in blobs.items())
+    write_tar([*files, *named], to)

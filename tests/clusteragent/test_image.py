@@ -19,7 +19,8 @@ import pytest
 from aiohttp import web
 
 from herder.clusteragent import image
-from herder.clusteragent.registry import INDEXES, Login, Reference, RegistryError, digest_of
+from herder.clusteragent.registry import INDEXES, Login, Reference, RegistryError
+from herder.oci import digest_of
 
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}.0"
 LOGIN = Login("shepherd", "a-password")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 import subprocess
 import tarfile
@@ -11,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from herder.kubeadm.installer import PROGRAMS, InstallerError, build, tag
+from herder.agent.images.staging import Stager
+from herder.kubeadm.installer import IN_PODS, ON_MACHINES, PROGRAMS, REPOSITORY, InstallerError, build, tag
+from herder.oci import Image, opened
+from tests.support.embedded import HERDER
 
 KUBEADM = """#!/bin/sh
 for name in kube-apiserver kube-controller-manager kube-scheduler kube-proxy coredns/coredns pause etcd; do
@@ -30,27 +31,31 @@ def programs(tmp_path: Path) -> dict[str, Path]:
     return found
 
 
-def layer(blobs: dict[str, bytes], manifest: bytes) -> tarfile.TarFile:
-    (only,) = json.loads(manifest)["layers"]
-    return tarfile.open(fileobj=io.BytesIO(gzip.decompress(blobs[only["digest"]])))
+def unpacked(made: Image, into: Path) -> Path:
+    (only,) = json.loads(made.manifest)["layers"]
+    with opened(made.blobs[only["digest"]]) as content, tarfile.open(fileobj=content, mode="r:gz") as archive:
+        archive.extractall(into, filter="tar")
+    return into
 
 
 def test_it_holds_the_programs_and_the_control_plane_as_images(programs: dict[str, Path], tmp_path: Path) -> None:
-    made = build("v1.36.3+kubeadm1", programs)
-    with layer(dict(made.blobs), made.manifest) as archive:
-        names = set(archive.getnames())
-        archive.extractall(tmp_path / "root", filter="tar")
-    assert {"run.sh", "node_service.py", "VERSION", "bin/kubelet", "images/etcd.tar", "images/pause.tar"} <= names
-    assert (tmp_path / "root/VERSION").read_text() == "v1.36.3"
-    subprocess.run(["sh", "-n", tmp_path / "root/run.sh"], check=True)
-    with tarfile.open(tmp_path / "root/images/kube-apiserver.tar") as image:
+    root = unpacked(build("v1.36.3+kubeadm1", programs, tmp_path), tmp_path / "root")
+    assert (root / "VERSION").read_text() == "v1.36.3"
+    assert {path.name for path in (root / "bin").iterdir()} == set(ON_MACHINES)
+    assert {path.stem for path in (root / "images").iterdir()} == set(IN_PODS)
+    subprocess.run(["sh", "-n", root / "run.sh"], check=True)
+    with tarfile.open(root / "images/kube-apiserver.tar") as image:
         index = json.load(image.extractfile("index.json"))  # type: ignore[arg-type]
     (only,) = index["manifests"]
     assert only["annotations"]["io.containerd.image.name"] == "registry.example/kube-apiserver:v1.36.3"
 
 
-def test_the_same_programs_give_the_same_image(programs: dict[str, Path]) -> None:
-    assert build("v1.36.3+kubeadm1", programs).manifest == build("v1.36.3+kubeadm1", programs).manifest
+def test_the_same_programs_give_the_same_image(programs: dict[str, Path], tmp_path: Path) -> None:
+    made = []
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        made.append(build("v1.36.3+kubeadm1", programs, tmp_path / name).manifest)
+    assert made[0] == made[1]
 
 
 def test_a_tag_has_no_plus() -> None:
@@ -58,12 +63,57 @@ def test_a_tag_has_no_plus() -> None:
 
 
 @pytest.mark.parametrize("version", ["v1.36.3", "v1.36.3+k3s1", "1.36.3+kubeadm1", "v1.36+kubeadm1"])
-def test_a_version_of_another_distribution_is_refused(programs: dict[str, Path], version: str) -> None:
+def test_a_version_of_another_distribution_is_refused(programs: dict[str, Path], tmp_path: Path, version: str) -> None:
     with pytest.raises(InstallerError, match="must be such as"):
-        build(version, programs)
+        build(version, programs, tmp_path)
 
 
-def test_a_missing_program_is_named(programs: dict[str, Path]) -> None:
+def test_a_missing_program_is_named(programs: dict[str, Path], tmp_path: Path) -> None:
     programs["kubelet"].unlink()
     with pytest.raises(InstallerError, match=r"kubelet: .* no such program"):
-        build("v1.36.3+kubeadm1", programs)
+        build("v1.36.3+kubeadm1", programs, tmp_path)
+
+
+# --- herder installer kubeadm -----------------------------------------------------------------------------------------
+
+
+def herder(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([HERDER, "installer", "kubeadm", *words], capture_output=True, text=True, check=False)
+
+
+def test_a_node_agent_installs_from_the_archive(programs: dict[str, Path], tmp_path: Path) -> None:
+    images, root = tmp_path / "images", tmp_path / "root"
+    images.mkdir()
+    root.mkdir()
+    done = herder("--version", "v1.36.3+kubeadm1", "--from", tmp_path, "--output", images / "kubeadm.tar")
+    assert done.stdout == f"{images / 'kubeadm.tar'}\n", done.stderr
+    stager = Stager(str(images), str(tmp_path / "none"), str(tmp_path / "scratch"), print)
+    stager.stage(f"{REPOSITORY}:v1.36.3-kubeadm1", str(root))
+    assert (root / "bin/kubelet").read_bytes() == programs["kubelet"].read_bytes()
+
+
+def test_a_program_from_elsewhere_is_taken_instead(programs: dict[str, Path], tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("another kubelet")
+    words = ("--version", "v1.36.3+kubeadm1", "--from", tmp_path, "--kubelet", other)
+    assert herder(*words, "--output", tmp_path / "made.tar").returncode == 0
+    with tarfile.open(tmp_path / "made.tar") as made:
+        layer = max(made.getmembers(), key=lambda each: each.size)
+        with tarfile.open(fileobj=made.extractfile(layer), mode="r:gz") as content:
+            assert content.extractfile("bin/kubelet").read() == b"another kubelet"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "one of --output and --push is needed"),
+        (("--output", "x", "--push", "127.0.0.1:1/x"), "one of --output and --push is needed"),
+        (("--push", "127.0.0.1:1/x", "--username", "u"), "--username and --password-file go together"),
+        (("--output", "x"), "kubeadm: not given: no such program"),
+    ],
+)
+def test_a_mistake_is_told(words: tuple[str, ...], told: str) -> None:
+    done = herder("--version", "v1.36.3+kubeadm1", *words)
+    assert told in done.stderr
+    assert done.returncode
+    assert "Traceback" not in done.stderr

@@ -88,7 +88,7 @@ class Registry:
         }
         (self.directory / "config.yml").write_text(json.dumps(settings))
         with (self.directory / "registry.log").open("wb") as log:
-            command = [*self.around, "docker-registry", "serve", self.directory / "config.yml"]
+            command: list[str | Path] = [*self.around, "docker-registry", "serve", self.directory / "config.yml"]
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         return self
 
@@ -103,9 +103,7 @@ class Registry:
 
 async def push(made: Image, reference: str) -> None:
     async with Repository(Reference.parse(reference)) as repository:
-        for content in made.blobs.values():
-            await repository.put_blob(content)
-        await repository.put_manifest(json.loads(made.manifest))
+        await repository.put_image(made)
 
 
 async def _push_all(registry: str) -> None:

@@ -25,6 +25,7 @@ WORDS = {
     "scp": ("scp", "Copy files to a machine or from it"),
     "import": ("importing", "Manage a cluster that exists from here"),
     "agent": ("agent", "Run the agent of a managed cluster, or make its image"),
+    "installer": ("installer", "Make images that machines install Kubernetes from"),
     "login": ("login", "Log in at a manager, for kubectl and herder"),
     "token": ("token", "Make, list and revoke tokens of your own"),
     "kubeconfig": ("kubeconfig", "Print or merge a kubeconfig for a managed cluster"),

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import herder
-from herder.clusteragent.registry import INDEXES, Login, Reference, RegistryError, Repository, digest_of
+from herder.clusteragent.registry import INDEXES, Login, Reference, RegistryError, Repository
+from herder.oci import digest_of
 
 PLACE = "opt/herder"
 NEEDED = ("aiohttp", "cryptography", "msgspec", "pyyaml")
@@ -55,7 +56,7 @@ async def push(base: str, target: str, login: Login | None = None) -> str:
             "config": {"mediaType": CONFIG, "digest": digest_of(written), "size": len(written)},
             "layers": [*(_as_oci(each) for each in known["layers"]), added],
         }
-        return await destination.put_manifest(manifest)
+        return await destination.put_manifest(json.dumps(manifest).encode())
 
 
 # --- the base -------------------------------------------------------------------------------------------------------

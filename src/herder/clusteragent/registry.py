@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
-import hashlib
 import hmac
-import io
 import json
 import re
 from collections.abc import Mapping
@@ -15,6 +14,8 @@ from typing import Any
 from urllib.parse import urljoin
 
 import aiohttp
+
+from herder.oci import MANIFEST, Content, Image, digest_of, opened, size_of
 
 INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
@@ -110,8 +111,8 @@ class Repository:
         status, _ = await self._ask("HEAD", f"{self.reference.url}/blobs/{digest}", accepted=(200, 404))
         return status == 200
 
-    async def put_blob(self, content: bytes) -> str:
-        digest = digest_of(content)
+    async def put_blob(self, content: Content) -> str:
+        digest = await asyncio.to_thread(digest_of, content)
         if await self.has_blob(digest):
             return digest
         started = await self._send("POST", f"{self.reference.url}/blobs/uploads/", {}, b"")
@@ -122,11 +123,16 @@ class Repository:
         await self._ask("PUT", complete, {"Content-Type": "application/octet-stream"}, content, accepted=(201,))
         return digest
 
-    async def put_manifest(self, manifest: Mapping[str, Any]) -> str:
-        body = json.dumps(manifest).encode()
+    async def put_image(self, made: Image) -> str:
+        """Its digest. What the registry has already is not sent."""
+        for content in made.blobs.values():
+            await self.put_blob(content)
+        return await self.put_manifest(made.manifest)
+
+    async def put_manifest(self, manifest: bytes) -> str:
         url = f"{self.reference.url}/manifests/{self.reference.version}"
-        await self._ask("PUT", url, {"Content-Type": str(manifest["mediaType"])}, body, accepted=(201,))
-        return digest_of(body)
+        await self._ask("PUT", url, {"Content-Type": MANIFEST}, manifest, accepted=(201,))
+        return digest_of(manifest)
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
@@ -135,7 +141,7 @@ class Repository:
         method: str,
         url: str,
         headers: Mapping[str, str] | None = None,
-        body: bytes = b"",
+        body: Content = b"",
         accepted: tuple[int, ...] = (200,),
     ) -> tuple[int, bytes]:
         answer = await self._send(method, url, headers or {}, body)
@@ -143,7 +149,7 @@ class Repository:
             raise RegistryError(f"{self._shown()}: the registry answers {answer.status} to {method}")
         return answer.status, await answer.read()
 
-    async def _send(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> aiohttp.ClientResponse:
+    async def _send(self, method: str, url: str, headers: Mapping[str, str], body: Content) -> aiohttp.ClientResponse:
         """Where the registry wants to know who asks, that is settled once and the request made again."""
         answer = await self._once(method, url, headers, body)
         challenge = answer.headers.get("WWW-Authenticate", "")
@@ -152,10 +158,11 @@ class Repository:
             answer = await self._once(method, url, headers, body)
         return answer
 
-    async def _once(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> aiohttp.ClientResponse:
+    async def _once(self, method: str, url: str, headers: Mapping[str, str], body: Content) -> aiohttp.ClientResponse:
         given = {**headers, **({"Authorization": self._authorization} if self._authorization else {})}
         try:
-            answer = await self._session.request(method, url, headers=given, data=io.BytesIO(body) if body else None)
+            data = opened(body) if size_of(body) else None  # closed by the session once it is sent
+            answer = await self._session.request(method, url, headers=given, data=data)
             await answer.read()
         except (aiohttp.ClientError, TimeoutError) as error:
             raise RegistryError(f"{self._shown()}: {error or 'no answer in time'}") from None
@@ -183,10 +190,6 @@ class Repository:
 
     def _shown(self, version: str = "") -> str:
         return f"{self.reference.host}/{self.reference.name}{f' {version}' if version else ''}"
-
-
-def digest_of(content: bytes) -> str:
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 def _same_host(one: str, other: str) -> bool:

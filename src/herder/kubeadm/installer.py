@@ -1,7 +1,7 @@
 """The installer image of kubeadm clusters, made from the programs of Kubernetes as they were built or downloaded.
 
 Machines get the programs as files and the control plane as images that their container runtime imports, so nothing
-is pulled from anywhere else.
+is pulled from anywhere else. All of it is some hundreds of megabytes: it is written to files, never held in memory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 
-from herder.oci import Entry, Image, Layer, archive, image, tar
+from herder.oci import Entry, Image, Layer, image, write_archive, write_tar
 
 REPOSITORY = "herder/system-agent-installer-kubeadm"
 ON_MACHINES = ("kubeadm", "kubectl", "kubelet", "kube-proxy", "etcdctl")
@@ -29,16 +29,20 @@ def tag(version: str) -> str:
     return version.replace("+", "-")
 
 
-def build(version: str, programs: Mapping[str, Path]) -> Image:
-    """`version` is what clusters ask for, such as v1.36.3+kubeadm1; `programs` where each of PROGRAMS is."""
+def build(version: str, programs: Mapping[str, Path], scratch: Path) -> Image:
+    """`version` is what clusters ask for, such as v1.36.3+kubeadm1; `programs` where each of PROGRAMS is. The image is
+    made of files in `scratch`, and lives as long as they do."""
     known = _VERSION.fullmatch(version)
     if known is None:
         raise InstallerError(f"version {version!r}: must be such as v1.36.3+kubeadm1")
     for name in PROGRAMS:
         if name not in programs or not programs[name].is_file():
             raise InstallerError(f"{name}: {programs.get(name, 'not given')}: no such program")
-    entries = [*_setting_up(known[1]), *_programs(programs), *_images(known[1], programs)]
-    return image([Layer.packed(tar(entries))])
+    entries = [*_setting_up(known[1]), *_programs(programs), *_images(known[1], programs, scratch)]
+    plain = _tar(entries, scratch / "layer.tar")
+    layer = Layer.packed_file(plain, scratch / "layer.tar.gz")
+    plain.unlink()
+    return image([layer])
 
 
 def _setting_up(kubernetes: str) -> Iterator[Entry]:
@@ -53,23 +57,40 @@ def _programs(programs: Mapping[str, Path]) -> Iterator[Entry]:
         yield Entry(f"bin/{name}", programs[name], 0o755)
 
 
-def _images(kubernetes: str, programs: Mapping[str, Path]) -> Iterator[Entry]:
+def _images(kubernetes: str, programs: Mapping[str, Path], scratch: Path) -> Iterator[Entry]:
     called = _names_of_images(programs["kubeadm"], kubernetes)
     for name in IN_PODS:
-        files = [Entry(f"bin/{name}", programs[name], 0o755)]
-        running: dict[str, object] = {"Env": ["PATH=/bin"]}
-        if name == "etcd":
-            files.append(Entry("bin/etcdctl", programs["etcdctl"], 0o755))
-        if name == "pause":
-            running["Entrypoint"] = ["/bin/pause"]
-        made = image([Layer.packed(tar(files))], running)
-        yield Entry(f"images/{name}.tar", archive(made, called[name]))
+        made = _image(name, programs, scratch)
+        archive = scratch / f"{name}.archive.tar"
+        with archive.open("wb") as file:
+            write_archive(made, called[name], file)
+        yield Entry(f"images/{name}.tar", archive)
+
+
+def _image(name: str, programs: Mapping[str, Path], scratch: Path) -> Image:
+    """Not compressed: that is done once, to all that machines fetch."""
+    files = [Entry(f"bin/{name}", programs[name], 0o755)]
+    running: dict[str, object] = {"Env": ["PATH=/bin"]}
+    if name == "etcd":
+        files.append(Entry("bin/etcdctl", programs["etcdctl"], 0o755))
+    if name == "pause":
+        running["Entrypoint"] = ["/bin/pause"]
+    return image([Layer.plain(_tar(files, scratch / f"{name}.layer.tar"))], running)
+
+
+def _tar(entries: list[Entry], path: Path) -> Path:
+    with path.open("wb") as file:
+        write_tar(entries, file)
+    return path
 
 
 def _names_of_images(kubeadm: Path, kubernetes: str) -> dict[str, str]:
     """What this kubeadm will ask the container runtime for."""
     command = [str(kubeadm), "config", "images", "list", "--kubernetes-version", kubernetes]
-    listed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    try:
+        listed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    except OSError as problem:
+        raise InstallerError(f"{kubeadm}: cannot be run here: {problem.strerror}") from None
     if listed.returncode:
         raise InstallerError(f"{kubeadm}: does not tell its images: {listed.stderr.strip()[-300:]}")
     names = {line.partition(":")[0].rpartition("/")[2]: line for line in listed.stdout.split()}
