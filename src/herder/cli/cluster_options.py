@@ -11,7 +11,7 @@ import click
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.management.names import DEFAULT_WORKSPACE
 from herder.cli.asking import ask
-from herder.cli.cluster_progress import Failed, until_as_wanted, until_gone
+from herder.cli.cluster_progress import until_as_wanted, until_gone
 from herder.cli.places import kubeconfig_option
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import Conflict
@@ -50,19 +50,16 @@ def change(
 
     async def changed(client: Client) -> None:
         await act(client)
-        if wait:
+        if not wait:
+            return
+        try:
             async with asyncio.timeout(timeout):
                 await (until_gone if gone else until_as_wanted)(client, namespace, name, click.echo)
+        except TimeoutError:
+            goes_on = f"nothing is lost, it goes on: herder describe cluster {name} -n {namespace}"
+            raise click.ClickException(f"cluster {name} is not done after {timeout:g} s; {goes_on}") from None
 
-    try:
-        ask(kubeconfig, lambda client, _here: changed(client))
-    except Failed as problem:
-        raise click.ClickException(str(problem)) from None
-    except TimeoutError:
-        raise click.ClickException(
-            f"cluster {name} is not done after {timeout:g} s; nothing is lost, it goes on: "
-            f"herder describe cluster {name}"
-        ) from None
+    ask(kubeconfig, lambda client, _here: changed(client))
 
 
 async def edit(client: Client, namespace: str, name: str, mutate: Callable[[Object], None]) -> Object:

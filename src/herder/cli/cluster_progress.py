@@ -20,10 +20,6 @@ Say = Callable[[str], None]
 STEPS = ("Created", "RKECluster", "Provisioned", "Updated")  # conditions, in the order in which they become true
 
 
-class Failed(Exception):
-    """Nothing that waiting would change; the text says what is wrong."""
-
-
 class Scene:
     """The cluster as it is known so far; `changed` whenever more is."""
 

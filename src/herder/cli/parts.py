@@ -132,9 +132,9 @@ def node_controllers() -> list[Controller]:
 
 def planners() -> list[Controller]:
     """What decides which machine does what next."""
-    from herder.controllers.planner import controller
+    from herder.controllers.planner import controller, plan_secrets
 
-    return [controller.CONTROLLER]
+    return [module.CONTROLLER for module in (controller, plan_secrets)]
 
 
 def families(roles: Roles) -> list[Family]:
