@@ -85,10 +85,12 @@ def tunnels(scale: float) -> str:
     given = {
         "HERDER_TUNNEL_MIB": str(mebibytes),
         "HERDER_TUNNEL_RECONNECTS": str(reconnects),
+        "HERDER_TUNNEL_STORM": str(reconnects),
         "HERDER_TUNNEL_QUIET": "130",
     }
     command("pytest", "-q", "tests/interop/test_remotedialer.py", **given)
-    return f"{mebibytes} MiB in each transfer, {reconnects} reconnects in each role, two lists of streams exchanged"
+    told = f"{mebibytes} MiB in each transfer, {reconnects} reconnects in each role one by one and {reconnects} at once"
+    return f"{told}, two lists of streams exchanged"
 
 
 def fuzzing(scale: float) -> str:

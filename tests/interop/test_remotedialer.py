@@ -9,6 +9,7 @@ import os
 
 import pytest
 
+from herder.tunnel.client import TunnelClient
 from herder.tunnel.errors import NoSession, StreamError
 from herder.tunnel.limits import Limits
 from herder.tunnel.registry import Registry
@@ -16,6 +17,7 @@ from herder.tunnel.server import serve
 from tests.tunnel.world import (
     HEADERS,
     KEY,
+    clients_of,
     connected,
     echo,
     forwarded,
@@ -29,6 +31,7 @@ from tests.tunnel.world import (
 
 MIB = 1 << 20
 BULK = int(os.environ.get("HERDER_TUNNEL_MIB", "64")) * MIB
+STORM = int(os.environ.get("HERDER_TUNNEL_STORM", "100"))
 RECONNECTS = int(os.environ.get("HERDER_TUNNEL_RECONNECTS", "100"))
 QUIET_SECONDS = float(os.environ.get("HERDER_TUNNEL_QUIET", "0.2"))  # the Go client lists its streams every minute
 PATIENCE = 300
@@ -56,6 +59,16 @@ async def answers(port: int) -> None:
     while answer != b"again":
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             answer = await ask(*await asyncio.open_connection("127.0.0.1", port), b"again")
+
+
+async def opened_sessions(registry: Registry, count: int) -> None:
+    """Until so many have been opened, now or earlier. Listeners are told of clients, not of sessions."""
+    while registry.counters.sessions_opened < count:
+        await asyncio.sleep(0.02)
+
+
+def is_up(client: TunnelClient) -> bool:
+    return client.link is not None and client.link.alive
 
 
 class TestGoClientOnOurServer:
@@ -143,6 +156,25 @@ class TestGoClientOnOurServer:
                 assert await ask(*registry.dial(KEY, "tcp", address).streams(), question) == question
                 registry.sessions(KEY)[-1].close()
             assert registry.counters.sessions <= 2
+
+    async def test_a_storm_in_which_all_sessions_end_at_once_and_all_come_back(self) -> None:
+        numbered = HEADERS | {"X-Tunnel-Key": "storm-{}"}
+        async with (
+            asyncio.timeout(PATIENCE),
+            target(echo) as address,
+            our_server() as (registry, url),
+            go_client(url, numbered, sessions=STORM),
+        ):
+            for storms in range(2):
+                await opened_sessions(registry, STORM * (storms + 1))
+                keys = registry.clients()
+                streams = [registry.dial(key, "tcp", address).streams() for key in keys]
+                answers = await asyncio.gather(*(ask(*s, key.encode()) for s, key in zip(streams, keys, strict=True)))
+                assert [answer.decode() for answer in answers] == keys
+                for key in keys:
+                    registry.disconnect(key, "the storm")
+            await opened_sessions(registry, STORM * 3)
+            assert len(registry.clients()) == STORM
 
     async def test_a_wrong_token_gets_nowhere(self) -> None:
         wrong = HEADERS | {"X-API-Tunnel-Token": "guessed"}
@@ -249,3 +281,22 @@ class TestOurClientOnAGoServer:
                 gone.close()
                 await gone.done
             assert client.attempts >= RECONNECTS
+
+    async def test_a_storm_in_which_all_sessions_end_at_once_and_all_come_back(self) -> None:
+        keys = [KEY, *(f"storm-{number}" for number in range(1, STORM))]
+        async with (
+            asyncio.timeout(PATIENCE),
+            target(echo) as address,
+            go_server(address) as (url, [port]),
+            contextlib.AsyncExitStack() as stack,
+        ):
+            ours = [our_client(url, HEADERS | {"X-Tunnel-Key": key}) for key in keys]
+            clients = [await stack.enter_async_context(each) for each in ours]
+            for storms in range(3):
+                while any(client.attempts <= storms or not is_up(client) for client in clients):
+                    await asyncio.sleep(0.02)
+                await answers(port)
+                assert set(await clients_of(url)) == set(keys)
+                for client in clients:
+                    assert client.link is not None
+                    client.link.close()

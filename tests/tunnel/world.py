@@ -19,7 +19,7 @@ TOKEN = "let-me-in"
 KEY = "c-m-12345678"
 HEADERS = {"X-API-Tunnel-Token": TOKEN, "X-Tunnel-Key": KEY}
 
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[object]]
 
 
 def authenticate(headers: Mapping[str, str]) -> str | None:
@@ -99,9 +99,10 @@ async def running(*command: object) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def go_client(url: str, headers: Mapping[str, str] = HEADERS) -> AsyncIterator[None]:
+async def go_client(url: str, headers: Mapping[str, str] = HEADERS, sessions: int = 1) -> AsyncIterator[None]:
+    """One program, with so many sessions: '{}' in a header is the number of each."""
     words = [word for name, value in headers.items() for word in ("-header", f"{name}: {value}")]
-    async with running(peer("remotedialer-client"), "-url", url, "-retry", "10ms", *words):
+    async with running(peer("remotedialer-client"), "-url", url, "-retry", "10ms", "-sessions", sessions, *words):
         yield
 
 
@@ -148,12 +149,15 @@ async def connected(registry: Registry, key: str = KEY) -> None:
 
 async def forwarded(url: str) -> None:
     """Until the Go server at this URL has a client."""
-    host, port = url.removeprefix("ws://").partition("/")[0].split(":")
-    while True:
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"GET /clients HTTP/1.0\r\n\r\n")
-        answer = await reader.read()
-        writer.close()
-        if answer.endswith(KEY.encode()):
-            return
+    while KEY not in await clients_of(url):
         await asyncio.sleep(0.02)
+
+
+async def clients_of(url: str) -> list[str]:
+    """The keys of those that the Go server at this URL has."""
+    host, port = url.removeprefix("ws://").partition("/")[0].split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /clients HTTP/1.0\r\n\r\n")
+    answer = (await reader.read()).decode()
+    writer.close()
+    return answer.partition("\r\n\r\n")[2].split()

@@ -7,7 +7,9 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -30,6 +32,7 @@ func main() {
 	url := flag.String("url", "", "ws:// or wss:// address of the server")
 	allow := flag.String("allow", "", "the only address that may be dialled (default: all)")
 	retry := flag.Duration("retry", 5*time.Second, "pause before connecting again")
+	sessions := flag.Int("sessions", 1, "so many at once; '{}' in headers is the number of each")
 	flag.Var(given, "header", "'Name: value', may be repeated")
 	flag.Parse()
 	logrus.SetLevel(logrus.WarnLevel)
@@ -37,12 +40,30 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	authorize := func(proto, address string) bool { return *allow == "" || address == *allow }
+	var all sync.WaitGroup
+	for number := range *sessions {
+		all.Go(func() { stay(ctx, *url, numbered(given, number), authorize, *retry) })
+	}
+	all.Wait()
+}
+
+func stay(ctx context.Context, url string, headers http.Header, authorize remotedialer.ConnectAuthorizer, retry time.Duration) {
 	for ctx.Err() == nil {
-		err := remotedialer.ConnectToProxy(ctx, *url, http.Header(given), authorize, nil, nil)
+		err := remotedialer.ConnectToProxy(ctx, url, headers, authorize, nil, nil)
 		logrus.Warnf("session over: %v", err)
 		select {
 		case <-ctx.Done():
-		case <-time.After(*retry):
+		case <-time.After(retry):
 		}
 	}
+}
+
+func numbered(given headers, number int) http.Header {
+	own := http.Header{}
+	for name, values := range given {
+		for _, value := range values {
+			own.Add(name, strings.ReplaceAll(value, "{}", strconv.Itoa(number)))
+		}
+	}
+	return own
 }
