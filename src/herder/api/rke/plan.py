@@ -95,6 +95,11 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, rename
             msgspec.json.encode(msgspec.structs.replace(self, probes=dict(sorted(self.probes.items()))))
         )
 
+    def lasting(self) -> tuple[object, ...]:
+        """All of it but files that may change at any time: plans that agree in this differ in nothing that disturbs."""
+        files = {each.path: each for each in self.files if not each.minor}
+        return files, self.instructions, self.periodic_instructions, dict(self.probes), self.error
+
     @staticmethod
     def from_json(encoded: bytes) -> Plan:
         """What this does not know is left out, as agents do. ValueError for what is no plan."""

@@ -145,8 +145,14 @@ class PlanSecret:
         if not self.has_plan:
             return False
         if self.state in ("", PENDING):
-            return self.text(APPLIED_CHECKSUM) == self.checksum
+            applied = self.text(APPLIED_CHECKSUM)
+            return bool(applied) and applied == self.checksum
         return self.state == SUCCEEDED
+
+    @property
+    def is_down(self) -> bool:
+        """What was asked of it is not done, or what runs there is not well."""
+        return not self.in_sync or not self.healthy
 
     @cached_property
     def failed(self) -> bool:

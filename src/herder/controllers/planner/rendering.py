@@ -70,7 +70,7 @@ class Desired:
     def is_minor(self) -> bool:
         """Whether it differs in nothing but files that may change at any time."""
         before = self.entry.plan.plan
-        return self.differs and before is not None and _without_minor(before) == _without_minor(self.plan)
+        return self.differs and before is not None and before.lasting() == self.plan.lasting()
 
     @cached_property
     def drains(self) -> bool:
@@ -97,8 +97,3 @@ def _render(request: Request) -> Plan:
             "chartValues or machineSelectorFiles smaller"
         )
     return plan
-
-
-def _without_minor(plan: Plan) -> tuple[object, ...]:
-    files = {file.path: file for file in plan.files if not file.minor}
-    return files, plan.instructions, plan.periodic_instructions, dict(plan.probes), plan.error

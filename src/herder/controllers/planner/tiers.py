@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from herder.api.rke.names import DRAIN_DONE
+from herder.api.rke.strategy import UNLIMITED, BadConcurrency, limit_of
 from herder.controllers.planner import draining, messages
 from herder.controllers.planner.distributions.interface import ConfigError
 from herder.controllers.planner.draining import Options, Stage
@@ -19,7 +19,6 @@ from herder.controllers.planner.rendering import Desired
 from herder.engine.runtime.decision import Patch
 
 BOOTSTRAP, ETCD, CONTROL_PLANE, WORKER = "bootstrap", "etcd", "control plane", "worker"
-UNLIMITED = 0
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
 
@@ -171,7 +170,7 @@ class _Budget:
 
     def __init__(self, tier: Tier, differing: set[str]) -> None:
         self._differing = differing
-        self._limit = limit_of(tier.concurrency, len(tier.members))
+        self._limit = _limit(tier)
         self._down = {entry.name for entry in tier.counted if self._is_down(entry)}
 
     def admits(self, entry: Entry) -> bool:
@@ -188,18 +187,12 @@ class _Budget:
         return not entry.plan.in_sync or entry.in_drain or unhealthy
 
 
+def _limit(tier: Tier) -> int:
+    try:
+        return limit_of(tier.concurrency, len(tier.members))
+    except BadConcurrency as wrong:
+        raise ConfigError(str(wrong)) from None
+
+
 def _never_came_up(entry: Entry) -> bool:
     return entry.plan.in_sync and not entry.plan.healthy and not entry.plan.probes_passed
-
-
-def limit_of(concurrency: str, members: int) -> int:
-    """ConfigError for what is neither a number nor a percentage."""
-    text = concurrency.strip() or "1"
-    if text.isdecimal():
-        return int(text)
-    share = text.removesuffix("%")
-    if not re.fullmatch(r"\d+(\.\d+)?", share):
-        raise ConfigError(
-            f'upgradeStrategy: concurrency must be a number or a percentage such as "10%", and "{concurrency}" is not'
-        )
-    return max(1, math.ceil(members * float(share) / 100))
