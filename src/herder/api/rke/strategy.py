@@ -1,0 +1,29 @@
+"""How many machines may be disturbed at the same time."""
+
+from __future__ import annotations
+
+import math
+import re
+
+UNLIMITED = 0
+
+
+class BadConcurrency(ValueError):
+    """The message names the field."""
+
+
+def limit_of(concurrency: object, members: int, field: str = "upgradeStrategy") -> int:
+    """A number, a percentage of the members (never less than one), or 0 for no limit; one where nothing is said."""
+    text = str(concurrency or "1").strip() if concurrency != 0 else "0"
+    if text.isdecimal():
+        return int(text)
+    share = text.removesuffix("%")
+    if not re.fullmatch(r"\d+(\.\d+)?", share):
+        raise BadConcurrency(
+            f'{field}: concurrency must be a number or a percentage such as "10%", and "{text}" is not'
+        )
+    return max(1, math.ceil(members * float(share) / 100))
+
+
+def quorum(members: int) -> int:
+    return members // 2 + 1
