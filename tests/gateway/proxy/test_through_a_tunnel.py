@@ -7,7 +7,11 @@ from collections.abc import AsyncIterator, Mapping
 
 import pytest
 
-from herder.gateway.proxy.channels import Channel
+from herder.engine.client.wire import Request
+from herder.engine.meta.errors import StatusError
+from herder.gateway.proxy.channels import Channel, Dial
+from herder.gateway.proxy.connections import Connections
+from herder.gateway.proxy.transport import DownstreamTransport
 from herder.tunnel.client import Target as Server
 from herder.tunnel.client import TunnelClient
 from herder.tunnel.registry import Registry
@@ -24,8 +28,9 @@ PATH = f"/k8s/clusters/{CLUSTER}"
 class Tunnelled:
     """`away` takes the agent's end down."""
 
-    def __init__(self, gateway: Gateway, recorder: Recorder, client: TunnelClient) -> None:
+    def __init__(self, gateway: Gateway, dial: Dial, recorder: Recorder, client: TunnelClient) -> None:
         self.gateway = gateway
+        self.dial = dial
         self.recorder = recorder
         self._client = client
 
@@ -58,7 +63,7 @@ async def tunnelled(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[T
     await client.connect()
     await joined.wait()
     gateway = await Gateway({CLUSTER: recorder.target()}, dial=dial, tokens=OneToken()).start()
-    yield Tunnelled(gateway, recorder, client)
+    yield Tunnelled(gateway, dial, recorder, client)
     await gateway.stop()
     await recorder.stop()
     client.stop()
@@ -91,12 +96,25 @@ async def test_a_large_answer_arrives_whole(tunnelled: Tunnelled) -> None:
     assert found == content
 
 
-async def test_a_watch_ends_with_its_tunnel_and_the_next_request_is_told_why(tunnelled: Tunnelled) -> None:
-    async def begin(_: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
-        await writer.drain()
-        await reader.read()
+async def begin(_: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
+    await writer.drain()
+    await reader.read()
 
+
+async def test_a_watch_of_the_managers_own_fails_with_its_tunnel_as_any_request_does(tunnelled: Tunnelled) -> None:
+    """Not as a broken line: an informer would take that for a mistake of ours, and begin anew."""
+    tunnelled.recorder.answer = begin
+    transport = DownstreamTransport(Connections(tunnelled.dial), tunnelled.recorder.target(), "token")
+    response = await transport.send(Request("GET", "/api"))
+    assert response.stream is not None
+    assert await anext(response.stream) == b"ab"
+    await tunnelled.away()
+    with pytest.raises(StatusError, match="tunnel disconnect"):
+        await anext(response.stream)
+
+
+async def test_a_watch_ends_with_its_tunnel_and_the_next_request_is_told_why(tunnelled: Tunnelled) -> None:
     tunnelled.recorder.answer = begin
     raw = await connect(tunnelled.gateway)
     raw.send(get(f"{PATH}/api?watch=true"))

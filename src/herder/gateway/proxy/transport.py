@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from urllib.parse import quote
 
 from herder.engine.client.http import USER_AGENT
 from herder.engine.client.wire import Request, Response
-from herder.gateway.proxy.connections import Connections
+from herder.gateway.proxy.connections import Connections, broken_off
 from herder.gateway.proxy.rebuilding import Outgoing
-from herder.gateway.proxy.relay import relayed
+from herder.gateway.proxy.relay import Body, relayed
 from herder.gateway.proxy.targets import Target
 
 
@@ -26,7 +28,30 @@ class DownstreamTransport:
         if request.body:
             headers.append(("content-length", str(len(request.body))))
         exchange = await self._connections.ask(self._target, Outgoing(request.method, path, headers, request.body))
-        return await relayed(self._connections, self._target, exchange, dict(exchange.headers))
+        response = await relayed(self._connections, self._target, exchange, dict(exchange.headers))
+        return response if response.stream is None else replace(response, stream=_Told(response.stream, self._target))
 
     async def close(self) -> None:
         """The connections are everybody's."""
+
+
+class _Told:
+    """A stream that breaks off fails as requests do: a tunnel that goes down is nothing that callers must be ready for
+    in another way."""
+
+    def __init__(self, stream: AsyncIterator[bytes], target: Target) -> None:
+        self._stream = stream
+        self._target = target
+
+    def __aiter__(self) -> _Told:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            return await anext(self._stream)
+        except OSError as error:
+            raise broken_off(self._target, error) from error
+
+    async def aclose(self) -> None:
+        if isinstance(self._stream, Body):
+            await self._stream.aclose()
