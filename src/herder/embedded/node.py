@@ -23,6 +23,11 @@ LEASE_NAMESPACE = "kube-node-lease"
 LEASE_SECONDS = 40
 RENEW_EVERY = 10.0
 RETRY_AFTER = 0.5
+_PRESSURES = (
+    ("MemoryPressure", "False", "KubeletHasSufficientMemory", "nothing runs here that could use it up"),
+    ("DiskPressure", "False", "KubeletHasNoDiskPressure", "nothing runs here that could use it up"),
+    ("PIDPressure", "False", "KubeletHasSufficientPID", "nothing runs here that could use it up"),
+)
 PROCESSORS = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -99,7 +104,7 @@ class Node:
             "capacity": resources,
             "allocatable": resources,
             "addresses": [{"type": type_, "address": address} for type_, address in addresses],
-            "conditions": [self._ready()],
+            "conditions": [*(self._condition(*each) for each in _PRESSURES), self._ready()],
             "nodeInfo": {
                 "machineID": _machine_id(),
                 "systemUUID": "",
@@ -115,11 +120,14 @@ class Node:
         }
 
     def _ready(self) -> Object:
+        return self._condition("Ready", "True", "KubeletReady", "the node is up; it runs no pods")
+
+    def _condition(self, type_: str, status: str, reason: str, message: str) -> Object:
         return {
-            "type": "Ready",
-            "status": "True",
-            "reason": "KubeletReady",
-            "message": "the node is up; it runs no pods",
+            "type": type_,
+            "status": status,
+            "reason": reason,
+            "message": message,
             "lastHeartbeatTime": _now(),
             "lastTransitionTime": self._ready_since,
         }
