@@ -16,7 +16,7 @@ from herder.api.capi.names import CLUSTER_NAME, SECRET_TYPE, kubeconfig_secret
 from herder.api.identity import hashes
 from herder.api.identity.kubeconfigs import Manager, provisioned_binding, provisioned_data
 from herder.api.identity.names import PROVISIONING, provisioning_user
-from herder.api.identity.tokens import NewToken, token_object
+from herder.api.identity.tokens import NewToken, token_object, user_reference
 from herder.api.management.kinds import CLUSTER_BINDING, TOKEN, USER
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound
@@ -42,21 +42,20 @@ class ClusterKubeconfigs:
         secret = await self._find(SECRET, kubeconfig_secret(name), namespace)
         if secret is not None and not _is_ours(secret, arguments["owner"]):
             raise PermissionError(f"Secret {namespace}/{kubeconfig_secret(name)} belongs to somebody else: delete it")
-        await self._apply(USER, _user(user, namespace, name, arguments["managementOwner"]))
+        account = await self._apply(USER, _user(user, namespace, name, arguments["managementOwner"]))
         await self._apply(CLUSTER_BINDING, provisioned_binding(namespace, name, management))
         key = _key(secret, user)
         if secret is None or not key:
-            key = await self._new_token(user, management, arguments["managementOwner"])
+            key = await self._new_token(account, management, arguments["managementOwner"])
         data = provisioned_data(manager, management, f"{user}:{key}")
         if secret is None or secret.get("data") != data:
             await self._apply(SECRET, _secret(namespace, name, data, arguments["owner"]))
 
-    async def _new_token(self, user: str, management: str, owner: Object) -> str:
-        key = hashes.new_key(self._entropy)
-        wanted = NewToken(user, user, kind=PROVISIONING, cluster=management, derived=True)
-        token = token_object(wanted, user, hashes.hashed(key, self._entropy))
-        token["metadata"]["ownerReferences"] = [owner]
-        await self._apply(TOKEN, token)
+    async def _new_token(self, account: Object, management: str, owner: Object) -> str:
+        key, user = hashes.new_key(self._entropy), account["metadata"]["name"]
+        owners = (owner, user_reference(account))
+        wanted = NewToken(user, user, owners=owners, kind=PROVISIONING, cluster=management, derived=True)
+        await self._apply(TOKEN, token_object(wanted, user, hashes.hashed(key, self._entropy)))
         return key
 
     async def _find(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
@@ -65,8 +64,8 @@ class ClusterKubeconfigs:
         except NotFound:
             return None
 
-    async def _apply(self, kind: Kind, obj: Object) -> None:
-        await self._client.apply(kind.resource, obj, field_manager=FIELD_MANAGER)
+    async def _apply(self, kind: Kind, obj: Object) -> Object:
+        return await self._client.apply(kind.resource, obj, field_manager=FIELD_MANAGER)
 
 
 def _is_ours(secret: Object, owner: Object) -> bool:

@@ -257,3 +257,17 @@ async def test_keys_are_in_no_log(here: People, caplog: pytest.LogCaptureFixture
     told = "".join(str(vars(record)) for record in caplog.records)
     assert "the token has expired" in told
     assert key not in told
+
+
+@pytest.mark.parametrize("ext", [False, True], ids=["token", "ext"])
+async def test_a_token_that_nobody_owns_is_its_users_from_its_first_use_on(here: People, ext: bool) -> None:
+    """One that was made elsewhere: it goes with that user, and no later one of the name has it."""
+    bearer = await here.token("u-alice", ext=ext)
+    await here.identity.authenticate(asked(bearer))
+    await here.settle()
+    kind, namespace = (SECRET, TOKENS_NAMESPACE) if ext else (TOKEN, "")
+    name = bearer.removeprefix("ext/").partition(":")[0]
+    kept = await here.world.outside.get(kind.resource, name, namespace=namespace)
+    alice = await here.world.outside.get(USER.resource, "u-alice")
+    (owner,) = kept["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("User", alice["metadata"]["uid"])

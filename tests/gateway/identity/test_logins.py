@@ -272,6 +272,22 @@ async def test_the_first_admin_is_made_once_with_a_random_password() -> None:
         assert content(await handled(here, login("admin", made[0])))["token"]
 
 
+@pytest.mark.parametrize("ext", [False, True], ids=["token", "ext"])
+async def test_an_admin_who_comes_back_under_the_old_name_has_none_of_the_old_tokens(ext: bool) -> None:
+    """The first user's name is always the same; also tokens that nothing ties to a user must not outlive theirs."""
+    async with people() as here:
+        await here.parts.users.bootstrap_admin()
+        (admin,) = (await here.world.outside.list(USER.resource)).items
+        bearer = await here.token(admin["metadata"]["name"], ext=ext)
+        await here.world.outside.delete(USER.resource, admin["metadata"]["name"])
+        await here.parts.users.bootstrap_admin()
+        await until(lambda: here.identity.known.user_of_login("admin") not in (None, admin))
+        name = bearer.removeprefix("ext/").partition(":")[0]
+        await until(lambda: here.identity.known.token_now(name, ext=ext) is None)
+        with pytest.raises(Unauthorized):
+            await here.identity.authenticate(asked(bearer))
+
+
 async def test_two_managers_that_start_at_once_agree_on_the_first_password() -> None:
     async with people() as here:
         made = await asyncio.gather(*(here.parts.users.bootstrap_admin() for _ in range(2)))

@@ -27,8 +27,9 @@ from herder.api.identity.names import (
     TOKEN_KIND,
     TOKEN_USER,
 )
-from herder.api.management.kinds import TOKEN
+from herder.api.management.kinds import TOKEN, USER
 from herder.api.management.names import TOKENS_NAMESPACE
+from herder.api.writing import owner_reference
 from herder.engine.meta.kinds import Object
 
 _KNOWN_PROVIDERS = frozenset({"", LOCAL_PROVIDER})
@@ -43,6 +44,8 @@ class TokenRecord:
     created: datetime
     plain: bool = False  # it is the key
     uid: str = ""  # of the object
+    user_uid: str = ""  # of the very user that it was made for: nobody who comes later under that name has it
+    owned: bool = False  # by anything: it goes with its owners
     ttl_ms: int = 0  # 0 or less: for ever
     enabled: bool = True
     cluster: str = ""  # the only one that it is good for
@@ -82,6 +85,8 @@ def from_token(token: Object) -> TokenRecord:
         kept=kept,
         created=_time(meta["creationTimestamp"]),
         uid=meta.get("uid", ""),
+        user_uid=_user_uid(token),
+        owned=bool(meta.get("ownerReferences")),
         plain=annotations_of(token).get(TOKEN_HASHED) != "true" and not is_hash(kept),
         ttl_ms=int(token.get("ttl") or 0),
         enabled=token.get("enabled") is not False,
@@ -106,6 +111,8 @@ def from_secret(secret: Object) -> TokenRecord:
         kept=data.get("hash", ""),
         created=_time(secret["metadata"]["creationTimestamp"]),
         uid=secret["metadata"].get("uid", ""),
+        user_uid=_user_uid(secret),
+        owned=bool(secret["metadata"].get("ownerReferences")),
         ttl_ms=_integer(data.get("ttl", "")),
         enabled=data.get("enabled", "true") != "false",
         cluster=data.get("cluster", ""),
@@ -147,6 +154,8 @@ def problem(record: TokenRecord, now: datetime, *, session_idle: timedelta) -> s
 def user_problem(record: TokenRecord, user: Object | None) -> str:
     if user is None or user["metadata"].get("deletionTimestamp"):
         return "the token's user does not exist"
+    if record.user_uid and record.user_uid != user["metadata"].get("uid"):
+        return "the token's user is gone, and another one has its name"
     return "the token's user is disabled" if user.get("enabled") is False else ""
 
 
@@ -164,6 +173,7 @@ class NewToken:
 
     user: str
     login_name: str
+    owners: tuple[Object, ...] = ()  # references: the user, with whom it goes
     display_name: str = ""
     kind: str = SESSION
     ttl_ms: int = 0
@@ -191,6 +201,7 @@ def token_object(wanted: NewToken, name: str, key_hash: str) -> Object:
             "name": name,
             "labels": {TOKEN_USER: wanted.user, TOKEN_KIND: wanted.kind},
             "annotations": {TOKEN_HASHED: "true"},
+            **_owned_by(wanted.owners),
         },
         "token": key_hash,
         "userId": wanted.user,
@@ -224,15 +235,16 @@ def token_secret(wanted: NewToken, name: str, key_hash: str, uid: str, now: date
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": name, "namespace": TOKENS_NAMESPACE, "labels": labels},
+        "metadata": {"name": name, "namespace": TOKENS_NAMESPACE, "labels": labels, **_owned_by(wanted.owners)},
         "type": "Opaque",
         "data": {key: encoded(value) for key, value in data.items()},
     }
 
 
-def use_patch(record: TokenRecord, now: datetime, key_hash: str = "") -> Object:
-    """That it was used; with a hash, also that one in place of what was kept. Never on a successor of the same name."""
-    same: Object = {"uid": record.uid}
+def use_patch(record: TokenRecord, now: datetime, user: Object, key_hash: str = "") -> Object:
+    """That it was used; with a hash, also that one in place of what was kept. Never on a successor of the same name.
+    One that nobody owns, since it was made elsewhere, is its user's from now on."""
+    same: Object = {"uid": record.uid} | ({} if record.owned else _owned_by((user_reference(user),)))
     if record.ext:
         data = {"last-used-at": encoded(timestamp(now))} | ({"hash": encoded(key_hash)} if key_hash else {})
         return {"metadata": same, "data": data}
@@ -240,6 +252,23 @@ def use_patch(record: TokenRecord, now: datetime, key_hash: str = "") -> Object:
         return {"metadata": same, "lastUsedAt": timestamp(now)}
     hashed = same | {"annotations": {TOKEN_HASHED: "true"}}
     return {"metadata": hashed, "token": key_hash, "lastUsedAt": timestamp(now)}
+
+
+def user_reference(user: Object) -> Object:
+    return owner_reference(USER, user, controller=False)
+
+
+def _owned_by(owners: Sequence[Object]) -> Object:
+    return {"ownerReferences": list(owners)} if owners else {}
+
+
+def _user_uid(obj: Object) -> str:
+    owners = obj["metadata"].get("ownerReferences") or ()
+    return next((owner["uid"] for owner in owners if _is_user(owner)), "")
+
+
+def _is_user(owner: Object) -> bool:
+    return owner.get("kind") == USER.kind and str(owner.get("apiVersion")).startswith(f"{USER.group}/")
 
 
 # --- values ---------------------------------------------------------------------------------------------------------

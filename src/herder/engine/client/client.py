@@ -6,6 +6,7 @@ nobody shares what another may change. Failures raise the same `StatusError` cla
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -14,13 +15,16 @@ from typing import Any
 import msgspec
 
 from herder.engine.client.wire import Query, Request, Response, Transport
-from herder.engine.meta.errors import Expired, ServiceUnavailable, StatusError
+from herder.engine.meta.errors import Expired, ServiceUnavailable, StatusError, TooManyRequests
 from herder.engine.meta.kinds import GroupVersionResource, Object
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
+
+READ_TRIES = 5
+LONGEST_WAIT_SECONDS = 10
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -282,7 +286,7 @@ class Client:
         accept: dict[str, str] | None = None,
     ) -> Object:
         headers = {**_ACCEPT, "content-type": content_type} if body else accept or _ACCEPT
-        response = await self.transport.send(Request(method, path, query or Query(), headers, body))
+        response = await self._answer(Request(method, path, query or Query(), headers, body))
         if response.status >= 400:
             raise await _failure(response)
         content = await _content(response)
@@ -293,6 +297,17 @@ class Client:
         if not isinstance(decoded, dict):
             raise ServiceUnavailable(f"{path}: the answer is not an object of the Kubernetes API: {_excerpt(content)}")
         return decoded
+
+    async def _answer(self, request: Request) -> Response:
+        """Reads wait where the server asks for it, as with every client: a kind that is new is not ready at once."""
+        response = await self.transport.send(request)
+        for _ in range(READ_TRIES - 1):
+            wait = response.headers.get("retry-after", "")
+            if request.method != "GET" or response.status != TooManyRequests.code or not wait.isdecimal():
+                break
+            await asyncio.sleep(min(int(wait), LONGEST_WAIT_SECONDS))
+            response = await self.transport.send(request)
+        return response
 
 
 _ACCEPT = {"accept": "application/json"}

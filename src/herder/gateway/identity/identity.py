@@ -56,7 +56,7 @@ class Identity:
         self, client: Client, *, clock: Callable[[], datetime], entropy: Entropy, setting: Callable[[str], str]
     ) -> None:
         self.known = Known(client, self._on_token, lambda change: self.running.user_changed(change.key.name))
-        self.running = RunningByToken(self._why_ended, clock)
+        self.running = RunningByToken(self._now, clock)
         self._client = client
         self._clock = clock
         self._entropy = entropy
@@ -95,7 +95,7 @@ class Identity:
             raise Unauthorized(MUST_AUTHENTICATE)
         if record.kind == SESSION and user.get("mustChangePassword") and request.path not in _BEFORE_NEW_PASSWORD:
             raise Forbidden("the password must be changed first: create a PasswordChangeRequest of ext.cattle.io/v1")
-        self._note_use(record, credential)
+        self._note_use(record, credential, user)
         return Identified(_user(record, user, request), record)
 
     def may_use(self, user: User, token: str, cluster_id: str) -> bool:
@@ -125,11 +125,12 @@ class Identity:
             return f"the token is for cluster {record.cluster} alone"
         return user_problem(record, user)
 
-    def _why_ended(self, token: TokenRecord, cluster: str) -> str:
+    def _now(self, token: TokenRecord, cluster: str) -> TokenRecord | str:
+        """The token, or why it does not count any more."""
         record = self.known.token_now(token.name, ext=token.ext)
         if record is None or record.uid != token.uid:
             return "the token is gone"
-        return self._refusal(record, self.known.user_now(record.user), cluster)
+        return self._refusal(record, self.known.user_now(record.user), cluster) or record
 
     def _problem(self, record: TokenRecord) -> str:
         used = max((at for at in (record.used, self._used.get(record.id)) if at is not None), default=None)
@@ -138,7 +139,7 @@ class Identity:
 
     # --- its use ------------------------------------------------------------------------------------------------
 
-    def _note_use(self, record: TokenRecord, credential: Credential) -> None:
+    def _note_use(self, record: TokenRecord, credential: Credential, user: Object) -> None:
         """Now and then, and beside the request; with it a key that was kept in an old way is hashed in the new one."""
         now = self._clock()
         aged = not hashes.is_newest(record.kept)
@@ -147,7 +148,7 @@ class Identity:
             return
         self._used[record.id] = now
         key_hash = hashes.hashed(credential.key, self._entropy) if aged else ""
-        self._tasks.spawn(self._write_use(record, use_patch(record, now, key_hash)), name=f"use of {record.id}")
+        self._tasks.spawn(self._write_use(record, use_patch(record, now, user, key_hash)), name=f"use of {record.id}")
 
     async def _write_use(self, record: TokenRecord, patch: Object) -> None:
         resource, namespace = (SECRET.resource, TOKENS_NAMESPACE) if record.ext else (TOKEN.resource, "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from herder.api.capi.kinds import SECRET
@@ -20,6 +20,7 @@ from herder.api.identity.tokens import (
     token_id,
     token_object,
     token_secret,
+    user_reference,
 )
 from herder.api.management.kinds import TOKEN
 from herder.api.management.names import TOKENS_NAMESPACE
@@ -31,6 +32,7 @@ from herder.api.settings import (
     TOKEN_MAX_TTL,
 )
 from herder.engine.client.client import Client
+from herder.engine.meta.errors import Unauthorized
 from herder.engine.meta.kinds import Object
 from herder.gateway.identity.known import Known
 
@@ -75,6 +77,7 @@ class Issuer:
 
     async def issue(self, wanted: NewToken) -> Issued:
         """A Token of management.cattle.io."""
+        wanted = await self._owned(wanted)
         key = hashes.new_key(self._entropy)
         head = f"kubeconfig-{wanted.user}" if wanted.kind == KUBECONFIG else "token"
         obj = token_object(wanted, self._named(head), hashes.hashed(key, self._entropy))
@@ -84,12 +87,20 @@ class Issuer:
 
     async def issue_ext(self, wanted: NewToken) -> Issued:
         """A Token of ext.cattle.io, which is a Secret."""
+        wanted = await self._owned(wanted)
         key = hashes.new_key(self._entropy)
         uid = str(uuid.UUID(bytes=self._entropy(16), version=4))
         secret = token_secret(wanted, self._named("token"), hashes.hashed(key, self._entropy), uid, self._clock())
         made = await self._client.create(SECRET.resource, secret, namespace=TOKENS_NAMESPACE)
         self._known.wrote(made)
         return Issued(from_secret(made), made, key)
+
+    async def _owned(self, wanted: NewToken) -> NewToken:
+        """By its user, so that it goes with that user and is nobody's who has the name later."""
+        user = await self._known.user(wanted.user)
+        if user is None:
+            raise Unauthorized("must authenticate")
+        return replace(wanted, owners=(user_reference(user),))
 
     def _named(self, head: str) -> str:
         return f"{head}-{hashes.new_key(self._entropy)[:_SUFFIX]}"

@@ -14,8 +14,8 @@ from herder.engine.logs import get_logger
 
 log = get_logger(__name__)
 
-Refusal = Callable[[TokenRecord, str], str]
-"""Why a token, as it is known now, no longer counts for a cluster ("" for none); nothing where it does."""
+Look = Callable[[TokenRecord, str], TokenRecord | str]
+"""A token as it is now; or why it does not count any more, for that cluster ("" for none)."""
 
 
 @dataclass(eq=False, slots=True)
@@ -27,8 +27,8 @@ class _Running:
 
 
 class RunningByToken:
-    def __init__(self, refusal: Refusal, clock: Callable[[], datetime]) -> None:
-        self._refusal = refusal
+    def __init__(self, look: Look, clock: Callable[[], datetime]) -> None:
+        self._look = look
         self._clock = clock
         self._of_token: defaultdict[str, set[_Running]] = defaultdict(set)
         self._of_user: defaultdict[str, set[_Running]] = defaultdict(set)
@@ -41,7 +41,6 @@ class RunningByToken:
         running = _Running(token, cluster, end)
         self._of_token[token.id].add(running)
         self._of_user[token.user].add(running)
-        self._arm(running)
         # Not here and now: who binds has only just begun, and the token was good a moment ago.
         asyncio.get_running_loop().call_soon(self._look_at, running)
         return lambda: self._forget(running)
@@ -57,23 +56,22 @@ class RunningByToken:
     def _look_at(self, running: _Running) -> None:
         if running not in self._of_token.get(running.token.id, ()):
             return
-        why = self._refusal(running.token, running.cluster)
-        if not why:
+        now = self._look(running.token, running.cluster)
+        if isinstance(now, TokenRecord):
+            running.token = now
+            self._wait_for_its_time(running)
             return
-        log.info("ended with its token", token=running.token.id, user=running.token.user, why=why)
+        log.info("ended with its token", token=running.token.id, user=running.token.user, why=now)
         self._forget(running)
         running.end()
 
-    def _arm(self, running: _Running) -> None:
+    def _wait_for_its_time(self, running: _Running) -> None:
+        if running.timer is not None:
+            running.timer.cancel()
         expires = running.token.expires()
         if expires is not None:
             left = max(0.0, (expires - self._clock()).total_seconds())
-            running.timer = asyncio.get_running_loop().call_later(left, self._time_is_up, running)
-
-    def _time_is_up(self, running: _Running) -> None:
-        """Of the event loop's clock, that is: where the other one is behind it, the rest is waited for too."""
-        self._arm(running)
-        self._look_at(running)
+            running.timer = asyncio.get_running_loop().call_later(left, self._look_at, running)
 
     def _forget(self, running: _Running) -> None:
         if running.timer is not None:

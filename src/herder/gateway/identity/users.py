@@ -17,6 +17,7 @@ from herder.api.identity.names import (
     LOCAL_PRINCIPAL,
     PASSWORDS_NAMESPACE,
     SESSION,
+    STORED_USER,
     TOKEN_KIND,
     TOKEN_USER,
     principal_user,
@@ -75,6 +76,14 @@ class Users:
                 with suppress(NotFound):
                     await self._client.delete(TOKEN.resource, token["metadata"]["name"])
 
+    async def _end_all(self, user: str) -> None:
+        places = ((TOKEN, TOKEN_USER, ""), (SECRET, STORED_USER, TOKENS_NAMESPACE))
+        for kind, label, namespace in places:
+            labels = f"{label}={user}"
+            for token in (await self._client.list_all(kind.resource, namespace=namespace, labels=labels)).items:
+                with suppress(NotFound):
+                    await self._client.delete(kind.resource, token["metadata"]["name"], namespace=namespace)
+
     async def bootstrap_admin(self, password: str = "") -> str:
         """The first user with every right, where there is no user yet. Its password, or nothing where it was there.
 
@@ -88,6 +97,7 @@ class Users:
             check_password(ADMIN, password)
         chosen = password or await self._bootstrap_password()
         name = principal_user(f"{LOCAL_PRINCIPAL}{ADMIN}")  # the same for managers that start at the same time
+        await self._end_all(name)  # of one who was here before under that name
         user = _user(name, ADMIN, "Default Admin", must_change=False)
         await self._client.apply(GLOBAL_ROLE_BINDING.resource, _binding("bootstrap", name, ADMIN_ROLE))
         await self._passwords.set(name, chosen)
