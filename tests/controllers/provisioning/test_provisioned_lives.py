@@ -198,6 +198,7 @@ def test_fields_that_a_driver_gained_later_do_not_reach_pools_that_are_there() -
             filled = (await pasture.cluster())["spec"]["rkeConfig"]["machinePools"][0]["dynamicSchemaSpec"]
             new = {"spec": {"resourceFields": {"door": {"type": "string", "create": True}}}}
             await pasture.world.client.patch(DYNAMIC_SCHEMA.resource, "shedconfig", new)
+            await asyncio.sleep(5)  # until the manager has heard of it
             await pasture.edit_pools({**SERVERS, "displayName": "Servers"}, WORKERS, pool("lambs"))
             await pasture.world.until(lambda: settled(pasture, 4))
             pools = (await pasture.cluster())["spec"]["rkeConfig"]["machinePools"]

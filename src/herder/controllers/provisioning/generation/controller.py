@@ -25,6 +25,7 @@ from herder.controllers.provisioning.generation.generating import (
     SET,
     credentials_of,
     definitions_of,
+    fill_schemas,
     generate,
     references_of,
 )
@@ -54,10 +55,11 @@ def reconcile(view: View) -> Decision:
     if not cluster["spec"].get("kubernetesVersion"):
         return tell(view, cluster, plane, "spec.kubernetesVersion: required, such as v1.34.1+k3s1")
     try:
-        writes = generate(view, cluster)
+        if filled := fill_schemas(view, cluster):
+            return Decision(writes=filled)
+        return Decision(writes=generate(view, cluster)) + tell(view, cluster, plane)
     except Problem as problem:
         return tell(view, cluster, plane, str(problem))
-    return Decision(writes=writes) + tell(view, cluster, plane)
 
 
 def _with_finalizer(cluster: Object) -> Decision:

@@ -24,11 +24,8 @@ PRUNED = (MACHINE_DEPLOYMENT, MACHINE_HEALTH_CHECK, RKE_CLUSTER)
 
 def generate(view: View, cluster: Object) -> Writes:
     """Raises Problem: then nothing is written, and what is there stays."""
-    asked = checked_pools(cluster)
-    if filled := _fill_schemas(view, cluster, asked):
-        return filled
     core = _core_cluster(view, cluster)
-    pairs = [(pool, _config(view, pool)) for pool in asked]
+    pairs = [(pool, _config(view, pool)) for pool in checked_pools(cluster)]
     wanted = _Wanted(view, cluster)
     wanted.whole(core)
     wanted.pools(pairs)
@@ -53,22 +50,15 @@ class _Wanted:
         self._apply([(CLUSTER, core), (BEACON, whole.beacon(cluster))], "Cluster API brings its parts together")
 
     def pools(self, pairs: list[tuple[Pool, Object | None]]) -> None:
-        self._step(owner for _pool, config in pairs for owner in _take_over(self._cluster, config))
+        self._step(patch for pool, config in pairs for patch in _take_over(pool, config))
         starts = {templates.bootstrap_template_name(pool): templates.bootstrap_template(pool) for pool, _ in pairs}
-        machines = [templates.machine_template(pool, config) if config is not None else None for pool, config in pairs]
+        machines = [(pool, _machine_template(self._view, pool, config)) for pool, config in pairs]
         made = [(BOOTSTRAP_TEMPLATE, template) for template in starts.values()]
-        made += [
-            (pool.kinds.template, template)
-            for (pool, _config), template in zip(pairs, machines, strict=True)
-            if template is not None and _is_followed(self._view, pool, template)
-        ]
+        made += [(pool.kinds.template, template) for pool, template in machines if template is not None]
         self._apply(made, "what machines are made from")
-        deployments = [
-            (MACHINE_DEPLOYMENT, pools.machine_deployment(pool, template))
-            for (pool, _config), template in zip(pairs, machines, strict=True)
-        ]
-        self._apply(deployments, "a pool of machines")
-        checks = [check for pool, _config in pairs if (check := pools.health_check(pool)) is not None]
+        deployments = [pools.machine_deployment(pool, template) for pool, template in machines]
+        self._apply([(MACHINE_DEPLOYMENT, deployment) for deployment in deployments], "a pool of machines")
+        checks = [check for pool, _ in pairs if (check := pools.health_check(pool)) is not None]
         self._apply([(MACHINE_HEALTH_CHECK, check) for check in checks], "unhealthy machines are to be replaced")
 
     def _apply(self, objects: Iterable[tuple[Kind, Object]], reason: str) -> None:
@@ -111,8 +101,9 @@ def _core_cluster(view: View, cluster: Object) -> Object:
 # --- schemas of drivers ---------------------------------------------------------------------------------------------
 
 
-def _fill_schemas(view: View, cluster: Object, asked: list[Pool]) -> tuple[Patch, ...]:
-    """Each pool keeps the fields that its driver had when it was made."""
+def fill_schemas(view: View, cluster: Object) -> tuple[Patch, ...]:
+    """Each pool keeps the fields that its driver had when it was made. Raises Problem."""
+    asked = checked_pools(cluster)
     lacking = [pool for pool in asked if pool.is_ours and templates.schema_of(pool) is None]
     if not lacking:
         return ()
@@ -180,23 +171,22 @@ def _check_credential(view: View, pool: Pool) -> None:
         raise Problem(f"{pool.path}.cloudCredentialSecretName: Secret {place} does not exist")
 
 
-def _take_over(cluster: Object, config: Object | None) -> tuple[Patch, ...]:
+def _take_over(pool: Pool, config: Object | None) -> tuple[Patch, ...]:
     """A config goes with its cluster."""
     if config is None:
         return ()
-    api_version, kind = config["apiVersion"], config["kind"]
-    group, _, version = api_version.partition("/")
-    owned = with_owner(config, owner_reference(PROVISIONING_CLUSTER, cluster, controller=True))
-    return object_patch(Kind(group, version, kind, f"{kind.lower()}s"), config, owned, "a pool is made from it")
+    owned = with_owner(config, owner_reference(PROVISIONING_CLUSTER, pool.cluster, controller=True))
+    return object_patch(pool.kinds.config, config, owned, "a pool is made from it")
 
 
-def _is_followed(view: View, pool: Pool, template: Object) -> bool:
-    """Templates are read too, so that nothing is applied where nothing has changed."""
-    kind = pool.kinds.template
+def _machine_template(view: View, pool: Pool, config: Object | None) -> Object | None:
+    if config is None:
+        return None
+    kind, template = pool.kinds.template, templates.machine_template(pool, config)
     if view.get(DEFINITION, definition_of(kind)) is None:
         raise Problem(f"{pool.path}.machineConfigRef.kind: {kind.kind} is not defined; activate its NodeDriver")
-    view.get(kind, template["metadata"]["name"])
-    return True
+    view.get(kind, template["metadata"]["name"])  # read, so that nothing is applied where nothing has changed
+    return template
 
 
 def definition_of(kind: Kind) -> str:
