@@ -10,7 +10,7 @@ from typing import Any
 from herder.api.capi.conditions import find, is_true
 from herder.api.capi.kinds import MACHINE
 from herder.api.management.kinds import PROVISIONING_CLUSTER
-from herder.api.rke import names
+from herder.api.rke import cluster_spec, names
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import StatusError
@@ -48,7 +48,8 @@ class Scene:
         if self.cluster is None or self.control_plane is None:
             return False
         return (
-            all(_has_seen(each) for each in (self.cluster, self.control_plane))
+            cluster_spec.is_handed_over(self.cluster, self.control_plane)
+            and cluster_spec.is_applied(self.control_plane)
             and bool((self.cluster.get("status") or {}).get("ready"))
             and all(is_true(self.control_plane, each) for each in ("Ready", "Reconciled"))
             and all(is_true(self.cluster, each) for each in ("Ready", "Updated"))
@@ -161,10 +162,6 @@ def _forget(scene: Scene, kind: Kind, found: set[str]) -> None:
     if kind is MACHINE:
         for name in scene.machines.keys() - found:
             scene.seen(kind, name, None)
-
-
-def _has_seen(obj: Object) -> bool:
-    return bool((obj.get("status") or {}).get("observedGeneration") == obj["metadata"].get("generation"))
 
 
 def _label(obj: Object, name: str) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import gzip
+import hashlib
 import zlib
 
 import msgspec
 
 from herder.api import gojson
+from herder.api.rke.names import CLUSTER_SPEC
 from herder.engine.meta.kinds import Object
 
 OPERATIONS = ("etcdSnapshotCreate", "etcdSnapshotRestore", "rotateCertificates", "rotateEncryptionKeys")
@@ -41,3 +43,23 @@ def _inflated(compressed: bytes) -> bytes:
     if stream.unconsumed_tail:
         raise zlib.error("too large")
     return inflated
+
+
+def digest(spec: Object) -> str:
+    """Of a control plane's spec, but for what the planner itself writes there: what `status.appliedDigest` is of."""
+    own = {part: value for part, value in spec.items() if part != "controlPlaneEndpoint"}
+    return hashlib.sha256(msgspec.json.encode(own, order="sorted")).hexdigest()
+
+
+def is_handed_over(cluster: Object, control_plane: Object) -> bool:
+    """Whether the control plane was made from the cluster as it is now."""
+    annotations = control_plane["metadata"].get("annotations") or {}
+    try:
+        return unpacked(annotations.get(CLUSTER_SPEC, "")) == unpacked(packed(cluster["spec"]))
+    except ValueError:
+        return False
+
+
+def is_applied(control_plane: Object) -> bool:
+    """Whether its machines are as its spec is now."""
+    return bool((control_plane.get("status") or {}).get("appliedDigest") == digest(control_plane["spec"]))

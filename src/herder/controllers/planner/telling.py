@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from datetime import datetime
-
-import msgspec
 
 from herder.api.capi.conditions import Condition, condition, find, legacy, merged, merged_legacy
 from herder.api.capi.kinds import CLUSTER, MACHINE
 from herder.api.machines.conditions import merged_with_updates
+from herder.api.rke import cluster_spec
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.writing import PROGRESS_PATIENCE, status_patch
 from herder.controllers.planner.planning import Result, Scene, Standing
@@ -33,7 +31,7 @@ def tell_control_plane(scene: Scene, result: Result) -> tuple[Patch, ...]:
         steps = {**(before.get("initialization") or {}), "controlPlaneInitialized": result.initialized}
         status |= {"initialization": steps, "initialized": result.initialized}
     if not result.waiting and not result.error:
-        status |= {"appliedSpec": _applied(scene.spec), "appliedDigest": _digest(scene.spec)}
+        status |= {"appliedSpec": _applied(scene.spec), "appliedDigest": cluster_spec.digest(scene.spec)}
     wanted = _conditions(scene, result)
     status["conditions"] = merged_with_updates(before.get("conditions"), wanted, scene.view.now)
     turned = result.initialized is not None or not result.waiting
@@ -60,7 +58,7 @@ def _conditions(scene: Scene, result: Result) -> list[Condition]:
     if result.error:
         return [*told, *(condition(type_, "False", "Error", result.error) for type_ in (READY, RECONCILED))]
     if result.waiting:
-        changed = scene.status.get("appliedDigest") != _digest(scene.spec)
+        changed = scene.status.get("appliedDigest") != cluster_spec.digest(scene.spec)
         types = (READY, RECONCILED) if changed else (READY,)
         return [*told, *(condition(type_, "Unknown", "Waiting", result.waiting) for type_ in types)]
     return [*told, *(condition(type_, "True", "") for type_ in (READY, STABLE, RECONCILED))]
@@ -69,11 +67,6 @@ def _conditions(scene: Scene, result: Result) -> list[Condition]:
 def _applied(spec: Object) -> Object:
     """What can hold no secret: configuration, manifests and variables are the user's own words."""
     return {part: spec[part] for part in _APPLIED if spec.get(part) is not None}
-
-
-def _digest(spec: Object) -> str:
-    own = {part: value for part, value in spec.items() if part != "controlPlaneEndpoint"}
-    return hashlib.sha256(msgspec.json.encode(own, order="sorted")).hexdigest()
 
 
 def uninitialize(cluster: Object, now: datetime) -> tuple[Patch, ...]:
