@@ -12,6 +12,7 @@ from herder.api.capi.crds import CRDS as CAPI_CRDS
 from herder.api.capi.kinds import CLUSTER, MACHINE
 from herder.api.capi.names import CLUSTER_NAME as CAPI_CLUSTER_NAME
 from herder.api.crds import SETTING_CRD
+from herder.api.guards import GUARDS
 from herder.api.rke import names
 from herder.api.rke import plan_secret as secrets
 from herder.api.rke.crds import CRDS as RKE_CRDS
@@ -48,7 +49,7 @@ class SimulatedCluster:
         seed: int = 0,
         *,
         faults: Faults = NONE,
-        guards: tuple[Guard, ...] = (),
+        guards: tuple[Guard, ...] = GUARDS,
         answer: Answer = lambda _plan: True,
         invariant: Callable[[Kind, str, Object], None] | None = None,
     ) -> None:

@@ -13,6 +13,8 @@ from herder.api.guards.machines import (
     no_machine_in_a_cluster_that_goes,
     no_machine_that_is_paused,
 )
+from herder.api.guards.members import no_member_that_the_others_need, no_release_while_joined
+from herder.api.guards.plans import plans_do_no_harm
 from herder.engine.runtime.carrying import Guard
 
 GUARDS: tuple[Guard, ...] = (
@@ -20,5 +22,8 @@ GUARDS: tuple[Guard, ...] = (
     never_above_the_ceiling,
     no_machine_that_is_paused,
     never_below_the_minimum,
+    plans_do_no_harm,
+    no_member_that_the_others_need,
+    no_release_while_joined,
     flock_keeps_its_minimum,
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from herder.api import settings
 from herder.api.capi.kinds import CLUSTER, MACHINE, SECRET_METADATA
 from herder.api.capi.names import CLUSTER_NAME, cluster_key, is_deleting
+from herder.api.guards import plan_acts
 from herder.api.rke import names
 from herder.api.rke.kinds import BEACON, BOOTSTRAP, CONTROL_PLANE, PLAN_SECRET, STATE_SECRET, TOKENS_SECRET
 from herder.api.settings import SETTING
@@ -165,6 +166,7 @@ CONTROLLER = Controller(
     indexes={
         CONTROL_PLANE: {NEEDS: _needs, ALL: lambda _control_plane: (ALL,)},
         MACHINE: {BY_CLUSTER: by_cluster},
+        PLAN_SECRET: {**plan_acts.INDEXES},
     },
     cluster_of=lambda plane: cluster_key(plane["metadata"]["namespace"], plane["metadata"]["name"]),
     pace=0.1,  # a burst of agents' reports is one pass

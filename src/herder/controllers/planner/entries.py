@@ -52,6 +52,10 @@ class Entry:
         return capi.is_deleting(self.machine)
 
     @property
+    def is_paused(self) -> bool:
+        return capi.PAUSED in capi.annotations_of(self.machine)
+
+    @property
     def infrastructure_ready(self) -> bool:
         return is_true(self.machine, "InfrastructureReady")
 

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from herder.api.capi.conditions import find, timestamp
 from herder.api.capi.kinds import CLUSTER, MACHINE
 from herder.api.capi.names import cluster_key, is_deleting, is_paused
+from herder.api.guards import plan_acts
 from herder.api.machines.credentials import hidden
 from herder.api.rke import names
 from herder.api.rke import plan_secret as secrets
@@ -143,7 +144,9 @@ def _held(view: View, plan: PlanSecret) -> str:
     writer = str(((beacon or {}).get("status") or {}).get("owner") or "")
     if writer not in ("", "planner"):
         return f"plans are written by {writer} now"
-    return "its cluster is paused" if is_paused(view.get(CLUSTER, name), control_plane) else ""
+    machine = _machine(view, plan)
+    paused = [is_paused(view.get(CLUSTER, name), obj) for obj in (control_plane, machine) if obj is not None]
+    return "it is paused" if any(paused) else ""
 
 
 def _ask_again(plan: PlanSecret, now: datetime) -> tuple[Patch, ...]:
@@ -222,7 +225,7 @@ CONTROLLER = Controller(
         Watches(BEACON, Indexed(FAILED, _named), changed("status.owner")),
         Watches(TOKENS_SECRET),
     ),
-    indexes={PLAN_SECRET: {FAILED: _failed_in}},
+    indexes={PLAN_SECRET: {FAILED: _failed_in, **plan_acts.INDEXES}},
     cluster_of=lambda secret: cluster_key(
         secret["metadata"]["namespace"], (secret["metadata"].get("labels") or {}).get(names.CLUSTER_NAME, "")
     ),

@@ -12,6 +12,7 @@ from herder.api.rke import names
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.writing import ref
 from herder.controllers.planner import messages, tiers
+from herder.controllers.planner.distributions.choosing import release_of
 from herder.controllers.planner.distributions.interface import ConfigError, Distribution
 from herder.controllers.planner.election import LOST, elect
 from herder.controllers.planner.entries import Entry
@@ -100,7 +101,7 @@ class _Again(Exception):
 def plan(scene: Scene) -> Result:
     result = Result()
     try:
-        for step in (_learn, _sane, _tiers):
+        for step in (_learn, _sane, _not_lower, _tiers):
             step(scene, result)
     except _Again:
         result.unfinished = True
@@ -160,6 +161,19 @@ def _any_worker(roles: Sequence[Any]) -> bool:
 
 
 # --- tier by tier ---------------------------------------------------------------------------------------------------
+
+
+def _not_lower(scene: Scene, _result: Result) -> None:
+    """What a newer version has written an older one may not be able to read."""
+    wanted = scene.spec.get("kubernetesVersion") or ""
+    known = [str((scene.status.get("appliedSpec") or {}).get("kubernetesVersion") or "")]
+    known += [str(entry.node_info.get("kubeletVersion") or "") for entry in scene.living()]
+    highest = max(known, key=release_of)
+    if release_of(highest) > release_of(wanted):
+        raise ConfigError(
+            f"spec.kubernetesVersion: {wanted} is lower than {highest}, which the cluster has; go back, or restore "
+            "a snapshot of the older version"
+        )
 
 
 def _tiers(scene: Scene, result: Result) -> None:

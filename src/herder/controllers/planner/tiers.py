@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -10,6 +9,7 @@ from datetime import datetime
 from herder.api.rke.names import DRAIN_DONE
 from herder.api.rke.strategy import UNLIMITED, BadConcurrency, limit_of
 from herder.controllers.planner import draining, messages
+from herder.controllers.planner.distributions.choosing import release_of
 from herder.controllers.planner.distributions.interface import ConfigError
 from herder.controllers.planner.draining import Options, Stage
 from herder.controllers.planner.entries import Entry
@@ -19,8 +19,6 @@ from herder.controllers.planner.rendering import Desired
 from herder.engine.runtime.decision import Patch
 
 BOOTSTRAP, ETCD, CONTROL_PLANE, WORKER = "bootstrap", "etcd", "control plane", "worker"
-
-_VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,10 @@ def _bring_one(tier: Tier, desired: Desired, around: Surroundings, budget: _Budg
     status = messages.plan_status(entry, around.now)
     if status:
         details.append(status)
-    if not entry.plan.has_plan or desired.is_minor:
+    if entry.is_paused and (desired.differs or not entry.plan.has_plan):
+        progress.configuring.append(entry)
+        details.append("its plan is not changed while the Machine is paused")
+    elif not entry.plan.has_plan or desired.is_minor:
         progress.configuring.append(entry)
         progress.writes.append(deliver(desired, around.now, failure_threshold=tier.failure_threshold))
     elif desired.differs:
@@ -158,8 +159,7 @@ def _kubelet_is_current(entry: Entry, around: Surroundings) -> bool:
     """Unknown while the cluster cannot be reached: then nothing is held up by it."""
     if not entry.node_info or not around.agent_connected:
         return True
-    running, wanted = _VERSION.match(str(entry.node_info.get("kubeletVersion"))), _VERSION.match(around.version)
-    return running is not None and wanted is not None and running.groups() == wanted.groups()
+    return release_of(str(entry.node_info.get("kubeletVersion"))) == release_of(around.version)
 
 
 # --- how many at a time ---------------------------------------------------------------------------------------------

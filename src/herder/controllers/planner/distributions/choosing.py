@@ -33,3 +33,9 @@ def distribution_of(version: str) -> Distribution:
             f'spec.kubernetesVersion: "{version}" names no distribution that is known here; say it as one of {known}'
         )
     return distribution
+
+
+def release_of(version: str) -> tuple[int, ...]:
+    """Of Kubernetes: numbers that compare as releases do; none of what is no version."""
+    found = re.match(r"v?(\d+)\.(\d+)\.(\d+)", version)
+    return tuple(int(part) for part in found.groups()) if found else ()

@@ -1,0 +1,108 @@
+"""Members of etcd: none goes while the others would be left without a quorum, or while others have joined it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from herder.api.capi.kinds import MACHINE
+from herder.api.capi.names import CLUSTER_NAME, is_deleting
+from herder.api.guards.plan_acts import machine_of, plans_of
+from herder.api.guards.plans import cluster_goes, is_member
+from herder.api.rke import names
+from herder.api.rke.kinds import BOOTSTRAP, PLAN_SECRET
+from herder.api.rke.plan_secret import PlanSecret
+from herder.api.rke.strategy import quorum
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.carrying import Act
+from herder.engine.runtime.decision import Delete, Patch, Refusal
+from herder.engine.runtime.view import UndeclaredKind, View
+
+
+def no_member_that_the_others_need(act: Act, view: View, before: Sequence[Act]) -> Refusal | None:
+    """Those that stay must keep the quorum. Where none is to stay, the cluster's owner has given all of them up."""
+    machine = _deleted(act, view)
+    found = _planned(machine, view, before)
+    if machine is None or found is None:
+        return None
+    _, others = found
+    leaving = {other.ref.name for other in before if isinstance(other, Delete) and other.ref.kind == MACHINE}
+    staying = [each for each in others if _stays(view, each) and each.labels.get(names.MACHINE_NAME) not in leaving]
+    well = sum(not each.is_down for each in staying)
+    if not staying or well >= quorum(len(staying)):
+        return None
+    needed = quorum(len(staying))
+    told = f"stays: {well} of the {len(staying)} other etcd members are well, and {needed} must be before one goes"
+    return _refuse("no-member-that-the-others-need", machine, told)
+
+
+def no_release_while_joined(act: Act, view: View, before: Sequence[Act]) -> Refusal | None:
+    """A machine's last hook goes when its member has gone: not while others were told to join it."""
+    machine = _released(act, view)
+    found = _planned(machine, view, before)
+    if machine is None or found is None or _is_forced(machine, view):
+        return None
+    plan, _ = found
+    url = plan.annotations.get(names.JOIN_URL)
+    cluster = machine["metadata"]["labels"][CLUSTER_NAME]
+    for other in plans_of(view, machine["metadata"]["namespace"], cluster, before):
+        if url and other.name != plan.name and other.annotations.get(names.JOINED_TO) == url:
+            told = f"is not let go: {other.labels.get(names.MACHINE_NAME)} has joined it"
+            return _refuse("no-release-while-joined", machine, told)
+    return None
+
+
+# --- what acts are about --------------------------------------------------------------------------------------------
+
+
+def _deleted(act: Act, view: View) -> Object | None:
+    if not isinstance(act, Delete) or act.ref.kind != MACHINE or act.target:
+        return None
+    machine = view.get(MACHINE, act.ref.name, act.ref.namespace)
+    return None if machine is None or is_deleting(machine) else machine
+
+
+def _released(act: Act, view: View) -> Object | None:
+    """The Machine whose hook the act takes away."""
+    if not isinstance(act, Patch) or act.ref.kind != MACHINE or act.target:
+        return None
+    annotations = (act.patch.get("metadata") or {}).get("annotations") or {}
+    if names.ETCD_HOOK not in annotations or annotations[names.ETCD_HOOK] is not None:
+        return None
+    return view.get(MACHINE, act.ref.name, act.ref.namespace)
+
+
+def _planned(machine: Object | None, view: View, before: Sequence[Act]) -> tuple[PlanSecret, list[PlanSecret]] | None:
+    """The plan of a Machine that is a member of etcd, and those of the other members; None where there is nothing to
+    protect, or the whole cluster goes."""
+    cluster = ((machine or {}).get("metadata", {}).get("labels") or {}).get(CLUSTER_NAME)
+    reference = (((machine or {}).get("spec") or {}).get("bootstrap") or {}).get("configRef") or {}
+    if machine is None or not cluster or reference.get("kind") != BOOTSTRAP.kind:
+        return None
+    namespace = machine["metadata"]["namespace"]
+    try:
+        secret = view.get(PLAN_SECRET, names.plan_secret(reference["name"]), namespace)
+        if secret is None or cluster_goes(view, namespace, cluster):
+            return None
+        plan = PlanSecret(secret)
+        if not is_member(plan):
+            return None
+        members = [each for each in plans_of(view, namespace, cluster, before) if is_member(each)]
+        return plan, [each for each in members if each.name != plan.name]
+    except UndeclaredKind:
+        return None  # nobody here reads plans: this cluster is another's
+
+
+def _stays(view: View, plan: PlanSecret) -> bool:
+    machine = machine_of(view, plan)
+    return machine is not None and not is_deleting(machine)
+
+
+def _is_forced(machine: Object, view: View) -> bool:
+    name = machine["spec"]["bootstrap"]["configRef"]["name"]
+    bootstrap = view.get(BOOTSTRAP, name, machine["metadata"]["namespace"])
+    marks = ((bootstrap or {}).get("metadata") or {}).get("annotations") or {}
+    return bootstrap is None or marks.get(names.ETCD_FORCE_REMOVE) == "true"
+
+
+def _refuse(guard: str, machine: Object, told: str) -> Refusal:
+    return Refusal(guard, f"Machine {machine['metadata']['namespace']}/{machine['metadata']['name']} {told}")

@@ -1,0 +1,146 @@
+"""Acts on plan Secrets, as guards see them: what an act asks of which machine, and what the others of its cluster do.
+
+Everything is counted here from the Secrets and Machines themselves, and nothing is taken from who decides.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from herder.api.capi.kinds import MACHINE
+from herder.api.capi.names import is_deleting
+from herder.api.rke import names
+from herder.api.rke import plan_secret as secrets
+from herder.api.rke.kinds import PLAN_SECRET
+from herder.api.rke.plan import Plan
+from herder.api.rke.plan_secret import PlanSecret
+from herder.engine.meta.kinds import Object
+from herder.engine.patch import apply_merge_patch
+from herder.engine.runtime.cache import Indexer
+from herder.engine.runtime.carrying import Act
+from herder.engine.runtime.decision import Apply, Create, Patch, Refusal, Update
+from herder.engine.runtime.view import UndeclaredKind, View
+
+PLANS_OF = "plans-of"
+
+
+def _plans_of(secret: Object) -> Iterable[str]:
+    cluster = (secret["metadata"].get("labels") or {}).get(names.CLUSTER_NAME)
+    return (f"{secret['metadata']['namespace']}/{cluster}",) if cluster else ()
+
+
+INDEXES: Mapping[str, Indexer] = {PLANS_OF: _plans_of}
+"""Whoever declares that it reads plan Secrets under these guards declares these indexes with them."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An act that changes a plan Secret, and the Secret before and after it."""
+
+    act: Act
+    before: PlanSecret
+    after: PlanSecret
+
+    @property
+    def writes_plan(self) -> bool:
+        return self.before.plan_bytes != self.after.plan_bytes
+
+    @property
+    def begins(self) -> bool:
+        """It makes the agent run: another plan, or the same one once more."""
+        return self.writes_plan or (self.after.state == secrets.PENDING and self.before.state != secrets.PENDING)
+
+    @property
+    def disturbs(self) -> bool:
+        """It restarts, or may restart, what runs on a machine that is well."""
+        if not self.begins or not self.before.has_plan or self.before.is_down:
+            return False
+        before, after = self.before.plan, self.after.plan
+        return before is None or after is None or before.lasting() != after.lasting()
+
+    @property
+    def cluster(self) -> str:
+        return self.before.labels.get(names.CLUSTER_NAME, "")
+
+    @property
+    def namespace(self) -> str:
+        return str(self.before.secret["metadata"]["namespace"])
+
+    @property
+    def plan(self) -> Plan | None:
+        return self.after.plan
+
+    def refuse(self, guard: str, told: str) -> Refusal:
+        machine = self.before.labels.get(names.MACHINE_NAME, self.before.name)
+        return Refusal(guard, f"the plan of Machine {self.namespace}/{machine} {told}")
+
+
+def asked(act: Act, view: View) -> Asked | None:
+    """None for whatever does not touch a plan Secret that is there."""
+    found = _secret(act, view)
+    if found is None:
+        return None
+    match act:
+        case Patch():
+            after: Any = apply_merge_patch(found, act.patch)
+        case Update():
+            after = act.obj
+        case Apply() | Create():
+            after = apply_merge_patch(found, act.obj)
+        case _:
+            return None
+    return Asked(act, PlanSecret(found), PlanSecret(after))
+
+
+def _secret(act: Act, view: View) -> Object | None:
+    match act:
+        case Patch():
+            kind, name, namespace = act.ref.kind, act.ref.name, act.ref.namespace
+        case Apply() | Create() | Update():
+            meta = act.obj["metadata"]
+            kind, name, namespace = act.kind, meta.get("name", ""), meta.get("namespace", "")
+        case _:
+            return None
+    if kind.group_kind != PLAN_SECRET.group_kind or act.target:
+        return None
+    try:
+        return view.get(PLAN_SECRET, name, namespace)
+    except UndeclaredKind:
+        return None  # nobody here reads plans, so nobody writes them
+
+
+def plans_of(view: View, namespace: str, cluster: str, before: Sequence[Act]) -> list[PlanSecret]:
+    """All plans of a cluster, with what the same decision has already done to them."""
+    found = {secret["metadata"]["name"]: secret for secret in _selected(view, namespace, cluster)}
+    for act in before:
+        change = asked(act, view)
+        if change is not None and change.before.name in found:
+            found[change.before.name] = change.after.secret
+    return [PlanSecret(secret) for secret in found.values()]
+
+
+def _selected(view: View, namespace: str, cluster: str) -> Iterator[Object]:
+    yield from view.select(PLAN_SECRET, index=(PLANS_OF, f"{namespace}/{cluster}"))
+
+
+def machine_of(view: View, plan: PlanSecret) -> Object | None:
+    name = plan.labels.get(names.MACHINE_NAME)
+    return view.get(MACHINE, name, plan.secret["metadata"]["namespace"]) if name else None
+
+
+def stays(view: View, plan: PlanSecret) -> bool:
+    """Its Machine is there and is to stay."""
+    machine = machine_of(view, plan)
+    return machine is not None and not is_deleting(machine)
+
+
+def is_text(value: object, wanted: str) -> bool:
+    """Whether a Secret's value says this."""
+    try:
+        return base64.b64decode(str(value)).decode(errors="replace") == wanted
+    except binascii.Error:
+        return False

@@ -1,0 +1,241 @@
+"""Plans: never one that could harm a cluster, whatever the planner computes.
+
+Never two machines that begin a cluster, never a lower version, never etcd below its quorum, never more machines down
+than the strategy allows, never one that is paused or goes, never while it is somebody else's turn.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from herder.api.capi.kinds import CLUSTER
+from herder.api.capi.names import is_deleting, is_paused
+from herder.api.guards.plan_acts import Asked, asked, is_text, machine_of, plans_of, stays
+from herder.api.rke import names
+from herder.api.rke import plan_secret as secrets
+from herder.api.rke.kinds import BEACON, CONTROL_PLANE
+from herder.api.rke.plan import Plan
+from herder.api.rke.plan_secret import PlanSecret
+from herder.api.rke.strategy import UNLIMITED, BadConcurrency, limit_of, quorum
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.carrying import Act
+from herder.engine.runtime.decision import Patch, Refusal
+from herder.engine.runtime.view import View
+
+OWNER = "planner"
+_VERSION = re.compile(r":v(\d+)\.(\d+)\.(\d+)")
+_RESTORED = ("", "Finished", "Failed")  # phases in which no restore is under way
+
+
+# --- how a plan is written ------------------------------------------------------------------------------------------
+
+
+def plan_and_state_go_together(change: Asked, view: View, _before: Sequence[Act]) -> Refusal | None:
+    """An agent that finds another plan under an old state runs nothing and reports it as done."""
+    if not change.writes_plan:
+        return None
+    act = change.act
+    data = (act.patch.get("data") or {}) if isinstance(act, Patch) else {}
+    whole = is_text(data.get(secrets.STATE), secrets.PENDING) and data.get(secrets.PROBE_STATUSES, "kept") is None
+    if whole and isinstance(act, Patch) and act.resource_version:
+        return None
+    told = "is not written: state and probes must change with it, and nobody may have written in between"
+    return change.refuse("plan-and-state-go-together", told)
+
+
+def only_in_turn(change: Asked, view: View, before: Sequence[Act]) -> Refusal | None:
+    if not change.begins:
+        return None
+    beacon = view.get(BEACON, change.cluster, change.namespace)
+    owner = str(((beacon or {}).get("status") or {}).get("owner") or "")
+    taken = any(isinstance(other, Patch) and other.ref.kind == BEACON for other in before)
+    if beacon is None or (owner not in ("", OWNER) and not taken):
+        told = f"is not written: it is the turn of {owner}" if owner else "is not written: there is no Beacon"
+        return change.refuse("only-in-turn", told)
+    return None
+
+
+def no_plan_where_it_is_paused(change: Asked, view: View, _before: Sequence[Act]) -> Refusal | None:
+    if not change.begins:
+        return None
+    machine = machine_of(view, change.before)
+    cluster = view.get(CLUSTER, change.cluster, change.namespace)
+    control_plane = view.get(CONTROL_PLANE, change.cluster, change.namespace)
+    paused = [is_paused(cluster, obj) for obj in (control_plane, machine) if obj is not None]
+    return change.refuse("no-plan-where-it-is-paused", "is not written: it is paused") if any(paused) else None
+
+
+def no_plan_for_what_goes(change: Asked, view: View, _before: Sequence[Act]) -> Refusal | None:
+    if not change.writes_plan or stays(view, change.before):
+        return None
+    return change.refuse("no-plan-for-what-goes", "is not written: the Machine is gone, or is going")
+
+
+# --- who begins a cluster -------------------------------------------------------------------------------------------
+
+
+def never_two_init_nodes(change: Asked, view: View, before: Sequence[Act]) -> Refusal | None:
+    if not change.after.is_init or change.before.is_init:
+        return None
+    others = [
+        plan for plan in plans_of(view, change.namespace, change.cluster, before) if plan.name != change.before.name
+    ]
+    for other in others:
+        if other.is_init:
+            told = f"does not begin the cluster: {other.labels.get(names.MACHINE_NAME)} does"
+            return change.refuse("never-two-init-nodes", told)
+    if _has_begun(view, change, others) and not change.before.annotations.get(names.JOIN_URL):
+        told = "does not begin the cluster: there is one already, and this machine is not in it"
+        return change.refuse("never-two-init-nodes", told)
+    return None
+
+
+def no_server_that_joins_nobody(change: Asked, view: View, _before: Sequence[Act]) -> Refusal | None:
+    """A server that is told to join nobody begins a cluster of its own."""
+    if not change.writes_plan or change.after.is_init:
+        return None
+    if change.after.annotations.get(names.JOINED_TO):
+        return None
+    return change.refuse(
+        "no-server-that-joins-nobody", "is not written: it joins nobody, and does not begin the cluster"
+    )
+
+
+def _has_begun(view: View, change: Asked, plans: Sequence[PlanSecret]) -> bool:
+    control_plane = view.get(CONTROL_PLANE, change.cluster, change.namespace) or {}
+    endpoint = (control_plane.get("spec") or {}).get("controlPlaneEndpoint") or {}
+    return bool(endpoint.get("host")) or any(plan.annotations.get(names.JOIN_URL) for plan in plans)
+
+
+# --- versions -------------------------------------------------------------------------------------------------------
+
+
+def never_a_downgrade(change: Asked, view: View, _before: Sequence[Act]) -> Refusal | None:
+    """But for a restore: what a newer version has written an older one may not be able to read."""
+    if not change.writes_plan or change.plan is None:
+        return None
+    control_plane = view.get(CONTROL_PLANE, change.cluster, change.namespace) or {}
+    if ((control_plane.get("status") or {}).get("etcdSnapshotRestorePhase") or "") not in _RESTORED:
+        return None
+    wanted = _version(change.plan)
+    known = [found for plan in (change.before.plan, change.before.applied_plan) if plan and (found := _version(plan))]
+    if not wanted or not known or wanted >= max(known):
+        return None
+    told = f"is not written: {_dotted(wanted)} is lower than {_dotted(max(known))}, which it had"
+    return change.refuse("never-a-downgrade", told)
+
+
+def _version(plan: Plan) -> tuple[int, ...]:
+    images = [instruction.image for instruction in plan.instructions if instruction.name == "install"]
+    found = _VERSION.search(images[0]) if images else None
+    return tuple(int(part) for part in found.groups()) if found else ()
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return "v" + ".".join(map(str, version))
+
+
+# --- how many are down ----------------------------------------------------------------------------------------------
+
+
+def never_below_quorum(change: Asked, view: View, before: Sequence[Act]) -> Refusal | None:
+    """A member is disturbed when the others keep the quorum without it. Where they cannot, since there are but one or
+    two, all the others must be well."""
+    if not change.disturbs or not is_member(change.before):
+        return None
+    others = [
+        plan
+        for plan in plans_of(view, change.namespace, change.cluster, before)
+        if is_member(plan) and plan.name != change.before.name and machine_of(view, plan) is not None
+    ]
+    well = sum(not plan.is_down and not _in_drain(plan) for plan in others)
+    if well == len(others) or well >= quorum(len(others) + 1):
+        return None
+    told = (
+        f"is not written: of {len(others) + 1} etcd members {well} would be left, and {quorum(len(others) + 1)} must be"
+    )
+    return change.refuse("never-below-quorum", told)
+
+
+def never_more_down_than_allowed(change: Asked, view: View, before: Sequence[Act]) -> Refusal | None:
+    if not change.disturbs or _in_drain(change.before):
+        return None
+    control_plane = view.get(CONTROL_PLANE, change.cluster, change.namespace) or {}
+    strategy: Object = (control_plane.get("spec") or {}).get("upgradeStrategy") or {}
+    for field, belongs in _POOLS:
+        if not belongs(change.before):
+            continue
+        pool = [plan for plan in _living(view, change, before) if belongs(plan)]
+        down = sum(
+            plan.is_down or _in_drain(plan) for plan in pool if plan.has_plan and plan.name != change.before.name
+        )
+        limit = _limit(strategy.get(field), len(pool))
+        if limit != UNLIMITED and down >= limit:
+            told = (
+                f"is not written: {down} of {len(pool)} machines are down, and upgradeStrategy.{field} allows {limit}"
+            )
+            return change.refuse("never-more-down-than-allowed", told)
+    return None
+
+
+def _living(view: View, change: Asked, before: Sequence[Act]) -> list[PlanSecret]:
+    return [plan for plan in plans_of(view, change.namespace, change.cluster, before) if stays(view, plan)]
+
+
+def _limit(concurrency: Any, members: int) -> int:
+    try:
+        return limit_of(concurrency, members)
+    except BadConcurrency:
+        return 1
+
+
+def _is_worker(plan: PlanSecret) -> bool:
+    return plan.is_worker and not plan.is_etcd and not plan.is_control_plane
+
+
+_POOLS: tuple[tuple[str, Callable[[PlanSecret], bool]], ...] = (
+    ("controlPlaneConcurrency", lambda plan: plan.is_control_plane and not plan.is_etcd),
+    ("workerConcurrency", lambda plan: _is_worker(plan) and not plan.is_windows),
+    ("workerConcurrency", lambda plan: _is_worker(plan) and plan.is_windows),
+)
+
+
+CHECKS = (
+    plan_and_state_go_together,
+    only_in_turn,
+    no_plan_where_it_is_paused,
+    no_plan_for_what_goes,
+    never_two_init_nodes,
+    no_server_that_joins_nobody,
+    never_a_downgrade,
+    never_below_quorum,
+    never_more_down_than_allowed,
+)
+
+
+def plans_do_no_harm(act: Act, view: View, before: Sequence[Act]) -> Refusal | None:
+    """All of them, in this order, for an act that touches a plan Secret."""
+    change = asked(act, view)
+    if change is None:
+        return None
+    return next((refusal for check in CHECKS if (refusal := check(change, view, before)) is not None), None)
+
+
+# --- what is counted ------------------------------------------------------------------------------------------------
+
+
+def is_member(plan: PlanSecret) -> bool:
+    """Of etcd: it has run a plan, or others could join it."""
+    return plan.is_etcd and (plan.has_applied_plan or bool(plan.annotations.get(names.JOIN_URL)))
+
+
+def _in_drain(plan: PlanSecret) -> bool:
+    marks = (names.DRAIN_OPTIONS, names.PRE_DRAIN, names.POST_DRAIN, names.UNCORDON)
+    return any(plan.annotations.get(mark) for mark in marks)
+
+
+def cluster_goes(view: View, namespace: str, cluster: str) -> bool:
+    objects = [view.get(kind, cluster, namespace) for kind in (CLUSTER, CONTROL_PLANE)]
+    return any(obj is None or is_deleting(obj) for obj in objects)
