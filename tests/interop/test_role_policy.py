@@ -17,7 +17,7 @@ from herder.api.identity.policies import CREATORS, POLICY, POLICY_BINDING, ROLES
 from herder.api.identity.roles import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, RBAC, cluster_role, cluster_role_binding
 from herder.api.machines.credentials import CREATOR
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
-from herder.api.management.kinds import GLOBAL_ROLE, MANAGEMENT_CLUSTER
+from herder.api.management.kinds import GLOBAL_ROLE, MANAGEMENT_CLUSTER, PROJECT_BINDING
 from herder.api.management.names import CONNECTED_SINCE
 from herder.cli.install import guard_roles, install_kinds
 from herder.engine.client.client import Client
@@ -32,7 +32,7 @@ PATH = GLOBAL_ROLE.resource.path()
 @pytest.fixture
 async def client(engine: Engine) -> AsyncIterator[Client]:
     made = engine.client()
-    kinds = ("globalroles.management.cattle.io", "clusters.management.cattle.io")
+    kinds = {f"{kind.plural}.{kind.group}" for kind in (GLOBAL_ROLE, PROJECT_BINDING, MANAGEMENT_CLUSTER)}
     definitions = [each for each in (*CRDS, *MANAGEMENT_CRDS) if each["metadata"]["name"] in kinds]
     await install_kinds(made, definitions)
     await guard_roles(made)
@@ -44,6 +44,18 @@ async def client(engine: Engine) -> AsyncIterator[Client]:
         for definition in definitions:  # others of this folder compare all kinds that there are
             await made.delete(DEFINITION.resource, definition["metadata"]["name"])
         await made.close()
+
+
+MEMBER = msgspec.json.encode(
+    {
+        "apiVersion": PROJECT_BINDING.api_version,
+        "kind": PROJECT_BINDING.kind,
+        "metadata": {"name": "mallory"},
+        "projectName": "c-m-1:p-x",
+        "roleTemplateName": "project-owner",
+        "userName": "mallory",
+    }
+)
 
 
 def role(name: str, verbs: str = "get") -> bytes:
@@ -62,7 +74,7 @@ async def test_only_who_may_escalate_hands_out_rights(client: Client) -> None:
     unique = uuid.uuid4().hex[:8]
     names = {who: f"{who}-{unique}" for who in ("editor", "boss")}
     for who, verbs in (("editor", ["create", "update", "patch", "get"]), ("boss", ["*"])):
-        kinds = [GLOBAL_ROLE.plural, MANAGEMENT_CLUSTER.plural]
+        kinds = [GLOBAL_ROLE.plural, PROJECT_BINDING.plural, MANAGEMENT_CLUSTER.plural]
         rule = {"apiGroups": [GLOBAL_ROLE.group], "resources": kinds, "verbs": verbs}
         await client.create(CLUSTER_ROLE.resource, cluster_role(names[who], [rule]))
         subject = {"apiGroup": RBAC, "kind": "User", "name": names[who]}
@@ -78,6 +90,8 @@ async def test_only_who_may_escalate_hands_out_rights(client: Client) -> None:
         assert b"can hand out rights" in told.content()
         wider = await write_as(client, names["editor"], "PATCH", f"{PATH}/{target}", b'{"rules": [{"verbs": ["*"]}]}')
         assert wider.status == 403
+        bound = await write_as(client, names["editor"], "POST", PROJECT_BINDING.resource.path("default"), MEMBER)
+        assert (bound.status, b"can hand out rights" in bound.content()) == (403, True)
         labelled = await write_as(
             client, names["editor"], "PATCH", f"{PATH}/{target}", b'{"metadata": {"labels": {"a": "b"}}}'
         )

@@ -7,13 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from herder.api.capi.admission import RULES, Admission, is_concerned
 from herder.api.machines.kinds import NODE_DRIVER
 from herder.api.management.kinds import (
-    CLUSTER_BINDING,
-    GLOBAL_ROLE,
-    GLOBAL_ROLE_BINDING,
     MANAGEMENT_CLUSTER,
-    PROJECT_BINDING,
     PROVISIONING_CLUSTER,
-    ROLE_TEMPLATE,
 )
 from herder.engine.apiserver.admission.chain import CREATE, DELETE, UPDATE, Attributes
 from herder.engine.apiserver.admission.matching import in_version
@@ -64,6 +59,7 @@ def install_driver_admission(server: ApiServer, client: Client) -> None:
 
 def install_role_admission(server: ApiServer, client: Client) -> None:
     """Nobody hands out rights that they do not have, as far as our own kinds of roles and bindings go."""
+    from herder.api.identity.escalation import KINDS
 
     authorizer = server.parts.authorizer
     assert isinstance(authorizer, RbacAuthorizer)
@@ -84,7 +80,7 @@ def install_role_admission(server: ApiServer, client: Client) -> None:
         return check
 
     _install_creators(server)
-    for kind in (GLOBAL_ROLE, GLOBAL_ROLE_BINDING, ROLE_TEMPLATE, CLUSTER_BINDING, PROJECT_BINDING):
+    for kind in KINDS:
         resources = [kind.resource.group_resource]
         operations = (CREATE, UPDATE, DELETE)
         server.parts.admission.add_validating(f"{kind.kind} rights", resources, check_of(kind), operations=operations)
