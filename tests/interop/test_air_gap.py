@@ -5,6 +5,7 @@ Manager and cluster are in network namespaces of their own. The cluster's API li
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 import subprocess
@@ -12,11 +13,13 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import yaml
 
+from herder.api.capi.crds import CRDS as CAPI_CRDS
 from tests.support.canaries import canary, in_logs, in_store, nothing_told
 from tests.support.embedded import HERDER
 from tests.support.peers import peer
@@ -75,7 +78,7 @@ class Site:
     def start_all(self) -> None:
         self._start_kube(self.networks.cluster, "cluster")
         if self.engine == "embedded":
-            flags = (
+            flags: tuple[str, ...] = (
                 "--gateway",
                 "--no-runner",
                 "--listen",
@@ -217,7 +220,7 @@ def _authority(site: Site) -> str:
 
 
 def _may_use(cluster: str, user: str) -> list[dict[str, object]]:
-    rule = {
+    rule: dict[str, object] = {
         "apiGroups": ["management.cattle.io"],
         "resources": ["clusters"],
         "verbs": ["get"],
@@ -227,7 +230,11 @@ def _may_use(cluster: str, user: str) -> list[dict[str, object]]:
 
 
 def _may_view(user: str) -> list[dict[str, object]]:
-    rule = {"apiGroups": [""], "resources": ["namespaces", "configmaps"], "verbs": ["get", "list", "watch", "create"]}
+    rule: dict[str, object] = {
+        "apiGroups": [""],
+        "resources": ["namespaces", "configmaps"],
+        "verbs": ["get", "list", "watch", "create"],
+    }
     return _role_and_binding("viewers", [rule], user)
 
 
@@ -266,7 +273,7 @@ def test_a_kubeconfig_for_that_cluster_is_handed_out(site: Site, cluster: str, u
     login["clusters"][0]["cluster"]["server"] = f"https://{MANAGER_ADDRESS}:{PORT}"
     own, made = site.directory / "dolly-login.kubeconfig", site.directory / "barn.kubeconfig"
     own.write_text(yaml.safe_dump(login))
-    made.write_text(site(site.networks.manager, HERDER, "kubeconfig", cluster, kubeconfig=own).stdout)
+    made.write_text(site(site.networks.manager, HERDER, "kubeconfig", "barn", kubeconfig=own).stdout)
     seen = site(site.networks.manager, peer("kubectl"), "get", "namespaces", "-o", "name", kubeconfig=made).stdout
     assert "namespace/kube-system" in seen
     entry = yaml.safe_load(made.read_text())
@@ -308,6 +315,51 @@ def test_changes_are_seen_as_they_happen(site: Site, users: dict[str, str]) -> N
     finally:
         watching.terminate()
         watching.communicate(timeout=20)
+
+
+def test_other_programs_of_the_cluster_api_get_in_until_their_token_is_taken_away(
+    site: Site, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the Secret that the contract names; clusterctl prints what is in it."""
+    monkeypatch.setenv("CLUSTERCTL_DISABLE_VERSIONCHECK", "true")
+    definition = next(each for each in CAPI_CRDS if each["metadata"]["name"] == "clusters.cluster.x-k8s.io")
+    site.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump(definition))  # clusterctl looks for it
+    kept = site.kubectl("get", "secret", "-n", "fleet-default", "barn-kubeconfig", "-o", "jsonpath={.data.value}")
+    printed = site.manager(peer("clusterctl"), "get", "kubeconfig", "barn", "-n", "fleet-default")
+    assert base64.b64decode(kept).decode().strip() == printed.strip()
+    config = site.directory / "clusterctl.kubeconfig"
+    config.touch(mode=0o600)
+    config.write_text(printed)
+    get = (peer("kubectl"), "get", "namespaces", "-o", "name")
+    assert "namespace/kube-system" in site(site.networks.manager, *get, kubeconfig=config).stdout
+    with watching(site, config) as watch:
+        token = yaml.safe_load(printed)["users"][0]["user"]["token"].partition(":")[0]
+        site.kubectl("delete", "tokens.management.cattle.io", token)
+        assert watch.wait(60) is not None, "the watch that it was used for ends"
+    refused = site(site.networks.manager, *get, kubeconfig=config, check=False)
+    assert "must be logged in" in refused.stderr
+
+
+@contextmanager
+def watching(site: Site, config: Path) -> Iterator[subprocess.Popen[str]]:
+    """One that has begun; it ends with its connection."""
+    command: list[str | Path] = [
+        *inside(site.networks.manager),
+        peer("kubectl"),
+        "get",
+        "--raw",
+        "/api/v1/namespaces?watch=true",
+    ]
+    process = subprocess.Popen(
+        command, env=os.environ | {"KUBECONFIG": str(config)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert "ADDED" in process.stdout.readline()
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
 
 
 def test_without_its_agent_it_is_said_to_be_away(site: Site, cluster: str, users: dict[str, str]) -> None:
