@@ -24,6 +24,7 @@ WORDS = {
     "ssh": ("ssh", "Open a shell on a machine, or run a command there"),
     "scp": ("scp", "Copy files to a machine or from it"),
     "import": ("importing", "Manage a cluster that exists from here"),
+    "register": ("registering", "Print the command that adds a machine of yours to a cluster"),
     "agent": ("agent", "Run the agent of a managed cluster, or make its image"),
     "installer": ("installer", "Make images that machines install Kubernetes from"),
     "login": ("login", "Log in at a manager, for kubectl and herder"),

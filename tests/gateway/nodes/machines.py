@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from herder.engine.meta.kinds import Object
-from tests.support.embedded import Embedded
+from tests.support.embedded import HERDER, Embedded
 from tests.support.peers import peer
 
 NAMESPACE, CLUSTER = "fleet-default", "meadow"
@@ -60,6 +60,10 @@ class Manager:
         words += ["--ca-checksum", checksum] if checksum else []
         script = f"curl --insecure -sfL {self.url}/system-agent-install.sh"
         return f"{script} | {told} sh -s - {shlex.join(words)}"
+
+    def herder(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [HERDER, *words, "--kubeconfig", str(self.server.kubeconfig)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     # --- objects ------------------------------------------------------------------------------------------------------
 

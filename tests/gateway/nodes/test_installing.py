@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -43,37 +45,54 @@ def place(host: Host) -> Place:
 # --- machines of both sorts ------------------------------------------------------------------------------------------
 
 
-async def test_a_machine_that_was_made_here_installs_its_agent_at_its_first_boot(manager: Manager, host: Host) -> None:
-    place = host.create("made", manager.put_up_machine("made"))
-    await bootstrapped(place)
-    assert await said(place, "cat /var/lib/herder/bootstrapped") == "succeeded"
+@pytest.fixture(scope="module")
+def made(manager: Manager, host: Host) -> Place:
+    """A machine that was made here; it runs its script at its first boot."""
+    return host.create("made", manager.put_up_machine("made"))
+
+
+async def test_a_machine_that_was_made_here_installs_its_agent_at_its_first_boot(manager: Manager, made: Place) -> None:
+    await bootstrapped(made)
+    assert await said(made, "cat /var/lib/herder/bootstrapped") == "succeeded"
     manager.applies("made", "it runs")
-    assert await said(place, "cat /run/cluster-api/bootstrap-success.complete") == "success"
+    assert await said(made, "cat /run/cluster-api/bootstrap-success.complete") == "success"
     modes = "stat -c %a /etc/rancher/agent/config.yaml /var/lib/rancher/agent/rancher2_connection_info.json"
-    assert await said(place, modes) == "600\n600"
-    assert (
-        await said(place, "ls -A /var/lib/rancher/agent/interlock; ls -d /var/lib/rancher/agent/.install*; true") == ""
-    )
+    assert await said(made, modes) == "600\n600"
+    left = "cd /var/lib/rancher/agent; ls -A interlock; ls -d .install* 2>/dev/null; true"
+    assert await said(made, left) == ""
 
 
-async def test_its_agent_comes_back_by_itself_and_with_the_machine(manager: Manager, host: Host) -> None:
-    place = host.create("made", "")
-    await said(place, "kill $(pgrep -f '[r]ancher-system-agent sentinel' | head -n 1)")
+async def test_its_agent_comes_back_by_itself_and_with_the_machine(manager: Manager, host: Host, made: Place) -> None:
+    await bootstrapped(made)
+    await said(made, "pkill -f '[r]ancher-system-agent sentinel'")
     manager.applies("made", "it was killed")
     host.machine("made").stop()
     host.machine("made").start()
     manager.applies("made", "it was booted")
-    assert await said(place, "pgrep -cf '[r]ancher-system-agent sentinel'") == "1"
+    assert await said(made, "pgrep -cf '[r]ancher-system-agent sentinel'") == "1"
 
 
 async def test_a_machine_that_somebody_else_made_is_registered_by_a_command(manager: Manager, host: Host) -> None:
     place = host.create("custom")
-    flags = ("--worker", "--label", "cattle.io/os=linux", "--label", "colour=black", "--taint", "wool=thick:NoSchedule")
-    done = await run(place, manager.registering(*flags, "--node-name", "sheep-1", "--address", "127.0.0.9"))
+    wanted = (
+        "--roles",
+        "worker",
+        "--label",
+        "colour=black",
+        "--taint",
+        "wool=thick:NoSchedule",
+        "--node-name",
+        "sheep-1",
+    )
+    told = manager.herder("register", "meadow", *wanted, "--address", "127.0.0.9")
+    assert told.returncode == 0, told.stderr
+    assert "treat it as a password" in told.stderr
+    done = await run(place, told.stdout.replace("| sudo sh", "| sh"))  # there is no other user to become
     assert done.exit_status == 0, done.stderr
     (machine,) = [each for each in manager.machines() if each["metadata"]["name"].startswith("custom-")]
-    assert machine["metadata"]["labels"]["colour"] == "black"
-    assert machine["metadata"]["labels"]["rke.cattle.io/node-name"] == "sheep-1"
+    labels = machine["metadata"]["labels"]
+    assert (labels["colour"], labels["cattle.io/os"]) == ("black", "linux")
+    assert labels["rke.cattle.io/node-name"] == "sheep-1"
     manager.applies(machine["metadata"]["name"], "it runs")
     again = await run(place, manager.registering("--worker"))
     assert again.exit_status == 0, again.stderr
@@ -136,6 +155,34 @@ async def test_what_cannot_be_is_told_with_its_name_and_an_exit_code(
     assert await said(place, "ls -d /var/lib/rancher/agent/.install* 2>/dev/null; true") == "", (
         "secrets are left behind"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("meadow", "--roles", "shepherd"), '"shepherd" is none of etcd, controlplane, worker, all'),
+        (("meadow", "--roles", "all", "--label", "nothing"), '--label: "nothing": must be key=value'),
+        (("nowhere", "--roles", "all"), '"nowhere" not found'),
+        (("local", "--namespace", "fleet-local"), "cluster local is imported"),
+    ],
+)
+def test_the_command_is_printed_for_machines_that_can_be_registered(
+    manager: Manager, words: tuple[str, ...], text: str
+) -> None:
+    told = manager.herder("register", *words)
+    assert (told.returncode > 0, text in told.stderr, told.stdout) == (True, True, ""), told.stderr
+
+
+def test_who_runs_a_command_that_was_tampered_with_runs_nothing_of_it(manager: Manager) -> None:
+    """What it fetches is checked before any of it is run."""
+    whole = manager.herder("register", "meadow", "--roles", "all").stdout.replace("| sudo sh", "| sh")
+    checksum = re.search(r"echo \"([0-9a-f]{64})", whole)
+    assert checksum is not None
+    done = subprocess.run(
+        ["sh", "-c", whole.replace(checksum[1], "0" * 64)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode != 0
+    assert "[INFO]" not in done.stdout
 
 
 async def test_a_script_whose_token_has_expired_says_so(manager: Manager, host: Host) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
 from herder.engine.meta.kinds import Object
 
@@ -38,6 +39,19 @@ def _node_command(server: str, certificates: str, fetch: str) -> str:
     pin = f" --ca-checksum {ca_checksum(certificates)}" if certificates.strip() else ""
     join = f"--server {server} --label 'cattle.io/os=linux' --token {PLACE_OF_TOKEN}{pin}"
     return f"{fetch} {server}/system-agent-install.sh | sudo sh -s - {join}"
+
+
+def pinned(node_command: str) -> str:
+    """The same for a machine that does not trust the manager's authority yet: its certificates are checked by their
+    digest before anything of what it serves is run. As it is where there is nothing to pin."""
+    fetched = re.match(r"curl -fL (?P<server>\S+)/system-agent-install\.sh", node_command)
+    checksum = re.search(r" --ca-checksum (?P<digest>[0-9a-f]{64})\b", node_command)
+    if fetched is None or checksum is None:
+        return node_command
+    server, trusted = fetched["server"], 'curl --cacert "$ca" -fL '
+    check = f"""ca=$(mktemp) && curl --insecure -fsSL {server}/cacerts -o "$ca" && """
+    check += f"""echo "{checksum["digest"]}  $ca" | sha256sum -c --quiet - && """
+    return check + trusted + node_command.removeprefix("curl -fL ")
 
 
 def _windows_command(server: str, certificates: str, fetch: str) -> str:

@@ -1,0 +1,112 @@
+"""`herder register`: the command that makes a machine of yours a node of a provisioned cluster."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from collections.abc import Sequence
+
+import click
+
+from herder.api.capi.kinds import SECRET
+from herder.api.management.commands import PLACE_OF_TOKEN, pinned
+from herder.api.management.kinds import PROVISIONING_CLUSTER, REGISTRATION_TOKEN
+from herder.api.management.names import DEFAULT_TOKEN, DEFAULT_WORKSPACE
+from herder.api.rke.requests import BadClaim, parsed
+from herder.cli.asking import ask
+from herder.cli.places import kubeconfig_option
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import NotFound
+from herder.engine.meta.kinds import Object
+
+ROLES = ("etcd", "controlplane", "worker")
+CHOOSE = f"Say which roles it is to have: add {', '.join(f'--{role}' for role in ROLES)} or --all-roles to the command."
+
+
+@click.command()
+@click.argument("cluster")
+@click.option("-n", "--namespace", default=DEFAULT_WORKSPACE, show_default=True, help="Where the cluster's object is.")
+@click.option("--roles", metavar="ROLE,…", help=f"What it is to do: {', '.join(ROLES)}, or all.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Of the Node; may be repeated.")
+@click.option("--taint", "taints", multiple=True, metavar="KEY=VALUE:EFFECT", help="Of the Node; may be repeated.")
+@click.option("--node-name", metavar="NAME", default="", help="Of the Node; default: the machine's own.")
+@click.option("--address", metavar="ADDRESS", default="", help="Where others reach it: an address, or an interface.")
+@click.option("--internal-address", metavar="ADDRESS", default="", help="Where the other nodes reach it.")
+@click.option("--windows", is_flag=True, help="For a Windows machine, which can only be a worker.")
+@click.option("--insecure", is_flag=True, help="Run what the address serves without checking who serves it.")
+@kubeconfig_option
+def command(
+    cluster: str,
+    namespace: str,
+    roles: str | None,
+    labels: tuple[str, ...],
+    taints: tuple[str, ...],
+    node_name: str,
+    address: str,
+    internal_address: str,
+    windows: bool,
+    insecure: bool,
+    kubeconfig: str | None,
+) -> None:
+    """Print what makes a machine of yours a node of CLUSTER. Run it there, as a user who may use sudo."""
+    chosen = _roles(roles)
+    _check(labels, taints, node_name)
+    status, token = ask(kubeconfig, lambda client, _here: _registration(client, namespace, cluster))
+    if windows:
+        flags = [*_repeated("-Label", labels), *_repeated("-Taint", taints)]
+        flags += _given({"-NodeName": node_name, "-Address": address, "-InternalAddress": internal_address})
+        name = "insecureWindowsNodeCommand" if insecure else "windowsNodeCommand"
+    else:
+        flags = [*(f"--{role}" for role in chosen), *_repeated("--label", labels), *_repeated("--taint", taints)]
+        flags += _given({"--node-name": node_name, "--address": address, "--internal-address": internal_address})
+        name = "insecureNodeCommand" if insecure else "nodeCommand"
+    base = str(status[name]) if insecure or windows else pinned(str(status[name]))
+    click.echo(" ".join([base.replace(PLACE_OF_TOKEN, token), *map(shlex.quote, flags)]))
+    if not chosen and not windows:
+        click.echo(f"\n{CHOOSE}", err=True)
+    click.echo("\nThe command holds the cluster's registration token: treat it as a password.", err=True)
+
+
+def _roles(text: str | None) -> list[str]:
+    wanted = [part.strip() for part in (text or "").split(",") if part.strip()]
+    if wanted == ["all"]:
+        return list(ROLES)
+    for role in wanted:
+        if role not in ROLES:
+            raise click.BadParameter(f'"{role}" is none of {", ".join(ROLES)}, all', param_hint="--roles")
+    return wanted
+
+
+def _check(labels: Sequence[str], taints: Sequence[str], node_name: str) -> None:
+    """As the manager will, but before somebody has gone to the machine."""
+    try:
+        parsed({"id": ["any"], "labels": labels, "taints": taints, "node-name": [node_name]})
+    except BadClaim as problem:
+        raise click.UsageError(str(problem)) from None
+
+
+def _repeated(flag: str, values: Sequence[str]) -> list[str]:
+    return [word for value in values for word in (flag, value)]
+
+
+def _given(values: dict[str, str]) -> list[str]:
+    return [word for flag, value in values.items() if value for word in (flag, value)]
+
+
+async def _registration(client: Client, namespace: str, name: str) -> tuple[Object, str]:
+    """How machines register, and the token; who may not read that is told so by the API."""
+    cluster = await client.get(PROVISIONING_CLUSTER.resource, name, namespace=namespace)
+    if (cluster.get("spec") or {}).get("rkeConfig") is None:
+        raise click.ClickException(f"cluster {name} is imported: its nodes are not made by the manager")
+    id_ = (cluster.get("status") or {}).get("clusterName")
+    if not id_:
+        raise click.ClickException(f"cluster {name} is not prepared yet: try again in a moment")
+    try:
+        registration = await client.get(REGISTRATION_TOKEN.resource, DEFAULT_TOKEN, namespace=id_)
+    except NotFound:
+        raise click.ClickException(f"cluster {name} is not prepared yet: try again in a moment") from None
+    status = registration.get("status") or {}
+    if not status.get("nodeCommand") or not status.get("tokenSecretName"):
+        raise click.ClickException(f"cluster {name} cannot be joined yet: is setting server-url set?")
+    secret = await client.get(SECRET.resource, status["tokenSecretName"], namespace=id_)
+    return status, base64.b64decode(secret["data"]["token"]).decode()
