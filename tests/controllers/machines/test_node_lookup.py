@@ -1,0 +1,122 @@
+"""A Machine's Node is found by its UID, through the tunnel, and tells what the machine is called."""
+
+from __future__ import annotations
+
+import pytest
+
+from herder.api.capi.kinds import DEFINITION
+from herder.api.machines.kinds import kinds_of
+from herder.api.rke.kinds import CUSTOM_MACHINE
+from herder.controllers.machines import node_lookup
+from herder.controllers.machines.managed import NODES
+from herder.engine.meta.kinds import Kind, Object
+from herder.engine.runtime.decision import Decision, Patch
+from herder.engine.runtime.view import Observed, Unreachable
+from tests.controllers.machines.custom.stage import (
+    CLUSTER_ID,
+    WORKSPACE,
+    cluster,
+    custom,
+    machine,
+    made,
+    management,
+    provisioning,
+)
+from tests.support.views import NOW, view_of
+
+PROCESS = kinds_of("process").machine
+ADDRESSES = [{"type": "InternalIP", "address": "10.0.0.7"}, {"type": "Hostname", "address": "sheep-1"}]
+
+
+def node(provider_id: str = "k3s://sheep-1", ready: str = "True", name: str = "sheep-1") -> Object:
+    """As a cluster shows it."""
+    return NODES.project(
+        {
+            "metadata": {"name": name, "labels": {"rke.cattle.io/machine": "Machine-custom-1"}},
+            "spec": {"providerID": provider_id} if provider_id else {},
+            "status": {"conditions": [{"type": "Ready", "status": ready}], "addresses": ADDRESSES},
+        }
+    )
+
+
+def definition(kind: Kind) -> Object:
+    return made(DEFINITION, f"{kind.plural}.{kind.group}")
+
+
+def decide(*objects: Object, seen: Observed | Unreachable | None = None) -> Decision:
+    usual = [
+        machine(),
+        custom(),
+        cluster(),
+        provisioning(),
+        management(),
+        definition(CUSTOM_MACHINE),
+        definition(PROCESS),
+    ]
+    chosen = {(each["apiVersion"], each["kind"], each["metadata"]["name"]): each for each in (*usual, *objects)}
+    view = view_of(
+        node_lookup.CONTROLLER,
+        f"{WORKSPACE}/custom-1",
+        chosen.values(),
+        followed=[CUSTOM_MACHINE, PROCESS],
+        observed=lambda _wish: seen,
+    )
+    return node_lookup.reconcile(view)
+
+
+@pytest.mark.parametrize("kind", [CUSTOM_MACHINE, PROCESS])
+def test_addresses_first_and_then_what_the_machine_is_called(kind: Kind) -> None:
+    infra = {**custom(), "apiVersion": kind.api_version, "kind": kind.kind}
+    decision = decide(machine(infrastructure=kind.group_kind), infra, seen=Observed((node(),), NOW))
+    addresses, named = decision.writes
+    assert isinstance(addresses, Patch)
+    assert isinstance(named, Patch)
+    assert (addresses.subresource, addresses.patch["status"]["addresses"]) == ("status", ADDRESSES)
+    assert (named.ref.kind, named.patch) == (kind, {"spec": {"providerID": "k3s://sheep-1"}})
+    (wish,) = decision.observe
+    assert (wish.cluster, wish.focus) == (CLUSTER_ID, ("machine", "Machine-custom-1"))
+
+
+@pytest.mark.parametrize(
+    ("seen", "reason"),
+    [
+        (None, "its Node is looked for in c-m-meadow22"),
+        (Unreachable("no route", NOW), "its Node cannot be looked for: no route"),
+        (Observed((), NOW), "no Node has the label rke.cattle.io/machine=Machine-custom-1 yet"),
+        (Observed((node(provider_id=""),), NOW), "Node sheep-1 has no spec.providerID yet"),
+        (Observed((node(ready="False"),), NOW), "Node sheep-1 is not Ready yet"),
+        (Observed((node(), node(name="wolf")), NOW), "Nodes sheep-1, wolf all have the label"),
+    ],
+)
+def test_until_there_is_one_that_is_ready_it_is_watched_for(seen: Observed | Unreachable | None, reason: str) -> None:
+    decision = decide(seen=seen)
+    assert decision.writes == ()
+    assert len(decision.observe) == 1
+    assert decision.wait is not None
+    assert decision.wait.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        machine(provider_id="k3s://sheep-1"),
+        machine(data=""),
+        machine(going=True),
+        cluster(paused=True),
+        custom(provider_id="k3s://sheep-1"),
+        {**custom(), "status": {}},
+        machine(infrastructure=("infrastructure.cluster.x-k8s.io", "DevMachine")),
+    ],
+    ids=["known", "no script", "going", "paused", "told", "not made", "of another provider"],
+)
+def test_machines_that_are_not_to_be_looked_for(changed: Object) -> None:
+    decision = decide(changed, seen=Observed((node(),), NOW))
+    assert (decision.writes, decision.observe) == ((), ())
+
+
+@pytest.mark.parametrize("whose", [management(connected=False), management(of=f"{WORKSPACE}/other")])
+def test_only_the_own_cluster_is_asked_and_only_while_its_agent_is_there(whose: Object) -> None:
+    decision = decide(whose, seen=Observed((node(),), NOW))
+    assert (decision.writes, decision.observe) == ((), ())
+    assert decision.wait is not None
+    assert "agent is connected" in decision.wait.reason
