@@ -102,7 +102,7 @@ class Informer:
             self.synced.clear()
             self._ill(str(error), tell=log.info)  # kinds come and go with their definitions: nothing is wrong
             return True
-        except (StatusError, TimeoutError) as error:
+        except (StatusError, OSError) as error:  # a time that ran out is one too, and says nothing
             self._ill(str(error) or "the server fell silent")
             return True
         except Exception as error:
