@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from herder.api.capi.drained import MIRROR, POD_RECORD, claims_of
 from herder.api.capi.names import DRAIN
 from herder.controllers.capi.machine.deletion.drain.filters import (
     Surroundings,
@@ -14,7 +15,6 @@ from herder.controllers.capi.machine.deletion.drain.filters import (
     judge,
     skipped,
 )
-from herder.controllers.capi.machine.deletion.drain.records import MIRROR, POD_RECORD, claims_of
 from herder.controllers.capi.machine.deletion.drain.rules import Behavior, Rule
 from herder.engine.meta.kinds import Object
 from tests.controllers.capi.machine.deleting import pod

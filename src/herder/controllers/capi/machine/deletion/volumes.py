@@ -7,12 +7,12 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from herder.api.capi.conditions import legacy, timestamp
+from herder.api.capi.drained import claims_of
 from herder.api.capi.kinds import PERSISTENT_VOLUME, VOLUME_ATTACHMENT
 from herder.api.capi.names import EXCLUDE_WAIT_FOR_VOLUME_DETACH, annotations_of
 from herder.api.writing import PROGRESS_PATIENCE
 from herder.controllers.capi.machine.deletion.drain.filters import UnknownNamespace, skipped
 from herder.controllers.capi.machine.deletion.drain.looking import Unseen, look_at_pods, observe_all
-from herder.controllers.capi.machine.deletion.drain.records import claims_of
 from herder.controllers.capi.machine.deletion.drain.report import named
 from herder.controllers.capi.machine.deletion.drain.rules import InvalidRule
 from herder.controllers.capi.machine.deletion.node import is_unreachable, why_unreachable

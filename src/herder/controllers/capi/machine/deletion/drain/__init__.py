@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from herder.api.capi.conditions import Condition, legacy, timestamp
+from herder.api.capi.drained import full_name
 from herder.api.capi.kinds import NODE
 from herder.api.capi.names import EXCLUDE_NODE_DRAINING, annotations_of
 from herder.controllers.capi.machine.deletion.drain.filters import UnknownNamespace, gone_at, judge
 from herder.controllers.capi.machine.deletion.drain.looking import Seen, Unseen, look_at_pods
 from herder.controllers.capi.machine.deletion.drain.plan import Evictions, Judged, Plan, evictions, plan
-from herder.controllers.capi.machine.deletion.drain.records import full_name
 from herder.controllers.capi.machine.deletion.drain.report import drain_message
 from herder.controllers.capi.machine.deletion.drain.rules import InvalidRule
 from herder.controllers.capi.machine.deletion.node import why_unreachable

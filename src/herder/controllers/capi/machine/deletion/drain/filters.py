@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from herder.api.capi.drained import MIRROR, controller_of, full_name
 from herder.api.capi.names import DRAIN, annotations_of, labels_of
-from herder.controllers.capi.machine.deletion.drain.records import MIRROR, controller_of, full_name
 from herder.controllers.capi.machine.deletion.drain.rules import Behavior, Rule
 from herder.engine.meta.kinds import Object
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from herder.api.capi.kinds import MACHINE_DRAIN_RULE
-from herder.api.capi.names import labels_of
-from herder.controllers.capi.machine.deletion.drain.filters import Surroundings
-from herder.controllers.capi.machine.deletion.drain.records import (
+from herder.api.capi.drained import (
     controller_of,
     daemon_sets_of,
     full_name,
     namespaces_of,
     pods_of,
 )
+from herder.api.capi.kinds import MACHINE_DRAIN_RULE
+from herder.api.capi.names import labels_of
+from herder.controllers.capi.machine.deletion.drain.filters import Surroundings
 from herder.controllers.capi.machine.deletion.drain.rules import Rule, rules_for
 from herder.controllers.capi.machine.deletion.node import is_unreachable
 from herder.controllers.capi.machine.deletion.scope import Scope

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from herder.api.capi.drained import full_name
 from herder.controllers.capi.machine.deletion.drain.filters import Verdict
-from herder.controllers.capi.machine.deletion.drain.records import full_name
 from herder.controllers.capi.machine.deletion.drain.rules import Behavior
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import EffectResult

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from herder.api.capi.conditions import timestamp
+from herder.api.capi.drained import full_name
 from herder.controllers.capi.machine.deletion.drain.plan import Evictions, Judged, Plan
-from herder.controllers.capi.machine.deletion.drain.records import full_name
 
 PODS_NAMED = 3
 REFUSALS_TOLD = 5
