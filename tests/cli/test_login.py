@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import os
 import shutil
+import ssl
 import stat
 import subprocess
 import time
@@ -177,6 +179,20 @@ def test_tokens_are_of_users(person: Person) -> None:
     """The server's own administrator is none."""
     for words in (("list",), ("create",)):
         assert "herder login" in person.refused("token", *words, "--kubeconfig", person.server.kubeconfig)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_an_address_with_a_token_in_it_is_in_no_log_and_no_record(guest: Person, method: str) -> None:
+    """Also where it is mistyped. When the server stops, all that it wrote is searched for tokens."""
+    token = guest.herder("token", "create", "--ttl", "5m").strip().partition(":")[2]
+    places = (f"/v3/import/{token}_c-m-barn.yaml", f"/v3/imports/{token}", f"/{token}", f"/api?token={token}")
+    address = guest.server.url.removeprefix("https://")
+    authority = ssl.create_default_context(cadata=_authority(guest.server))
+    for place in places:
+        connection = http.client.HTTPSConnection(address, timeout=30, context=authority)
+        connection.request(method, place)
+        assert connection.getresponse().status >= 400
+        connection.close()
 
 
 # --- kubeconfigs ------------------------------------------------------------------------------------------------------

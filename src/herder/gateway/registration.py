@@ -39,6 +39,7 @@ BY_DIGEST = "digest"
 WRONG_TOKEN = "cluster not found or invalid token"
 FAILED = "failed authentication"
 _MOST_TOKEN = 256
+_IMPORTS = "/v3/import/"
 _IMPORT = re.compile(r"/v3/import/([a-z0-9]{1,256})_([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)\.yaml")
 
 
@@ -87,15 +88,16 @@ class Registration:
 
     def answer(self, request: Request) -> Response | None:
         """None: the path is none of these."""
+        is_manifest = request.path.startswith(_IMPORTS)
         if request.method not in {"GET", "HEAD"}:
-            return None
+            return _text(405, "only GET is allowed") if is_manifest else None  # with its token it goes nowhere else
         if request.path == "/ping":
             return _text(200, "pong")
         if request.path == "/cacerts":
             return self._certificates(request.headers)
         if request.path == "/v3/settings/cacerts":
             return self._certificates_setting()
-        if request.path.startswith("/v3/import/"):
+        if is_manifest:
             return self._manifest(request.path)
         return None
 

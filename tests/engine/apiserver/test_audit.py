@@ -58,6 +58,24 @@ def test_no_secret_is_written() -> None:
     assert b"token=REDACTED&access_token=REDACTED&limit=5" in written
 
 
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/api/v1/namespaces/team/secrets/hunter2", "/api/v1/namespaces/team/secrets/hunter2"),
+        ("/apis", "/apis"),
+        ("/version", "/version"),
+        ("/v3/import/hunter2_c-m-abc.yaml", "/v3/REDACTED"),
+        ("//v3//import/hunter2_c-m-abc.yaml", "/v3/REDACTED"),
+        ("/hunter2" * 40, "/hunter2/REDACTED"),
+        ("/" + "x" * 54, "/REDACTED"),
+        ("/", "/"),
+        ("/favicon.ico", "/favicon.ico"),
+    ],
+)
+def test_of_addresses_that_are_not_the_apis_only_the_beginning_is_told(path: str, told: str) -> None:
+    assert event_of(replace(record(), path=path))["requestURI"] == told
+
+
 def test_events_are_lines_in_a_file_only_its_owner_reads(tmp_path: Path) -> None:
     log = AuditLog(tmp_path / "logs" / "audit.log")
     for number in range(1000):

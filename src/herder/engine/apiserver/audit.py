@@ -1,8 +1,9 @@
 """Who did what and when: one JSON line for each finished request, at the level Metadata.
 
-Bodies are never recorded, so no secret can be in them; what looks like a credential in a query string is blanked. The
-event loop only hands over what it knows: putting it into words and onto the disk is a thread's work, and a full disk
-stops the record, not the server (which says so in its log).
+Bodies are never recorded, so no secret can be in them; what looks like a credential in a query string is blanked, and
+of addresses that are not the API's only the beginning is told. The event loop only hands over what it knows: putting it
+into words and onto the disk is a thread's work, and a full disk stops the record, not the server (which says so in its
+log).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import msgspec
 
 from herder.engine.apiserver.auth.access import AccessAttributes
 from herder.engine.apiserver.auth.users import user_info
-from herder.engine.client.wire import Query, Request, User
+from herder.engine.client.wire import Query, Request, User, told_path
 from herder.engine.meta.kinds import Object
 
 logger = logging.getLogger(__name__)
@@ -195,6 +196,7 @@ def _response_status(record: AuditRecord) -> Object:
 
 
 def _uri(path: str, query: Query) -> str:
+    path = told_path(path)
     if not _PLAIN_PATH(path):
         path = quote(path, safe="/:@!$&'()*+,;=~")
     if not query.items:

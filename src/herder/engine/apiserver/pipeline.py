@@ -24,7 +24,7 @@ from herder.engine.apiserver.openapi import OpenApi
 from herder.engine.apiserver.rendering import answer
 from herder.engine.apiserver.request import RequestInfo, request_info
 from herder.engine.apiserver.scope import Parts
-from herder.engine.client.wire import Query, Request, Response, User
+from herder.engine.client.wire import Query, Request, Response, User, told_path
 from herder.engine.meta.errors import InternalError, NotAcceptable, StatusError
 from herder.engine.meta.kinds import Object
 
@@ -123,7 +123,7 @@ class ApiServer:
         except PageNotFound:
             response = _page_not_found()
         except Exception:
-            log.exception("%s %s failed", request.method, request.path)
+            log.exception("%s %s failed", request.method, told_path(request.path))
             unexpected = InternalError("Internal error occurred: the server's log tells more")
             failure = unexpected.to_status()
             response = _refused(request, unexpected, failure)

@@ -54,6 +54,22 @@ class Query:
         return urlencode(self.items)
 
 
+_LONGEST_WORD = 24
+_API_PATH = re.compile(
+    r"/(api|apis|openapi|openid|\.well-known|version|healthz|livez|readyz|metrics|logs)(/.*)?", re.DOTALL
+)
+
+
+def told_path(path: str) -> str:
+    """A path as logs and records may tell it. Of paths that are not the API's only the beginning: people put all kinds
+    of things into addresses, and some addresses are secrets by design."""
+    if _API_PATH.fullmatch(path):
+        return path
+    first, _, rest = path.lstrip("/").partition("/")
+    shown = first if len(first) <= _LONGEST_WORD else "REDACTED"
+    return f"/{shown}/REDACTED" if rest else f"/{shown}"
+
+
 @dataclass(slots=True)
 class Request:
     method: str

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
-from herder.engine.client.wire import Pushed, Request, Response
+from herder.engine.client.wire import Pushed, Request, Response, told_path
 from herder.engine.front import limits, writing
 from herder.engine.front.parsing import Parsed, RequestParser
 from herder.engine.front.sink import ConnectionSink
@@ -207,7 +207,7 @@ class Connection(asyncio.BufferedProtocol):
         except ConnectionError:
             self._transport.abort()
         except Exception:
-            log.exception("%s %s: the answer could not be sent", parsed.method, parsed.path)
+            log.exception("%s %s: the answer could not be sent", parsed.method, told_path(parsed.path))
             self._transport.abort()
         self._task = None
         self._next()
