@@ -103,11 +103,12 @@ def management_controllers() -> list[Controller]:
         global_roles,
         project_bindings,
         projects,
+        users,
     )
     from herder.controllers.provisioning import management_clusters, provisioning_clusters, registration_tokens
 
     clusters = (provisioning_clusters, management_clusters, registration_tokens)
-    people = (creators, global_roles, global_bindings, cluster_bindings)
+    people = (users, creators, global_roles, global_bindings, cluster_bindings)
     identity = (*people, first_projects, projects, project_bindings)
     return [*(module.CONTROLLER for module in (*clusters, *identity)), *provisioning_controllers()]
 
