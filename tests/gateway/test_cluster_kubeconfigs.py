@@ -106,6 +106,29 @@ async def test_it_follows_the_managers_address_with_the_same_token(place: Place)
     assert said(second) == said(first)
 
 
+@pytest.mark.parametrize(
+    ("flags", "server", "authority"),
+    [
+        ({}, "https://manager.example.com", ""),
+        ({"cacerts": "outside\n"}, "https://manager.example.com", "outside"),
+        ({"internal-server-url": "https://manager.svc/"}, "https://manager.svc", ""),
+        ({"internal-server-url": "https://manager.svc", "cacerts": "outside"}, "https://manager.svc", "outside"),
+        (
+            {"internal-server-url": "https://manager.svc", "internal-cacerts": "inside\n", "cacerts": "outside"},
+            "https://manager.svc",
+            "inside",
+        ),
+    ],
+)
+async def test_it_leads_to_where_programs_beside_the_manager_reach_it(
+    place: Place, flags: dict[str, str], server: str, authority: str
+) -> None:
+    place.flags |= flags
+    cluster = yaml.safe_load(said(await place.make(), "value"))["clusters"][0]["cluster"]
+    assert cluster["server"] == f"{server}/k8s/clusters/{CLUSTER}"
+    assert base64.b64decode(cluster.get("certificate-authority-data", "")).decode() == authority
+
+
 async def test_a_deleted_secret_means_another_token_and_the_old_one_counts_no_more(place: Place) -> None:
     first = await place.make()
     await place.client.delete(SECRET.resource, "demo-kubeconfig", namespace="fleet-default")

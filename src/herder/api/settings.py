@@ -76,6 +76,8 @@ SESSION_IDLE_TTL = "auth-user-session-idle-ttl-minutes"
 
 SERVER_URL = "server-url"
 SERVER_CERTIFICATES = "cacerts"
+INTERNAL_SERVER_URL = "internal-server-url"
+INTERNAL_SERVER_CERTIFICATES = "internal-cacerts"
 AGENT_IMAGE = "agent-image"
 AGENT_TLS_MODE = "agent-tls-mode"
 REGISTRATION_TTL = "crt-default-ttl-minutes"
@@ -270,6 +272,18 @@ DEFINITIONS = {
             "the certificates, in PEM, that whoever comes to server-url is to trust",
         ),
         Definition(
+            INTERNAL_SERVER_URL,
+            "",
+            "where programs beside this manager reach it, such as those that read a cluster's kubeconfig Secret; "
+            "server-url where it is empty",
+            _url,
+        ),
+        Definition(
+            INTERNAL_SERVER_CERTIFICATES,
+            "",
+            "the certificates, in PEM, that are to be trusted at internal-server-url; cacerts where it is empty",
+        ),
+        Definition(
             AGENT_IMAGE,
             f"herder/agent:v{__version__}",
             "the image of the agent in clusters that are managed from here",
@@ -338,6 +352,13 @@ DEFINITIONS = {
         ),
     )
 }
+
+
+def internal_address(setting: Callable[[str], str]) -> tuple[str, str]:
+    """Where programs beside the manager reach it, and the certificates that they trust there."""
+    url = setting(INTERNAL_SERVER_URL) or setting(SERVER_URL)
+    certificates = setting(INTERNAL_SERVER_CERTIFICATES) or setting(SERVER_CERTIFICATES)
+    return url.rstrip("/"), certificates.strip()
 
 
 @dataclass

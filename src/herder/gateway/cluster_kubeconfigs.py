@@ -38,7 +38,7 @@ class ClusterKubeconfigs:
         away stays away until the Secret is deleted too."""
         namespace, name, management = arguments["namespace"], arguments["name"], arguments["management"]
         user = provisioning_user(namespace, name)
-        manager = Manager(self._setting(settings.SERVER_URL), self._setting(settings.SERVER_CERTIFICATES).strip())
+        manager = Manager(*settings.internal_address(self._setting))
         secret = await self._find(SECRET, kubeconfig_secret(name), namespace)
         if secret is not None and not _is_ours(secret, arguments["owner"]):
             raise PermissionError(f"Secret {namespace}/{kubeconfig_secret(name)} belongs to somebody else: delete it")

@@ -196,6 +196,8 @@ def test_a_kubeconfig_is_made_again_when_what_it_says_has_changed() -> None:
     for objects, flags in (
         ([secret], URL | {"server-url": "https://elsewhere.example.com"}),
         ([secret], URL | {"cacerts": "others"}),
+        ([secret], URL | {"internal-server-url": "https://herder.svc"}),
+        ([secret], URL | {"internal-cacerts": "others"}),
         ([], URL),  # it was deleted
     ):
         (again,) = decide(provisioning_clusters.CONTROLLER, "ws/meadow", been, management(), *objects, **flags).effects

@@ -80,7 +80,8 @@ def _problem(view: View, provisioning: Object, name: str) -> str:
 
 def _kubeconfig(view: View, provisioning: Object, management: Object) -> tuple[str, Decision]:
     """The name of the Secret, once it is there. It holds a token, so it is made by an effect: no decision holds one."""
-    if not view.setting(settings.SERVER_URL) or not _has_been_ready(provisioning, management):
+    server, _certificates = settings.internal_address(view.setting)
+    if not server or not _has_been_ready(provisioning, management):
         return "", DONE
     secret = view.get(SECRET_METADATA, kubeconfig_secret(view.name))
     effect = _make_kubeconfig(view, provisioning, management, secret)
@@ -92,9 +93,9 @@ def _kubeconfig(view: View, provisioning: Object, management: Object) -> tuple[s
 
 def _make_kubeconfig(view: View, provisioning: Object, management: Object, secret: Object | None) -> Effect:
     """Keyed by all that it depends on, so that it is made again where that has changed, and only then."""
-    meta, server = provisioning["metadata"], view.setting(settings.SERVER_URL)
+    meta, (server, certificates) = provisioning["metadata"], settings.internal_address(view.setting)
     there = secret["metadata"]["uid"] if secret else ""
-    pin = ca_checksum(view.setting(settings.SERVER_CERTIFICATES))
+    pin = ca_checksum(certificates)
     key = (names.MAKE_KUBECONFIG, meta["uid"], management["metadata"]["uid"], server, pin, there)
     arguments = {
         "namespace": meta["namespace"],
@@ -206,8 +207,18 @@ def _all(_provisioning: Object) -> Iterable[str]:
     return (ALL,)
 
 
+_ADDRESS = frozenset(
+    {
+        settings.SERVER_URL,
+        settings.SERVER_CERTIFICATES,
+        settings.INTERNAL_SERVER_URL,
+        settings.INTERNAL_SERVER_CERTIFICATES,
+    }
+)
+
+
 def _everything(setting: Object) -> Iterable[str]:
-    return (ALL,) if setting["metadata"]["name"] in {settings.SERVER_URL, settings.SERVER_CERTIFICATES} else ()
+    return (ALL,) if setting["metadata"]["name"] in _ADDRESS else ()
 
 
 CONTROLLER = Controller(
