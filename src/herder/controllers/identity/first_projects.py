@@ -25,6 +25,9 @@ _FIRST = (
     (projects.SYSTEM_PROJECT, "System", projects.SYSTEM_LABEL, projects.SYSTEM_NAMESPACES),
 )
 _UNCLAIMED = (BY_PROJECT, "")
+_LOOKED_AT_SECONDS = 60.0
+"""They are listed when the agent comes, at most so often: a watch of every cluster that nobody uses costs more than it
+brings."""
 
 
 def reconcile(view: View) -> Decision:
@@ -57,7 +60,7 @@ def _fill(view: View, cluster: Object) -> Decision:
         return Decision(writes=tuple(_joined(view, cluster, names, MANAGEMENT)))
     if not is_connected(cluster):
         return DONE
-    wish = Observe(view.name, NAMESPACE, projection=projects.NAMESPACES, focus=_UNCLAIMED)
+    wish = Observe(view.name, NAMESPACE, projection=projects.NAMESPACES, focus=_UNCLAIMED, freshness=_LOOKED_AT_SECONDS)
     seen = view.observed(wish)
     names = (each["metadata"]["name"] for each in (seen.objects if isinstance(seen, Observed) else ()))
     return Decision(writes=tuple(_joined(view, cluster, names, view.name)), observe=(wish,))
