@@ -248,7 +248,7 @@ def machine_inputs(view: View, entry: Entry, join_url: str) -> MachineInputs:
         labels=entry.machine["metadata"].get("labels") or {},
         node_name=labels.get(names.NODE_NAME, ""),
         node_labels=_json(marks, names.LABELS, dict[str, str]) or {},
-        node_taints=_json(marks, names.TAINTS, list[dict[str, str]]) or (),
+        node_taints=[*_taints(marks, names.TAINTS), *_taints(marks, names.REGISTER_WITH)],
         internal_addresses=internal or _listed(told.get("PrivateIPAddress")),
         external_addresses=external or _listed(told.get("IPAddress")),
         ipv6_address=str(told.get("IPv6Address") or ""),
@@ -259,6 +259,10 @@ def machine_inputs(view: View, entry: Entry, join_url: str) -> MachineInputs:
 
 def _addresses(marks: Mapping[str, str], mark: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in marks.get(mark, "").split(",") if part.strip())
+
+
+def _taints(marks: Mapping[str, str], mark: str) -> list[dict[str, str]]:
+    return _json(marks, mark, list[dict[str, str]]) or []
 
 
 def _listed(address: object) -> tuple[str, ...]:

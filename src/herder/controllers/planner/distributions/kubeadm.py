@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 from herder.api.management.manifest import as_yaml, manifest
-from herder.api.rke.names import AUTH_SECRET_TYPE, MACHINE_UID
+from herder.api.rke.names import AUTH_SECRET_TYPE, KUBEADM_INSTALLER, MACHINE_UID
 from herder.api.rke.plan import File, HttpGet, Instruction, Plan, Probe, file
 from herder.controllers.planner.distributions.interface import (
     ClusterInputs,
@@ -26,7 +27,6 @@ from herder.controllers.planner.distributions.interface import (
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.selectors import label_selector_from_object
 
-REPOSITORY = "herder/system-agent-installer-kubeadm"
 HERE = "/etc/rancher/kubeadm"
 ENDPOINT = "control-plane.herder.internal"
 API_PORT = 6443
@@ -41,7 +41,17 @@ ARGUMENTS = {
     "kube-scheduler-arg": "scheduler",
 }
 LISTS = (*ARGUMENTS, "kubelet-arg", "tls-san", "node-label", "node-taint")
-TEXTS = ("cluster-cidr", "service-cidr", "kube-proxy-mode")
+TEXTS = ("cluster-cidr", "service-cidr", "kube-proxy-mode", "system-default-registry")
+
+CARRIED = ("node-role.kubernetes.io", "node-restriction.kubernetes.io")
+"""Labels that the manager brings from a Machine to its Node, since no machine may give them to itself."""
+OWN_LABELS = re.compile(
+    r"(.+\.)?(kubelet|node)\.kubernetes\.io/.*"
+    r"|(beta\.)?kubernetes\.io/(os|arch|hostname|instance-type)"
+    r"|(topology|failure-domain\.beta)\.kubernetes\.io/(zone|region)"
+)
+"""Of Kubernetes' own, those that a machine may give its Node."""
+
 UNQUOTED = frozenset("\\\"'$` \t\n")  # what a systemd environment file or a list of words would read in its own way
 
 
@@ -179,8 +189,24 @@ def _proxy(machine: MachineInputs, chosen: Mapping[str, Any]) -> Object:
 
 
 def _labels(machine: MachineInputs, chosen: Mapping[str, Any]) -> list[str]:
-    own = [f"{key}={value}" for key, value in sorted({**machine.node_labels, MACHINE_UID: machine.uid}.items())]
-    return [*chosen.get("node-label", ()), *own]
+    """Servers set them as administrators, workers as the machines they are."""
+    own = {**machine.node_labels, MACHINE_UID: machine.uid}
+    if not machine.roles.is_server:
+        own = {key: value for key, value in own.items() if key.partition("/")[0] not in CARRIED}
+        _check_labels("node-label", [each.partition("=")[0] for each in chosen.get("node-label", ())])
+        _check_labels("machinePools[].labels", own)
+    return [*chosen.get("node-label", ()), *(f"{key}={value}" for key, value in sorted(own.items()))]
+
+
+def _check_labels(field: str, keys: Iterable[str]) -> None:
+    for key in keys:
+        domain = key.partition("/")[0] if "/" in key else ""
+        reserved = domain.endswith(("kubernetes.io", "k8s.io"))
+        if reserved and not OWN_LABELS.fullmatch(key):
+            raise ConfigError(
+                f"{field}: {key}: Kubernetes lets no machine give its Node this label. Use another domain, or, for "
+                f"{' and '.join(CARRIED)}, the labels of machinePools"
+            )
 
 
 # --- files of servers and of machines that join ---------------------------------------------------------------------
@@ -190,8 +216,9 @@ def _of_role(cluster: ClusterInputs, machine: MachineInputs, chosen: Mapping[str
     registration = _registration(machine, chosen)
     if machine.roles.is_server:
         yield from _authorities(cluster)
-        init = _documents(*_init(cluster, machine, chosen, registration), _kubelet())
-        yield file(f"{HERE}/init.yaml", init)
+        names = _names(machine, chosen)
+        yield file(f"{HERE}/names", "".join(f"{each}\n" for each in names))
+        yield file(f"{HERE}/init.yaml", _documents(*_init(cluster, machine, chosen, registration, names), _kubelet()))
     if machine.is_init:
         yield from _manifests(cluster)
     else:
@@ -208,8 +235,18 @@ def _authorities(cluster: ClusterInputs) -> Iterator[File]:
     yield file(f"{HERE}/pki/sa.key", cluster.authorities["sa"].key)
 
 
+def _names(machine: MachineInputs, chosen: Mapping[str, Any]) -> list[str]:
+    """What a server is called by, besides what kubeadm knows; probes ask it where they are."""
+    given = (*_addresses(machine), *machine.external_addresses, *chosen.get("tls-san", ()))
+    return list(dict.fromkeys(["127.0.0.1", *given]))
+
+
 def _init(
-    cluster: ClusterInputs, machine: MachineInputs, chosen: Mapping[str, Any], registration: Object
+    cluster: ClusterInputs,
+    machine: MachineInputs,
+    chosen: Mapping[str, Any],
+    registration: Object,
+    names: Sequence[str],
 ) -> tuple[Object, Object]:
     token = {"token": _token(cluster), "ttl": "0s", "usages": ["signing", "authentication"], "groups": [TOKEN_GROUP]}
     node = {
@@ -231,8 +268,7 @@ def _init(
     for key, component in ARGUMENTS.items():
         if chosen.get(key):
             common[component] = {"extraArgs": _arguments(chosen[key])}
-    names = list(dict.fromkeys([*_addresses(machine), *machine.external_addresses, *chosen.get("tls-san", ())]))
-    common["apiServer"] = {**common.get("apiServer", {}), "certSANs": names}
+    common["apiServer"] = {**common.get("apiServer", {}), "certSANs": [*names]}
     return node, common
 
 
@@ -263,19 +299,16 @@ def _registration(machine: MachineInputs, chosen: Mapping[str, Any]) -> Object:
         **({"name": machine.node_name} if machine.node_name else {}),
         "criSocket": SOCKET,
         "imagePullPolicy": "IfNotPresent",
-        # Version 1 of control groups is announced to end, and runs for as long as the kubelet is told to allow it.
-        "ignorePreflightErrors": ["SystemVerification"],
         "taints": [_plain_taint(each) for each in taints],
         "kubeletExtraArgs": arguments,
     }
 
 
 def _kubelet() -> Object:
+    """What depends on the machine, such as its control groups, is settled there."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        "failCgroupV1": False,
-        "cgroupDriver": "cgroupfs",
         "failSwapOn": False,
     }
 
@@ -283,9 +316,18 @@ def _kubelet() -> Object:
 def _manifests(cluster: ClusterInputs) -> Iterator[File]:
     yield file(f"{HERE}/manifests/nodes.yaml", as_yaml([_node_rights()]), dynamic=True)
     if cluster.agent is not None:
-        agent = as_yaml(manifest(cluster.agent))
+        agent = as_yaml([_by_name(each) for each in manifest(cluster.agent)])
         yield file(f"{HERE}/manifests/cluster-agent.yaml", agent, dynamic=True, minor=True)
     yield file(f"{HERE}/manifests/addons.yaml", cluster.spec.get("additionalManifest") or "", dynamic=True)
+
+
+def _by_name(obj: Object) -> Object:
+    """Names are looked up as the machine does: whether there is a name server in the cluster is its owner's affair."""
+    if obj["kind"] != "Deployment":
+        return obj
+    template = obj["spec"]["template"]
+    spec = {**obj["spec"], "template": {**template, "spec": {**template["spec"], "dnsPolicy": "Default"}}}
+    return {**obj, "spec": spec}
 
 
 def _node_rights() -> Object:
@@ -384,7 +426,7 @@ def _install(cluster: ClusterInputs, machine: MachineInputs, files: Sequence[Fil
 def _image(cluster: ClusterInputs) -> str:
     registry = cluster.config.get("system-default-registry") or cluster.default_registry
     prefix = f"{registry}/" if registry else ""
-    return f"{prefix}{REPOSITORY}:{cluster.version.replace('+', '-')}"
+    return f"{prefix}{KUBEADM_INSTALLER}:{cluster.version.replace('+', '-')}"
 
 
 def _stamp(cluster: ClusterInputs, image: str, files: Sequence[File]) -> str:

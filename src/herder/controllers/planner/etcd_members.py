@@ -1,0 +1,139 @@
+"""A machine with etcd goes only when its member has left: the others were told to join somebody else, and have taken it
+out of their midst. Until then its last hook stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+
+from herder.api.capi.kinds import CLUSTER, MACHINE, NODE, SECRET_METADATA
+from herder.api.capi.names import CLUSTER_NAME, annotations_of, cluster_key, is_deleting, kubeconfig_secret, labels_of
+from herder.api.capi.nodes import node_by_name
+from herder.api.guards import plan_acts
+from herder.api.rke import names
+from herder.api.rke.kinds import BOOTSTRAP, CONTROL_PLANE, PLAN_SECRET
+from herder.api.rke.strategy import quorum
+from herder.api.writing import ref
+from herder.controllers.planner.distributions.choosing import UnknownVersion, distribution_of
+from herder.controllers.planner.entries import BY_CLUSTER, Entry, bootstrap_of, by_cluster, entries_of, machines_of
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.controller import Controller
+from herder.engine.runtime.decision import DONE, Decision, Patch, Ref, waiting
+from herder.engine.runtime.triggers import Indexed, Watches, changed
+from herder.engine.runtime.view import Observed, Unreachable, View
+
+LEAVING = "leaving-members"
+OF_TWO = timedelta(seconds=20)
+"""Where two members are left, the one that stays is given that long to notice that it is to be alone."""
+LOOK_AGAIN = timedelta(seconds=20)
+
+
+def reconcile(view: View) -> Decision:
+    machine = view.get(MACHINE, view.name)
+    if machine is None or not _is_held(machine):
+        return DONE
+    cluster = labels_of(machine).get(CLUSTER_NAME, "")
+    entries = entries_of(view, machines_of(view, view.namespace, cluster))
+    own = next((entry for entry in entries if entry.name == view.name), None)
+    prefix = _removal(view, cluster)
+    if own is None or not prefix or _needs_no_leave(view, own, cluster):
+        return _release(machine)
+    others = [entry for entry in entries if entry.roles.etcd and entry is not own]
+    return _wait_for_others(view, own, entries, others) or _leave(view, own, cluster, prefix)
+
+
+def _is_held(machine: Object) -> bool:
+    return is_deleting(machine) and names.ETCD_HOOK in annotations_of(machine)
+
+
+def _release(machine: Object) -> Decision:
+    released = {"metadata": {"annotations": {names.ETCD_HOOK: None}}}
+    return Decision(writes=(Patch(ref(MACHINE, machine), released, "its etcd member is gone, or nobody misses it"),))
+
+
+def _removal(view: View, cluster: str) -> str:
+    """By which annotations its distribution takes members out; empty where the whole cluster goes or they go alone."""
+    objects = [view.get(CLUSTER, cluster), view.get(CONTROL_PLANE, cluster)]
+    if any(obj is None or is_deleting(obj) for obj in objects):
+        return ""
+    try:
+        version = ((objects[1] or {}).get("spec") or {}).get("kubernetesVersion") or ""
+        return distribution_of(version).member_removal()
+    except UnknownVersion:
+        return ""
+
+
+def _needs_no_leave(view: View, own: Entry, cluster: str) -> bool:
+    bootstrap = view.get(BOOTSTRAP, bootstrap_of(own.machine))
+    forced = bootstrap is not None and annotations_of(bootstrap).get(names.ETCD_FORCE_REMOVE) == "true"
+    reachable = view.get(SECRET_METADATA, kubeconfig_secret(cluster)) is not None
+    return forced or not own.roles.etcd or not own.has_node or not reachable
+
+
+def _wait_for_others(view: View, own: Entry, entries: Sequence[Entry], others: Sequence[Entry]) -> Decision | None:
+    joined = [entry.name for entry in entries if entry is not own and own.join_url and entry.joined_to == own.join_url]
+    if joined:
+        return waiting(f"waiting for machines that have joined it to join another: {', '.join(joined)}")
+    staying = [entry for entry in others if not entry.is_deleting and entry.plan.has_applied_plan]
+    well = sum(not entry.plan.is_down for entry in staying)
+    if staying and well < quorum(len(staying)):
+        return waiting(f"{well} of the {len(staying)} other etcd members are well, and {quorum(len(staying))} must be")
+    deleted = datetime.fromisoformat(own.machine["metadata"]["deletionTimestamp"])
+    if len(others) == 1 and staying and view.now < deleted + OF_TWO:
+        return waiting("the etcd member that stays is given a moment", wake_at=deleted + OF_TWO)
+    return None
+
+
+def _leave(view: View, own: Entry, cluster: str, prefix: str) -> Decision:
+    where, node = cluster_key(view.namespace, cluster), own.machine["status"]["nodeRef"]["name"]
+    wish = node_by_name(where, node)
+    needs = Decision(observe=(wish,))
+    match view.observed(wish):
+        case None:
+            return needs + waiting(f"looking at Node {node}")
+        case Unreachable(reason):
+            return needs + waiting(f"the cluster does not answer: {reason}", wake_at=view.now + LOOK_AGAIN)
+        case Observed(objects):
+            marks = annotations_of(objects[0]) if objects else {}
+    if not objects or marks.get(f"{prefix}/removed-node-name"):
+        return needs + _release(own.machine)
+    if marks.get(f"{prefix}/remove") == "true":
+        return needs + waiting(f"waiting for the etcd member of Node {node} to leave", Ref(NODE, node))
+    asked = {"metadata": {"annotations": {f"{prefix}/remove": "true"}}}
+    return needs + Decision(writes=(Patch(Ref(NODE, node), asked, "its machine goes", target=where),))
+
+
+# --- what wakes it --------------------------------------------------------------------------------------------------
+
+
+def _leaving(machine: Object) -> Iterable[str]:
+    return by_cluster(machine) if _is_held(machine) else ()
+
+
+def _in_cluster(label: str) -> Indexed:
+    def keys(obj: Object) -> Iterable[str]:
+        cluster = labels_of(obj).get(label)
+        return (cluster_key(obj["metadata"]["namespace"], cluster),) if cluster else ()
+
+    return Indexed(LEAVING, keys)
+
+
+def _named(obj: Object) -> Iterable[str]:
+    return (cluster_key(obj["metadata"]["namespace"], obj["metadata"]["name"]),)
+
+
+CONTROLLER = Controller(
+    name="etcd-member",
+    kind=MACHINE,
+    reconcile=reconcile,
+    when=changed("metadata.deletionTimestamp", "metadata.annotations", "status.nodeRef"),
+    watches=(
+        Watches(PLAN_SECRET, _in_cluster(names.CLUSTER_NAME)),
+        Watches(BOOTSTRAP, _in_cluster(CLUSTER_NAME), changed("metadata.annotations")),
+        Watches(CLUSTER, Indexed(LEAVING, _named), changed("metadata.deletionTimestamp")),
+        Watches(CONTROL_PLANE, Indexed(LEAVING, _named), changed("metadata.deletionTimestamp")),
+        Watches(SECRET_METADATA),
+    ),
+    indexes={MACHINE: {BY_CLUSTER: by_cluster, LEAVING: _leaving}, PLAN_SECRET: {**plan_acts.INDEXES}},
+    cluster_of=lambda machine: cluster_key(machine["metadata"]["namespace"], labels_of(machine).get(CLUSTER_NAME, "")),
+)
