@@ -41,6 +41,7 @@ def test_help_names_every_word() -> None:
         "ssh",
         "scp",
         "import",
+        "register",
         "agent",
         "installer",
         "login",

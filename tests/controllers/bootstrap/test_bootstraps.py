@@ -100,6 +100,15 @@ def test_a_plan_secret_says_whose_it_is() -> None:
     }
 
 
+@pytest.mark.parametrize(("role", "tainted"), [("worker", True), ("etcd", True), ("control-plane", False)])
+def test_nodes_that_are_not_of_the_control_plane_keep_pods_off_until_they_are_known(role: str, tainted: bool) -> None:
+    whole = bootstrap()
+    whole["metadata"]["labels"] = {f"rke.cattle.io/{role}-role": "true"}
+    told = objects.new_plan_secret(whole, machine(), cluster())["metadata"]["annotations"]
+    taint = '[{"key":"node.cluster.x-k8s.io/uninitialized","effect":"NoSchedule"}]'
+    assert told == ({"bootstrap.herder.io/register-with-taints": taint} if tainted else {})
+
+
 def test_what_changes_on_the_bootstrap_reaches_the_plan_secret_and_what_others_wrote_there_stays() -> None:
     there = objects.plan_secret(bootstrap(), machine(), cluster())
     there["metadata"]["annotations"] = {"rke.cattle.io/join-url": "https://10.0.0.1:9345"}

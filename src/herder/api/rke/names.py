@@ -16,6 +16,10 @@ TOKENS_SECRET_TYPE = f"{PREFIX}cluster-state"  # what machines join with
 REQUEST_SECRET_TYPE = f"{PREFIX}machine-request"  # a machine that somebody else made asks to be taken in
 AUTH_SECRET_TYPE = f"{PREFIX}auth-config"  # how a registry is logged in to
 
+# --- images ---------------------------------------------------------------------------------------------------------
+
+KUBEADM_INSTALLER = "herder/system-agent-installer-kubeadm"
+
 # --- labels ---------------------------------------------------------------------------------------------------------
 
 CLUSTER_NAME = f"{PREFIX}cluster-name"
@@ -49,6 +53,7 @@ PLAN_CLUSTER_NAME, PLAN_MACHINE_NAME = "plan.cattle.io/cluster-name", "plan.catt
 # --- annotations ----------------------------------------------------------------------------------------------------
 
 LABELS, TAINTS = f"{PREFIX}labels", f"{PREFIX}taints"  # JSON, for the Node
+REGISTER_WITH = "bootstrap.herder.io/register-with-taints"  # JSON: those that a Node has only until it is known here
 ADDRESS, INTERNAL_ADDRESS = f"{PREFIX}address", f"{PREFIX}internal-address"
 JOIN_URL, JOINED_TO = f"{PREFIX}join-url", f"{PREFIX}joined-to"
 JOIN_URL_BY_HAND = f"{PREFIX}join-url-autoset-disabled"

@@ -113,7 +113,8 @@ def _plan_secret(view: View, bootstrap: Object, machine: Object, cluster: Object
     wanted = objects.plan_secret(bootstrap, machine, cluster)
     there = view.get(SECRET_METADATA, wanted["metadata"]["name"])
     if there is None:
-        return (Create(SECRET, wanted, "where the planner leaves the machine's plan"),)
+        new = objects.new_plan_secret(bootstrap, machine, cluster)
+        return (Create(SECRET, new, "where the planner leaves the machine's plan"),)
     changes = {
         part: {name: value for name, value in wanted["metadata"][part].items() if known.get(name) != value}
         for part, known in (("labels", labels_of(there)), ("annotations", annotations_of(there)))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from herder.api.capi.kinds import CLUSTER, MACHINE, SECRET
-from herder.api.capi.names import CLUSTER_NAME, annotations_of, labels_of
+from herder.api.capi.names import CLUSTER_NAME, UNINITIALIZED_TAINT, annotations_of, labels_of
 from herder.api.machines.jobs import ROLE, ROLE_BINDING, SERVICE_ACCOUNT
 from herder.api.machines.names import BACKUP_LABEL
 from herder.api.rke import names
@@ -80,6 +81,17 @@ def plan_secret(bootstrap: Object, machine: Object, cluster: Object) -> Object:
         annotations=dict(annotations_of(bootstrap)),
     )
     return _object(SECRET, meta, type=names.PLAN_SECRET_TYPE)
+
+
+def new_plan_secret(bootstrap: Object, machine: Object, cluster: Object) -> Object:
+    """As it is made. A worker's Node keeps pods off until Cluster API's core has given it its labels, and so tells the
+    planner; added later it would restart every node."""
+    secret = plan_secret(bootstrap, machine, cluster)
+    if labels_of(bootstrap).get(names.CONTROL_PLANE_ROLE) == "true":
+        return secret
+    taint = json.dumps([{"key": UNINITIALIZED_TAINT, "effect": "NoSchedule"}], separators=(",", ":"))
+    secret["metadata"]["annotations"][names.REGISTER_WITH] = taint
+    return secret
 
 
 def _plan_labels(bootstrap: Object, machine: Object, cluster: Object) -> dict[str, str]:
