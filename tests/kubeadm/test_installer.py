@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from herder.agent.images.staging import Stager
-from herder.kubeadm.installer import IN_PODS, ON_MACHINES, PROGRAMS, REPOSITORY, InstallerError, build, tag
+from herder.api.rke.names import KUBEADM_INSTALLER
+from herder.kubeadm.installer import IN_PODS, ON_MACHINES, PROGRAMS, InstallerError, build, tag
 from herder.oci import Image, opened
 from tests.support.embedded import HERDER
 
@@ -40,7 +41,7 @@ def unpacked(made: Image, into: Path) -> Path:
 
 def test_it_holds_the_programs_and_the_control_plane_as_images(programs: dict[str, Path], tmp_path: Path) -> None:
     root = unpacked(build("v1.36.3+kubeadm1", programs, tmp_path), tmp_path / "root")
-    assert (root / "VERSION").read_text() == "v1.36.3"
+    assert (root / "VERSION").read_text() == "v1.36.3+kubeadm1"
     assert {path.name for path in (root / "bin").iterdir()} == set(ON_MACHINES)
     assert {path.stem for path in (root / "images").iterdir()} == set(IN_PODS)
     subprocess.run(["sh", "-n", root / "run.sh"], check=True)
@@ -88,7 +89,7 @@ def test_a_node_agent_installs_from_the_archive(programs: dict[str, Path], tmp_p
     done = herder("--version", "v1.36.3+kubeadm1", "--from", tmp_path, "--output", images / "kubeadm.tar")
     assert done.stdout == f"{images / 'kubeadm.tar'}\n", done.stderr
     stager = Stager(str(images), str(tmp_path / "none"), str(tmp_path / "scratch"), print)
-    stager.stage(f"{REPOSITORY}:v1.36.3-kubeadm1", str(root))
+    stager.stage(f"{KUBEADM_INSTALLER}:v1.36.3-kubeadm1", str(root))
     assert (root / "bin/kubelet").read_bytes() == programs["kubelet"].read_bytes()
 
 

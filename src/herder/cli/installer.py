@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from herder.kubeadm.installer import PROGRAMS, REPOSITORY, InstallerError, build, tag
+from herder.api.rke.names import KUBEADM_INSTALLER
+from herder.kubeadm.installer import PROGRAMS, InstallerError, build, tag
 
 if TYPE_CHECKING:
     from herder.clusteragent.registry import Login
@@ -65,7 +66,7 @@ def kubeadm(
         except InstallerError as problem:
             raise click.ClickException(str(problem)) from None
         if output is not None:
-            _write(made, f"{REPOSITORY}:{tag(version)}", output, Path(scratch))
+            _write(made, f"{KUBEADM_INSTALLER}:{tag(version)}", output, Path(scratch))
         if target is not None:
             _push(made, target, tag(version), login)
 
@@ -95,5 +96,5 @@ def _push(made: Image, target: str, version: str, login: Login | None) -> None:
         raise click.ClickException(str(problem)) from None
     click.echo(f"{reference}@{digest}")
     registry, _, name = reference.rpartition(":")[0].partition("/")
-    if name == REPOSITORY:
+    if name == KUBEADM_INSTALLER:
         click.echo(f"clusters use it with: herder up --set system-default-registry={registry}", err=True)

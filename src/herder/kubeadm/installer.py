@@ -14,7 +14,6 @@ from pathlib import Path
 
 from herder.oci import Entry, Image, Layer, image, write_archive, write_tar
 
-REPOSITORY = "herder/system-agent-installer-kubeadm"
 ON_MACHINES = ("kubeadm", "kubectl", "kubelet", "kube-proxy", "etcdctl")
 IN_PODS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd", "pause")
 PROGRAMS = tuple(dict.fromkeys((*ON_MACHINES, *IN_PODS)))
@@ -38,16 +37,16 @@ def build(version: str, programs: Mapping[str, Path], scratch: Path) -> Image:
     for name in PROGRAMS:
         if name not in programs or not programs[name].is_file():
             raise InstallerError(f"{name}: {programs.get(name, 'not given')}: no such program")
-    entries = [*_setting_up(known[1]), *_programs(programs), *_images(known[1], programs, scratch)]
+    entries = [*_setting_up(version), *_programs(programs), *_images(known[1], programs, scratch)]
     plain = _tar(entries, scratch / "layer.tar")
     layer = Layer.packed_file(plain, scratch / "layer.tar.gz")
     plain.unlink()
     return image([layer])
 
 
-def _setting_up(kubernetes: str) -> Iterator[Entry]:
+def _setting_up(version: str) -> Iterator[Entry]:
     own = resources.files("herder.kubeadm")
-    yield Entry("VERSION", kubernetes.encode())
+    yield Entry("VERSION", version.encode())
     yield Entry("run.sh", own.joinpath("run.sh").read_bytes(), 0o755)
     yield Entry("node_service.py", own.joinpath("node_service.py").read_bytes())
 

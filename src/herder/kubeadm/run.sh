@@ -8,7 +8,9 @@ config=/etc/rancher/kubeadm
 state=/var/lib/rancher/kubeadm
 role=${INSTALL_KUBEADM_EXEC:-server} # init, server or agent
 admin=/etc/kubernetes/admin.conf
-version=$(cat "$here/VERSION")
+manifests=/etc/kubernetes/manifests
+build=$(cat "$here/VERSION") # such as v1.36.3+kubeadm1
+version=${build%%+*}
 export PATH="/usr/local/bin:$PATH"
 
 say() { echo "kubeadm installer: $*"; }
@@ -28,6 +30,8 @@ name=$(cat "$config/node-name" 2> /dev/null || true)
 installed=$(cat "$state/version" 2> /dev/null || true)
 new=no
 [ "${RESTART_STAMP:-}" = "$(cat "$state/restart_stamp" 2> /dev/null || true)" ] || new=yes
+ignored=
+[ -e /sys/fs/cgroup/cgroup.controllers ] || ignored=SystemVerification # it complains of their old version
 
 write_if_new() { # PATH MODE; true if the file was another
     cat > "$1.new"
@@ -39,12 +43,11 @@ write_if_new() { # PATH MODE; true if the file was another
     mv "$1.new" "$1"
 }
 
-install_program() { # NAME; replaced beside and renamed, for it may be running
-    if ! cmp -s "$here/bin/$1" "/usr/local/bin/$1"; then
-        cp "$here/bin/$1" "/usr/local/bin/.$1.new"
-        chmod 755 "/usr/local/bin/.$1.new"
-        mv "/usr/local/bin/.$1.new" "/usr/local/bin/$1"
-    fi
+install_program() { # NAME; true if it was another. Replaced beside and renamed, for it may be running
+    if cmp -s "$here/bin/$1" "/usr/local/bin/$1"; then return 1; fi
+    cp "$here/bin/$1" "/usr/local/bin/.$1.new"
+    chmod 755 "/usr/local/bin/.$1.new"
+    mv "/usr/local/bin/.$1.new" "/usr/local/bin/$1"
 }
 
 # --- what the machine needs -------------------------------------------------------------------------------------------
@@ -66,7 +69,7 @@ name_servers() {
 }
 
 import_images() {
-    [ "$(cat "$state/images" 2> /dev/null || true)" = "$version $role" ] && return
+    [ "$(cat "$state/images" 2> /dev/null || true)" = "$build $role" ] && return
     systemctl is-active -q containerd || systemctl restart containerd
     for archive in "$here"/images/*.tar; do
         case $role in
@@ -75,7 +78,7 @@ import_images() {
         ctr -n k8s.io images import "$archive" > /dev/null
     done
     name_pause_as_wanted
-    echo "$version $role" > "$state/images"
+    echo "$build $role" > "$state/images"
 }
 
 # The runtime starts every pod with an image of its own choice: the one that is here is called so too.
@@ -87,9 +90,24 @@ name_pause_as_wanted() {
     fi
 }
 
+# What is right for the kubelet depends on the machine: the version of its control groups, and who manages them.
+kubelet_settings() {
+    mkdir -p "$state/kubelet.conf.d"
+    driver=cgroupfs
+    ! containerd config dump | grep -q 'SystemdCgroup = true' || driver=systemd
+    refuses=true
+    [ -e /sys/fs/cgroup/cgroup.controllers ] || refuses=false
+    write_if_new "$state/kubelet.conf.d/10-machine.conf" 600 << SETTINGS || true
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+cgroupDriver: $driver
+failCgroupV1: $refuses
+SETTINGS
+}
+
 kubelet_service() {
-    changed=no
-    write_if_new /etc/systemd/system/kubelet.service 644 << 'UNIT' && changed=yes
+    kubelet_settings
+    write_if_new /etc/systemd/system/kubelet.service 644 << UNIT && systemctl daemon-reload
 [Unit]
 Description=kubelet
 After=containerd.service
@@ -98,18 +116,30 @@ StartLimitIntervalSec=0
 
 [Service]
 EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env
-EnvironmentFile=-/etc/rancher/kubeadm/kubelet.env
-ExecStart=/usr/local/bin/kubelet --bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf \
-    --kubeconfig=/etc/kubernetes/kubelet.conf --config=/var/lib/kubelet/config.yaml \
-    $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
+EnvironmentFile=-$config/kubelet.env
+ExecStart=/usr/local/bin/kubelet --bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf \\
+    --kubeconfig=/etc/kubernetes/kubelet.conf --config=/var/lib/kubelet/config.yaml \\
+    --config-dir=$state/kubelet.conf.d \$KUBELET_KUBEADM_ARGS \$KUBELET_EXTRA_ARGS
 Restart=always
 RestartSec=1s
 
 [Install]
 WantedBy=multi-user.target
 UNIT
-    [ "$changed" = no ] || systemctl daemon-reload
     systemctl enable -q kubelet
+}
+
+# What the kubelet runs with; where that has changed, and only there, it starts again. Pods go on meanwhile.
+kubelet_inputs() {
+    cat /etc/systemd/system/kubelet.service "$config/kubelet.env" "$state/kubelet.conf.d/10-machine.conf" \
+        /var/lib/kubelet/config.yaml /var/lib/kubelet/kubeadm-flags.env | cksum
+    cksum < /usr/local/bin/kubelet
+}
+
+restart_kubelet() {
+    kubelet_inputs > "$state/kubelet.new"
+    cmp -s "$state/kubelet.new" "$state/kubelet" || systemctl restart kubelet
+    mv "$state/kubelet.new" "$state/kubelet"
 }
 
 # --- becoming a member ------------------------------------------------------------------------------------------------
@@ -132,41 +162,78 @@ become_member() {
     touch "$state/joining"
     authorities
     if [ "$role" = init ]; then
-        kubeadm init --config "$config/init.yaml"
+        kubeadm init --config "$config/init.yaml" --ignore-preflight-errors="$ignored"
+        cp "$config/names" "$state/names"
     else
-        kubeadm join --config "$config/join.yaml"
+        kubeadm join --config "$config/join.yaml" --ignore-preflight-errors="$ignored"
     fi
     echo "$version" > "$state/version"
+    kubelet_inputs > "$state/kubelet"
     touch "$state/member"
     rm "$state/joining"
     installed=$version
-    new=no
+    # A server has joined with the first one's settings; its own may be others.
+    [ "$role" = server ] || new=no
 }
 
 # --- what changes later -----------------------------------------------------------------------------------------------
 
+# The flags that are wanted come with the new version: one that it no longer knows must be gone when it starts.
 upgrade() {
     [ "$installed" != "$version" ] || return 0
-    ignored=SystemVerification,CoreDNSUnsupportedPlugins,CoreDNSMigration,CreateJob
+    ignored=$ignored,CoreDNSUnsupportedPlugins,CoreDNSMigration,CreateJob
     if [ "$role" = init ]; then
-        kubeadm init phase upload-config kubeadm --config "$config/init.yaml"
-        kubeadm upgrade apply "v${version#v}" --yes --ignore-preflight-errors="$ignored" --certificate-renewal=false
+        sed "s/\"kubernetesVersion\": \"$version\"/\"kubernetesVersion\": \"$installed\"/" "$config/init.yaml" > "$state/upgraded.yaml"
+        kubeadm init phase upload-config kubeadm --config "$state/upgraded.yaml" > /dev/null
+        rm "$state/upgraded.yaml"
+        kubeadm upgrade apply "$version" --yes --ignore-preflight-errors="$ignored" --certificate-renewal=false
     else
         kubeadm upgrade node --ignore-preflight-errors="$ignored" --certificate-renewal=false
     fi
-    install_program kubelet
-    systemctl restart kubelet
     echo "$version" > "$state/version"
 }
 
 reconfigure() {
     [ "$new" = yes ] || return 0
-    if [ "$role" != agent ]; then
+    [ "$role" = agent ] || control_plane # first: what is wanted now may be what makes it answer again
+    [ "$role" != init ] || kubeadm init phase upload-config all --config "$config/init.yaml" > /dev/null
+    kubeadm upgrade node phase kubelet-config > /dev/null
+}
+
+control_plane() {
+    if ! cmp -s "$config/names" "$state/names"; then # of the certificate; the API server reads it again by itself
+        rm -f /etc/kubernetes/pki/apiserver.crt /etc/kubernetes/pki/apiserver.key
         kubeadm init phase certs apiserver --config "$config/init.yaml" > /dev/null
-        kubeadm init phase control-plane all --config "$config/init.yaml" > /dev/null
-        [ "$role" != init ] || kubeadm init phase upload-config kubeadm --config "$config/init.yaml" > /dev/null
+        cp "$config/names" "$state/names"
     fi
-    systemctl restart kubelet
+    for each in kube-apiserver kube-controller-manager kube-scheduler; do
+        install -m 600 "$manifests/$each.yaml" "$state/$each.yaml"
+        running "$each" > "$state/$each.running"
+    done
+    kubeadm init phase control-plane all --config "$config/init.yaml" > /dev/null
+    for each in kube-apiserver kube-controller-manager kube-scheduler; do
+        cmp -s "$manifests/$each.yaml" "$state/$each.yaml" || replaced "$each"
+    done
+}
+
+running() { # which manifest a component runs by, and whether it is ready
+    told='{.metadata.annotations.kubernetes\.io/config\.hash} {.status.conditions[?(@.type=="Ready")].status}'
+    kubectl --kubeconfig "$admin" --request-timeout=5s -n kube-system get pod "$1-$name" -o "jsonpath=$told" 2> /dev/null || true
+}
+
+# The kubelet takes its time, and until then it is the old one that answers.
+replaced() {
+    tries=300
+    while [ "$tries" -gt 0 ]; do
+        found=$(running "$1")
+        case $found in
+            "" | "$(cut -d ' ' -f 1 "$state/$1.running") "*) ;;
+            *" True") return ;;
+        esac
+        tries=$((tries - 1))
+        sleep 1
+    done
+    fail "$1 does not run with its new flags after 5 minutes: crictl or /var/log/pods on this machine tell why"
 }
 
 labels() {
@@ -183,7 +250,7 @@ labels() {
     done
 }
 
-manifests() {
+deploy() {
     [ "$role" = init ] || return 0
     for file in "$config"/manifests/*.yaml; do
         [ -s "$file" ] || continue
@@ -194,9 +261,9 @@ manifests() {
 # --- beside the kubelet -----------------------------------------------------------------------------------------------
 
 beside() {
-    install -m 644 "$here/node_service.py" "$state/node_service.py.new"
-    if ! cmp -s "$state/node_service.py.new" "$state/node_service.py"; then restart_beside=yes; else restart_beside=$new; fi
-    mv "$state/node_service.py.new" "$state/node_service.py"
+    restart_beside=$new
+    ! install_program kube-proxy || restart_beside=yes
+    write_if_new "$state/node_service.py" 644 < "$here/node_service.py" && restart_beside=yes
     server=
     [ "$role" = agent ] || server=--server
     write_if_new /etc/systemd/system/kube-proxy.service 644 << 'UNIT' && restart_beside=yes
@@ -237,18 +304,19 @@ esac
 
 prepare_network
 name_servers
-install_program kubeadm
-install_program kubectl
-install_program kube-proxy
-[ "$role" = agent ] || install_program etcdctl
-[ -n "$installed" ] || install_program kubelet
+install_program kubeadm || true
+install_program kubectl || true
+[ "$role" = agent ] || install_program etcdctl || true
+[ -n "$installed" ] || install_program kubelet || true
 import_images
 kubelet_service
 become_member
 upgrade
+install_program kubelet || true # never before the control plane that it talks to
 reconfigure
+restart_kubelet
 labels
-manifests
+deploy
 beside
 echo "${RESTART_STAMP:-}" > "$state/restart_stamp"
-say "$name is a member, $version"
+say "$name is a member, $build"
