@@ -1,4 +1,4 @@
-"""Killed at any moment, and whatever else goes wrong: what was finished is never run again, and all is told in the end."""
+"""Killed at any moment, and whatever else goes wrong: what was finished is never run again, and all is told at last."""
 
 from __future__ import annotations
 
