@@ -98,6 +98,7 @@ class Core:
         self._running: Optional[_Running] = None
         self._committed: Optional[_Identity] = None  # begun by this process, not run yet
         self._untold = record is not None and record.result is not None
+        self._unsure = True  # a report may have been written all the same
         self._too_large = False
         self._periodic_untold: Dict[str, PeriodicOutput] = {}
         self._probing = Probing()
@@ -171,7 +172,7 @@ class Core:
 
     def _put_off(self, event: Unanswered, now: Now) -> None:
         """A write may have been done all the same: the Secret is read before anything else is decided."""
-        self._busy, self._must_read = False, True
+        self._busy, self._must_read, self._unsure = False, True, True
         self._too_large = self._too_large or event.too_large
         self._failures += 1
         wait = min(_LONGEST_BACKOFF, _SHORTEST_BACKOFF * 2 ** min(self._failures - 1, 10)) * (0.5 + self._jitter / 2)
@@ -220,7 +221,7 @@ class Core:
             return False
         if rules.STATE in secret.data:
             return rules.text(secret.data, rules.STATE) == rules.IN_PROGRESS
-        return self._untold and not rules.already_told(secret.data, record.checksum, result)
+        return self._untold and not (self._unsure and rules.already_told(secret.data, record.checksum, result))
 
     def _run_plan(self, secret: Secret, now: Now) -> bool:
         """True where a run, or the word that it begins, is on its way."""
@@ -369,7 +370,7 @@ class Core:
         self._committed = None
         result = Result(running.evidence is None, running.began, running.outputs, running.periodic, running.evidence)
         self._persist(Record(*running.identity, attempt=running.attempt, result=result))
-        self._untold = True
+        self._untold, self._unsure = True, False
         self._probing.after_run()
         self._say_outcome(running)
 
