@@ -1,0 +1,318 @@
+"""No plan that could harm a cluster is written, whatever was decided: each guard against a wrong decision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from herder.api.capi.kinds import MACHINE
+from herder.api.capi.names import PAUSED
+from herder.api.guards import GUARDS
+from herder.api.rke import names
+from herder.api.rke.kinds import BEACON, PLAN_SECRET
+from herder.api.rke.plan import Plan
+from herder.api.rke.plan_secret import encoded
+from herder.controllers.planner import etcd_members
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.carrying import Act
+from herder.engine.runtime.controller import Controller
+from herder.engine.runtime.decision import Delete, Patch, Ref, Refusal
+from herder.engine.runtime.triggers import Watches
+from herder.engine.runtime.view import View
+from tests.controllers.planner import objects
+from tests.controllers.planner.objects import (
+    ETCD,
+    NAME,
+    NAMESPACE,
+    PLANE,
+    SERVER,
+    WORKER,
+    machine,
+    plan_of,
+    plan_secret,
+)
+from tests.support.views import view_of
+
+READER = Controller(
+    name="reader",
+    kind=MACHINE,
+    reconcile=etcd_members.reconcile,
+    watches=(*etcd_members.CONTROLLER.watches, Watches(BEACON)),
+    indexes=etcd_members.CONTROLLER.indexes,
+)
+SOUND: tuple[Object, ...] = (objects.cluster(), objects.control_plane(), objects.beacon())
+
+
+def refused(act: Act, *there: Object, before: tuple[Act, ...] = (), around: tuple[Object, ...] = SOUND) -> str:
+    """The name of the guard that says no; empty where all agree."""
+    view: View = view_of(READER, f"{NAMESPACE}/x", (*around, *there))
+    done: list[Act] = list(before)
+    refusals = [found for guard in GUARDS if (found := guard(act, view, done)) is not None]
+    assert all(isinstance(found, Refusal) and found.reason for found in refusals)
+    return refusals[0].guard if refusals else ""
+
+
+def write(name: str, plan: Plan, *, joins: str = "https://10.0.0.1:6443", **changes: Any) -> Patch:
+    """A plan as it should be written; `changes` make it wrong."""
+    data = {"plan": encoded(plan.to_json()), "plan-state": encoded("pending"), "probe-statuses": None}
+    data |= changes.pop("data", {})
+    patch = {"metadata": {"annotations": {names.JOINED_TO: joins}}, "data": data}
+    version = changes.pop("version", "1")
+    return Patch(Ref(PLAN_SECRET, names.plan_secret(name), NAMESPACE), patch, "a plan", "", version)
+
+
+def marked(name: str) -> Patch:
+    label = {"metadata": {"labels": {names.INIT_NODE: "true"}}}
+    return Patch(Ref(PLAN_SECRET, names.plan_secret(name), NAMESPACE), label, "it begins", "", "1")
+
+
+NEW = plan_of(stamp="2")
+
+
+# --- how it is written ----------------------------------------------------------------------------------------------
+
+
+def test_a_plan_as_it_should_be_is_let_through() -> None:
+    assert refused(write("a", NEW), machine("a"), plan_secret("a", plan=plan_of())) == ""
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"data": {"plan-state": encoded("succeeded")}},
+        {"data": {"probe-statuses": encoded("{}")}},
+        {"version": ""},
+    ],
+    ids=["the state of the last plan", "the probes of the last plan", "over what somebody wrote since"],
+)
+def test_a_plan_is_not_written_with(wrong: dict[str, Any]) -> None:
+    act = write("a", NEW, **wrong)
+    assert refused(act, machine("a"), plan_secret("a", plan=plan_of())) == "plan-and-state-go-together"
+
+
+def test_no_plan_is_written_out_of_turn() -> None:
+    there = machine("a"), plan_secret("a", plan=plan_of())
+    around = (objects.cluster(), objects.control_plane(), objects.beacon("restore"))
+    assert refused(write("a", NEW), *there, around=around) == "only-in-turn"
+    assert refused(write("a", NEW), *there, around=around[:2]) == "only-in-turn"
+
+
+def _paused_machine() -> Object:
+    found = machine("a")
+    found["metadata"]["annotations"] = {PAUSED: ""}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("around", "of"),
+    [
+        ((objects.cluster(paused=True), objects.control_plane(), objects.beacon()), machine("a")),
+        ((objects.cluster(), objects.control_plane(annotations={PAUSED: ""}), objects.beacon()), machine("a")),
+        (SOUND, _paused_machine()),
+    ],
+    ids=["the cluster", "the control plane", "the machine"],
+)
+def test_no_plan_is_written_where_paused_is(around: tuple[Object, ...], of: Object) -> None:
+    there = of, plan_secret("a", plan=plan_of())
+    assert refused(write("a", NEW), *there, around=around) == "no-plan-where-it-is-paused"
+    again = Patch(
+        Ref(PLAN_SECRET, names.plan_secret("a"), NAMESPACE), {"data": {"plan-state": encoded("pending")}}, "once more"
+    )
+    failed = plan_secret("a", plan=plan_of(), state="failed")
+    assert refused(again, of, failed, around=around) == "no-plan-where-it-is-paused"
+
+
+def test_no_plan_is_written_for_a_machine_that_goes() -> None:
+    assert refused(write("a", NEW), machine("a", deleting=True), plan_secret("a")) == "no-plan-for-what-goes"
+    assert refused(write("a", NEW), plan_secret("a")) == "no-plan-for-what-goes"
+
+
+# --- who begins -----------------------------------------------------------------------------------------------------
+
+
+def test_there_are_never_two_machines_that_begin_a_cluster() -> None:
+    first, second = plan_secret("a", init=True), plan_secret("b")
+    assert refused(marked("b"), machine("a"), machine("b"), first, second) == "never-two-init-nodes"
+    unmarked = Patch(
+        Ref(PLAN_SECRET, names.plan_secret("a"), NAMESPACE),
+        {"metadata": {"labels": {names.INIT_NODE: None}}},
+        "no more",
+    )
+    assert refused(marked("b"), machine("a"), machine("b"), first, second, before=(unmarked,)) == ""
+    assert refused(marked("b"), machine("a"), machine("b"), plan_secret("a"), second, before=(marked("a"),)) != ""
+
+
+def test_who_is_not_in_a_cluster_does_not_begin_it_again() -> None:
+    begun = (objects.cluster(), objects.control_plane(controlPlaneEndpoint={"host": "10.0.0.1"}), objects.beacon())
+    assert refused(marked("b"), machine("b"), plan_secret("b"), around=begun) == "never-two-init-nodes"
+    member = plan_secret("b", marks={names.JOIN_URL: "https://10.0.0.2:6443"})
+    assert refused(marked("b"), machine("b"), member, around=begun) == ""
+
+
+def test_a_machine_that_does_not_begin_the_cluster_joins_somebody() -> None:
+    alone = write("a", NEW, joins="")
+    assert refused(alone, machine("a"), plan_secret("a")) == "no-server-that-joins-nobody"
+    assert refused(alone, machine("a"), plan_secret("a", init=True)) == ""
+
+
+# --- versions -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "phase", "guard"),
+    [
+        ("v1.34.0", "", ""),
+        ("v1.33.4", "", ""),
+        ("v1.33.3", "", "never-a-downgrade"),
+        ("v1.9.9", "", "never-a-downgrade"),
+        ("v1.32.9", "Finished", "never-a-downgrade"),
+        ("v1.32.9", "Restore", ""),
+    ],
+)
+def test_a_lower_version_comes_by_a_restore_alone(wanted: str, phase: str, guard: str) -> None:
+    around = (objects.cluster(), objects.control_plane({"etcdSnapshotRestorePhase": phase}), objects.beacon())
+    there = machine("a"), plan_secret("a", (WORKER,), plan=plan_of())
+    assert refused(write("a", plan_of(wanted, stamp="2")), *there, around=around) == guard
+
+
+# --- how many are down ----------------------------------------------------------------------------------------------
+
+
+def members(*states: str) -> list[Object]:
+    """Of etcd, named a, b, c…: w(ell), d(own), r(unning a plan), f(ailed), n(ew)."""
+    found: list[Object] = []
+    for name, state in zip("abcde", states, strict=False):
+        found.append(machine(name))
+        found.append(
+            {
+                "w": lambda name=name: plan_secret(name, plan=plan_of()),
+                "d": lambda name=name: plan_secret(name, plan=plan_of(), unhealthy=True),
+                "r": lambda name=name: plan_secret(
+                    name, plan=plan_of(), state="in-progress", data={"appliedPlan": "{}"}
+                ),
+                "f": lambda name=name: plan_secret(name, plan=plan_of(), state="failed", data={"appliedPlan": "{}"}),
+                "n": lambda name=name: plan_secret(name),
+            }[state]()
+        )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("states", "guard"),
+    [
+        ("w", ""),
+        ("ww", ""),
+        ("wd", "never-below-quorum"),
+        ("www", ""),
+        ("wwd", "never-below-quorum"),
+        ("wwr", "never-below-quorum"),
+        ("wwn", ""),  # who has yet to join is no member
+        ("wwwww", ""),
+        ("wwwwd", ""),
+        ("wwwdd", "never-below-quorum"),
+        ("dwd", ""),  # it is down already: the plan can only help
+        ("fww", ""),
+        ("ndd", ""),  # its first plan
+    ],
+)
+def test_a_member_of_etcd_is_disturbed_only_where_the_others_keep_the_quorum(states: str, guard: str) -> None:
+    assert refused(write("a", NEW), *members(*states)) == guard
+
+
+def test_two_members_are_not_disturbed_in_one_decision() -> None:
+    act, earlier = write("b", NEW), write("a", NEW)
+    assert refused(act, *members("w", "w", "w"), before=(earlier,)) == "never-below-quorum"
+
+
+def test_what_disturbs_nothing_is_written_at_any_time() -> None:
+    minor = write("a", plan_of(minor="another"))
+    assert refused(minor, *members("w", "d", "d")) == ""
+
+
+def workers(*states: str) -> list[Object]:
+    found: list[Object] = []
+    for name, state in zip("abcde", states, strict=False):
+        plan = None if state == "n" else plan_of()
+        found += [machine(name), plan_secret(name, (WORKER,), plan=plan, unhealthy=state == "d")]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("states", "concurrency", "guard"),
+    [
+        ("ww", None, ""),
+        ("wd", None, "never-more-down-than-allowed"),
+        ("wd", "2", ""),
+        ("wdd", "2", "never-more-down-than-allowed"),
+        ("wddd", "0", ""),
+        ("wdww", "50%", ""),
+        ("wddw", "50%", "never-more-down-than-allowed"),
+        ("wn", None, ""),
+        ("dd", None, ""),
+        ("nd", None, ""),
+        ("wd", "many", "never-more-down-than-allowed"),
+    ],
+)
+def test_no_more_workers_are_down_than_the_strategy_allows(states: str, concurrency: str | None, guard: str) -> None:
+    strategy = {"workerConcurrency": concurrency} if concurrency else {}
+    around = (objects.cluster(), objects.control_plane(upgradeStrategy=strategy), objects.beacon())
+    assert refused(write("a", NEW), *workers(*states), around=around) == guard
+
+
+def test_workers_that_the_same_decision_disturbs_count() -> None:
+    earlier = write("b", NEW)
+    assert refused(write("a", NEW), *workers("w", "w", "w"), before=(earlier,)) == "never-more-down-than-allowed"
+
+
+def test_control_planes_without_etcd_have_their_own_limit() -> None:
+    there = [machine("a"), plan_secret("a", (PLANE,), plan=plan_of())]
+    there += [machine("b"), plan_secret("b", (PLANE,), plan=plan_of(), unhealthy=True)]
+    assert refused(write("a", NEW), *there) == "never-more-down-than-allowed"
+
+
+# --- machines that go -----------------------------------------------------------------------------------------------
+
+
+def deletion(name: str) -> Delete:
+    return Delete(Ref(MACHINE, name, NAMESPACE), f"Machine-{name}", "one too many")
+
+
+@pytest.mark.parametrize(
+    ("states", "guard"),
+    [
+        ("w", ""),  # the last one: its owner gives the cluster's data up
+        ("ww", ""),
+        ("wd", "no-member-that-the-others-need"),
+        ("www", ""),
+        ("wwd", "no-member-that-the-others-need"),
+        ("dww", ""),
+        ("wwwdd", "no-member-that-the-others-need"),
+        ("nd", ""),
+    ],
+)
+def test_a_member_of_etcd_goes_only_where_those_that_stay_keep_the_quorum(states: str, guard: str) -> None:
+    assert refused(deletion("a"), *members(*states)) == guard
+
+
+def test_all_members_go_with_their_cluster() -> None:
+    going = (objects.cluster(deleting=True), objects.control_plane(), objects.beacon())
+    assert refused(deletion("a"), *members("w", "w", "d"), around=going) == ""
+
+
+def test_a_machine_that_goes_is_held_while_others_have_joined_it() -> None:
+    release = Patch(Ref(MACHINE, "a", NAMESPACE), {"metadata": {"annotations": {names.ETCD_HOOK: None}}}, "it may go")
+    own = plan_secret("a", (ETCD,), plan=plan_of(), marks={names.JOIN_URL: "https://10.0.0.1:6443"})
+    joined = plan_secret("b", SERVER, plan=plan_of(), marks={names.JOINED_TO: "https://10.0.0.1:6443"})
+    there = (machine("a", deleting=True), machine("b"), own, joined)
+    assert refused(release, *there, objects.bootstrap("a")) == "no-release-while-joined"
+    forced = objects.bootstrap("a", **{names.ETCD_FORCE_REMOVE: "true"})
+    assert refused(release, *there, forced) == ""
+    elsewhere = plan_secret("b", SERVER, plan=plan_of(), marks={names.JOINED_TO: "https://10.0.0.9:6443"})
+    assert refused(release, *there[:3], elsewhere, objects.bootstrap("a")) == ""
+
+
+def test_the_name_of_the_cluster_is_what_is_counted_by() -> None:
+    other = plan_secret("b", (WORKER,), plan=plan_of(), unhealthy=True, labels={names.CLUSTER_NAME: "another"})
+    assert refused(write("a", NEW), *workers("w"), machine("b"), other) == ""
+    assert NAME != "another"
