@@ -73,7 +73,18 @@ def report(results: list[Result]) -> str:
         numbers += [f"{value:.2f}" for pair in (r.idle, r.busy, r.busy_many) for value in pair]
         numbers += [f"{value:.0f}" for value in r.stalled]
         lines.append("| " + " | ".join([r.server, r.client, *numbers]) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *ratios(results[0], results[1])]) + "\n"
+
+
+def ratios(go: Result, ours: Result) -> list[str]:
+    cpu = (ours.server_cpu + ours.client_cpu) / (go.server_cpu + go.client_cpu)
+    return [
+        f"Ours at both ends against Go's at both ends: {ours.one / go.one:.1f} and {ours.many / go.many:.1f} times the",
+        f"throughput (goal: 1.5) with {cpu:.2f} of the CPU,",
+        f"{ours.connections / go.connections:.1f} times the connections;",
+        f"the p99 of a request is {ours.busy[1] / go.busy[1]:.2f} of Go's beside one transfer and",
+        f"{ours.busy_many[1] / go.busy_many[1]:.2f} beside {STREAMS} (goal: 0.2).",
+    ]
 
 
 def measure(server: str, client: str) -> Result:
@@ -118,7 +129,8 @@ class Tunnel:
 
     def _start(self, *command: object) -> int:
         process = subprocess.Popen([str(word) for word in command], stderr=subprocess.DEVNULL)
-        self._stack.callback(lambda: (process.terminate(), process.wait()))
+        self._stack.callback(process.wait)
+        self._stack.callback(process.terminate)
         return process.pid
 
     def _wait_until_up(self) -> None:

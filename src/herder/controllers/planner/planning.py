@@ -263,9 +263,11 @@ def _surroundings(scene: Scene) -> Surroundings:
     if refused:
         raise ConfigError(refused[0])
 
+    init = next((each for each in scene.entries if each.is_init), None)
+    joined = [each for each in scene.entries if each.roles.control_plane or each.is_init]  # few, among many workers
+
     def desired(entry: Entry) -> Desired:
-        init = next((each for each in scene.entries if each.is_init), None)
-        joins = server_for_worker(entry, scene.entries) if entry.roles.only_worker else init.join_url if init else ""
+        joins = server_for_worker(entry, joined) if entry.roles.only_worker else init.join_url if init else ""
         if not joins and not entry.is_init:
             raise Lacking(
                 f"no suitable join URL found to join machine {entry.machine['metadata']['namespace']}/{entry.name} to"
