@@ -36,7 +36,7 @@ def run(directory: Path) -> str:
     lines = [
         "## One machine's news",
         "",
-        f"A provisioned cluster of {SERVERS} servers and workers. `news`: a probe of one worker fails, or succeeds again.",
+        f"{SERVERS} servers and workers. `news`: a probe of one worker fails, or succeeds again.",
         "",
         "| machines | CPU ms per news | CPU ms per machine until all are up |",
         "|---|---|---|",
