@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -10,13 +11,15 @@ import click
 import yaml
 
 from herder.api.capi.kinds import NAMESPACE
+from herder.api.machines.kinds import CONFIG_GROUP, driver_of
 from herder.api.rke.sample import ROLE_FIELDS, Pool, cluster_objects, servers_and_workers
 from herder.cli.cluster_options import change, cluster_options
 from herder.engine.client.client import Client
-from herder.engine.meta.errors import AlreadyExists
+from herder.engine.meta.errors import AlreadyExists, NotFound
 from herder.engine.meta.kinds import Kind, Object
 
 DEFAULT_VERSION = "v1.36.3+herder1"
+PATIENCE_SECONDS = 15.0
 _POOL = re.compile(r"(?P<name>[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)=(?P<quantity>[0-9]{1,4}):(?P<roles>[a-z+]+)")
 
 
@@ -89,10 +92,27 @@ async def _make(client: Client, namespace: str, objects: list[tuple[Kind, Object
             NAMESPACE.resource, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
         )
     *configs, (kind, cluster) = objects
+    for each in {kind, *(config for config, _ in configs)}:
+        await _served(client, each, namespace)
     for each, obj in configs:
         with suppress(AlreadyExists):  # of an attempt that did not get as far as the cluster
             await client.create(each.resource, obj, namespace=namespace)
     await client.create(kind.resource, cluster, namespace=namespace)
+
+
+async def _served(client: Client, kind: Kind, namespace: str) -> None:
+    """A manager that has just started, or a driver that was just switched on, brings its kinds a moment later."""
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                with suppress(NotFound):
+                    await client.list(kind.resource, namespace=namespace, limit=1)
+                    return
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        driver = driver_of(kind.kind) if kind.group == CONFIG_GROUP else ""
+        hint = f"is there an active NodeDriver {driver}?" if driver else "does the manager run with --gateway?"
+        raise click.ClickException(f"the kind {kind.kind} of {kind.group} is not served: {hint}") from None
 
 
 def _setting(text: str) -> tuple[str, str]:

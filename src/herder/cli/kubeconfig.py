@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
+import yaml
 
+from herder.api.capi.kinds import SECRET
+from herder.api.capi.names import annotations_of, kubeconfig_secret
 from herder.api.identity.kubeconfigs import Manager, cluster_entries, config, text
+from herder.api.management.kinds import MANAGEMENT_CLUSTER
+from herder.api.management.names import PROVISIONING_CLUSTER_OF
 from herder.cli.kept_logins import find
 from herder.cli.managed import ask_manager, cluster_named
 from herder.cli.merging import merge_into, own_kubeconfig
@@ -18,6 +25,7 @@ from herder.cli.places import kubeconfig_option
 from herder.engine.client.client import Client
 from herder.engine.client.kubeconfig import Connection
 from herder.engine.client.wire import Query
+from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import Object
 
 
@@ -37,7 +45,7 @@ def command(cluster: str, asks: bool, user: str, merge: bool, use: bool, kubecon
 
     async def made(client: Client, here: Connection) -> Object:
         found = await cluster_named(client, cluster)
-        return _asking(here, *found, user) if asks else await _with_token(client, found[0])
+        return _asking(here, *found, user) if asks else await _with_token(client, *found)
 
     entries = ask_manager(kubeconfig, made)
     if not merge:
@@ -48,19 +56,32 @@ def command(cluster: str, asks: bool, user: str, merge: bool, use: bool, kubecon
     click.echo(f"context {context} in {target}" + (" is the current one" if current else ""))
 
 
-async def _with_token(client: Client, cluster: str) -> Object:
-    """Made by the manager, with a token that is good for that cluster alone."""
-    import yaml
-
+async def _with_token(client: Client, cluster: str, name: str) -> Object:
+    """Made by the manager for one of its users, with a token that is good for that cluster alone. Who is none, such as
+    its administrator by certificate, gets the cluster's own if it may be read."""
     response = await client.raw("POST", f"/v3/clusters/{cluster}", Query([("action", "generateKubeconfig")]))
     content = response.content()
     told = json.loads(content) if content[:1] == b"{" else {}
-    if response.status >= 400 or "config" not in told:
-        raise click.ClickException(
-            told.get("message") or "log in at the manager first (herder login): only users get kubeconfigs"
-        )
-    made: Object = yaml.safe_load(told["config"])
-    return made
+    if "config" in told:
+        made: Object = yaml.safe_load(told["config"])
+        return made
+    with suppress(StatusError):
+        return await _own_of(client, cluster, name)
+    raise click.ClickException(
+        told.get("message") or "log in at the manager first (herder login): only users get kubeconfigs"
+    )
+
+
+async def _own_of(client: Client, cluster: str, name: str) -> Object:
+    """What other programs reach it with, under the names that the user's would have."""
+    management = await client.get(MANAGEMENT_CLUSTER.resource, cluster)
+    namespace, _, own = annotations_of(management).get(PROVISIONING_CLUSTER_OF, "").partition("/")
+    secret = await client.get(SECRET.resource, kubeconfig_secret(own), namespace=namespace)
+    made: Object = yaml.safe_load(base64.b64decode(secret["data"]["value"]))
+    for section in ("clusters", "users", "contexts"):
+        made[section][0]["name"] = name
+    made["contexts"][0]["context"] |= {"cluster": name, "user": name}
+    return {**made, "current-context": name}
 
 
 def _asking(here: Connection, cluster: str, name: str, user: str) -> Object:
