@@ -18,7 +18,10 @@ def tls_context(
 ) -> ssl.SSLContext:
     """Trusts `ca`, or what the system trusts where there is none; both with `system`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.options |= ssl.OP_NO_TLSv1 | ssl.OP_NO_TLSv1_1
+    if hasattr(ssl, "TLSVersion"):
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+    else:  # before Python 3.7
+        context.options |= ssl.OP_NO_TLSv1 | ssl.OP_NO_TLSv1_1
     context.verify_flags |= _PARTIAL_CHAIN
     if insecure:
         context.check_hostname = False

@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import os
 import subprocess
 from contextlib import contextmanager
 from typing import IO, Iterator, cast
@@ -17,6 +18,7 @@ def opened(path: str) -> Iterator[IO[bytes]]:
     with open(path, "rb") as stream:
         kind = _kind(stream.read(4))
         stream.seek(0)
+        os.lseek(stream.fileno(), 0, os.SEEK_SET)  # for programs, which know nothing of what was read ahead
         if kind == "gzip":
             with gzip.GzipFile(fileobj=stream) as unzipped:
                 yield cast(IO[bytes], unzipped)

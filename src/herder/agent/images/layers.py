@@ -83,6 +83,7 @@ def _inside(base: str, path: List[str], told: str) -> str:
             left += reversed([each for each in goal.split("/") if each not in ("", ".")])
             continue
         if not os.path.isdir(here):
+            _remove(here)
             os.mkdir(here, _MODE)
         at.append(part)
     return os.path.join(base, *at)

@@ -51,7 +51,9 @@ class Registries:
         return found
 
     def _section(self, content: Dict[str, Any], name: str) -> Dict[str, Dict[str, Any]]:
-        section = content.get(name) or {}
+        section = content.get(name)
+        if section is None:
+            return {}
         if not isinstance(section, dict):
             raise ImageError(f"{self._path}: {name} must have registries as keys")
         for key, value in section.items():
