@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import re
-import tarfile
 from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 
 import herder
+from herder.oci import Entry, tar
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def packed(place: str, needed: Iterable[str]) -> bytes:
     """A tar of it below `place`: the same bytes for the same installation, whenever it is made."""
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for path, source in sorted(files(needed)):
-            entry = tarfile.TarInfo(f"{place}/{path}")
-            body = source.read_bytes()
-            entry.size, entry.mode = len(body), 0o644
-            archive.addfile(entry, io.BytesIO(body))
-    return content.getvalue()
+    return tar(Entry(f"{place}/{path}", source) for path, source in sorted(files(needed)))
 
 
 def files(needed: Iterable[str]) -> Iterator[tuple[str, Path]]:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from herder import oci
 from herder.clusteragent import image
 from herder.clusteragent.registry import INDEXES, Login, Reference, RegistryError
 from herder.oci import digest_of
@@ -97,7 +98,7 @@ class Registry:
         manifest = {"config": self.keep(json.dumps(config).encode()), "layers": [tar]}
         body = json.dumps(manifest).encode()
         self.manifests[digest_of(body)] = body
-        place = {"os": "linux", "architecture": processor or image._processor()}
+        place = {"os": "linux", "architecture": processor or oci.processor()}
         index = {"mediaType": INDEXES[0], "manifests": [{"digest": digest_of(body), "platform": place}]}
         self.manifests["3"] = json.dumps(index).encode()
 

@@ -7,30 +7,20 @@ Compiled parts come from this installation, so the base must be for the same pro
 from __future__ import annotations
 
 import gzip
-import io
 import json
-import platform
-import re
 import sys
-import tarfile
-from collections.abc import Iterable, Iterator
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import herder
+from herder import packing
 from herder.clusteragent.registry import INDEXES, Login, Reference, RegistryError, Repository
-from herder.oci import digest_of
+from herder.oci import CONFIG, MANIFEST, PACKED_LAYER, digest_of, processor
 
 PLACE = "opt/herder"
 NEEDED = ("aiohttp", "cryptography", "msgspec", "pyyaml")
 """What the agent imports of others; the manager's programs need more."""
 ENTRYPOINT = ["python3", "-m", "herder.clusteragent"]
 COMPRESSION = 6  # the most takes several times as long and saves little
-PROCESSORS = {"x86_64": "amd64", "aarch64": "arm64"}
-MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-CONFIG, LAYER = "application/vnd.oci.image.config.v1+json", "application/vnd.oci.image.layer.v1.tar+gzip"
-_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 async def push(base: str, target: str, login: Login | None = None) -> str:
@@ -49,7 +39,7 @@ async def push(base: str, target: str, login: Login | None = None) -> str:
         await destination.put_blob(packed)
         written = json.dumps(_with_agent(config, plain)).encode()
         await destination.put_blob(written)
-        added = {"mediaType": LAYER, "digest": digest_of(packed), "size": len(packed)}
+        added = {"mediaType": PACKED_LAYER, "digest": digest_of(packed), "size": len(packed)}
         manifest = {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
@@ -65,17 +55,13 @@ async def push(base: str, target: str, login: Login | None = None) -> str:
 async def _manifest_for_us(source: Repository) -> dict[str, Any]:
     found = await source.manifest(source.reference.version)
     if found.get("mediaType") in INDEXES or "manifests" in found:
-        wanted = {"os": "linux", "architecture": _processor()}
+        wanted = {"os": "linux", "architecture": processor()}
         for each in found.get("manifests") or ():
             place = each.get("platform") or {}
             if all(place.get(key) == value for key, value in wanted.items()):
                 return await source.manifest(each["digest"])
-        raise RegistryError(f"{source.reference.name}: there is no image for linux/{_processor()} in it")
+        raise RegistryError(f"{source.reference.name}: there is no image for linux/{processor()} in it")
     return found
-
-
-def _processor() -> str:
-    return PROCESSORS.get(platform.machine(), platform.machine())
 
 
 def _check_python(base: str, config: dict[str, Any]) -> None:
@@ -90,7 +76,7 @@ def _check_python(base: str, config: dict[str, Any]) -> None:
 
 def _as_oci(layer_of_base: dict[str, Any]) -> dict[str, Any]:
     media = str(layer_of_base["mediaType"])
-    return {**layer_of_base, "mediaType": LAYER if media.endswith("tar.gzip") else media}
+    return {**layer_of_base, "mediaType": PACKED_LAYER if media.endswith("tar.gzip") else media}
 
 
 # --- what is added --------------------------------------------------------------------------------------------------
@@ -109,46 +95,4 @@ def _with_agent(config: dict[str, Any], plain: bytes) -> dict[str, Any]:
 
 
 def layer() -> bytes:
-    """The same bytes for the same installation, whenever it is made."""
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for path, source in sorted(_files()):
-            entry = tarfile.TarInfo(f"{PLACE}/{path}")
-            body = source.read_bytes()
-            entry.size, entry.mode = len(body), 0o644
-            archive.addfile(entry, io.BytesIO(body))
-    return content.getvalue()
-
-
-def _files() -> Iterator[tuple[str, Path]]:
-    own = Path(herder.__file__).parent
-    for file in own.rglob("*"):
-        if file.is_file() and "__pycache__" not in file.parts:
-            yield f"herder/{file.relative_to(own)}", file
-    for distribution in _needed(NEEDED, set()):
-        for listed in distribution.files or ():
-            source = Path(str(distribution.locate_file(listed)))
-            if ".." not in listed.parts and "__pycache__" not in listed.parts and source.is_file():
-                yield str(listed), source
-
-
-def _needed(wanted: Iterable[str], seen: set[str]) -> Iterator[metadata.Distribution]:
-    """These distributions, and what they require; nothing that is only for extras."""
-    for name in wanted:
-        if name in seen:
-            continue
-        seen.add(name)
-        try:
-            distribution = metadata.distribution(name)
-        except metadata.PackageNotFoundError:
-            continue  # for another platform or version
-        yield distribution
-        yield from _needed(_required(distribution), seen)
-
-
-def _required(distribution: metadata.Distribution) -> Iterator[str]:
-    for requirement in distribution.requires or ():
-        words, _, marker = requirement.partition(";")
-        found = _NAME.match(words.strip())
-        if found and "extra" not in marker:
-            yield found[0].lower()
+    return packing.packed(PLACE, NEEDED)

@@ -7,28 +7,21 @@ change of version costs a machine a few kilobytes. Made when it is first asked f
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import io
-import json
 import os
-import platform
 import re
 import sys
-import tarfile
 import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
 
+from herder.oci import CONFIG, MANIFEST, PLAIN_LAYER, Entry, as_json, digest_of, processor, tar
 from herder.packing import packed
 
 REPOSITORY = "herder/system-agent-installer-herder"
 NEEDED = ("aiohttp", "cryptography", "httptools", "msgspec", "pyyaml")
-MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-CONFIG, LAYER = "application/vnd.oci.image.config.v1+json", "application/vnd.oci.image.layer.v1.tar"
 PIECE = 1 << 20
-PROCESSORS = {"x86_64": "amd64", "aarch64": "arm64"}
 
 _TAG = re.compile(r"v1\.(?:0|[1-9][0-9]{0,2})\.(?:0|[1-9][0-9]{0,2})-herder[1-9][0-9]{0,3}")
 
@@ -61,7 +54,7 @@ class InstallerImage:
     async def manifest(self, reference: str) -> bytes | None:
         """By tag or digest; None where there is no such version."""
         if reference.startswith("sha256:"):
-            return next((each for each in self._manifests.values() if _digest(each) == reference), None)
+            return next((each for each in self._manifests.values() if digest_of(each) == reference), None)
         if not _TAG.fullmatch(reference):
             return None
         async with self._making:
@@ -80,16 +73,16 @@ class InstallerImage:
             file.write(content)
             file.flush()
             kept = os.dup(file.fileno())
-        return Blob(_digest(content), len(content), file=kept)
+        return Blob(digest_of(content), len(content), file=kept)
 
     def _make(self, tag: str, payload: Blob) -> bytes:
         version = tag.replace("-", "+", 1)
         small = _blob(_how_to_install(version, payload.digest.removeprefix("sha256:")[:16]))
         layers = (payload, small)
         config = _blob(
-            _json(
+            as_json(
                 {
-                    "architecture": PROCESSORS.get(platform.machine(), platform.machine()),
+                    "architecture": processor(),
                     "os": "linux",
                     "config": {},
                     "rootfs": {"type": "layers", "diff_ids": [each.digest for each in layers]},
@@ -98,12 +91,12 @@ class InstallerImage:
         )
         for each in (*layers, config):
             self._blobs[each.digest] = each
-        return _json(
+        return as_json(
             {
                 "schemaVersion": 2,
                 "mediaType": MANIFEST,
                 "config": {"mediaType": CONFIG, "digest": config.digest, "size": config.size},
-                "layers": [{"mediaType": LAYER, "digest": each.digest, "size": each.size} for each in layers],
+                "layers": [{"mediaType": PLAIN_LAYER, "digest": each.digest, "size": each.size} for each in layers],
             }
         )
 
@@ -117,22 +110,8 @@ def _how_to_install(version: str, payload: str) -> bytes:
         "VERSION": (version.encode(), 0o644),
         "run.sh": (script, 0o755),
     }
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name, (body, mode) in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(body), mode
-            archive.addfile(entry, io.BytesIO(body))
-    return content.getvalue()
+    return tar(Entry(name, body, mode) for name, (body, mode) in files.items())
 
 
 def _blob(content: bytes) -> Blob:
-    return Blob(_digest(content), len(content), content)
-
-
-def _digest(content: bytes) -> str:
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    return Blob(digest_of(content), len(content), content)

@@ -5,7 +5,6 @@ What is in it is public, the programs that anybody can have from us, so nobody i
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
@@ -13,9 +12,9 @@ from typing import Protocol
 import msgspec
 
 from herder.engine.client.wire import Request, Response
+from herder.oci import MANIFEST, digest_of
 
 PREFIX = "/v2/"
-MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _PATH = re.compile(r"/v2/(?P<name>[a-z0-9._/-]{1,255})/(?P<what>manifests|blobs)/(?P<reference>[A-Za-z0-9._:-]{1,200})")
 
 
@@ -61,8 +60,7 @@ class Images:
         content = await source.manifest(reference)
         if content is None:
             return _refused(404, "MANIFEST_UNKNOWN", f"{reference}: there is no such version here")
-        digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
-        headers = {"content-type": MANIFEST, "docker-content-digest": digest}
+        headers = {"content-type": MANIFEST, "docker-content-digest": digest_of(content)}
         return Response(200, headers, content if request.method == "GET" else b"")
 
     def _blob(self, source: Source, digest: str, request: Request) -> Response:
