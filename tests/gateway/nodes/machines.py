@@ -36,8 +36,16 @@ def eventually(look: Callable[[], object], what: str) -> None:
 
 @dataclass
 class Manager:
-    server: Embedded
+    """`around`: words before a command that lead to where it is."""
+
+    kubeconfig: Path
     url: str
+    log: Callable[[], str]
+    around: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, server: Embedded, url: str = "") -> Manager:
+        return cls(server.kubeconfig, url or server.url, server.log, server.around)
 
     def put_up_cluster(self) -> None:
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
@@ -62,15 +70,15 @@ class Manager:
         return f"{script} | {told} sh -s - {shlex.join(words)}"
 
     def herder(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [HERDER, *words, "--kubeconfig", str(self.server.kubeconfig)]
+        command = [*self.around, HERDER, *words, "--kubeconfig", str(self.kubeconfig)]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     # --- objects ------------------------------------------------------------------------------------------------------
 
     def kubectl(self, *words: str, stdin: str = "", check: bool = True) -> str:
-        command = [*self.server.around, peer("kubectl"), "--kubeconfig", self.server.kubeconfig, *words]
+        command = [*self.around, peer("kubectl"), "--kubeconfig", self.kubeconfig, *words]
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0 or not check, f"{words}: {done.stderr}\n{self.server.log()[-2000:]}"
+        assert done.returncode == 0 or not check, f"{words}: {done.stderr}\n{self.log()[-2000:]}"
         return done.stdout
 
     def apply(self, obj: Object) -> None:

@@ -24,7 +24,7 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Manager]:
     assets = go_agents(tmp_path_factory.mktemp("nodes") / "assets")
     flags = (*FLAGS, "--set", f"system-agent-assets={assets}")
     with Embedded(tmp_path_factory.mktemp("manager"), flags=flags) as server:
-        here = Manager(server, server.url)
+        here = Manager.of(server)
         here.put_up_cluster()
         yield here
 
@@ -207,4 +207,4 @@ async def test_a_token_is_no_argument_of_a_program_and_in_no_log(manager: Manage
     count = "tr ' ' '\\n' < /tmp/seen | grep -cF -f /tmp/token"
     done = await run(place, script + spy + told + count)
     assert done.stdout.decode().splitlines()[-1] == "0", done.stdout[-500:]
-    assert manager.token not in manager.server.log()
+    assert manager.token not in manager.log()

@@ -28,7 +28,7 @@ def manager(host: Host, machine: Booted, tmp_path_factory: pytest.TempPathFactor
     flags = (*FLAGS, "--advertise", gateway, "--set", f"server-url=https://{listen}")
     around = ("nsenter", f"--net=/run/netns/{host.name}")
     with Embedded(tmp_path_factory.mktemp("manager"), flags=flags, listen=listen, around=around) as server:
-        here = Manager(server, f"https://{listen}")
+        here = Manager.of(server, f"https://{listen}")
         here.put_up_cluster()
         yield here
 
