@@ -18,7 +18,6 @@ def opened(path: str) -> Iterator[IO[bytes]]:
     with open(path, "rb") as stream:
         kind = _kind(stream.read(4))
         stream.seek(0)
-        os.lseek(stream.fileno(), 0, os.SEEK_SET)  # for programs, which know nothing of what was read ahead
         if kind == "gzip":
             with gzip.GzipFile(fileobj=stream) as unzipped:
                 yield cast(IO[bytes], unzipped)
@@ -38,6 +37,7 @@ def _kind(start: bytes) -> str:
 
 @contextmanager
 def _piped(program: str, stream: IO[bytes], path: str) -> Iterator[IO[bytes]]:
+    os.lseek(stream.fileno(), 0, os.SEEK_SET)  # the program knows nothing of what was read ahead here
     try:
         process = subprocess.Popen([program, "-d", "-c"], stdin=stream, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     except FileNotFoundError:
