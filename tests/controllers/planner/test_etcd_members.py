@@ -1,0 +1,128 @@
+"""A machine with etcd is let go when its member has left."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from herder.api.capi.kinds import MACHINE, NODE
+from herder.api.rke import names
+from herder.controllers.planner.etcd_members import CONTROLLER, reconcile
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.decision import Decision, Observe, Patch
+from herder.engine.runtime.view import Observed, Unreachable
+from tests.controllers.planner import objects
+from tests.controllers.planner.objects import NAME, NAMESPACE, SERVER, WORKER, made, plan_of, plan_secret
+from tests.support.views import NOW, view_of
+
+URL = "https://10.0.0.1:6443"
+KUBECONFIG = {**made("v1", "Secret", f"{NAME}-kubeconfig"), "type": "cluster.x-k8s.io/secret"}
+SOUND = (objects.cluster(), objects.control_plane(), KUBECONFIG)
+LATER = NOW + timedelta(minutes=1)
+
+
+def leaving(name: str = "a", **changes: Any) -> Object:
+    found = objects.machine(name, deleting=True, address="10.0.0.1")
+    found["metadata"]["annotations"] = {names.ETCD_HOOK: names.ETCD_HOOK_OWNER}
+    found["status"] |= changes
+    return found
+
+
+def node(**annotations: str) -> Object:
+    return {"metadata": {"name": "a", "annotations": annotations}}
+
+
+def decide(*there: Object, seen: Any = (), now: Any = LATER, around: tuple[Object, ...] = SOUND) -> Decision:
+    def observed(_wish: Observe) -> Observed | Unreachable | None:
+        return seen if seen is None or isinstance(seen, Unreachable) else Observed(tuple(seen), now)
+
+    return reconcile(view_of(CONTROLLER, f"{NAMESPACE}/a", (*around, *there), now=now, observed=observed))
+
+
+def done(decision: Decision) -> str:
+    """`released`, `asked` the cluster to take the member out, or why it waits."""
+    for write in decision.writes:
+        if isinstance(write, Patch) and write.ref.kind == MACHINE:
+            assert write.patch == {"metadata": {"annotations": {names.ETCD_HOOK: None}}}
+            return "released"
+        if isinstance(write, Patch) and write.ref.kind == NODE:
+            assert write.patch == {"metadata": {"annotations": {"etcd.k3s.cattle.io/remove": "true"}}}
+            assert write.target == f"{NAMESPACE}/{NAME}"
+            return "asked"
+    return decision.wait.reason if decision.wait else ""
+
+
+OWN = plan_secret("a", SERVER, plan=plan_of(), marks={names.JOIN_URL: URL})
+OTHERS = [
+    each
+    for name in "bc"
+    for each in (objects.machine(name, address=f"10.0.1.{ord(name)}"), plan_secret(name, SERVER, plan=plan_of()))
+]
+
+
+def test_the_cluster_is_asked_to_take_the_member_out_and_then_it_goes() -> None:
+    assert done(decide(leaving(), OWN, *OTHERS, seen=None)) == "looking at Node a"
+    assert done(decide(leaving(), OWN, *OTHERS, seen=[node()])) == "asked"
+    asked = node(**{"etcd.k3s.cattle.io/remove": "true"})
+    assert done(decide(leaving(), OWN, *OTHERS, seen=[asked])) == "waiting for the etcd member of Node a to leave"
+    gone = node(**{"etcd.k3s.cattle.io/remove": "true", "etcd.k3s.cattle.io/removed-node-name": "a-1"})
+    assert done(decide(leaving(), OWN, *OTHERS, seen=[gone])) == "released"
+    assert done(decide(leaving(), OWN, *OTHERS, seen=[])) == "released"
+
+
+def test_a_cluster_that_does_not_answer_is_asked_again() -> None:
+    decision = decide(leaving(), OWN, *OTHERS, seen=Unreachable("no route", NOW))
+    assert done(decision) == "the cluster does not answer: no route"
+    assert decision.wake_at is not None
+
+
+def test_it_waits_for_those_who_joined_it() -> None:
+    joined = plan_secret("w", (WORKER,), plan=plan_of(), marks={names.JOINED_TO: URL})
+    told = done(decide(leaving(), OWN, objects.machine("w"), joined, *OTHERS, seen=[node()]))
+    assert told == "waiting for machines that have joined it to join another: w"
+
+
+def test_it_waits_while_the_others_would_have_no_quorum() -> None:
+    unwell = [*OTHERS[:3], plan_secret("c", SERVER, plan=plan_of(), unhealthy=True)]
+    told = done(decide(leaving(), OWN, *unwell, seen=[node()]))
+    assert told == "1 of the 2 other etcd members are well, and 2 must be"
+
+
+def test_of_two_the_one_that_stays_is_given_a_moment() -> None:
+    decision = decide(leaving(), OWN, *OTHERS[:2], seen=[node()], now=NOW)
+    assert done(decision) == "the etcd member that stays is given a moment"
+    assert decision.wake_at == NOW + timedelta(seconds=10)
+    assert done(decide(leaving(), OWN, *OTHERS[:2], seen=[node()], now=LATER)) == "asked"
+
+
+@pytest.mark.parametrize(
+    ("there", "around"),
+    [
+        ((leaving(), plan_secret("a", (WORKER,))), SOUND),
+        ((leaving(),), SOUND),
+        ((leaving(nodeRef={}), OWN), SOUND),
+        ((leaving(), OWN, objects.bootstrap("a", **{names.ETCD_FORCE_REMOVE: "true"})), SOUND),
+        ((leaving(), OWN), SOUND[:2]),
+        ((leaving(), OWN), (objects.cluster(deleting=True), *SOUND[1:])),
+        ((leaving(), OWN), (objects.cluster(), KUBECONFIG)),
+        ((leaving(), OWN), (objects.cluster(), objects.control_plane(kubernetesVersion="v1.33.4+herder1"), KUBECONFIG)),
+    ],
+    ids=[
+        "no member of etcd",
+        "no plan",
+        "never a node",
+        "by force",
+        "a cluster that never answered",
+        "the cluster goes",
+        "no control plane",
+        "a distribution whose members go by themselves",
+    ],
+)
+def test_nothing_is_waited_for_where_nobody_misses_it(there: tuple[Object, ...], around: tuple[Object, ...]) -> None:
+    assert done(decide(*there, *OTHERS, around=around, seen=[node()])) == "released"
+
+
+def test_machines_that_stay_are_left_alone() -> None:
+    assert decide(objects.machine("a", address="10.0.0.1"), OWN) == Decision()
