@@ -45,6 +45,7 @@ class Workloads:
         self._entropy = entropy
         self._note = note
         self._workloads: dict[str, _Workload] = {}
+        self._aliases: dict[str, str] = {}
         self._ports = FIRST_PORT
 
     async def serve(self, cluster: str) -> None:
@@ -77,7 +78,14 @@ class Workloads:
 
     def transport(self, cluster: str) -> Transport:
         """The way to a cluster, whether there is one or not."""
-        return _Way(cluster, self._workloads.get)
+        return _Way(cluster, self._found)
+
+    def also_known_as(self, alias: str, cluster: str) -> None:
+        """Another name by which the manager finds the cluster."""
+        self._aliases[alias] = cluster
+
+    def _found(self, cluster: str) -> _Workload | None:
+        return self._workloads.get(self._aliases.get(cluster, cluster))
 
     # --- faults -------------------------------------------------------------------------------------------------
 

@@ -51,6 +51,7 @@ class World:
         watched: Sequence[Kind] = (),
         invariant: Callable[[Kind, str, Object], None] | None = None,
         prepare: Callable[[ApiServer], None] | None = None,
+        settings: Settings | None = None,
     ) -> None:
         """`invariant` is asked at every event of the watched kinds, in the order in which they happened; `prepare` may
         add to the server, such as admission, before anything is stored there."""
@@ -69,6 +70,7 @@ class World:
         self._watched = watched
         self._invariant = invariant
         self._prepare = prepare
+        self._settings = settings or Settings()
         self._seen: list[tuple[int, Kind, WatchEvent]] = []  # that are yet to be put in order
         self._wrong: Exception | None = None  # the first invariant that did not hold
         self._manager_task: asyncio.Task[None] | None = None
@@ -124,7 +126,7 @@ class World:
             performers=self._performers,
             connect=self._connect,
             remote_performers=self._remote_performers,
-            setting=Settings().get,
+            setting=self._settings.get,
             metrics=Metrics(),
             strict=True,
         )

@@ -1,0 +1,222 @@
+"""The node daemon in the simulation: its own core, on whatever clock the loop has, with a machine that acts for it.
+
+It can be killed at any moment. What it wrote into its journal is all that the next one knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing
+from typing import Any, Protocol
+
+from herder.agent import events
+from herder.agent.core import Core
+from herder.agent.events import Action, Event, Now, Record, Secret
+from herder.agent.plan import File, Instruction, Probe
+from herder.api.capi.kinds import SECRET
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import Conflict, Expired, NotFound, StatusError
+from herder.engine.meta.kinds import Object
+
+_SHORTEST_BACKOFF, _LONGEST_BACKOFF = 0.5, 30.0
+
+
+class Journal:
+    """What is on the machine's disk of its agent."""
+
+    def __init__(self) -> None:
+        self.record: Record | None = None
+
+
+class Body(Protocol):
+    """What a machine does for its agent."""
+
+    def begins(self, action: Action) -> bool:
+        """Asked before each action; False: the daemon is killed instead."""
+
+    def write_files(self, files: list[File]) -> str:
+        """What went wrong; empty where nothing did."""
+
+    async def run(self, instruction: Instruction, attempt: int) -> events.Finished: ...
+
+    def probe(self, probe: Probe) -> str:
+        """What is wrong; empty where all is well."""
+
+
+class SimulatedAgent:
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        secret: str,
+        *,
+        body: Body,
+        journal: Journal,
+        wall: Callable[[], float],
+        jitter: float = 0.5,
+        died: Callable[[], None] = lambda: None,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """`died`: it was killed; `failed`: something happened that the simulation itself has no answer to."""
+        self._client = client
+        self._namespace = namespace
+        self._name = secret
+        self._body = body
+        self._journal = journal
+        self._wall = wall
+        self._jitter = jitter
+        self._died = died
+        self._failed = failed
+        self._core = Core(journal.record, jitter)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._writes = 0  # begun and ended: odd while one is under way
+        self.alive = False
+
+    def start(self) -> None:
+        self.alive = True
+        self._keep(self._watch())
+
+    def kill(self) -> None:
+        """Whatever it was at is not done any further, the instruction that it runs included."""
+        if not self.alive:
+            return
+        self.alive = False
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for task in self._tasks:
+            task.cancel()
+        self._died()
+
+    # --- events and actions -----------------------------------------------------------------------------------------
+
+    def _hear(self, event: Event) -> None:
+        if not self.alive:
+            return
+        now = Now(self._wall(), asyncio.get_running_loop().time())
+        for action in self._core.handle(event, now):
+            if not self._body.begins(action):
+                self.kill()
+                return
+            self._carry_out(action)
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if self._core.wake_at is not None:
+            loop = asyncio.get_running_loop()
+            self._alarm = loop.call_at(max(self._core.wake_at, loop.time()), self._hear, events.Tick())
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case events.Persist(record):
+                self._journal.record = record
+            case events.Write():
+                self._answer(self._write(action))
+            case events.Read():
+                self._answer(self._read())
+            case events.Enter():
+                self._later(0.0, events.Entered())
+            case events.WriteFiles(files):
+                self._later(0.0, events.FilesWritten(self._body.write_files(files)))
+            case events.Run(_, instruction, attempt):
+                self._answer(self._body.run(instruction, attempt))
+            case events.StartProbe(round_, probe, delay):
+                asyncio.get_running_loop().call_later(delay, self._probe, round_, probe)
+
+    def _later(self, seconds: float, event: Event) -> None:
+        asyncio.get_running_loop().call_later(seconds, self._hear, event)
+
+    def _probe(self, round_: int, probe: Probe) -> None:
+        problem = self._body.probe(probe)
+        self._hear(events.Probed(round_, probe.name, not problem, problem))
+
+    def _answer(self, work: Coroutine[Any, Any, Event]) -> None:
+        self._keep(self._answered(work))
+
+    async def _answered(self, work: Coroutine[Any, Any, Event]) -> None:
+        self._hear(await work)
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
+
+    # --- the API ----------------------------------------------------------------------------------------------------
+
+    async def _write(self, action: events.Write) -> Event:
+        body = dict(action.secret.raw)
+        body["data"] = {key: base64.b64encode(value).decode() for key, value in action.data.items()}
+        self._writes += 1
+        try:
+            return events.Written(_secret(await self._client.update(SECRET.resource, body)))
+        except Conflict:
+            return events.Conflict()
+        except NotFound:
+            return events.SecretGone()
+        except StatusError as error:
+            return events.Unanswered(error.message)
+        finally:
+            self._writes += 1
+
+    async def _read(self) -> Event:
+        try:
+            found = await self._client.get(SECRET.resource, self._name, namespace=self._namespace)
+        except NotFound:
+            return events.SecretGone()
+        except StatusError as error:
+            return events.Unanswered(error.message)
+        return events.SecretSeen(_secret(found), True)
+
+    async def _watch(self) -> None:
+        failures, version = 0, ""
+        while True:
+            try:
+                version = version or await self._list()
+                watching = self._client.watch(
+                    SECRET.resource, namespace=self._namespace, fields=self._selector, resource_version=version
+                )
+                async with aclosing(watching) as seen:
+                    async for event in seen:
+                        failures, version = 0, str(event.object["metadata"]["resourceVersion"])
+                        if event.type == "DELETED":
+                            self._hear(events.SecretGone())
+                        elif event.type != "BOOKMARK":
+                            self._hear(events.SecretSeen(_secret(event.object)))
+            except Expired:
+                version = ""
+            except StatusError:
+                version, failures = "", failures + 1
+                wait = min(_LONGEST_BACKOFF, _SHORTEST_BACKOFF * 2 ** min(failures - 1, 8))
+                await asyncio.sleep(wait * (0.5 + self._jitter / 2))
+
+    async def _list(self) -> str:
+        """A list that a write of ours has overtaken may be older than what we know."""
+        before = self._writes
+        page = await self._client.list(SECRET.resource, namespace=self._namespace, fields=self._selector)
+        overtaken = before != self._writes or before % 2 == 1
+        if page.items:
+            self._hear(events.SecretSeen(_secret(page.items[0]), not overtaken))
+        elif not overtaken:
+            self._hear(events.SecretGone())
+        return page.resource_version
+
+    @property
+    def _selector(self) -> str:
+        return f"metadata.name={self._name}"
+
+
+def _secret(obj: Object) -> Secret:
+    meta = obj["metadata"]
+    data = {key: base64.b64decode(value) for key, value in (obj.get("data") or {}).items()}
+    kept = {key: value for key, value in obj.items() if key != "data"} | {"apiVersion": "v1", "kind": "Secret"}
+    return Secret(meta["uid"], meta["resourceVersion"], data, kept)

@@ -1,0 +1,272 @@
+"""A provisioned cluster as its simulated machines make it: members of etcd, an API while they have a quorum, Nodes, and
+a tunnel for as long as there is an API and something that dials."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from herder.api.capi.conditions import timestamp
+from herder.api.capi.kinds import NODE
+from herder.api.capi.names import cluster_key
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
+from herder.api.management.names import CONNECTED_SINCE, CONNECTED_TO
+from herder.api.rke.strategy import quorum
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import NotFound, StatusError
+from herder.engine.meta.kinds import Object
+from herder.sim.nodes import SimulatedNode
+from herder.sim.workloads import Workloads
+
+SILENCE = 40.0
+"""Seconds after which a Node that is not heard of counts as lost."""
+REMOVE, REMOVED = "/remove", "/removed-node-name"
+_GATEWAY = "sim"
+_GOOD = {"Ready": "True", "MemoryPressure": "False", "DiskPressure": "False", "PIDPressure": "False"}
+_NODE_INFO = (
+    *("architecture", "bootID", "containerRuntimeVersion", "kernelVersion", "kubeProxyVersion"),
+    *("machineID", "operatingSystem", "osImage", "systemUUID"),
+)
+
+
+class Downstream:
+    """`client` is the manager's API, where gateways tell whether an agent is connected; this stands in for them."""
+
+    def __init__(
+        self,
+        workloads: Workloads,
+        client: Client,
+        namespace: str,
+        name: str,
+        *,
+        clock: Callable[[], datetime],
+        note: Callable[[str], None],
+    ) -> None:
+        self.key = cluster_key(namespace, name)
+        self.nodes: dict[str, SimulatedNode] = {}  # those whose machines exist
+        self.members: dict[str, SimulatedNode] = {}  # of etcd, dead or alive
+        self.tunnel_is_cut = False
+        self._workloads = workloads
+        self._client = client
+        self._namespace = namespace
+        self._name = name
+        self._clock = clock
+        self._note = note
+        self._turn = asyncio.Event()
+        self._registered: dict[str, int] = {}  # Nodes, by the start of the service that told of them
+        self._lost: set[str] = set()  # Nodes that are told to be silent
+        self._connected = False
+        self._served = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # --- as machines see it -----------------------------------------------------------------------------------------
+
+    def enter(self, node: SimulatedNode) -> None:
+        self.nodes[node.name] = node
+        self.changed()
+
+    def leave(self, node: SimulatedNode) -> None:
+        """A machine that is gone for good; a member that it was stays one, dead, until it is taken out."""
+        self.nodes.pop(node.name, None)
+        self.changed()
+
+    def changed(self) -> None:
+        self._turn.set()
+        self._turn = asyncio.Event()
+
+    async def news(self) -> None:
+        await self._turn.wait()
+
+    def begin(self, node: SimulatedNode) -> None:
+        self.members = {node.name: node}
+
+    def admits(self, node: SimulatedNode, host: str) -> bool:
+        """A new member, which counts from then on."""
+        if not self.answers(host):
+            return False
+        self.members[node.name] = node
+        return True
+
+    def is_member(self, node: SimulatedNode) -> bool:
+        return self.members.get(node.name) is node
+
+    def answers(self, host: str) -> bool:
+        return self.has_quorum and any(
+            node.address == host and node.running and not node.is_worker for node in self.nodes.values()
+        )
+
+    def members_as_told(self) -> str:
+        told = [{"name": node.name, "clientURLs": [f"https://{node.address}:2379"]} for node in self.members.values()]
+        return json.dumps({"members": told}) + "\n"
+
+    @property
+    def voters(self) -> list[SimulatedNode]:
+        return [node for node in self.members.values() if node.running]
+
+    @property
+    def has_quorum(self) -> bool:
+        return bool(self.members) and len(self.voters) >= quorum(len(self.members))
+
+    @property
+    def has_api(self) -> bool:
+        return self.has_quorum and any(node.running and node.has_api for node in self.nodes.values())
+
+    # --- what follows from it ---------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            while True:
+                turn = self._turn
+                await self._keep_api()
+                await self._keep_nodes()
+                await self._keep_tunnel()
+                await turn.wait()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _keep_api(self) -> None:
+        if self.has_api and not self._served:
+            await self._workloads.serve(self.key)
+            self._served = True
+            self._tasks.append(asyncio.ensure_future(self._take_members_out()))
+        if not self._served:
+            return
+        if self.has_api:
+            self._workloads.heal(self.key)
+        else:
+            self._workloads.cut(self.key)
+
+    async def _keep_nodes(self) -> None:
+        if not self.has_api:
+            return
+        now = asyncio.get_running_loop().time()
+        for node in list(self.nodes.values()):
+            if node.running and self._registered.get(node.name) != node.starts:
+                await self._register(node)
+            elif not node.running and node.name in self._registered and node.name not in self._lost:
+                if now - node.stopped_at >= SILENCE:
+                    await self._tell_lost(node)
+                else:
+                    asyncio.get_running_loop().call_at(node.stopped_at + SILENCE, self.changed)
+
+    async def _register(self, node: SimulatedNode) -> None:
+        """As its kubelet does when it starts."""
+        starts, beside = node.starts, self._workloads.client(self.key)
+        obj = _node(node)
+        try:
+            await beside.create(NODE.resource, obj)
+        except StatusError:
+            spec = {"spec": obj["spec"], "metadata": {"labels": obj["metadata"]["labels"]}}
+            await beside.patch(NODE.resource, node.name, spec)
+        status = {"status": _status(node, "True", self._clock())}
+        await beside.patch(NODE.resource, node.name, status, subresource="status")
+        self._registered[node.name] = starts
+        self._lost.discard(node.name)
+
+    async def _tell_lost(self, node: SimulatedNode) -> None:
+        self._lost.add(node.name)
+        status = {"status": _status(node, "Unknown", self._clock())}
+        try:
+            await self._workloads.client(self.key).patch(NODE.resource, node.name, status, subresource="status")
+        except NotFound:
+            self._registered.pop(node.name, None)
+
+    async def _take_members_out(self) -> None:
+        """What one of the servers does for a Node that is marked so."""
+        seen = self._workloads.client(self.key).watch(NODE.resource, initial_events=True)
+        async for event in seen:
+            marks = event.object["metadata"].get("annotations") or {}
+            for mark, value in marks.items():
+                prefix = mark.removesuffix(REMOVE)
+                if mark.endswith(REMOVE) and value == "true" and f"{prefix}{REMOVED}" not in marks:
+                    await self._take_out(event.object["metadata"]["name"], prefix)
+
+    async def _take_out(self, name: str, prefix: str) -> None:
+        while not self.has_quorum:
+            await self.news()
+        member = self.members.pop(name, None)
+        if member is not None:
+            self._note(f"etcd member {name} of {self.key} taken out")
+            member.lose_etcd()
+        patch = {"metadata": {"annotations": {f"{prefix}{REMOVED}": name}}}
+        await self._workloads.client(self.key).patch(NODE.resource, name, patch)
+        self.changed()
+
+    # --- the tunnel -------------------------------------------------------------------------------------------------
+
+    def cut_tunnel(self) -> None:
+        self.tunnel_is_cut = True
+        self.changed()
+
+    def heal_tunnel(self) -> None:
+        self.tunnel_is_cut = False
+        self.changed()
+
+    async def _keep_tunnel(self) -> None:
+        dials = self.has_api and any(node.running and node.has_manifest for node in self.nodes.values())
+        wanted = dials and not self.tunnel_is_cut
+        if wanted == self._connected:
+            return
+        management = await self._management()
+        if not management:
+            return
+        self._note(f"tunnel of {self.key} {'there' if wanted else 'gone'}")
+        if wanted:
+            self._workloads.also_known_as(management, self.key)
+            told = {"status": {"apiEndpoint": "https://10.43.0.1:443"}}
+            await self._client.patch(MANAGEMENT_CLUSTER.resource, management, told, subresource="status")
+        since = timestamp(self._clock()) if wanted else None
+        marks = {CONNECTED_SINCE: since, CONNECTED_TO: _GATEWAY if wanted else None}
+        await self._client.patch(MANAGEMENT_CLUSTER.resource, management, {"metadata": {"annotations": marks}})
+        self._connected = wanted
+
+    async def _management(self) -> str:
+        try:
+            found = await self._client.get(PROVISIONING_CLUSTER.resource, self._name, namespace=self._namespace)
+        except NotFound:
+            return ""
+        name = str((found.get("status") or {}).get("clusterName") or "")
+        try:
+            await self._client.get(MANAGEMENT_CLUSTER.resource, name)
+        except NotFound:
+            return ""
+        return name
+
+
+def _node(node: SimulatedNode) -> Object:
+    runtime = node.disk.installed.runtime if node.disk.installed else ""
+    labels = dict(each.partition("=")[::2] for each in node.config.get("node-label") or ())
+    meta = {"name": node.name, "labels": {"kubernetes.io/hostname": node.name, **labels}}
+    return {
+        "apiVersion": NODE.api_version,
+        "kind": NODE.kind,
+        "metadata": meta,
+        "spec": {"providerID": f"{runtime}://{node.name}"},
+    }
+
+
+def _status(node: SimulatedNode, ready: str, now: datetime) -> dict[str, Any]:
+    version = node.disk.installed.version if node.disk.installed else ""
+    told = {**_GOOD, "Ready": ready} if ready == "True" else dict.fromkeys(_GOOD, ready)
+    moment = timestamp(now)
+    return {
+        "addresses": [{"type": "InternalIP", "address": node.address}, {"type": "Hostname", "address": node.name}],
+        "nodeInfo": {**dict.fromkeys(_NODE_INFO, "sim"), "operatingSystem": "linux", "kubeletVersion": version},
+        "conditions": [
+            {
+                "type": type_,
+                "status": status,
+                "reason": "Simulated",
+                "message": "",
+                "lastHeartbeatTime": moment,
+                "lastTransitionTime": moment,
+            }
+            for type_, status in told.items()
+        ],
+    }

@@ -1,0 +1,68 @@
+"""The line between a machine and an API server: it can be cut, and then nothing gets through."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import replace
+
+from herder.engine.client.wire import Request, Response, Transport
+from herder.engine.meta.errors import ServiceUnavailable
+
+
+class Line:
+    """A transport. Requests are refused while it is cut, and streams that were open end."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self._cut: asyncio.Event = asyncio.Event()
+
+    @property
+    def is_cut(self) -> bool:
+        return self._cut.is_set()
+
+    def cut(self) -> None:
+        self._cut.set()
+
+    def heal(self) -> None:
+        """Streams that the cut has ended stay so: they have the old event."""
+        if self._cut.is_set():
+            self._cut = asyncio.Event()
+
+    async def send(self, request: Request) -> Response:
+        cut = self._cut
+        if cut.is_set():
+            raise ServiceUnavailable("no route to host")
+        response = await self._inner.send(request)
+        if cut.is_set():
+            raise ServiceUnavailable("the connection was lost before the answer arrived")
+        return response if response.stream is None else replace(response, stream=_until(cut, response.stream))
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+async def _until(cut: asyncio.Event, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    ended = asyncio.ensure_future(cut.wait())
+    reading: asyncio.Future[bytes | None] | None = None
+    try:
+        while True:
+            reading = asyncio.ensure_future(_next(stream))
+            await asyncio.wait((reading, ended), return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                raise ServiceUnavailable("the connection was cut")
+            chunk = reading.result()
+            if chunk is None:
+                return
+            yield chunk
+    finally:
+        tasks = [task for task in (ended, reading) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if isinstance(stream, AsyncGenerator):
+            await stream.aclose()
+
+
+async def _next(stream: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(stream, None)
