@@ -1,0 +1,305 @@
+"""A tier is brought to its plans: who may be disturbed, in which order, and what is said meanwhile."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from herder.api.rke import names
+from herder.api.rke.kinds import PLAN_SECRET
+from herder.api.rke.plan import Plan
+from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs
+from herder.controllers.planner.draining import as_text
+from herder.controllers.planner.entries import Entry
+from herder.controllers.planner.rendering import LARGEST_PLAN, Desired, Request
+from herder.controllers.planner.tiers import Progress, Surroundings, Tier, bring
+from tests.controllers.planner.objects import ALL, SERVER, WORKER, entry, plan_of
+from tests.support.views import NOW
+
+OLD, NEW = plan_of(stamp="1"), plan_of(stamp="2")
+
+
+class Fixed:
+    """A distribution whose plan is what a test says."""
+
+    name = "fixed"
+    revision = 1
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def render(self, _cluster: ClusterInputs, _machine: MachineInputs) -> Plan:
+        return self.plan
+
+    def drain_hash(self, plan: Plan) -> str:
+        return plan.instructions[0].env[1] if plan.instructions else ""
+
+
+def brought(
+    *entries: Entry,
+    wanted: Plan = NEW,
+    concurrency: str = "1",
+    drain: dict[str, Any] | None = None,
+    connected: bool = True,
+    machines: int = 5,
+) -> Progress:
+    distribution: Any = Fixed(wanted)
+    cluster = ClusterInputs("fleet-default", "demo", "", "v1.33.4+k3s1", {"plan": wanted.to_json().decode()})
+
+    def desired(of: Entry) -> Desired:
+        inputs = MachineInputs(of.name, of.uid, of.roles, join_url="https://10.0.0.1:6443")
+        return Desired(of, Request.of(distribution, cluster, inputs))
+
+    tier = Tier("worker", entries, entries, concurrency, drain or {})
+    return bring(tier, Surroundings(desired, "v1.33.4+k3s1", connected, machines, NOW))
+
+
+def written(progress: Progress) -> list[str]:
+    """Whose plan is written."""
+    plans = [write for write in progress.writes if "data" in write.patch and "plan" in write.patch["data"]]
+    return [write.ref.name.removesuffix("-machine-plan") for write in plans]
+
+
+def worker(name: str, plan: Plan | None = OLD, **changes: Any) -> Entry:
+    return entry(name, (WORKER,), plan=plan, address=f"10.0.0.{ord(name)}", **changes)
+
+
+# --- first plans and small changes ----------------------------------------------------------------------------------
+
+
+def test_first_plans_are_not_limited() -> None:
+    progress = brought(worker("a", None), worker("b", None), worker("c", None))
+    assert written(progress) == ["a", "b", "c"]
+    assert progress.waiting("worker") == "configuring worker node(s) a,b,c"
+
+
+def test_a_plan_is_written_whole() -> None:
+    (write,) = brought(worker("a", None)).writes
+    assert write.ref.kind == PLAN_SECRET
+    assert write.resource_version
+    assert set(write.patch["data"]) == {
+        "plan", "plan-state", "max-failures", "failure-threshold", "applied-checksum", "probe-statuses",
+    }  # fmt: skip
+    assert write.patch["data"]["probe-statuses"] is None
+    assert write.patch["data"]["applied-checksum"] is None
+    marks = write.patch["metadata"]["annotations"]
+    assert marks[names.JOINED_TO] == "https://10.0.0.1:6443"
+    assert marks[names.PROBES_PASSED] == ""
+    assert marks[names.PLAN_UPDATED] == "2026-01-01T12:00:00Z"
+
+
+def test_what_disturbs_nothing_waits_for_no_turn() -> None:
+    minor = plan_of(stamp="1", minor="another")
+    drain = {"enabled": True}
+    assert written(brought(worker("a"), worker("b"), wanted=minor, drain=drain)) == ["a", "b"]
+
+
+def test_a_plan_that_is_there_is_not_written_again() -> None:
+    assert brought(worker("a"), wanted=OLD).writes == []
+
+
+# --- as many at a time as may be ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "whose"),
+    [("1", ["a"]), ("2", ["a", "b"]), ("0", ["a", "b", "c"]), ("34%", ["a", "b"]), ("1%", ["a"]), ("", ["a"])],
+)
+def test_as_many_change_as_the_strategy_allows(concurrency: str, whose: list[str]) -> None:
+    assert written(brought(worker("a"), worker("b"), worker("c"), concurrency=concurrency)) == whose
+
+
+def test_a_concurrency_that_is_no_number_is_told() -> None:
+    with pytest.raises(ConfigError, match=r'must be a number or a percentage such as "10%", and "some" is not'):
+        brought(worker("a"), concurrency="some")
+
+
+@pytest.mark.parametrize(
+    ("other", "whose"),
+    [
+        (worker("a", NEW, state="in-progress"), []),
+        (worker("a", NEW, unhealthy=True), []),
+        (worker("a", OLD, marks={names.UNCORDON: "{}"}), ["a"]),
+        (worker("a", OLD, state="failed"), ["a"]),
+        (worker("a", OLD, unhealthy=True), ["a"]),
+        (worker("a", OLD, unhealthy=True, marks={names.PROBES_PASSED: "x"}), ["a"]),
+        (worker("a", NEW), ["b"]),
+        (worker("a", None), ["a", "b"]),
+    ],
+    ids=[
+        "runs its plan",
+        "is not well",
+        "is being drained, and goes on",
+        "failed, and may be helped",
+        "never came up, and may be helped",
+        "was well once: it takes the turn",
+        "is done",
+        "is new, which counts for nothing",
+    ],
+)
+def test_b_waits_while_a(other: Entry, whose: list[str]) -> None:
+    assert written(brought(other, worker("b"))) == whose
+
+
+# --- drains ---------------------------------------------------------------------------------------------------------
+
+DRAIN = {"enabled": True, "timeout": 60}
+ASKED = as_text(DRAIN, alone=False)
+
+
+def test_a_node_is_drained_before_a_plan_that_disturbs_it() -> None:
+    progress = brought(worker("a"), drain=DRAIN)
+    assert written(progress) == []
+    assert progress.writes[0].patch == {"metadata": {"annotations": {names.DRAIN_OPTIONS: ASKED}}}
+    assert progress.waiting("worker") == "draining worker node(s) a: draining node"
+    assert ASKED == '{"enabled":true,"timeout":60}'
+
+
+def test_it_is_written_when_the_drain_is_done() -> None:
+    drained = {names.DRAIN_OPTIONS: ASKED, names.DRAIN_DONE: ASKED}
+    progress = brought(worker("a", marks=drained), drain=DRAIN)
+    assert written(progress) == ["a"]
+    assert progress.waiting("worker") == "configuring worker node(s) a: drain completed"
+
+
+def test_an_error_of_the_drain_is_told_unless_it_is_an_ordinary_one() -> None:
+    marks = {names.DRAIN_OPTIONS: ASKED, names.DRAIN_ERROR: "budget says no"}
+    told = brought(worker("a", marks=marks), drain=DRAIN).waiting("worker")
+    assert told == "draining worker node(s) a: error draining machine a: budget says no"
+    marks[names.DRAIN_ERROR] = "error trying to reach service: x"
+    assert brought(worker("a", marks=marks), drain=DRAIN).waiting("worker").endswith(": draining node")
+
+
+@pytest.mark.parametrize(
+    ("of", "wanted", "drain", "machines"),
+    [
+        (worker("a"), plan_of("v1.33.5", stamp="1"), DRAIN, 5),
+        (worker("a"), NEW, {"enabled": False}, 5),
+        (worker("a"), NEW, DRAIN, 1),
+        (entry("a", (WORKER,), plan=OLD), NEW, DRAIN, 5),
+    ],
+    ids=["nothing that it runs changes", "not wished for", "the only machine", "no node"],
+)
+def test_there_is_no_drain_where(of: Entry, wanted: Plan, drain: dict[str, Any], machines: int) -> None:
+    assert written(brought(of, wanted=wanted, drain=drain, machines=machines)) == ["a"]
+
+
+def test_the_hooks_of_a_cluster_s_only_machine_are_waited_for_without_a_drain() -> None:
+    options = {"enabled": True, "preDrainHooks": [{"annotation": "h"}]}
+    (write,) = brought(worker("a"), drain=options, machines=1).writes
+    asked = write.patch["metadata"]["annotations"][names.DRAIN_OPTIONS]
+    assert asked == '{"enabled":false,"preDrainHooks":[{"annotation":"h"}]}'
+
+
+def test_when_the_plan_has_worked_the_drain_ends() -> None:
+    drained = {names.DRAIN_OPTIONS: ASKED, names.DRAIN_DONE: ASKED}
+    progress = brought(worker("a", NEW, marks=drained), drain=DRAIN)
+    assert progress.writes[0].patch == {"metadata": {"annotations": {names.UNCORDON: ASKED}}}
+    told = "uncordoning worker node(s) a: waiting for uncordon to finish"
+    assert progress.waiting("worker") == told
+    asked = brought(worker("a", NEW, marks=drained | {names.UNCORDON: ASKED}), drain=DRAIN)
+    assert (asked.writes, asked.waiting("worker")) == ([], told)
+
+
+# --- what is said ---------------------------------------------------------------------------------------------------
+
+WRITTEN = {names.PLAN_UPDATED: (NOW - timedelta(minutes=4)).isoformat()}
+LONG_AGO = {names.PLAN_UPDATED: (NOW - timedelta(hours=1)).isoformat()}
+
+
+@pytest.mark.parametrize(
+    ("of", "told"),
+    [
+        (worker("a", NEW, state="pending", marks=WRITTEN), "waiting for agent to check in and apply initial plan"),
+        (
+            worker("a", NEW, state="pending", marks=LONG_AGO),
+            "waiting for agent to check in and apply initial plan (nothing was heard of its agent for 5 minutes: is "
+            "rancher-system-agent.service running, and does it reach this server?)",
+        ),
+        (worker("a", NEW, unhealthy=True), "waiting for probes: kubelet"),
+        (
+            worker("a", NEW, unhealthy=True, data={"probe-errors": '{"kubelet":"connection refused"}'}),
+            "waiting for probes: kubelet (kubelet: connection refused)",
+        ),
+        (worker("a", NEW, state="failed"), "failure while applying plan"),
+        (
+            worker("a", NEW, state="in-progress", data={"appliedPlan": "{}"}, marks=WRITTEN),
+            "waiting for plan to be applied",
+        ),
+        (
+            worker("a", NEW, state="in-progress", data={"appliedPlan": "{}"}, marks=LONG_AGO),
+            "waiting for plan to be applied (its agent is at it for more than 30 minutes: see the log of "
+            "rancher-system-agent.service)",
+        ),
+    ],
+)
+def test_what_is_still_to_happen_is_said(of: Entry, told: str) -> None:
+    assert brought(of).waiting("worker") == f"configuring worker node(s) a: {told}"
+
+
+def test_a_node_that_runs_another_version_is_waited_for() -> None:
+    old = worker("a", NEW)
+    old.machine["status"]["nodeInfo"]["kubeletVersion"] = "v1.33.3+k3s1"
+    assert brought(old).waiting("worker") == "configuring worker node(s) a: waiting for kubelet to update"
+    assert brought(old, connected=False).waiting("worker") == ""
+
+
+def test_a_control_plane_is_done_when_the_cluster_s_agent_is_connected() -> None:
+    plane = entry("a", SERVER, plan=NEW, address="10.0.0.1")
+    told = "configuring worker node(s) a: waiting for cluster agent to connect"
+    assert brought(plane, connected=False).waiting("worker") == told
+    assert brought(plane).ready == [plane]
+
+
+def test_at_most_three_machines_are_named() -> None:
+    assert brought(*(worker(name, None) for name in "edcba")).waiting("worker") == (
+        "configuring worker node(s) a,b,c and 2 more"
+    )
+
+
+def test_machines_that_failed_or_are_not_there_yet_are_told_and_hold_up_nobody() -> None:
+    failed = worker("a", NEW, status={"phase": "Failed"})
+    progress = brought(failed, worker("b", NEW))
+    assert progress.waiting("worker") == ""
+    assert progress.ignored("worker") == "failing worker machine(s) a: the machine has failed"
+
+
+def test_a_machine_that_its_owner_paused_keeps_its_plan() -> None:
+    paused = worker("a")
+    paused.machine["metadata"]["annotations"] = {"cluster.x-k8s.io/paused": ""}
+    progress = brought(paused)
+    assert progress.writes == []
+    assert progress.waiting("worker").endswith("its plan is not changed while the Machine is paused")
+
+
+# --- rendering ------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_rendered_only_where_its_inputs_changed() -> None:
+    class Counting(Fixed):
+        renders = 0
+
+        def render(self, cluster: ClusterInputs, machine: MachineInputs) -> Plan:
+            Counting.renders += 1
+            return super().render(cluster, machine)
+
+    distribution: Any = Counting(OLD)
+    cluster = ClusterInputs("fleet-default", "counted", "", "v1.33.4+k3s1", {})
+    inputs = MachineInputs("a", "uid-a", entry("a", ALL).roles)
+    request = Request.of(distribution, cluster, inputs)
+    known = worker("a", marks={names.PLAN_INPUTS: f"{request.digest} sum"})
+    assert not Desired(known, request).differs
+    assert Counting.renders == 0
+    other = worker("a", marks={names.PLAN_INPUTS: "other sum"})
+    assert all(Desired(other, request).differs for _ in range(3))
+    assert Counting.renders == 1
+
+
+def test_a_plan_that_no_secret_can_hold_is_told() -> None:
+    huge = plan_of(minor="x" * LARGEST_PLAN)
+    with pytest.raises(ConfigError) as caught:
+        brought(worker("a", None), wanted=huge)
+    assert "the plan of machine a would have" in str(caught.value)
+    assert "its largest file is /minor" in str(caught.value)
