@@ -133,9 +133,9 @@ def node_controllers() -> list[Controller]:
 
 def planners() -> list[Controller]:
     """What decides which machine does what next."""
-    from herder.controllers.planner import controller, plan_secrets
+    from herder.controllers.planner import controller, etcd_members, machine_drains, plan_secrets
 
-    return [module.CONTROLLER for module in (controller, plan_secrets)]
+    return [module.CONTROLLER for module in (controller, plan_secrets, machine_drains, etcd_members)]
 
 
 def families(roles: Roles) -> list[Family]:
