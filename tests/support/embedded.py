@@ -17,7 +17,7 @@ HERDER = Path(sys.executable).parent / "herder"
 
 
 class Embedded:
-    """Alone, without Cluster API, unless the flags say otherwise: as bare as the real server beside it."""
+    """Alone, without Cluster API or a gateway, unless the flags say otherwise: as bare as the real server beside it."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class Embedded:
     ) -> None:
         """`around` are words before the command, such as those that enter a namespace."""
         self.directory = directory
-        self.flags = flags
+        self.flags = flags if "--gateway" in flags else (*flags, "--no-gateway")
         self.listen = listen
         self.around = around
         self.kubeconfig = directory / "kubeconfig"

@@ -111,7 +111,7 @@ async def _served(client: Client, kind: Kind, namespace: str) -> None:
                 await asyncio.sleep(0.1)
     except TimeoutError:
         driver = driver_of(kind.kind) if kind.group == CONFIG_GROUP else ""
-        hint = f"is there an active NodeDriver {driver}?" if driver else "does the manager run with --gateway?"
+        hint = f"is there an active NodeDriver {driver}?" if driver else "does the manager run with a gateway?"
         raise click.ClickException(f"the kind {kind.kind} of {kind.group} is not served: {hint}") from None
 
 

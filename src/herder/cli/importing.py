@@ -60,7 +60,7 @@ async def _named(client: Client, namespace: str, name: str) -> str:
         told = (event.object.get("status") or {}).get("clusterName")
         if told:
             return str(told)
-    raise click.ClickException(f"cluster {name} got no name; is the gateway running (herder up --gateway)?")
+    raise click.ClickException(f"cluster {name} got no name; does the manager run with a gateway?")
 
 
 async def _manifest_url(client: Client, cluster: str) -> str:

@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 @core_options
 @settings_options
 @click.option("--example", is_flag=True, help="Also run the example controller.")
-@click.option("--gateway", is_flag=True, help="Also manage clusters that agents connect, for users who log in.")
+@click.option(
+    "--gateway/--no-gateway",
+    default=True,
+    help="Manage clusters: those made here, and those that agents connect, for users who log in.  [default: gateway]",
+)
 @click.option("--no-runner", is_flag=True, help="Do not run Jobs on this machine.")
 @click.option("--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning"]))
 def command(
@@ -86,6 +90,7 @@ def _welcome(url: str, kubeconfig: Path) -> str:
     return (
         f"Herder serves the Kubernetes API at {url}\n\n"
         f"  export KUBECONFIG={kubeconfig}\n"
+        "  herder create cluster meadow    # machines of this host, and a cluster on them\n"
         "  kubectl get namespaces          # or: herder get namespaces\n"
         "  herder store backup FILE        # a copy of everything, while it runs\n\n"
         "Stop with Ctrl-C; everything acknowledged is on disk."
