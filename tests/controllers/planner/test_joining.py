@@ -12,7 +12,7 @@ from herder.api.rke import names
 from herder.api.rke.plan import Plan, file
 from herder.api.rke.plan_secret import encoded, zipped
 from herder.controllers.planner.entries import Entry
-from herder.controllers.planner.joining import learned, server_for_worker, url_of
+from herder.controllers.planner.joining import Servers, learned, url_of
 from tests.controllers.planner.objects import ALL, ETCD, WORKER, entry
 
 MEMBERS = {
@@ -99,21 +99,29 @@ def servers(*letters: str) -> list[Entry]:
     return [entry(letter, ALL, join_url=f"https://{letter}:6443") for letter in letters]
 
 
+def joins(of: Entry, there: list[Entry]) -> str:
+    return Servers(there).joined_by(of)
+
+
 def test_workers_are_spread_over_the_control_plane_by_their_uid() -> None:
-    there = servers("c", "a", "b")
     for number in range(50):
         worker = entry(f"w{number}", (WORKER,))
         index = zlib.crc32(worker.uid.encode()) * 3 // (2**32 - 1)
-        assert server_for_worker(worker, there) == f"https://{'abc'[index]}:6443"
+        assert joins(worker, servers("c", "a", "b")) == f"https://{'abc'[index]}:6443"
 
 
 def test_a_worker_stays_with_the_server_that_it_joined_for_as_long_as_that_is_there() -> None:
     worker = entry("w", (WORKER,), marks={names.JOINED_TO: "https://b:6443"})
-    assert server_for_worker(worker, servers("a", "b", "c")) == "https://b:6443"
-    assert server_for_worker(worker, servers("a", "c")) in ("https://a:6443", "https://c:6443")
+    assert joins(worker, servers("a", "b", "c")) == "https://b:6443"
+    assert joins(worker, servers("a", "c")) in ("https://a:6443", "https://c:6443")
     going = [entry("b", ALL, join_url="https://b:6443", deleting=True), *servers("a")]
-    assert server_for_worker(worker, going) == "https://a:6443"
-    assert server_for_worker(worker, []) == ""
+    assert joins(worker, going) == "https://a:6443"
+    assert joins(worker, []) == ""
+
+
+def test_servers_join_who_began_the_cluster() -> None:
+    first = entry("z", ALL, init=True, join_url="https://z:6443")
+    assert joins(entry("b", ALL), [first, *servers("a")]) == "https://z:6443"
 
 
 def test_addresses_of_six_have_brackets() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import ipaddress
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -41,14 +40,7 @@ def learned(entry: Entry, port: int) -> Patch | None:
 
 
 def url_of(address: str, port: int) -> str:
-    return f"https://{f'[{address}]' if _is_ipv6(address) else address}:{port}"
-
-
-def _is_ipv6(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).version == 6
-    except ValueError:
-        return False
+    return f"https://{f'[{address}]' if ':' in address else address}:{port}"
 
 
 def _join_url(entry: Entry, port: int) -> str:
@@ -110,14 +102,25 @@ def _delivered_server(entry: Entry) -> str:
 # --- whom a machine joins -------------------------------------------------------------------------------------------
 
 
-def server_for_worker(entry: Entry, entries: Sequence[Entry]) -> str:
-    """The one that it has joined for as long as that is there: others that come and go do not move it. Else one of the
-    control plane's, by a hash of the machine, so that workers are spread; empty where nobody can be joined."""
-    servers = {each.join_url for each in entries if not each.is_deleting and (each.roles.control_plane or each.is_init)}
-    if entry.joined_to and entry.joined_to in servers:
-        return entry.joined_to
-    joinable = sorted((each for each in entries if each.is_joinable), key=lambda each: each.name)
-    if not joinable:
-        return ""
-    hashed = min(zlib.crc32(entry.uid.encode()), _LARGEST - 1)
-    return joinable[hashed * len(joinable) // _LARGEST].join_url
+class Servers:
+    """Of one cluster, those that can be joined: looked up once, since every machine asks."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.init = next((each.join_url for each in entries if each.is_init), "")
+        self.control_plane = [each.join_url for each in sorted(entries, key=lambda each: each.name) if each.is_joinable]
+        living = (each for each in entries if not each.is_deleting and (each.roles.control_plane or each.is_init))
+        self._known = {each.join_url for each in living}
+
+    def joined_by(self, entry: Entry) -> str:
+        """Empty where nobody can be joined."""
+        return self._for_worker(entry) if entry.roles.only_worker else self.init
+
+    def _for_worker(self, entry: Entry) -> str:
+        """The one that it has joined for as long as that is there: others that come and go do not move it. Else one of
+        the control plane's, by a hash of the machine, so that workers are spread."""
+        if entry.joined_to and entry.joined_to in self._known:
+            return entry.joined_to
+        if not self.control_plane:
+            return ""
+        hashed = min(zlib.crc32(entry.uid.encode()), _LARGEST - 1)
+        return self.control_plane[hashed * len(self.control_plane) // _LARGEST]

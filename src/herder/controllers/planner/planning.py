@@ -17,7 +17,7 @@ from herder.controllers.planner.distributions.interface import ConfigError, Dist
 from herder.controllers.planner.election import LOST, elect
 from herder.controllers.planner.entries import Entry
 from herder.controllers.planner.inputs import Lacking, cluster_inputs, machine_inputs
-from herder.controllers.planner.joining import learned, server_for_worker
+from herder.controllers.planner.joining import Servers, learned
 from herder.controllers.planner.rendering import Desired, Request
 from herder.controllers.planner.stranded import release_leaving_members
 from herder.controllers.planner.tiers import Progress, Surroundings, Tier, bring
@@ -253,8 +253,8 @@ def _init_node(scene: Scene, result: Result) -> Entry:
 def _surroundings(scene: Scene) -> Surroundings:
     view, distribution = scene.view, scene.distribution
     delivered = any(entry.plan.has_plan for entry in scene.entries)
-    servers = [entry.join_url for entry in scene.entries if entry.is_joinable]
-    cluster = cluster_inputs(view, scene.control_plane, distribution, begun=delivered, servers=servers)
+    servers = Servers(scene.entries)
+    cluster = cluster_inputs(view, scene.control_plane, distribution, begun=delivered, servers=servers.control_plane)
     refused = [
         f"machine {entry.name}: {why}"
         for entry in scene.living()
@@ -263,15 +263,11 @@ def _surroundings(scene: Scene) -> Surroundings:
     if refused:
         raise ConfigError(refused[0])
 
-    init = next((each for each in scene.entries if each.is_init), None)
-    joined = [each for each in scene.entries if each.roles.control_plane or each.is_init]  # few, among many workers
-
     def desired(entry: Entry) -> Desired:
-        joins = server_for_worker(entry, joined) if entry.roles.only_worker else init.join_url if init else ""
+        joins = servers.joined_by(entry)
         if not joins and not entry.is_init:
-            raise Lacking(
-                f"no suitable join URL found to join machine {entry.machine['metadata']['namespace']}/{entry.name} to"
-            )
+            where = f"{view.namespace}/{entry.name}"
+            raise Lacking(f"no suitable join URL found to join machine {where} to")
         return Desired(entry, Request.of(distribution, cluster, machine_inputs(view, entry, joins)))
 
     return Surroundings(

@@ -69,8 +69,8 @@ class Desired:
     @cached_property
     def is_minor(self) -> bool:
         """Whether it differs in nothing but files that may change at any time."""
-        before = self.entry.plan.plan
-        return self.differs and before is not None and before.lasting() == self.plan.lasting()
+        before = self.entry.plan.plan if self.differs else None
+        return before is not None and before.lasting() == self.plan.lasting()
 
     @cached_property
     def drains(self) -> bool:

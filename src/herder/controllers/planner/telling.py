@@ -100,6 +100,9 @@ def machine_condition(
 ) -> tuple[Patch, ...]:
     """In both lists, for as long as there are readers of the older one."""
     status_, reason, message = said
+    known = find(machine, type_) or {}
+    if (known.get("status"), known.get("reason"), known.get("message")) == said:
+        return ()
     before = machine.get("status") or {}
     old = ((before.get("deprecated") or {}).get("v1beta1") or {}).get("conditions")
     severity = "Error" if status_ == "False" else ""

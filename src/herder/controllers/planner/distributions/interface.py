@@ -106,7 +106,10 @@ class ClusterInputs:
 
     @cached_property
     def digest(self) -> str:
-        return _digest(self)
+        """JSON has no keys but text, so references are told in words."""
+        told = {each.name: getattr(self, each.name) for each in fields(self)}
+        told["referenced"] = {str(reference): found for reference, found in self.referenced.items()}
+        return hashlib.sha256(msgspec.json.encode(told, order="sorted")).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ class MachineInputs:
 
     @cached_property
     def digest(self) -> str:
-        return _digest(self)
+        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
 
 
 class Distribution(Protocol):
@@ -177,13 +180,3 @@ class Distribution(Protocol):
     def member_removal(self) -> str:
         """The prefix of the Node annotations `<prefix>/remove` and `<prefix>/removed-node-name`, by which servers take
         a member out of etcd; empty where members go by themselves."""
-
-
-def _digest(inputs: ClusterInputs | MachineInputs) -> str:
-    told = {each.name: _keyed(getattr(inputs, each.name)) for each in fields(inputs)}
-    return hashlib.sha256(msgspec.json.encode(told, order="sorted")).hexdigest()
-
-
-def _keyed(value: Any) -> Any:
-    """JSON has no keys but text."""
-    return {str(key): item for key, item in value.items()} if isinstance(value, Mapping) else value
