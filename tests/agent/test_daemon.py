@@ -28,12 +28,12 @@ from herder.agent import cli, storing
 
 left, when, write = int(sys.argv[1]), sys.argv[2], storing.write
 
-def dying(path, content, mode=0o600):
+def dying(path, content, mode=0o600, durable=False):
     global left
     left -= path.endswith("run.json")
     if left == 0 and when == "before":
         os.kill(os.getpid(), signal.SIGKILL)
-    write(path, content, mode)
+    write(path, content, mode, durable)
     if left == 0 and path.endswith("run.json"):
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -63,7 +63,7 @@ def _write(file: File) -> None:
 def _replace(path: str, content: bytes, mode: int) -> None:
     """At once where that is possible; a file that is mounted by itself can only be written in place."""
     try:
-        storing.write(path, content, mode)
+        storing.write(path, content, mode, durable=True)
     except OSError:
         with open(path, "wb") as stream:
             stream.write(content)

@@ -16,7 +16,8 @@ class Journal:
         self._path = os.path.join(directory, _NAME)
 
     def write(self, record: Record) -> None:
-        storing.write(self._path, json.dumps(_to_json(record)).encode())
+        """A result survives a power failure too; that a run was begun, the Secret knows as well."""
+        storing.write(self._path, json.dumps(_to_json(record)).encode(), durable=record.result is not None)
 
     def read(self) -> Optional[Record]:
         """None where there is none, or none that can be read: then the Secret alone says what is to be done."""

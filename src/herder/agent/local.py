@@ -54,7 +54,7 @@ class Local:
             before = storing.read(where) or b""
             after = json.dumps(self._apply(plan, raw, _position(before))).encode()
             if after != before:
-                storing.write(where, after)
+                storing.write(where, after, durable=True)
         except PlanError as error:
             self._log.say("error", f"{path}: {error}")
         except (OSError, _Waiting) as error:

@@ -5,24 +5,26 @@ import os
 from typing import Optional
 
 
-def write(path: str, content: bytes, mode: int = 0o600) -> None:
-    """On disk when it returns; whoever reads finds the old content or the new one."""
+def write(path: str, content: bytes, mode: int = 0o600, durable: bool = False) -> None:
+    """Whoever reads finds the old content or the new one; `durable` also when the power fails after this."""
     temporary = f"{path}.{os.getpid()}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)
             stream.flush()
-            os.fsync(stream.fileno())
+            if durable:
+                os.fsync(stream.fileno())
         os.rename(temporary, path)
     except OSError:
         os.unlink(temporary)
         raise
-    sync_directory(os.path.dirname(path))
+    if durable:
+        _sync_directory(os.path.dirname(path) or ".")
 
 
-def sync_directory(path: str) -> None:
-    descriptor = os.open(path or ".", os.O_RDONLY)
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
