@@ -7,7 +7,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from herder.api.capi.conditions import timestamp
 from herder.api.capi.kinds import NODE
@@ -19,7 +19,6 @@ from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound, StatusError
 from herder.engine.meta.kinds import Object
 from herder.sim.nodes import SimulatedNode
-from herder.sim.workloads import Workloads
 
 SILENCE = 40.0
 """Seconds after which a Node that is not heard of counts as lost."""
@@ -32,12 +31,22 @@ _NODE_INFO = (
 )
 
 
+class Apis(Protocol):
+    """Where the APIs of such clusters are served, each by its cluster's key."""
+
+    async def serve(self, cluster: str) -> None: ...
+    def cut(self, cluster: str) -> None: ...
+    def heal(self, cluster: str) -> None: ...
+    def client(self, cluster: str) -> Client: ...
+    def also_known_as(self, alias: str, cluster: str) -> None: ...
+
+
 class Downstream:
     """`client` is the manager's API, where gateways tell whether an agent is connected; this stands in for them."""
 
     def __init__(
         self,
-        workloads: Workloads,
+        workloads: Apis,
         client: Client,
         namespace: str,
         name: str,
@@ -211,12 +220,15 @@ class Downstream:
     async def _keep_tunnel(self) -> None:
         dials = self.has_api and any(node.running and node.has_manifest for node in self.nodes.values())
         wanted = dials and not self.tunnel_is_cut
-        if wanted == self._connected:
-            return
+        if wanted != self._connected and await self.set_tunnel(wanted):
+            self._connected = wanted
+            self._note(f"tunnel of {self.key} {'there' if wanted else 'gone'}")
+
+    async def set_tunnel(self, wanted: bool) -> bool:
+        """Whether it could be done: the manager must know the cluster."""
         management = await self._management()
         if not management:
-            return
-        self._note(f"tunnel of {self.key} {'there' if wanted else 'gone'}")
+            return False
         if wanted:
             self._workloads.also_known_as(management, self.key)
             told = {"status": {"apiEndpoint": "https://10.43.0.1:443"}}
@@ -224,7 +236,7 @@ class Downstream:
         since = timestamp(self._clock()) if wanted else None
         marks = {CONNECTED_SINCE: since, CONNECTED_TO: _GATEWAY if wanted else None}
         await self._client.patch(MANAGEMENT_CLUSTER.resource, management, {"metadata": {"annotations": marks}})
-        self._connected = wanted
+        return True
 
     async def _management(self) -> str:
         try:

@@ -42,7 +42,10 @@ class Provider:
         make: MakeNode,
         random: Random,
         failed: Callable[[BaseException], None],
+        creation: float = CREATION,
+        removal: float = REMOVAL,
     ) -> None:
+        """`creation` and `removal` take so many seconds at most, and no less than a tenth of them."""
         self.nodes: dict[str, SimulatedNode] = {}
         self._client = client
         self._kind = kinds.machine
@@ -50,6 +53,8 @@ class Provider:
         self._make = make
         self._random = random
         self._failed = failed
+        self._creation = creation
+        self._removal = removal
         self._machines: dict[str, Object] = {}  # Machines by the name of their infrastructure
         self._infrastructure: dict[str, Object] = {}
         self._removed: set[str] = set()  # uids of what is gone, though the last of it may not have been heard
@@ -123,7 +128,7 @@ class Provider:
         machine = self._machines[name]
         held = {"metadata": {"finalizers": [FINALIZER]}}
         await self._patch(name, held)
-        await asyncio.sleep(self._random.uniform(CREATION / 10, CREATION))
+        await asyncio.sleep(self._random.uniform(self._creation / 10, self._creation))
         self._addresses += 1
         address = f"10.0.{self._addresses // 250}.{self._addresses % 250 + 1}"
         await self._record(name, address)
@@ -131,11 +136,11 @@ class Provider:
         self.nodes[name] = node
         conditions = [{"type": type_, "status": "True", "reason": "Created"} for type_ in ("CreateJob", "Ready")]
         await self._tell(name, {"conditions": conditions})
-        await asyncio.sleep(self._random.uniform(0, 5))
+        await asyncio.sleep(self._random.uniform(0, self._creation / 4))
         node.boot()
 
     async def _remove(self, name: str) -> None:
-        await asyncio.sleep(self._random.uniform(REMOVAL / 10, REMOVAL))
+        await asyncio.sleep(self._random.uniform(self._removal / 10, self._removal))
         node = self.nodes.pop(name, None)
         if node is not None:
             node.destroy()
