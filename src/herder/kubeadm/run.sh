@@ -216,9 +216,9 @@ control_plane() {
     done
 }
 
-running() { # which manifest a component runs by, and whether it is ready
-    told='{.metadata.annotations.kubernetes\.io/config\.hash} {.status.conditions[?(@.type=="Ready")].status}'
-    kubectl --kubeconfig "$admin" --request-timeout=5s -n kube-system get pod "$1-$name" -o "jsonpath=$told" 2> /dev/null || true
+running() { # by which manifest a component runs
+    told='jsonpath={.metadata.annotations.kubernetes\.io/config\.hash}'
+    kubectl --kubeconfig "$admin" --request-timeout=5s -n kube-system get pod "$1-$name" -o "$told" 2> /dev/null || true
 }
 
 # The kubelet takes its time, and until then it is the old one that answers.
@@ -226,14 +226,16 @@ replaced() {
     tries=300
     while [ "$tries" -gt 0 ]; do
         found=$(running "$1")
-        case $found in
-            "" | "$(cut -d ' ' -f 1 "$state/$1.running") "*) ;;
-            *" True") return ;;
-        esac
+        if [ -n "$found" ] && [ "$found" != "$(cat "$state/$1.running")" ] && answers "$1"; then return; fi
         tries=$((tries - 1))
         sleep 1
     done
-    fail "$1 does not run with its new flags after 5 minutes: crictl or /var/log/pods on this machine tell why"
+    fail "$1 does not run with its new flags after 5 minutes: what is in /var/log/pods/kube-system_$1-$name_* tells why"
+}
+
+answers() { # COMPONENT; whether the others do is asked by probes
+    [ "$1" = kube-apiserver ] || return 0
+    kubectl --kubeconfig "$admin" --server https://127.0.0.1:6443 --request-timeout=5s get --raw /readyz > /dev/null 2>&1
 }
 
 labels() {

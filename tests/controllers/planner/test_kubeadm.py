@@ -147,9 +147,15 @@ def test_flags_reach_the_program_that_they_are_for() -> None:
     told = config(kube_apiserver_arg=["v=3", "profiling"], kube_scheduler_arg="v=1", kubelet_arg=["max-pods=50"])
     plan = rendered(told, first())
     made = documents(plan, "init.yaml")["ClusterConfiguration"]
-    assert made["apiServer"]["extraArgs"] == [{"name": "v", "value": "3"}, {"name": "profiling", "value": "true"}]
+    assert made["apiServer"]["extraArgs"][1:] == [{"name": "v", "value": "3"}, {"name": "profiling", "value": "true"}]
     assert made["scheduler"]["extraArgs"] == [{"name": "v", "value": "1"}]
     assert "--max-pods=50" in content(plan, "kubelet.env")
+
+
+def test_a_default_gives_way_to_what_users_say() -> None:
+    for told, value in ((cluster(), "true"), (config(kube_apiserver_arg=["shutdown-send-retry-after=false"]), "false")):
+        (only,) = documents(rendered(told, first()), "init.yaml")["ClusterConfiguration"]["apiServer"]["extraArgs"]
+        assert only == {"name": "shutdown-send-retry-after", "value": value}
 
 
 def test_names_of_a_server_are_in_its_certificate() -> None:

@@ -40,6 +40,8 @@ ARGUMENTS = {
     "kube-controller-manager-arg": "controllerManager",
     "kube-scheduler-arg": "scheduler",
 }
+DEFAULT_ARGUMENTS = {"kube-apiserver-arg": ("shutdown-send-retry-after=true",)}
+"""An API server that ends lets its watchers go at once; otherwise they hold it up for half a minute."""
 LISTS = (*ARGUMENTS, "kubelet-arg", "tls-san", "node-label", "node-taint")
 TEXTS = ("cluster-cidr", "service-cidr", "kube-proxy-mode", "system-default-registry")
 
@@ -127,10 +129,12 @@ def _list(value: Any) -> list[str]:
     return list(value) if isinstance(value, list) else [value]
 
 
-def _arguments(words: Sequence[str]) -> list[Object]:
-    """`name=value` as kubeadm's configuration has it."""
-    pairs = (each.removeprefix("--").partition("=") for each in words)
-    return [{"name": name, "value": value or "true"} for name, _, value in pairs]
+def _arguments(defaults: Sequence[str], words: Sequence[str]) -> list[Object]:
+    """`name=value` as kubeadm's configuration has it. What users say counts more."""
+    given = [(name, value or "true") for name, _, value in (each.removeprefix("--").partition("=") for each in words)]
+    named = {name for name, _ in given}
+    ours = [(name, value) for name, _, value in (each.partition("=") for each in defaults) if name not in named]
+    return [{"name": name, "value": value} for name, value in (*ours, *given)]
 
 
 # --- files of every machine -----------------------------------------------------------------------------------------
@@ -266,8 +270,8 @@ def _init(
         "networking": {"podSubnet": _pods(chosen), "serviceSubnet": chosen.get("service-cidr", SERVICE_NETWORK)},
     }
     for key, component in ARGUMENTS.items():
-        if chosen.get(key):
-            common[component] = {"extraArgs": _arguments(chosen[key])}
+        if arguments := _arguments(DEFAULT_ARGUMENTS.get(key, ()), chosen.get(key, ())):
+            common[component] = {"extraArgs": arguments}
     common["apiServer"] = {**common.get("apiServer", {}), "certSANs": [*names]}
     return node, common
 
