@@ -136,6 +136,16 @@ class SimulatedCluster:
     async def edit(self, **spec: Any) -> None:
         await self.client.patch(CONTROL_PLANE.resource, NAME, {"spec": spec}, namespace=NAMESPACE)
 
+    async def let_go(self, name: str) -> None:
+        """Ask for a machine's deletion; it stays until `remove`, as one whose hook is held."""
+        held = {"metadata": {"finalizers": ["test.herder.io/held"]}}
+        await self.client.patch(MACHINE.resource, name, held, namespace=NAMESPACE)
+        await self.client.delete(MACHINE.resource, name, namespace=NAMESPACE)
+
+    async def remove(self, name: str) -> None:
+        await self.client.patch(MACHINE.resource, name, {"metadata": {"finalizers": None}}, namespace=NAMESPACE)
+        await self.client.delete(PLAN_SECRET.resource, names.plan_secret(name), namespace=NAMESPACE)
+
     async def is_ready(self) -> bool:
         control_plane = await self.control_plane()
         status = control_plane.get("status") or {}

@@ -154,6 +154,80 @@ def test_a_new_version_is_there_when_the_kubelets_say_so() -> None:
     loop.run(a_new_version())
 
 
+# --- machines that go -----------------------------------------------------------------------------------------------
+
+
+async def the_first_server_goes(seed: int, faults: Faults) -> None:
+    async with SimulatedCluster(seed, faults=faults) as cluster:
+        await brought_up(cluster, 3, 2)
+        first = (await cluster.plan("server-0")).annotations[names.JOIN_URL]
+        await cluster.let_go("server-0")
+        others = ("server-1", "server-2", "worker-0", "worker-1")
+
+        async def nobody_has_joined_it() -> bool:
+            plans = [await cluster.plan(name) for name in others]
+            settled = all(plan.in_sync and plan.healthy for plan in plans)
+            return settled and all(plan.annotations[names.JOINED_TO] != first for plan in plans)
+
+        await cluster.world.until(nobody_has_joined_it)
+        assert [(await cluster.plan(name)).is_init for name in others] == [True, False, False, False]
+        assert cluster.delivered.count("server-0") == 1
+        await cluster.remove("server-0")
+        await cluster.world.until(cluster.is_ready)
+        assert config_of(await cluster.plan("server-2"))["server"] == "https://10.0.0.12:6443"
+        endpoint = (await cluster.control_plane())["spec"]["controlPlaneEndpoint"]
+        assert endpoint["host"] == "10.0.0.11"
+
+
+def test_when_the_first_server_goes_the_others_join_another_before() -> None:
+    loop.run(the_first_server_goes(0, NONE))
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_they_do_so_too_whatever_goes_wrong(seed: int) -> None:
+    loop.run(the_first_server_goes(seed, ROUGH))
+
+
+async def the_only_server_is_replaced() -> None:
+    async with SimulatedCluster() as cluster:
+        await brought_up(cluster, 1, 1)
+        await cluster.let_go("server-0")
+        await cluster.add("server-1", SERVER_ROLES)
+
+        async def has_taken_over() -> bool:
+            new = await cluster.plan("server-1")
+            return new.is_init and new.in_sync
+
+        await cluster.world.until(has_taken_over)
+        assert "cluster-init" in config_of(await cluster.plan("server-1"))
+        assert cluster.delivered[:3] == ["server-0", "worker-0", "server-1"]
+
+
+def test_who_replaces_the_only_server_joins_it_first() -> None:
+    loop.run(the_only_server_is_replaced())
+
+
+async def all_of_etcd_is_lost() -> None:
+    async with SimulatedCluster() as cluster:
+        await brought_up(cluster, 1, 1)
+        await cluster.let_go("server-0")
+        await cluster.remove("server-0")
+
+        async def says(text: str) -> bool:
+            return text in await cluster.message()
+
+        await cluster.world.until(lambda: says("waiting for at least one control plane, etcd, and worker node"))
+        await cluster.add("server-1", SERVER_ROLES)
+        await cluster.world.until(lambda: says("Restoration from etcd snapshot is required."))
+        assert not (await cluster.plan("server-1")).has_plan
+        told = {each["type"]: each["status"] for each in (await cluster.control_plane())["status"]["conditions"]}
+        assert told["Stable"] == "False"
+
+
+def test_nobody_begins_another_cluster_when_all_of_etcd_is_lost() -> None:
+    loop.run(all_of_etcd_is_lost())
+
+
 # --- what fails -----------------------------------------------------------------------------------------------------
 
 
