@@ -45,7 +45,7 @@ class FaultyTransport:
         crash: Callable[[], None],
     ) -> None:
         self._inner = inner
-        self._faults = faults
+        self.faults = faults
         self._random = random
         self._note = note
         self._crash = crash
@@ -70,25 +70,25 @@ class FaultyTransport:
         await self._inner.close()
 
     async def _dally(self) -> None:
-        await asyncio.sleep(self._random.uniform(0, self._faults.delay))
+        await asyncio.sleep(self._random.uniform(0, self.faults.delay))
 
     async def _before(self, request: Request) -> None:
         await self._maybe_crash(f"crash before {request.method} {request.path}")
-        if self._strikes(self._faults.conflict):
+        if self._strikes(self.faults.conflict):
             self._note(f"conflict on {request.method} {request.path}")
             raise Conflict(f"Operation cannot be fulfilled: {MODIFIED}")
-        if self._strikes(self._faults.lost_request):
+        if self._strikes(self.faults.lost_request):
             self._note(f"lost {request.method} {request.path}")
             raise ServiceUnavailable("the connection was lost before the request arrived")
 
     async def _after(self, request: Request) -> None:
         await self._maybe_crash(f"crash after {request.method} {request.path}")
-        if self._strikes(self._faults.lost_answer):
+        if self._strikes(self.faults.lost_answer):
             self._note(f"lost the answer to {request.method} {request.path}")
             raise ServiceUnavailable("the connection was lost before the answer arrived")
 
     async def _maybe_crash(self, what: str) -> None:
-        if self._strikes(self._faults.crash):
+        if self._strikes(self.faults.crash):
             self._note(what)
             self._crash()
             await asyncio.get_running_loop().create_future()  # a dead process goes no further
@@ -96,7 +96,7 @@ class FaultyTransport:
     async def _breaking(self, stream: AsyncIterator[bytes], path: str) -> AsyncIterator[bytes]:
         async for chunk in stream:
             await self._dally()
-            if self._strikes(self._faults.broken_watch):
+            if self._strikes(self.faults.broken_watch):
                 self._note(f"watch broken {path}")
                 raise ServiceUnavailable("the watch was cut")
             yield chunk

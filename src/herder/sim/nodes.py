@@ -12,7 +12,7 @@ import base64
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -106,9 +106,16 @@ class Witness:
     def stopped(self, node: SimulatedNode, *, by_plan: bool) -> None:
         """What ran there runs no more."""
 
-    def began_cluster(self, node: SimulatedNode) -> None: ...
+    def began_cluster(self, node: SimulatedNode) -> None:
+        """It has no data and joins nobody; told before there is another cluster."""
 
     def up(self, node: SimulatedNode) -> None: ...
+
+    def taken_out(self, node: SimulatedNode) -> None:
+        """Its member of etcd, at the request of the manager; told when the others count without it."""
+
+    def destroyed(self, node: SimulatedNode) -> None:
+        """The machine is gone, and its disk."""
 
 
 @dataclass(slots=True)
@@ -145,6 +152,7 @@ class SimulatedNode:
         self.secret = secret
         self.disk = Disk()
         self.powered = False
+        self.dead = False
         self.destroyed = False
         self.running = False  # the distribution's service
         self.starts = 0  # of the service
@@ -158,7 +166,7 @@ class SimulatedNode:
     # --- power ------------------------------------------------------------------------------------------------------
 
     def boot(self) -> None:
-        if self.powered or self.destroyed:
+        if self.powered or self.dead or self.destroyed:
             return
         self.powered = True
         self._cluster.enter(self)
@@ -172,11 +180,17 @@ class SimulatedNode:
             self._agent.kill()
         self._stop(by_plan=False)
 
+    def die(self) -> None:
+        """For good, though its provider still has it."""
+        self.power_off()
+        self.dead = True
+
     def destroy(self) -> None:
         """With its disk."""
         self.destroyed = True
         self.power_off()
         self._cluster.leave(self)
+        self._around.witness.destroyed(self)
 
     # --- the agent --------------------------------------------------------------------------------------------------
 
@@ -336,6 +350,7 @@ class SimulatedNode:
     def lose_etcd(self) -> None:
         """Its member was taken out: what ran on its data ends, and stays so."""
         self._stop(by_plan=False)
+        self._around.witness.taken_out(self)
 
 
 def _installed(instruction: Instruction) -> Installed | None:
@@ -346,8 +361,3 @@ def _installed(instruction: Instruction) -> Installed | None:
     only_worker = variables.get(f"INSTALL_{image['runtime'].upper()}_EXEC") == "agent"
     version = f"{image['release']}+{image['build']}"
     return Installed(image["runtime"], version, variables.get("RESTART_STAMP", ""), only_worker)
-
-
-def calm(around: Surroundings) -> None:
-    """From now on nothing goes wrong by itself."""
-    around.troubles = replace(around.troubles, death=0.0, failed_install=0.0)

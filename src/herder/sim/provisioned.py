@@ -69,7 +69,8 @@ class Provisioned:
         invariant: Callable[[Kind, str, Object], None] | None = None,
         prepare: Callable[[ApiServer], None] | None = None,
     ) -> None:
-        self.faults = faults  # of the lines that agents use
+        self._faults = faults  # of the lines that agents use, too
+        self._transports: list[FaultyTransport] = []
         self.world = World(
             seed,
             controllers,
@@ -139,6 +140,17 @@ class Provisioned:
             raise self._failure
         self.world.check()
 
+    def calm(self) -> None:
+        """From now on nothing goes wrong by itself, and what was cut or switched off comes back."""
+        self.world.calm()
+        self._faults, self.around.troubles = NONE, NO_TROUBLES
+        for transport in self._transports:
+            transport.faults = NONE
+        self.downstream.heal_tunnel()
+        for node in self.provider.nodes.values():
+            node.line.heal()
+            node.boot()
+
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
 
@@ -153,11 +165,12 @@ class Provisioned:
         line = Line(InProcess(self.world.server, user))
         transport = FaultyTransport(
             line,
-            faults=self.faults,
+            faults=self._faults,
             random=self.around.random,
             note=self.world.note,
             crash=lambda: node.kill_agent(),
         )
+        self._transports.append(transport)
         node = SimulatedNode(
             name,
             address,

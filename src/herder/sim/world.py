@@ -152,6 +152,12 @@ class World:
             self._tasks.append(dead)
         asyncio.get_running_loop().call_later(RESTART_SECONDS, self.start_manager)
 
+    def calm(self) -> None:
+        """From now on nothing goes wrong by itself."""
+        self._faults = NONE
+        for transport in self._transports:
+            transport.faults = NONE
+
     async def until(self, reached: Callable[[], Awaitable[bool]], *, within: float = 3600.0) -> None:
         """Let virtual time pass until it is so."""
         deadline = asyncio.get_running_loop().time() + within
@@ -172,7 +178,10 @@ class World:
     async def _record(self, kind: Kind) -> None:
         seen = ""
         while True:  # a server ends each watch some time
-            async for event in self.client.watch(kind.resource, resource_version=seen, initial_events=not seen):
+            events = self.client.watch(
+                kind.resource, fields=kind.fields, resource_version=seen, initial_events=not seen
+            )
+            async for event in events:
                 meta = event.object["metadata"]
                 seen = meta["resourceVersion"]
                 if event.type == "BOOKMARK" or meta.get("name") == "kube-root-ca.crt":

@@ -1,0 +1,252 @@
+"""One provisioned cluster in a simulated deployment: its user, what befalls its machines, and when all is as asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from herder.api.capi.conditions import is_true
+from herder.api.capi.kinds import CLUSTER, MACHINE, NODE
+from herder.api.capi.names import PAUSED, annotations_of, is_deleting
+from herder.api.guards import GUARDS
+from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.api.rke.kinds import CONTROL_PLANE, PLAN_SECRET
+from herder.api.rke.plan_secret import PlanSecret
+from herder.cli.admission import install_admission, install_cluster_admission
+from herder.cli.parts import core_controllers, provisioning_controllers
+from herder.controllers.provisioning import management_clusters, provisioning_clusters, registration_tokens
+from herder.engine.apiserver.server import ApiServer
+from herder.engine.meta.errors import NotFound
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.carrying import Guard
+from herder.engine.runtime.controller import Controller
+from herder.sim.faults import Faults
+from herder.sim.nodes import NO_TROUBLES, SimulatedNode, Troubles
+from herder.sim.provisioned import NAME, Provisioned, pool
+from herder.sim.world import SAME_MOMENT
+from tests.sim.plans.judge import WATCHED, Judge
+
+PATIENCE = 3600.0
+MARK = "kubelet-arg"
+
+
+def controllers() -> list[Controller]:
+    managed = (management_clusters, provisioning_clusters, registration_tokens)
+    return [*core_controllers(), *(module.CONTROLLER for module in managed), *provisioning_controllers()]
+
+
+def _admit(server: ApiServer) -> None:
+    install_admission(server)
+    install_cluster_admission(server)
+
+
+@dataclass
+class Wish:
+    """What the user wants now."""
+
+    version: str
+    pools: dict[str, tuple[int, tuple[str, ...]]]  # by name: how many, and in which roles
+    config: dict[str, Any] = field(default_factory=dict)
+    strategy: dict[str, Any] = field(default_factory=dict)
+    generation: int = 0
+
+    @property
+    def machines(self) -> int:
+        return sum(quantity for quantity, _ in self.pools.values())
+
+    def pool_objects(self) -> list[Object]:
+        return [pool(name, quantity, *roles) for name, (quantity, roles) in self.pools.items()]
+
+
+class Ranch:
+    def __init__(
+        self,
+        seed: int,
+        faults: Faults,
+        troubles: Troubles = NO_TROUBLES,
+        guards: Sequence[Guard] = GUARDS,
+    ) -> None:
+        self.random = Random(f"user {seed}")
+        self.judge = Judge(lambda: asyncio.get_running_loop().time())
+        self.wish = Wish("", {})
+        self.deeds: list[str] = []
+        self.sim = Provisioned(
+            seed,
+            controllers(),
+            faults=faults,
+            troubles=troubles,
+            guards=guards,
+            witness=self.judge,
+            watched=WATCHED,
+            invariant=self.judge,
+            prepare=_admit,
+        )
+
+    async def __aenter__(self) -> Ranch:
+        await self.sim.__aenter__()
+        self.judge.cluster = self.sim.downstream
+        return self
+
+    async def __aexit__(self, *failure: Any) -> None:
+        await self.sim.__aexit__(*failure)
+
+    def check(self) -> None:
+        self.judge.check()
+        self.sim.check()
+
+    def did(self, what: str) -> None:
+        self.deeds.append(f"{asyncio.get_running_loop().time():.1f} {what}")
+
+    # --- the user ---------------------------------------------------------------------------------------------------
+
+    async def ask_for(self, wish: Wish) -> None:
+        self.wish = wish
+        self.did(f"asks for {wish}")
+        config = {"machineGlobalConfig": wish.config, "upgradeStrategy": wish.strategy}
+        await self.sim.ask_for(wish.version, *wish.pool_objects(), **config)
+
+    async def upgrade(self, version: str) -> None:
+        self.wish.version = version
+        self.did(f"upgrades to {version}")
+        await self.sim.edit({"kubernetesVersion": version})
+
+    async def configure(self, value: str) -> None:
+        self.wish.config = {MARK: [value]}
+        self.did(f"configures {value}")
+        await self.sim.edit({"rkeConfig": {"machineGlobalConfig": self.wish.config}})
+
+    async def scale(self, name: str, quantity: int) -> None:
+        self.wish.pools[name] = (quantity, self.wish.pools[name][1])
+        self.did(f"scales {name} to {quantity}")
+        await self.sim.edit({"rkeConfig": {"machinePools": self.wish.pool_objects()}})
+
+    async def change_strategy(self, strategy: dict[str, Any]) -> None:
+        self.wish.strategy = strategy
+        self.did(f"wants {strategy}")
+        await self.sim.edit({"rkeConfig": {"upgradeStrategy": strategy}})
+
+    async def restart_all(self) -> None:
+        self.wish.generation += 1
+        self.did("restarts all")
+        await self.sim.edit({"rkeConfig": {"provisionGeneration": self.wish.generation}})
+
+    async def pause(self, paused: bool) -> None:
+        self.did("pauses the cluster" if paused else "lets it go on")
+        with suppress(NotFound):
+            await self.sim.patch(CLUSTER, NAME, {"spec": {"paused": paused}})
+        await self._noted()
+
+    async def pause_machine(self, name: str, paused: bool) -> None:
+        self.did(f"{'pauses' if paused else 'lets go on'} {name}")
+        mark = {"metadata": {"annotations": {PAUSED: "true" if paused else None}}}
+        with suppress(NotFound):
+            await self.sim.patch(MACHINE, name, mark)
+        await self._noted()
+
+    async def delete_machine(self, name: str) -> None:
+        self.did(f"deletes {name}")
+        self.judge.asked_for.add(name)
+        with suppress(NotFound):
+            await self.sim.world.client.delete(MACHINE.resource, name, namespace="fleet-default")
+        await self._noted()
+
+    async def _noted(self) -> None:
+        await asyncio.sleep(2 * SAME_MOMENT)
+
+    # --- machines ---------------------------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> list[SimulatedNode]:
+        return sorted(self.sim.provider.nodes.values(), key=lambda node: node.name)
+
+    def machine_of(self, node: SimulatedNode) -> str:
+        return self.judge.machine_of(node)
+
+    def can_be_lost(self, node: SimulatedNode) -> bool:
+        """Without anybody having to restore a snapshot: etcd keeps its quorum, and is as large as it should be."""
+        cluster = self.sim.downstream
+        if not cluster.has_api:
+            return False
+        if node.name not in cluster.members:
+            return sum(each.running and each.has_api for each in self.nodes if each is not node) > 0
+        return len(cluster.members) >= 3 and len(cluster.voters) == len(cluster.members)
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    async def pass_time(self, at_least: float, at_most: float) -> None:
+        await asyncio.sleep(self.random.uniform(at_least, at_most))
+        self.check()
+
+    async def until(self, reached: Callable[[], bool], within: float = PATIENCE) -> None:
+        async def so() -> bool:
+            self.check()
+            return reached()
+
+        await self.sim.world.until(so, within=within)
+
+    async def calm(self) -> None:
+        self.did("all is calm")
+        self.sim.calm()
+        await self.until_settled()
+
+    async def until_settled(self, within: float = PATIENCE) -> None:
+        try:
+            await self.sim.world.until(self._is_settled, within=within)
+        except TimeoutError:
+            raise TimeoutError(f"not as asked for: {await self.differences()}") from None
+        self.check()
+
+    async def _is_settled(self) -> bool:
+        self.check()
+        return not await self.differences()
+
+    async def differences(self) -> list[str]:
+        """Between what is asked for and the machines themselves; what objects say comes last."""
+        found = [*self._differing_machines()]
+        if found:
+            return found
+        beside = self.sim.world.workloads.client(self.sim.downstream.key)
+        nodes = (await beside.list(NODE.resource)).items
+        if {node["metadata"]["name"] for node in nodes} != {node.name for node in self.nodes}:
+            found.append(f"Nodes are {sorted(node['metadata']['name'] for node in nodes)}")
+        found += [f"{n['metadata']['name']} is cordoned" for n in nodes if (n.get("spec") or {}).get("unschedulable")]
+        for plane in await self.sim.all(CONTROL_PLANE):
+            if not (is_true(plane, "Ready") and is_true(plane, "Reconciled")):
+                told = [c.get("message") for c in plane["status"]["conditions"] if c["type"] == "Ready"]
+                found.append(f"the control plane says {told}")
+            if plane["status"].get("observedGeneration") != plane["metadata"]["generation"]:
+                found.append("the control plane has not seen the last change")
+        for provisioning in await self.sim.all(PROVISIONING_CLUSTER):
+            if not is_true(provisioning, "Ready"):
+                found.append("the Cluster is not Ready")
+        for secret in self.judge.objects[PLAN_SECRET].values():
+            if PlanSecret(secret).is_down:
+                found.append(f"{secret['metadata']['name']}: {PlanSecret(secret).state}")
+        return found
+
+    def _differing_machines(self) -> list[str]:
+        wish, nodes, machines = self.wish, self.nodes, self.judge.objects[MACHINE].values()
+        found = [f"{m['metadata']['name']} goes" for m in machines if is_deleting(m)]
+        if len(nodes) != wish.machines or len(machines) != wish.machines:
+            found.append(f"{len(machines)} Machines with {len(nodes)} machines, and {wish.machines} wanted")
+        marked = wish.config.get(MARK)
+        for node in nodes:
+            if not node.running or node.disk.installed is None:
+                found.append(f"{node.name} is down")
+            elif node.disk.installed.version != wish.version:
+                found.append(f"{node.name} has {node.disk.installed.version}")
+            elif node.config.get(MARK) != marked:
+                found.append(f"{node.name} is told {json.dumps(node.config.get(MARK))}")
+        members = sorted(self.sim.downstream.members)
+        if members != [node.name for node in nodes if node.has_etcd]:
+            found.append(f"members of etcd are {members}")
+        return found
+
+    def paused_machines(self) -> list[str]:
+        machines = self.judge.objects[MACHINE]
+        return sorted(name for name, machine in machines.items() if PAUSED in annotations_of(machine))
