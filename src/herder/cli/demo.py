@@ -1,209 +1,198 @@
-"""`herder demo`: a cluster and machines from a few objects, on this host, in seconds, leaving nothing behind."""
+"""`herder demo`: one Cluster object becomes three machines with Kubernetes on them, on this host, in seconds."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import tempfile
-import textwrap
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from herder.api.capi.conditions import is_true
-from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, NODE
-from herder.api.inmemory.kinds import IN_MEMORY_MACHINE_TEMPLATE
-from herder.api.inmemory.manifest import in_memory_cluster, made, reference
-from herder.api.inmemory.names import NODE_DELAY, START_DELAY
-from herder.cli.demo_machines import (
-    LOOK_AROUND,
-    MACHINES,
-    driver_ready,
-    follow_creation,
-    look_around,
-    machine_objects,
-)
-from herder.engine.meta.errors import Invalid, NotFound
-from herder.engine.meta.kinds import Kind, Object
+from herder.api.capi.kinds import MACHINE, NAMESPACE, NODE, SECRET
+from herder.api.capi.names import kubeconfig_secret
+from herder.api.machines.kinds import kinds_of
+from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.api.management.names import DEFAULT_WORKSPACE
+from herder.api.rke import names
+from herder.api.rke.sample import cluster_objects, servers_and_workers
+from herder.cli.cluster_options import edit
+from herder.cli.cluster_progress import until_as_wanted, until_gone
+from herder.cli.creating import DEFAULT_VERSION
+from herder.engine.meta.errors import AlreadyExists, NotFound, StatusError
+from herder.engine.meta.kinds import Object
 
 if TYPE_CHECKING:
+    from herder.cli.serving import Serving
     from herder.engine.client.client import Client
 
-NAME, NAMESPACE, WORKERS = "meadow", "default", 3
-PHASES = ("Pending", "Provisioning", "Provisioned", "Running", "Deleting")
-DELAYS = {START_DELAY: "0.6", NODE_DELAY: "0.4"}
+NAME = "meadow"
+LABEL = ("demo.herder.io/edited", "in-place")
 WIDTH = 124  # of a terminal that all of it fits
 
 
 @click.command()
-def command() -> None:
-    """Show it working: a cluster comes up, is changed machine by machine, gets machines of this host, and goes."""
+@click.option("--once", is_flag=True, help="Clean up and end when all is shown, as without a terminal.")
+@click.option("--workers", default=2, show_default=True, help="Machines besides the one server.")
+def command(once: bool, workers: int) -> None:
+    """Show it working: a cluster comes up on machines of this host, is changed in place, and goes."""
     from herder.cli.logs import configure
     from herder.cli.process import run_loop
 
     configure(level="error")
+    stays = not once and sys.stdin.isatty() and sys.stdout.isatty()
     with tempfile.TemporaryDirectory(prefix="herder-demo-") as directory:
-        run_loop(_demo(Path(directory)))
+        run_loop(_demo(Path(directory), workers, stays=stays))
 
 
-async def _demo(directory: Path) -> None:
-    started = time.perf_counter()
+async def _demo(directory: Path, workers: int, *, stays: bool) -> None:
+    from herder.cli.process import stop_signal
     from herder.cli.serving import Serving
     from herder.engine.client import kubeconfig
     from herder.engine.client.client import Client
     from herder.engine.client.http import HttpTransport
 
-    serving = Serving(directory, "127.0.0.1", 0, core="own", in_memory=True, machines=True, runner=True)
+    started = time.perf_counter()
+    serving = Serving(directory, "127.0.0.1", 0, core="own", machines=True, gateway=True, runner=True)
     await serving.start()
     client = Client(HttpTransport(kubeconfig.load(serving.kubeconfig)), field_manager="demo")
     try:
-        _say(f"a Kubernetes API server at {serving.url}, ready after {time.perf_counter() - started:.2f} s")
-        await _served(client)
-        _say(f"apply a Cluster with one control plane machine and a MachineDeployment of {WORKERS}")
-        for kind, obj in in_memory_cluster(NAME, workers=WORKERS, machine_annotations=DELAYS):
-            await _create(client, kind, obj)
-        await _follow(client)
-        await _until_available(client)
-        _say(f"herder describe cluster {NAME}")
-        await _describe(serving.kubeconfig)
-        _say("its own API answers, by the kubeconfig in its Secret: the nodes")
-        await _nodes(client)
-        _say("another machine template: machines are replaced one at a time, never fewer than asked for at work")
-        await _change_template(client)
-        await _follow(client)
-        _say("ask for nonsense: refused, naming the field")
-        await _refused(client)
-        await _machines(client, serving.kubeconfig)
-        _say("delete the Cluster: machines, nodes and everything else of it go in order")
-        await client.delete(CLUSTER.resource, NAME, namespace=NAMESPACE)
-        await _gone(client)
-        _say(f"nothing is left, after {time.perf_counter() - started:.1f} s in all; next: herder up --in-memory")
+        _say(
+            f"a manager with a Kubernetes API of its own at {serving.url}, after {time.perf_counter() - started:.2f} s"
+        )
+        await _provision(client, workers)
+        _say(f"ready after {time.perf_counter() - started:.1f} s; its nodes, asked through its agent's tunnel:")
+        await _show_nodes(client)
+        await _edit_in_place(client)
+        if stays:
+            await _let_people_try(serving, stop_signal())
+        _say("herder delete cluster: machines, nodes and everything else of it go in order")
+        await client.delete(PROVISIONING_CLUSTER.resource, NAME, namespace=DEFAULT_WORKSPACE)
+        await until_gone(client, DEFAULT_WORKSPACE, NAME, _detail)
+        _say(f"nothing is left, after {time.perf_counter() - started:.1f} s in all")
     finally:
         await client.close()
         await serving.stop()
+
+
+async def _provision(client: Client, workers: int) -> None:
+    driver = "process"
+    await _served(client, driver)
+    _say(f"herder create cluster {NAME} --servers 1 --workers {workers}")
+    pools = servers_and_workers(1, workers)
+    with suppress(AlreadyExists):
+        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": DEFAULT_WORKSPACE}}
+        await client.create(NAMESPACE.resource, space)
+    objects = cluster_objects(NAME, DEFAULT_WORKSPACE, driver=driver, version=DEFAULT_VERSION, pools=pools)
+    for kind, obj in objects:
+        await client.create(kind.resource, obj, namespace=DEFAULT_WORKSPACE)
+    await until_as_wanted(client, DEFAULT_WORKSPACE, NAME, _detail)
+
+
+async def _served(client: Client, driver: str) -> None:
+    """Until the kinds of clusters and of the driver's machines are there."""
+    for kind in (PROVISIONING_CLUSTER, kinds_of(driver).config):
+        for _ in range(1500):
+            with suppress(NotFound):
+                await client.list(kind.resource, namespace=DEFAULT_WORKSPACE)
+                break
+            await asyncio.sleep(0.02)
+        else:
+            raise click.ClickException(f"{kind.kind} was not served in time")
+
+
+async def _show_nodes(client: Client) -> None:
+    cluster = await _workload(client)
+    try:
+        nodes = (await cluster.list(NODE.resource)).items
+    finally:
+        await cluster.close()
+    for node in nodes:
+        ready = next((each["status"] for each in node["status"]["conditions"] if each["type"] == "Ready"), "Unknown")
+        roles = sorted(key.partition("/")[2] for key in _labels(node) if key.startswith("node-role.kubernetes.io/"))
+        told = (
+            node["metadata"]["name"],
+            "Ready" if ready == "True" else "NotReady",
+            ",".join(roles) or "<none>",
+            node["status"]["nodeInfo"]["kubeletVersion"],
+            next(each["address"] for each in node["status"]["addresses"] if each["type"] == "InternalIP"),
+        )
+        _detail("  ".join(word.ljust(width) for word, width in zip(told, (34, 9, 20, 18, 15), strict=True)))
+
+
+async def _workload(client: Client) -> Client:
+    """As the cluster's own user, through the gateway and the tunnel: what its kubeconfig gives."""
+    import base64
+
+    from herder.engine.client import kubeconfig
+    from herder.engine.client.client import Client
+    from herder.engine.client.http import HttpTransport
+
+    secret = await client.get(SECRET.resource, kubeconfig_secret(NAME), namespace=DEFAULT_WORKSPACE)
+    return Client(HttpTransport(kubeconfig.parse(base64.b64decode(secret["data"]["value"]).decode())))
+
+
+async def _edit_in_place(client: Client) -> None:
+    _say(f"edit machineGlobalConfig: every node gets the label {'='.join(LABEL)}, on the machines that are there")
+    before = await _machine_uids(client)
+
+    def add_label(cluster: Object) -> None:
+        cluster["spec"]["rkeConfig"]["machineGlobalConfig"] = {"node-label": ["=".join(LABEL)]}
+
+    await edit(client, DEFAULT_WORKSPACE, NAME, add_label)
+    await until_as_wanted(client, DEFAULT_WORKSPACE, NAME, _detail)
+    await _labelled(client)
+    same = await _machine_uids(client) == before
+    _say(f"all {len(before)} nodes have it, and {'no machine was replaced' if same else 'machines were replaced'}")
+
+
+async def _labelled(client: Client) -> None:
+    cluster = await _workload(client)
+    try:
+        for _ in range(600):
+            with suppress(StatusError, OSError):
+                if all(LABEL in _labels(node).items() for node in (await cluster.list(NODE.resource)).items):
+                    return
+            await asyncio.sleep(0.05)
+    finally:
+        await cluster.close()
+    raise click.ClickException("the label did not reach every node")
+
+
+async def _machine_uids(client: Client) -> set[str]:
+    labels = f"{names.CLUSTER_NAME}={NAME}"
+    page = await client.list(MACHINE.resource, namespace=DEFAULT_WORKSPACE, labels=labels)
+    return {each["metadata"]["uid"] for each in page.items}
+
+
+async def _let_people_try(serving: Serving, stop: asyncio.Event) -> None:
+    _say("it is yours now; in another terminal:")
+    for line in (
+        f"export KUBECONFIG={serving.kubeconfig}",
+        f"herder describe cluster {NAME} -n {DEFAULT_WORKSPACE}",
+        f"herder kubeconfig {NAME} > {NAME}.yaml && kubectl --kubeconfig {NAME}.yaml get nodes",
+        f"herder scale cluster {NAME} workers=3",
+        f"herder upgrade cluster {NAME} v1.36.4+herder1",
+        f"kubectl -n {DEFAULT_WORKSPACE} edit clusters.provisioning.cattle.io {NAME}",
+        f"herder delete cluster {NAME}",
+    ):
+        _detail(line)
+    _say("Ctrl-C ends it and cleans up")
+    await stop.wait()
+
+
+def _labels(obj: Object) -> Mapping[str, str]:
+    return obj["metadata"].get("labels") or {}
 
 
 def _say(text: str) -> None:
     click.echo(click.style("» ", fg="green", bold=True) + text)
 
 
-async def _served(client: Client) -> None:
-    """Until our kinds are served."""
-    for _ in range(1000):
-        try:
-            await client.list(IN_MEMORY_MACHINE_TEMPLATE.resource)
-            return
-        except NotFound:
-            await asyncio.sleep(0.02)
-    raise click.ClickException("our kinds were not served in time")
-
-
-async def _create(client: Client, kind: Kind, obj: Object) -> None:
-    obj["metadata"]["namespace"] = NAMESPACE
-    await client.create(kind.resource, obj, namespace=NAMESPACE)
-
-
-async def _follow(client: Client) -> None:
-    """Print what becomes of the Machines until as many as wanted are current and available."""
-    printing = asyncio.ensure_future(_print_phases(client))
-    try:
-        watch = client.watch(MACHINE_DEPLOYMENT.resource, namespace=NAMESPACE, initial_events=True)
-        async for event in watch:
-            if event.type != "BOOKMARK" and _is_current(event.object):
-                return
-    finally:
-        printing.cancel()
-        await asyncio.gather(printing, return_exceptions=True)
-
-
-async def _print_phases(client: Client) -> None:
-    phases: dict[str, str] = {}
-    are_known, told = False, ""
-    async for event in client.watch(MACHINE.resource, namespace=NAMESPACE, initial_events=True):
-        if event.type == "BOOKMARK":  # those that were there before are known now, and told with what changes next
-            are_known = True
-            continue
-        name = event.object["metadata"]["name"]
-        phases[name] = (event.object.get("status") or {}).get("phase", "Pending")
-        if event.type == "DELETED":
-            del phases[name]
-        line = "  ".join(
-            f"{phase} {list(phases.values()).count(phase)}" for phase in PHASES if phase in phases.values()
-        )
-        if are_known and line != told:
-            click.echo(f"    Machines: {line}")
-            told = line
-
-
-def _is_current(deployment: Object) -> bool:
-    status = deployment.get("status") or {}
-    counts = [status.get(count) for count in ("replicas", "availableReplicas", "upToDateReplicas")]
-    return status.get("observedGeneration") == deployment["metadata"]["generation"] and counts == [WORKERS] * 3
-
-
-async def _until_available(client: Client) -> None:
-    async for event in client.watch(CLUSTER.resource, namespace=NAMESPACE, initial_events=True):
-        if event.type != "BOOKMARK" and is_true(event.object, "Available"):
-            return
-
-
-async def _describe(kubeconfig: Path) -> None:
-    from herder.cli.describe import show
-    from herder.engine.client import kubeconfig as kubeconfigs
-
-    for line in await show(kubeconfigs.load(kubeconfig), NAMESPACE, NAME):
-        click.echo("    " + (line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"))
-
-
-async def _nodes(client: Client) -> None:
-    from herder.cli.clusters import connect
-
-    workload = await connect(client, f"{NAMESPACE}/{NAME}")
-    try:
-        for node in (await workload.list(NODE.resource)).items:
-            ready = next(each["status"] for each in node["status"]["conditions"] if each["type"] == "Ready")
-            version = node["status"]["nodeInfo"]["kubeletVersion"]
-            click.echo(f"    node/{node['metadata']['name']}: {'Ready' if ready == 'True' else 'NotReady'}, {version}")
-    finally:
-        await workload.close()
-
-
-async def _machines(client: Client, kubeconfig: Path) -> None:
-    _say(
-        f"machines that are really there: {MACHINES} of driver `process`, files, processes and an address of their own"
-    )
-    await driver_ready(client)
-    for kind, obj in machine_objects(NAME):
-        await _create(client, kind, obj)
-    machine = await follow_creation(client, NAMESPACE)
-    if machine:
-        _say(f"herder ssh {machine} -- '{LOOK_AROUND}'")
-        await look_around(kubeconfig, machine)
-
-
-async def _change_template(client: Client) -> None:
-    template = {"template": {"metadata": {"annotations": DELAYS}, "spec": {"capacity": {"cpu": "8"}}}}
-    await _create(client, *made(IN_MEMORY_MACHINE_TEMPLATE, f"{NAME}-larger", template))
-    infrastructure = reference(IN_MEMORY_MACHINE_TEMPLATE, f"{NAME}-larger")
-    patch = {"spec": {"template": {"spec": {"infrastructureRef": infrastructure}}}}
-    await client.patch(MACHINE_DEPLOYMENT.resource, f"{NAME}-workers", patch, namespace=NAMESPACE)
-
-
-async def _refused(client: Client) -> None:
-    nonsense = {"maxSurge": 0, "maxUnavailable": 0}
-    patch = {"spec": {"rollout": {"strategy": {"type": "RollingUpdate", "rollingUpdate": nonsense}}}}
-    try:
-        await client.patch(MACHINE_DEPLOYMENT.resource, f"{NAME}-workers", patch, namespace=NAMESPACE)
-    except Invalid as error:
-        told = textwrap.wrap(f"{error.code} {error.reason}: {error.message}", WIDTH, subsequent_indent="  ")
-        click.echo(textwrap.indent("\n".join(told), "    "))
-
-
-async def _gone(client: Client) -> None:
-    page = await client.list(CLUSTER.resource, namespace=NAMESPACE)
-    if not page.items:
-        return
-    async for event in client.watch(CLUSTER.resource, namespace=NAMESPACE, resource_version=page.resource_version):
-        if event.type == "DELETED":
-            return
+def _detail(text: str) -> None:
+    line = text.strip()
+    click.echo("    " + (line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"))
