@@ -14,7 +14,6 @@ from herder.agent.events import (
     Conflict,
     Enter,
     Event,
-    Finished,
     Leave,
     Now,
     Persist,
@@ -34,7 +33,6 @@ from herder.agent.events import (
 from herder.agent.hands import Hands
 from herder.agent.journal import Journal
 from herder.agent.kubeconfig import Access
-from herder.agent.lane import Lane
 from herder.agent.log import Log
 
 _SHORTEST_BACKOFF, _LONGEST_BACKOFF = 0.5, 30.0
@@ -42,8 +40,8 @@ _PATIENCE_AT_STOP = 30.0
 _TOO_LARGE = (413, 422)
 
 
-class _Stop:
-    """Comes through the queue like any event."""
+class _Stop(Exception):
+    """Ends the loop. Comes through the queue like any event, or in place of something that would begin now."""
 
 
 class Remote:
@@ -58,85 +56,78 @@ class Remote:
         self._log = log
         self._events: queue.Queue[Union[Event, _Stop]] = queue.Queue()
         self._core = Core(journal.read(), random.random())  # noqa: S311 - not for secrets
-        self._courier = Lane("api", self._events.put)
-        self._worker = Lane("plan", self._events.put)
-        self._api: Optional[kube.Api] = None
+        self._writer: Optional[kube.Api] = None
         self._writes = 0  # begun and ended: odd while one is under way
-        self._stopped = threading.Event()
-        self._stop_by: Optional[float] = None
+        self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Until `stop`."""
+        """Until `stop`. One thing at a time: what the watch tells meanwhile waits, and the newest counts."""
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
-        event = self._next()
-        while not self._ended_by(event):
-            assert not isinstance(event, _Stop)
-            for action in self._core.handle(event, Now(time.time(), time.monotonic())):
-                if not self._carry_out(action):
-                    self._end()
-                    return
-            event = self._next()
-        self._end()
+        try:
+            while True:
+                self._handle(self._next())
+        except _Stop:
+            self._hands.abandon()
+            self._log.say("info", "stopped")
 
     def stop(self) -> None:
         """From another thread. An instruction that runs gets half a minute to end; else its plan begins anew later."""
+        self._stopping.set()
         self._events.put(_Stop())
+        overdue = threading.Timer(_PATIENCE_AT_STOP, self._hands.abandon)
+        overdue.daemon = True
+        overdue.start()
 
     # --- the loop --------------------------------------------------------------------------------------------------
 
-    def _next(self) -> Union[Event, _Stop]:
-        while True:
-            wake = self._core.wake_at
-            if self._stop_by is not None:
-                wake = self._stop_by if wake is None else min(wake, self._stop_by)
-            try:
-                timeout = None if wake is None else max(0.0, wake - time.monotonic())
-                event = self._events.get(timeout=timeout)
-            except queue.Empty:
-                event = Tick()
-            if not isinstance(event, _Stop):
-                return event
-            self._stop_by = time.monotonic() + _PATIENCE_AT_STOP
-            if not self._core.running and self._writes % 2 == 0:
-                return event
-
-    def _ended_by(self, event: Union[Event, _Stop]) -> bool:
-        """Who stops us may have sent the same signal to the instruction: then it has not failed."""
+    def _next(self) -> Event:
+        wake = self._core.wake_at
+        try:
+            event = self._events.get(timeout=None if wake is None else max(0.0, wake - time.monotonic()))
+        except queue.Empty:
+            return Tick()
         if isinstance(event, _Stop):
-            return True
-        if self._stop_by is None:
-            return False
-        killed = isinstance(event, Finished) and event.exit_code < 0
-        return killed or isinstance(event, Written) or time.monotonic() >= self._stop_by
+            raise event
+        return event
 
-    def _end(self) -> None:
-        self._stopped.set()
-        self._hands.abandon()
-        self._log.say("info", "stopped")
+    def _handle(self, event: Event) -> None:
+        """With all that comes of it at once."""
+        told = [event]
+        while told:
+            for action in self._core.handle(told.pop(0), Now(time.time(), time.monotonic())):
+                answer = self._carry_out(action)
+                if answer is not None:
+                    told.append(answer)
 
-    def _carry_out(self, action: Action) -> bool:
-        """False where it would begin something, and we are to stop."""
+    def _carry_out(self, action: Action) -> Optional[Event]:
         if isinstance(action, Say):
             self._log.say(action.level, action.text)
         elif isinstance(action, Persist):
             self._persist(action)
         elif isinstance(action, Write):
-            self._courier.do(lambda: self._write(action))
+            return self._write(action)
         elif isinstance(action, Read):
-            self._courier.do(self._read)
+            return self._read()
         elif isinstance(action, Leave):
-            self._worker.do(self._hands.leave)
-        elif self._stop_by is not None:
-            return False
+            self._hands.leave()
+        elif self._stopping.is_set():
+            raise _Stop
+        elif isinstance(action, Enter):
+            return self._hands.enter(action)
+        elif isinstance(action, WriteFiles):
+            return self._hands.write_files(action)
+        elif isinstance(action, Run):
+            return self._run(action)
         elif isinstance(action, StartProbe):
             threading.Thread(target=self._probe, args=(action,), name="probe", daemon=True).start()
-        elif isinstance(action, Enter):
-            self._worker.do(lambda: self._hands.enter(action))
-        elif isinstance(action, WriteFiles):
-            self._worker.do(lambda: self._hands.write_files(action))
-        elif isinstance(action, Run):
-            self._worker.do(lambda: self._hands.run(action))
-        return True
+        return None
+
+    def _run(self, action: Run) -> Event:
+        """Who stops us may have sent the same signal to the instruction: then it has not failed."""
+        finished = self._hands.run(action)
+        if self._stopping.is_set() and finished.exit_code < 0:
+            raise _Stop
+        return finished
 
     def _persist(self, action: Persist) -> None:
         try:
@@ -149,7 +140,7 @@ class Remote:
     def _write(self, action: Write) -> Event:
         self._writes += 1
         try:
-            return Written(self._courier_api().update(action.secret, action.data))
+            return Written(self._api().update(action.secret, action.data))
         except kube.ApiError as error:
             if error.status == 409:
                 return Conflict()
@@ -163,22 +154,25 @@ class Remote:
 
     def _read(self) -> Event:
         try:
-            secret = self._courier_api().get()
+            secret = self._api().get()
         except (kube.ApiError, kube.Unreachable) as error:
             return Unanswered(str(error))
         return SecretGone() if secret is None else SecretSeen(secret, True)
 
-    def _courier_api(self) -> kube.Api:
-        if self._api is None:
-            self._api = kube.Api(self._access, self._connection.namespace, self._connection.secret_name)
-        return self._api
+    def _api(self) -> kube.Api:
+        if self._writer is None:
+            self._writer = self._client()
+        return self._writer
+
+    def _client(self) -> kube.Api:
+        return kube.Api(self._access, self._connection.namespace, self._connection.secret_name)
 
     def _watch(self) -> None:
         """Lists, then watches from there, and again when the watch is too old; waits longer from failure to failure."""
         failures = 0
         version = ""
         checked = False
-        while not self._stopped.is_set():
+        while not self._stopping.is_set():
             try:
                 if not checked:
                     self._access = kube.usable(
@@ -187,9 +181,7 @@ class Remote:
                     checked = True
                 if not version:
                     version = self._list()
-                for seen in kube.Api(self._access, self._connection.namespace, self._connection.secret_name).watch(
-                    version
-                ):
+                for seen in self._client().watch(version):
                     failures, version = 0, seen.version
                     self._post(seen)
             except (kube.ApiError, kube.Unreachable) as error:
@@ -201,12 +193,12 @@ class Remote:
                 wait = min(_LONGEST_BACKOFF, _SHORTEST_BACKOFF * 2 ** min(failures - 1, 8))
                 wait *= random.uniform(0.5, 1.0)  # noqa: S311 - not for secrets
                 self._log.say("warning", f"watching the plan: {error}; trying again in {wait:.1f} s")
-                self._stopped.wait(wait)
+                self._stopping.wait(wait)
 
     def _list(self) -> str:
         """A list that a write of ours has overtaken may be older than what we know."""
         before = self._writes
-        api = kube.Api(self._access, self._connection.namespace, self._connection.secret_name)
+        api = self._client()
         try:
             secret, version = api.list()
         finally:
@@ -225,7 +217,7 @@ class Remote:
             self._events.put(SecretSeen(seen.secret))
 
     def _probe(self, action: StartProbe) -> None:
-        if self._stopped.wait(action.delay):
+        if self._stopping.wait(action.delay):
             return
         succeeded, error = probes.ask(action.probe)
         self._events.put(Probed(action.round, action.probe.name, succeeded, error))
