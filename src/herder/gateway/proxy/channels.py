@@ -14,6 +14,7 @@ from typing import Protocol
 Buffer = bytes | bytearray | memoryview
 
 READ_BYTES = 256 << 10
+_RECORD_BYTES = 16 << 10  # of TLS: no read gives more than one, and room for more would be made each time
 _WRITE_BYTES = 64 << 10
 
 
@@ -84,7 +85,7 @@ class TlsChannel:
     async def receive(self) -> Buffer:
         while True:
             try:
-                return self._tls.read(READ_BYTES)
+                return self._tls.read(_RECORD_BYTES)
             except ssl.SSLWantReadError:
                 await self._flush()  # a change of keys is answered
                 await self._fill()
