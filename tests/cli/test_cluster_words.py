@@ -18,7 +18,7 @@ import pytest
 from tests.cli.commands import herder, refused
 from tests.support.embedded import HERDER, Embedded
 from tests.support.kube import free_port
-from tests.support.machines import _host_ended
+from tests.support.machines import host_ended
 from tests.support.peers import peer
 
 NAME, NAMESPACE = "meadow", "fleet-default"
@@ -66,7 +66,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     directory = tmp_path_factory.mktemp("site")
     flags = ("--capi-core=own", "--machines", "--gateway")
     data = directory / "data"
-    with _host_ended(data), Embedded(data, flags=flags, listen=f"127.0.0.1:{free_port()}") as server:
+    with host_ended(data), Embedded(data, flags=flags, listen=f"127.0.0.1:{free_port()}") as server:
         yield Site(server, directory)
 
 

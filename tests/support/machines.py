@@ -51,7 +51,7 @@ def flags() -> tuple[str, ...]:
 def embedded(directory: Path) -> Iterator[Provider]:
     # The same address after a crash: who was connected comes back to it.
     listen = f"127.0.0.1:{free_port()}"
-    with _host_ended(directory), Embedded(directory, flags=flags(), listen=listen) as server:
+    with host_ended(directory), Embedded(directory, flags=flags(), listen=listen) as server:
         yield Provider(Engine("embedded", server.kubeconfig), server)
 
 
@@ -61,7 +61,7 @@ def real(directory: Path) -> Iterator[Provider]:
     with RealKube(directory / "kube", controller_manager=True, controllers=CONTROLLERS) as kube:
         engine = Engine("real", kube.kubeconfig)
         place = directory / "herder"
-        with _host_ended(place), HerderRun(engine, place, "--runner", *flags(), *webhook_flags()) as ours:
+        with host_ended(place), HerderRun(engine, place, "--runner", *flags(), *webhook_flags()) as ours:
             yield Provider(engine, ours)
 
 
@@ -69,7 +69,7 @@ ENGINES: Mapping[str, Callable[[Path], object]] = {"embedded": embedded, "real":
 
 
 @contextmanager
-def _host_ended(data_dir: Path) -> Iterator[None]:
+def host_ended(data_dir: Path) -> Iterator[None]:
     """The daemon and its machines outlive who started it, but not the test."""
     try:
         yield
