@@ -17,7 +17,7 @@ from herder.controllers.planner import etcd_members
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.carrying import Act
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import Delete, Patch, Ref, Refusal
+from herder.engine.runtime.decision import Delete, Effect, Patch, Ref, Refusal
 from herder.engine.runtime.triggers import Watches
 from herder.engine.runtime.view import View
 from tests.controllers.planner import objects
@@ -316,3 +316,35 @@ def test_the_name_of_the_cluster_is_what_is_counted_by() -> None:
     other = plan_secret("b", (WORKER,), plan=plan_of(), unhealthy=True, labels={names.CLUSTER_NAME: "another"})
     assert refused(write("a", NEW), *workers("w"), machine("b"), other) == ""
     assert NAME != "another"
+
+
+# --- evictions ------------------------------------------------------------------------------------------------------
+
+
+def eviction(uid: str) -> Effect:
+    return Effect("evict", (uid, "evict", "pod-uid", "0"), {"namespace": "default", "name": "p"}, "it must leave")
+
+
+def judged(uid: str, about: str, *there: Object) -> str:
+    view = view_of(READER, f"{NAMESPACE}/{about}", (*SOUND, *there))
+    refusals = [found for guard in GUARDS if (found := guard(eviction(uid), view, [])) is not None]
+    return refusals[0].reason if refusals else ""
+
+
+def test_pods_leave_machines_that_go_or_were_asked_to_be_drained_and_no_others() -> None:
+    nobody = "Pod default/p stays: nobody asked for its Node to be drained"
+    assert judged("Machine-a", "a", machine("a", deleting=True)) == ""
+    assert judged("Machine-a", "a", machine("a")) == nobody
+    assert judged("Machine-b", "a", machine("a", deleting=True)) == nobody
+    name = names.plan_secret("a")
+    asked = {names.DRAIN_OPTIONS: "{}"}
+    assert judged(f"Secret-{name}", name, machine("a"), plan_secret("a", marks=asked)) == ""
+    assert judged(f"Secret-{name}", name, machine("a"), plan_secret("a")) == nobody
+    done = plan_secret("a", marks=asked | {names.DRAIN_DONE: "{}"})
+    assert judged(f"Secret-{name}", name, machine("a"), done) == nobody
+
+
+def test_pods_of_paused_machines_stay() -> None:
+    going = machine("a", deleting=True)
+    going["metadata"]["annotations"] = {PAUSED: ""}
+    assert judged("Machine-a", "a", going) == "Pod default/p stays: its Machine is paused"

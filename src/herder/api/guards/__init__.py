@@ -6,6 +6,7 @@ without the controllers that they check, and know nothing of them.
 
 from __future__ import annotations
 
+from herder.api.guards.evictions import no_eviction_that_nobody_asked_for
 from herder.api.guards.example import flock_keeps_its_minimum
 from herder.api.guards.machines import (
     never_above_the_ceiling,
@@ -25,5 +26,6 @@ GUARDS: tuple[Guard, ...] = (
     plans_do_no_harm,
     no_member_that_the_others_need,
     no_release_while_joined,
+    no_eviction_that_nobody_asked_for,
     flock_keeps_its_minimum,
 )
