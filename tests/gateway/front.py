@@ -13,8 +13,10 @@ from pathlib import Path
 
 from herder.api.capi.kinds import NAMESPACE
 from herder.api.identity.crds import CRDS as IDENTITY_CRDS
+from herder.api.identity.roles import CLUSTER_ROLE_BINDING, RBAC
 from herder.api.machines.jobs import SERVICE_ACCOUNT
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
+from herder.api.management.kinds import USER
 from herder.api.settings import SERVER_CERTIFICATES, SERVER_URL, Settings
 from herder.cli.door import Parts, build
 from herder.cli.install import install_kinds
@@ -27,6 +29,7 @@ from herder.engine.client.http import HttpTransport
 from herder.engine.client.kubeconfig import Connection
 from herder.engine.client.wire import User
 from herder.engine.front.http import HttpFront
+from herder.engine.meta.kinds import Object
 from herder.gateway.proxy import InProcess, Remote
 from tests.support.kube import RealKube
 
@@ -49,6 +52,15 @@ class Front:
         connection = Connection(self.url + path, ca=self.ca, token=bearer)
         self.opened.append(Client(HttpTransport(connection), field_manager="tester"))
         return self.opened[-1]
+
+    async def administrator(self, name: str) -> None:
+        """A user with every right in the management cluster."""
+        user = {"apiVersion": USER.api_version, "kind": USER.kind, "metadata": {"name": name}, "username": name}
+        await self.client.create(USER.resource, user)
+        binding: Object = {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRoleBinding", "metadata": {"name": name}}
+        binding["roleRef"] = {"apiGroup": RBAC, "kind": "ClusterRole", "name": "cluster-admin"}
+        binding["subjects"] = [{"apiGroup": RBAC, "kind": "User", "name": name}]
+        await self.client.apply(CLUSTER_ROLE_BINDING.resource, binding)
 
     async def upgraded(self, path: str, bearer: str = "", protocol: str = "websocket") -> Stream:
         """A request for another protocol, as it is on the wire."""

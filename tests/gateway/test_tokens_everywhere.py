@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from herder.api.capi.kinds import NAMESPACE, SECRET
-from herder.api.identity.roles import CLUSTER_ROLE_BINDING, RBAC
 from herder.api.identity.tokens import NewToken, encoded
 from herder.api.management.kinds import TOKEN, USER
 from herder.api.management.names import TOKENS_NAMESPACE
@@ -37,15 +36,7 @@ class Scene:
         """With every right."""
         self.users += 1
         name = f"u-person{self.users}"
-        user = {"apiVersion": USER.api_version, "kind": USER.kind, "metadata": {"name": name}, "username": name}
-        await self.front.client.create(USER.resource, user)
-        binding = {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRoleBinding", "metadata": {"name": f"{name}-all"}}
-        await self.front.client.apply(
-            CLUSTER_ROLE_BINDING.resource,
-            binding
-            | {"roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "cluster-admin"}}
-            | {"subjects": [{"apiGroup": RBAC, "kind": "User", "name": name}]},
-        )
+        await self.front.administrator(name)
         return name
 
     async def token(self, user: str, *, ext: bool = False, cluster: str = "", ttl_ms: int = HOUR) -> Issued:

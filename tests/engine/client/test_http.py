@@ -148,3 +148,26 @@ async def test_a_name_with_odd_letters_stays_one_name(engine: Engine) -> None:
     async with client_of(engine.connection) as client:
         with pytest.raises(BadRequest, match='Name parameter invalid: "a b%2Fc": may not contain'):
             await client.get(NAMESPACES, "a b%2Fc")
+
+
+async def test_a_redirect_takes_no_token_elsewhere() -> None:
+    """Somebody who can make a server answer could else collect what others show it."""
+    asked: list[bytes] = []
+
+    async def elsewhere(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.close()
+
+    async with await asyncio.start_server(elsewhere, "127.0.0.1", 0) as other:
+        place = f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}/"
+
+        async def redirecting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(f"HTTP/1.1 307 Go\r\nLocation: {place}\r\nContent-Length: 0\r\n\r\n".encode())
+            writer.close()
+
+        async with await asyncio.start_server(redirecting, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            async with client_of(Connection(f"http://127.0.0.1:{port}", token="mine")) as client:
+                assert (await client.raw("GET", "/api")).status == 307
+    assert asked == []
