@@ -39,7 +39,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
         elif command in ("help", "--help", "-h"):
             print(_USAGE.format(default=configuration.DEFAULT_PATH), end="")
         elif command == "sentinel":
-            return sentinel(os.environ.get("CATTLE_AGENT_CONFIG") or configuration.DEFAULT_PATH)
+            return sentinel(_config_path(), _until_signal)
+        elif command == "service" and os.name == "nt":
+            return sentinel(_config_path(), _as_service)
         elif command == "validate-config":
             configuration.load(_operand(words, command))
             print("the configuration is valid")
@@ -55,13 +57,17 @@ def main(arguments: Optional[List[str]] = None) -> int:
     return 0
 
 
+def _config_path() -> str:
+    return os.environ.get("CATTLE_AGENT_CONFIG") or configuration.DEFAULT_PATH
+
+
 def _operand(words: List[str], command: str) -> str:
     if len(words) != 2:
         raise ConfigError(f"usage: herder-agent {command} FILE")
     return words[1]
 
 
-def sentinel(path: str) -> int:
+def sentinel(path: str, wait: "Callable[[Daemon], int]") -> int:
     log = Log(os.environ.get("CATTLE_LOGLEVEL") or "info")
     config = configuration.load(path)
     log.say("info", f"herder-agent {__version__}, configuration {path}")
@@ -74,7 +80,7 @@ def sentinel(path: str) -> int:
             parts.append(_remote(config, hands, log))
         if config.local_enabled:
             parts.append(Local(config.local_plan_directory, hands, log))
-        return _until_signal(parts, log)
+        return wait(Daemon(parts))
 
 
 def _remote(config: Config, hands: Hands, log: Log) -> Remote:
@@ -103,40 +109,73 @@ def _only_one(config: Config) -> Any:
     return stream
 
 
-class _Stopped(BaseException):
-    """Raised in the main thread by a signal."""
+class Daemon:
+    """Each part has a thread. One that ends by itself ends all."""
 
+    def __init__(self, parts: List[Any]) -> None:
+        self._parts = parts
+        self._failures: List[str] = []
+        self._threads = [threading.Thread(target=self._guarded, args=(part.run,)) for part in parts]
+        self.on_failure: Callable[[], None] = self.stop
 
-def _until_signal(parts: List[Any], log: Log) -> int:
-    """Each part has a thread; the main one waits for signals. A part that ends by itself ends all."""
-    failed: List[str] = []
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
 
-    def guarded(run: Callable[[], None]) -> None:
+    def stop(self) -> None:
+        for part in self._parts:
+            part.stop()
+
+    def join(self) -> int:
+        for thread in self._threads:
+            thread.join()
+        for text in self._failures:
+            sys.stderr.write(text)
+        return 1 if self._failures else 0
+
+    def _guarded(self, run: Callable[[], None]) -> None:
         try:
             run()
         except BaseException:
             import traceback
 
-            failed.append(traceback.format_exc())
-            os.kill(os.getpid(), signal.SIGTERM)
+            self._failures.append(traceback.format_exc())
+            self.on_failure()
 
+
+class _Signalled(BaseException):
+    """Raised in the main thread."""
+
+
+def _until_signal(daemon: Daemon) -> int:
     def stop(*_: Any) -> None:
-        raise _Stopped
+        raise _Signalled
 
-    threads = [threading.Thread(target=guarded, args=(part.run,), name=type(part).__name__) for part in parts]
+    daemon.on_failure = lambda: os.kill(os.getpid(), signal.SIGTERM)
     try:
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
-        for thread in threads:
-            thread.start()
+        daemon.start()
         while True:
             signal.pause()
-    except _Stopped:
+    except _Signalled:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the second one is meant
-    for part in parts:
-        part.stop()
-    for thread in threads:
-        thread.join()
-    for text in failed:
-        sys.stderr.write(text)
-    return 1 if failed else 0
+    daemon.stop()
+    return daemon.join()
+
+
+def _as_service(daemon: Daemon) -> int:
+    """On Windows, where the service manager takes the place of signals."""
+    import ctypes
+
+    from herder.agent.windows import Service
+
+    codes: List[int] = []
+
+    def run() -> int:
+        daemon.start()
+        codes.append(daemon.join())
+        return codes[0]
+
+    Service(getattr(ctypes, "windll").advapi32, run, daemon.stop).serve()  # noqa: B009 - elsewhere there is none
+    return codes[0]

@@ -1,0 +1,86 @@
+"""Our node agent and the Go one, in turns on one server: a plan written until it is applied and told, and memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import time
+from pathlib import Path
+
+from herder.engine.client import kubeconfig
+from tests.support.api import Api
+from tests.support.embedded import Embedded
+from tests.support.node_agents import GO, OURS, NodeAgent, decoded, encoded, plan_secret
+
+ROUNDS = 60
+REST_SECONDS = 0.25  # the Go agent gives up when a plan comes while it still tells of the last one
+
+
+def run(directory: Path) -> str:
+    with Embedded(directory / "server") as server:
+        return asyncio.run(_measure(server, directory))
+
+
+async def _measure(server: Embedded, directory: Path) -> str:
+    api = Api(kubeconfig.load(server.kubeconfig))
+    agents = {}
+    for program in (OURS, GO):
+        await api.create("secrets", plan_secret(program, {}))
+        agent = NodeAgent(directory / program, server.kubeconfig.read_text(), "default", program, program)
+        agent.environment = {"CATTLE_LOGLEVEL": "info"}
+        agents[program] = agent.start()
+    try:
+        taken: dict[str, list[float]] = {program: [] for program in agents}
+        for number in range(ROUNDS):
+            for program in agents:
+                taken[program].append(await _one(api, program, number))
+                await asyncio.sleep(REST_SECONDS)
+        memory = {program: agent.resident() for program, agent in agents.items()}
+    finally:
+        for agent in agents.values():
+            agent.kill()
+        await api.close()
+    return _report(taken, memory)
+
+
+async def _one(api: Api, secret: str, number: int) -> float:
+    """Seconds from the write of a plan until its end is seen, both by this process."""
+    plan = {"instructions": [{"name": "it", "command": "true", "env": [f"ROUND={number}"]}]}
+    url = api.at("secrets", secret)
+    revision = str(number + 1).encode()
+    seen = asyncio.create_task(
+        api.until_object(
+            url,
+            lambda found: (
+                decoded(found).get("plan-state") == b"succeeded" and decoded(found).get("plan-revision") == revision
+            ),
+        )
+    )
+    await asyncio.sleep(REST_SECONDS)
+    began = time.monotonic()
+    change = {"data": encoded({"plan": json.dumps(plan), "plan-state": "pending"})}
+    (await api.patch(url, change)).expect(200)
+    await seen
+    return time.monotonic() - began
+
+
+def _report(taken: dict[str, list[float]], memory: dict[str, int]) -> str:
+    ours, go = (statistics.median(taken[program]) for program in (OURS, GO))
+    lines = [
+        f"A plan of one command, {ROUNDS} times, on the embedded server over TLS; {os.cpu_count()} cores.",
+        "",
+        "| | herder-agent | rancher-system-agent v0.15.0 | ratio | goal |",
+        "|---|---|---|---|---|",
+        f"| plan written until applied and told, median | {ours * 1000:.1f} ms | {go * 1000:.1f} ms "
+        f"| {ours / go:.2f} | ≤ 1 |",
+        "| … 90 of 100 | " + " | ".join(f"{_ninth(taken[program]) * 1000:.1f} ms" for program in (OURS, GO)) + " | | |",
+        f"| resident memory | {memory[OURS] / 1e6:.1f} MB | {memory[GO] / 1e6:.1f} MB "
+        f"| {memory[OURS] / memory[GO]:.2f} | ≤ 0.5 |",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _ninth(values: list[float]) -> float:
+    return statistics.quantiles(values, n=10)[-1]
