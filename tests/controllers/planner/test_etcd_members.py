@@ -97,12 +97,20 @@ def test_of_two_the_one_that_stays_is_given_a_moment() -> None:
     assert done(decide(leaving(), OWN, *OTHERS[:2], seen=[node()], now=LATER)) == "asked"
 
 
+def test_one_that_may_be_about_to_join_is_waited_for_by_what_its_node_says() -> None:
+    machine = leaving(nodeRef={})
+    soon = done(decide(machine, OWN, *OTHERS, seen=[]))
+    assert soon == "it may be about to join: its Node is waited for"
+    assert done(decide(machine, OWN, *OTHERS, seen=[node()])) == "asked"
+    assert done(decide(machine, OWN, *OTHERS, seen=[], now=NOW + timedelta(minutes=6))) == "released"
+
+
 @pytest.mark.parametrize(
     ("there", "around"),
     [
         ((leaving(), plan_secret("a", (WORKER,))), SOUND),
         ((leaving(),), SOUND),
-        ((leaving(nodeRef={}), OWN), SOUND),
+        ((leaving(nodeRef={}), plan_secret("a", SERVER)), SOUND),
         ((leaving(), OWN, objects.bootstrap("a", **{names.ETCD_FORCE_REMOVE: "true"})), SOUND),
         ((leaving(), OWN), SOUND[:2]),
         ((leaving(), OWN), (objects.cluster(deleting=True), *SOUND[1:])),
@@ -112,7 +120,7 @@ def test_of_two_the_one_that_stays_is_given_a_moment() -> None:
     ids=[
         "no member of etcd",
         "no plan",
-        "never a node",
+        "never asked to join",
         "by force",
         "a cluster that never answered",
         "the cluster goes",

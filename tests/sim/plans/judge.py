@@ -1,5 +1,7 @@
-"""What must never happen to a provisioned cluster, judged by its simulated machines and what people asked for: not by what
-the planner thinks, nor by the guards."""
+"""What must never happen to a provisioned cluster, judged by its simulated machines and what people asked for.
+
+Neither by what the planner thinks, nor by the guards.
+"""
 
 from __future__ import annotations
 

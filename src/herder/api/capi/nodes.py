@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from herder.api.capi.kinds import NODE
+from herder.api.rke.names import MACHINE_UID
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Observe, Projection
 
@@ -45,7 +46,14 @@ def _by_name(node: Object) -> Iterable[str]:
     return (node["metadata"]["name"],)
 
 
-NODE_RECORD = Projection("node-record", _record, {"providerID": _by_provider_id, "name": _by_name})
+def _by_machine(node: Object) -> Iterable[str]:
+    uid = (node["metadata"].get("labels") or {}).get(MACHINE_UID)
+    return (uid,) if uid else ()
+
+
+NODE_RECORD = Projection(
+    "node-record", _record, {"providerID": _by_provider_id, "name": _by_name, "machine": _by_machine}
+)
 
 
 def node_by_provider_id(cluster: str, wanted: str) -> Observe:
@@ -55,6 +63,11 @@ def node_by_provider_id(cluster: str, wanted: str) -> Observe:
 
 def node_by_name(cluster: str, name: str) -> Observe:
     return Observe(cluster, NODE, projection=NODE_RECORD, focus=("name", name))
+
+
+def node_by_machine(cluster: str, uid: str) -> Observe:
+    """The Nodes that say that they are this Machine's: before it knows them itself."""
+    return Observe(cluster, NODE, projection=NODE_RECORD, focus=("machine", uid))
 
 
 def all_nodes(cluster: str) -> Observe:

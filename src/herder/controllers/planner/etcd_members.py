@@ -8,10 +8,11 @@ from datetime import datetime, timedelta
 
 from herder.api.capi.kinds import CLUSTER, MACHINE, NODE, SECRET_METADATA
 from herder.api.capi.names import CLUSTER_NAME, annotations_of, cluster_key, is_deleting, kubeconfig_secret, labels_of
-from herder.api.capi.nodes import node_by_name
+from herder.api.capi.nodes import node_by_machine, node_by_name
 from herder.api.guards import plan_acts
 from herder.api.rke import names
 from herder.api.rke.kinds import BOOTSTRAP, CONTROL_PLANE, PLAN_SECRET
+from herder.api.rke.plan_secret import FAILED
 from herder.api.rke.strategy import quorum
 from herder.api.writing import ref
 from herder.controllers.planner.distributions.choosing import UnknownVersion, distribution_of
@@ -26,6 +27,8 @@ LEAVING = "leaving-members"
 OF_TWO = timedelta(seconds=20)
 """Where two members are left, the one that stays is given that long to notice that it is to be alone."""
 LOOK_AGAIN = timedelta(seconds=20)
+JOINING = timedelta(minutes=5)
+"""A machine that was given a plan and has no Node may be about to join: its member would stay behind."""
 
 
 def reconcile(view: View) -> Decision:
@@ -67,7 +70,11 @@ def _needs_no_leave(view: View, own: Entry, cluster: str) -> bool:
     bootstrap = view.get(BOOTSTRAP, bootstrap_of(own.machine))
     forced = bootstrap is not None and annotations_of(bootstrap).get(names.ETCD_FORCE_REMOVE) == "true"
     reachable = view.get(SECRET_METADATA, kubeconfig_secret(cluster)) is not None
-    return forced or not own.roles.etcd or not own.has_node or not reachable
+    return forced or not own.roles.etcd or not reachable or not (own.has_node or _may_join(own))
+
+
+def _may_join(own: Entry) -> bool:
+    return own.plan.has_plan and own.plan.state != FAILED
 
 
 def _wait_for_others(view: View, own: Entry, entries: Sequence[Entry], others: Sequence[Entry]) -> Decision | None:
@@ -78,25 +85,32 @@ def _wait_for_others(view: View, own: Entry, entries: Sequence[Entry], others: S
     well = sum(not entry.plan.is_down for entry in staying)
     if staying and well < quorum(len(staying)):
         return waiting(f"{well} of the {len(staying)} other etcd members are well, and {quorum(len(staying))} must be")
-    deleted = datetime.fromisoformat(own.machine["metadata"]["deletionTimestamp"])
-    if len(others) == 1 and staying and view.now < deleted + OF_TWO:
-        return waiting("the etcd member that stays is given a moment", wake_at=deleted + OF_TWO)
+    alone = _deleted_at(own) + OF_TWO
+    if len(others) == 1 and staying and view.now < alone:
+        return waiting("the etcd member that stays is given a moment", wake_at=alone)
     return None
 
 
+def _deleted_at(own: Entry) -> datetime:
+    return datetime.fromisoformat(own.machine["metadata"]["deletionTimestamp"])
+
+
 def _leave(view: View, own: Entry, cluster: str, prefix: str) -> Decision:
-    where, node = cluster_key(view.namespace, cluster), own.machine["status"]["nodeRef"]["name"]
-    wish = node_by_name(where, node)
+    where, known = cluster_key(view.namespace, cluster), (own.machine["status"].get("nodeRef") or {}).get("name")
+    wish = node_by_name(where, known) if known else node_by_machine(where, own.uid)
     needs = Decision(observe=(wish,))
     match view.observed(wish):
         case None:
-            return needs + waiting(f"looking at Node {node}")
+            return needs + waiting(f"looking at Node {known or 'of the machine'}")
         case Unreachable(reason):
             return needs + waiting(f"the cluster does not answer: {reason}", wake_at=view.now + LOOK_AGAIN)
         case Observed(objects):
             marks = annotations_of(objects[0]) if objects else {}
+    if not objects and not known and view.now < _deleted_at(own) + JOINING:
+        return needs + waiting("it may be about to join: its Node is waited for", wake_at=_deleted_at(own) + JOINING)
     if not objects or marks.get(f"{prefix}/removed-node-name"):
         return needs + _release(own.machine)
+    node = objects[0]["metadata"]["name"]
     if marks.get(f"{prefix}/remove") == "true":
         return needs + waiting(f"waiting for the etcd member of Node {node} to leave", Ref(NODE, node))
     asked = {"metadata": {"annotations": {f"{prefix}/remove": "true"}}}
