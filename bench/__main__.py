@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import agents, apiserver, growth, local_machines, machines, planner, provisioning, race, tunnel
+from bench import agents, apiserver, growth, local_machines, machines, node_agent, planner, provisioning, race, tunnel
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 BENCHMARKS: dict[str, tuple[str, Callable[[Path], str]]] = {
@@ -23,6 +23,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[Path], str]]] = {
     "machines": ("machines.md", machines.run),
     "provisioning": ("provisioning.md", provisioning.run),
     "agents": ("agents.md", agents.run),
+    "node-agent": ("node-agent.md", node_agent.run),
     "planner": ("planner.md", planner.run),
     "local": ("local-machines.md", local_machines.run),
     "tunnel": ("tunnel.md", tunnel.run),
