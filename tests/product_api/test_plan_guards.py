@@ -211,13 +211,31 @@ def members(*states: str) -> list[Object]:
         ("wwwww", ""),
         ("wwwwd", ""),
         ("wwwdd", "never-below-quorum"),
-        ("dwd", ""),  # it is down already: the plan can only help
+        ("dwd", ""),  # it is broken already: the plan can only help
         ("fww", ""),
+        ("ffw", ""),
+        ("frw", "never-below-quorum"),  # unless another moves: it may still serve
+        ("frwww", ""),
         ("ndd", ""),  # its first plan
     ],
 )
 def test_a_member_of_etcd_is_disturbed_only_where_the_others_keep_the_quorum(states: str, guard: str) -> None:
     assert refused(write("a", NEW), *members(*states)) == guard
+
+
+def test_a_plan_that_failed_is_not_asked_for_again_while_another_member_moves() -> None:
+    again = Patch(
+        Ref(PLAN_SECRET, names.plan_secret("a"), NAMESPACE), {"data": {"plan-state": encoded("pending")}}, "once more"
+    )
+    assert refused(again, *members("f", "r", "w")) == "never-below-quorum"
+    assert refused(again, *members("f", "w", "w")) == ""
+
+
+def test_a_member_that_is_lost_does_not_keep_the_others_from_leaving_it_behind() -> None:
+    there = members("w", "w", "d")
+    lost = [machine("c", deleting=True) if each["metadata"]["name"] == "c" else each for each in there]
+    assert refused(write("a", NEW), *there) == "never-below-quorum"
+    assert refused(write("a", NEW), *lost) == ""
 
 
 def test_two_members_are_not_disturbed_in_one_decision() -> None:
@@ -234,7 +252,8 @@ def workers(*states: str) -> list[Object]:
     found: list[Object] = []
     for name, state in zip("abcde", states, strict=False):
         plan = None if state == "n" else plan_of()
-        found += [machine(name), plan_secret(name, (WORKER,), plan=plan, unhealthy=state == "d")]
+        given: dict[str, Any] = {"state": "pending", "data": {"appliedPlan": "{}"}} if state == "r" else {}
+        found += [machine(name), plan_secret(name, (WORKER,), plan=plan, unhealthy=state == "d", **given)]
     return found
 
 
@@ -250,6 +269,7 @@ def workers(*states: str) -> list[Object]:
         ("wddw", "50%", "never-more-down-than-allowed"),
         ("wn", None, ""),
         ("dd", None, ""),
+        ("dr", None, "never-more-down-than-allowed"),
         ("nd", None, ""),
         ("wd", "many", "never-more-down-than-allowed"),
     ],

@@ -119,7 +119,7 @@ def test_a_concurrency_that_is_no_number_is_told() -> None:
 @pytest.mark.parametrize(
     ("other", "whose"),
     [
-        (worker("a", NEW, state="in-progress"), []),
+        (worker("a", NEW, state="in-progress", data={"appliedPlan": "{}"}), []),
         (worker("a", NEW, unhealthy=True), []),
         (worker("a", OLD, marks={names.UNCORDON: "{}"}), ["a"]),
         (worker("a", OLD, state="failed"), ["a"]),
@@ -127,6 +127,7 @@ def test_a_concurrency_that_is_no_number_is_told() -> None:
         (worker("a", OLD, unhealthy=True, marks={names.PROBES_PASSED: "x"}), ["a"]),
         (worker("a", NEW), ["b"]),
         (worker("a", None), ["a", "b"]),
+        (worker("a", NEW, state="pending"), ["b"]),
     ],
     ids=[
         "runs its plan",
@@ -137,10 +138,17 @@ def test_a_concurrency_that_is_no_number_is_told() -> None:
         "was well once: it takes the turn",
         "is done",
         "is new, which counts for nothing",
+        "has its first plan, and is missed by nobody",
     ],
 )
 def test_b_waits_while_a(other: Entry, whose: list[str]) -> None:
     assert written(brought(other, worker("b"))) == whose
+
+
+def test_those_that_are_broken_are_helped_first() -> None:
+    assert written(brought(worker("a"), worker("b"), worker("c", unhealthy=True))) == ["c"]
+    moving = worker("b", NEW, state="in-progress", data={"appliedPlan": "{}"})
+    assert written(brought(worker("a", unhealthy=True), moving)) == []
 
 
 # --- drains ---------------------------------------------------------------------------------------------------------

@@ -56,11 +56,11 @@ class Asked:
 
     @property
     def disturbs(self) -> bool:
-        """It restarts, or may restart, what runs on a machine that is well."""
-        if not self.begins or not self.before.has_plan or self.before.is_down:
+        """It restarts, or may restart, what runs on the machine: also where the same plan is asked for again."""
+        if not self.begins or not self.before.has_applied_plan:
             return False
-        before, after = self.before.plan, self.after.plan
-        return before is None or after is None or before.lasting() != after.lasting()
+        applied, after = self.before.applied_plan, self.after.plan
+        return applied is None or after is None or applied.lasting() != after.lasting()
 
     @property
     def cluster(self) -> str:

@@ -141,25 +141,30 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 
 def never_below_quorum(change: Asked, view: View, before: Sequence[Act]) -> Refusal | None:
-    """A member is disturbed when the others keep the quorum without it. Where they cannot, since there are but one or
-    two, all the others must be well."""
+    """A member is disturbed when the others keep the quorum without it. Where they cannot, all the others must be well;
+    one that is broken itself may be helped, but it may still serve, so nobody else may be moving meanwhile."""
     if not change.disturbs or not is_member(change.before):
         return None
-    others = [
-        plan
-        for plan in plans_of(view, change.namespace, change.cluster, before)
-        if is_member(plan) and plan.name != change.before.name and machine_of(view, plan) is not None
-    ]
+    plans = plans_of(view, change.namespace, change.cluster, before)
+    others = [plan for plan in plans if plan.name != change.before.name and _counts(view, plan)]
     well = sum(not plan.is_down and not _in_drain(plan) for plan in others)
-    if well == len(others) or well >= quorum(len(others) + 1):
+    moving = sum(plan.is_moving or _in_drain(plan) for plan in others)
+    needed = quorum(len(others) + 1)
+    if well == len(others) or well >= needed or (change.before.is_broken and not moving):
         return None
-    told = (
-        f"is not written: of {len(others) + 1} etcd members {well} would be left, and {quorum(len(others) + 1)} must be"
-    )
+    told = f"is not written: of {len(others) + 1} etcd members {well} would be left, and {needed} must be"
     return change.refuse("never-below-quorum", told)
 
 
+def _counts(view: View, plan: PlanSecret) -> bool:
+    """One that is broken and goes is lost in any case: the others are not kept from leaving it behind."""
+    machine = machine_of(view, plan)
+    lost = machine is not None and is_deleting(machine) and plan.is_broken
+    return is_member(plan) and machine is not None and not lost
+
+
 def never_more_down_than_allowed(change: Asked, view: View, before: Sequence[Act]) -> Refusal | None:
+    """Those that are broken count, but not against one that is broken itself."""
     if not change.disturbs or _in_drain(change.before):
         return None
     control_plane = view.get(CONTROL_PLANE, change.cluster, change.namespace) or {}
@@ -168,9 +173,9 @@ def never_more_down_than_allowed(change: Asked, view: View, before: Sequence[Act
         if not belongs(change.before):
             continue
         pool = [plan for plan in _living(view, change, before) if belongs(plan)]
-        down = sum(
-            plan.is_down or _in_drain(plan) for plan in pool if plan.has_plan and plan.name != change.before.name
-        )
+        others = [plan for plan in pool if plan.name != change.before.name and plan.has_applied_plan]
+        moving = sum(plan.is_moving or _in_drain(plan) for plan in others)
+        down = moving if change.before.is_broken else sum(plan.is_down or _in_drain(plan) for plan in others)
         limit = _limit(strategy.get(field), len(pool))
         if limit != UNLIMITED and down >= limit:
             told = (

@@ -150,9 +150,18 @@ class PlanSecret:
         return self.state == SUCCEEDED
 
     @property
+    def is_moving(self) -> bool:
+        """It was asked for something, and is neither done with it nor has failed."""
+        return self.has_plan and not self.in_sync and not self.failed
+
+    @property
+    def is_broken(self) -> bool:
+        """Its plan failed, or what runs there is not well; it may still serve others."""
+        return self.failed or (self.has_plan and not self.is_moving and not self.healthy)
+
+    @property
     def is_down(self) -> bool:
-        """What was asked of it is not done, or what runs there is not well."""
-        return not self.in_sync or not self.healthy
+        return self.is_moving or self.is_broken
 
     @cached_property
     def failed(self) -> bool:

@@ -73,8 +73,7 @@ class Progress:
 def bring(tier: Tier, around: Surroundings) -> Progress:
     progress = Progress()
     known = [desired for entry in tier.members if (desired := _desired(entry, around, progress)) is not None]
-    differing = {desired.entry.name for desired in known if desired.differs}
-    budget = _Budget(tier, differing)
+    budget = _Budget(tier)
     for desired in known:
         _bring_one(tier, desired, around, budget, progress)
     return progress
@@ -166,25 +165,27 @@ def _kubelet_is_current(entry: Entry, around: Surroundings) -> bool:
 
 
 class _Budget:
-    """Who may be disturbed now. A machine that is down already, or was never brought up by its plan, takes no room."""
+    """Who may be disturbed now. Those that are broken are helped before others are disturbed, but no more of them at a
+    time than the strategy allows: one that is not well may still be one that others need."""
 
-    def __init__(self, tier: Tier, differing: set[str]) -> None:
-        self._differing = differing
+    def __init__(self, tier: Tier) -> None:
         self._limit = _limit(tier)
-        self._down = {entry.name for entry in tier.counted if self._is_down(entry)}
+        self._moving = {entry.name for entry in tier.counted if _is_moving(entry)}
+        self._broken = {entry.name for entry in tier.counted if entry.plan.is_broken} - self._moving
 
     def admits(self, entry: Entry) -> bool:
-        free = self._limit == UNLIMITED or len(self._down) < self._limit
-        if not (free or entry.in_drain or entry.plan.failed or _never_came_up(entry)):
+        taken = self._moving if entry.name in self._broken else self._moving | self._broken
+        if not (entry.in_drain or self._limit == UNLIMITED or len(taken) < self._limit):
             return False
-        self._down.add(entry.name)
+        self._moving.add(entry.name)
+        self._broken.discard(entry.name)
         return True
 
-    def _is_down(self, entry: Entry) -> bool:
-        if not entry.plan.has_plan:
-            return False
-        unhealthy = entry.name not in self._differing and not entry.plan.healthy
-        return not entry.plan.in_sync or entry.in_drain or unhealthy
+
+def _is_moving(entry: Entry) -> bool:
+    """A machine with its first plan is missed by nobody, unless it joins etcd."""
+    known = entry.plan.has_applied_plan or entry.roles.etcd
+    return entry.in_drain or (entry.plan.is_moving and known)
 
 
 def _limit(tier: Tier) -> int:
@@ -192,7 +193,3 @@ def _limit(tier: Tier) -> int:
         return limit_of(tier.concurrency, len(tier.members))
     except BadConcurrency as wrong:
         raise ConfigError(str(wrong)) from None
-
-
-def _never_came_up(entry: Entry) -> bool:
-    return entry.plan.in_sync and not entry.plan.healthy and not entry.plan.probes_passed
