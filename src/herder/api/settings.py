@@ -86,6 +86,8 @@ NODE_TOKENS_EXPIRE = "system-agent-installer-token-ttl-enabled"
 NODE_TOKEN_UNUSED = "system-agent-installer-token-long-ttl"
 NODE_TOKEN_USED = "system-agent-installer-token-short-ttl"
 NODE_AGENT_VERSION = "system-agent-version"
+WINDOWS_AGENT_VERSION = "wins-agent-version"
+WINDOWS_CSI_PROXY_VERSION = "csi-proxy-agent-version"
 NODE_ASSETS = "system-agent-assets"
 INSTALLER_IMAGE = "system-agent-installer-image"
 DEFAULT_REGISTRY = "system-default-registry"
@@ -346,6 +348,16 @@ DEFINITIONS = {
             "the version of the node agent that new machines install",
         ),
         Definition(
+            WINDOWS_AGENT_VERSION,
+            "",
+            "the version of wins on Windows nodes, for programs that look it up here",
+        ),
+        Definition(
+            WINDOWS_CSI_PROXY_VERSION,
+            "",
+            "the version of the CSI proxy on Windows nodes, for programs that look it up here",
+        ),
+        Definition(
             NODE_ASSETS,
             "",
             "a directory of this host with what nodes may download besides, such as rancher-system-agent-amd64",
@@ -417,17 +429,19 @@ def validate_value(name: str, value: object) -> list[FieldError]:
 def setting_objects(settings: Settings) -> list[Object]:
     """One `Setting` object for each definition, as it is applied at start: people find them by listing.
 
-    The value is left alone: it is the user's. `source` says where a value comes from that wins over it.
+    The value is the user's and left alone, but for one from the environment: that is shown as the value, as other
+    programs read it there, and taken back when the environment does not say it any more. `source` says what wins.
     """
     objects = []
     for definition in DEFINITIONS.values():
-        _, source = settings.look(definition.name)
+        value, source = settings.look(definition.name)
         obj: Object = {
             "apiVersion": SETTING.api_version,
             "kind": SETTING.kind,
             "metadata": {"name": definition.name},
             "default": settings.found.get(definition.name, definition.default),
             "source": source if source in {"flag", "env"} else "",
+            **({"value": value} if source == "env" else {}),
         }
         objects.append(obj)
     return objects
