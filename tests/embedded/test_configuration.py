@@ -36,6 +36,12 @@ def test_a_taint_may_have_a_value(tmp_path: Path) -> None:
     assert told.taints == (("gpu", "yes", "NoExecute"), ("own", "", "NoSchedule"))
 
 
+def test_what_a_node_is_told_is_shown_but_for_its_secrets(tmp_path: Path) -> None:
+    told = read(written(tmp_path, a=LEAST, b='{"node-name": "a", "node-label": ["zone=one"]}')).arguments
+    assert told[:6] == ["--node-name", "a", "--node-ip", "10.0.0.1", "--node-label", "zone=one"]
+    assert told[-2:] == ["--token", "********"]
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

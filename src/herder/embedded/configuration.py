@@ -21,6 +21,7 @@ SECURE_PORT, NODE_PORT = 6443, 10248
 
 _TEXTS = ("token", "agent-token", "server", "node-name", "data-dir", "version", "log-level")
 _LISTS = ("node-ip", "node-external-ip", "node-label", "node-taint", "tls-san")
+HIDDEN = "********"
 LEVELS = ("debug", "info", "warning", "error")
 KEYS = (*_TEXTS, *_LISTS)
 _EFFECTS = {"NoSchedule", "PreferNoSchedule", "NoExecute"}
@@ -51,6 +52,23 @@ class Configuration:
     @property
     def address(self) -> str:
         return self.addresses[0]
+
+    @property
+    def arguments(self) -> list[str]:
+        """All of it as words, for people who look at the node; what is secret is not told."""
+        told: list[tuple[str, str]] = [
+            ("node-name", self.node_name),
+            *(("node-ip", each) for each in self.addresses),
+            *(("node-external-ip", each) for each in self.external_addresses),
+            *(("node-label", f"{key}={value}") for key, value in self.labels),
+            *(("node-taint", f"{key}={value}:{effect}") for key, value, effect in self.taints),
+            *(("tls-san", each) for each in self.names),
+            ("data-dir", str(self.data_dir)),
+            ("server", self.server),
+            ("token", HIDDEN if self.token else ""),
+            ("agent-token", HIDDEN if self.agent_token else ""),
+        ]
+        return [word for key, value in told if value for word in (f"--{key}", value)]
 
 
 def read(directory: Path, *, version: str = "") -> Configuration:

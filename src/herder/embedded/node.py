@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import platform
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from herder.engine.meta.kinds import GroupVersionResource, Object
 
 log = get_logger(__name__)
 
+ARGUMENTS = "herder.io/node-args"  # annotation of the Node: what it was started with, as k3s has one
 NODES = GroupVersionResource("", "v1", "nodes")
 LEASES = GroupVersionResource("coordination.k8s.io", "v1", "leases")
 LEASE_NAMESPACE = "kube-node-lease"
@@ -63,7 +65,8 @@ class Node:
         try:
             node = await self._client.create(NODES, self._node())
         except AlreadyExists:
-            node = await self._client.patch(NODES, name, {"metadata": {"labels": self._labels()}})
+            told = {"labels": self._labels(), "annotations": self._annotations()}
+            node = await self._client.patch(NODES, name, {"metadata": told})
         self._uid = node["metadata"]["uid"]
         await self._client.patch(NODES, name, {"status": self._status()}, subresource="status")
         self.registered.set()
@@ -74,12 +77,15 @@ class Node:
         return {
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": {"name": self._told.node_name, "labels": self._labels()},
+            "metadata": {"name": self._told.node_name, "labels": self._labels(), "annotations": self._annotations()},
             "spec": {
                 "providerID": f"herder://{self._told.node_name}",
                 **({"taints": taints} if taints else {}),
             },
         }
+
+    def _annotations(self) -> dict[str, str]:
+        return {ARGUMENTS: json.dumps(["server" if self._server else "agent", *self._told.arguments])}
 
     def _labels(self) -> dict[str, str]:
         system = {"os": "linux", "arch": _processor()}
