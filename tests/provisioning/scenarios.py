@@ -1,0 +1,34 @@
+"""The scenarios of the upstream provisioning suite by its names, run several at a time on one manager."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+from tests.provisioning import general, machine_provisioning
+from tests.support.provisioned import Site
+
+Scenario = Callable[[Site], Awaitable[None]]
+SCENARIOS: Mapping[str, Scenario] = {**general.SCENARIOS, **machine_provisioning.SCENARIOS}
+AT_ONCE = 3
+
+
+class Running:
+    """Those that are wanted, as many at once as one machine bears; each test waits for its own."""
+
+    def __init__(self, site: Site, wanted: Iterable[str]) -> None:
+        self._site = site
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._tasks = {name: asyncio.ensure_future(self._run(SCENARIOS[name])) for name in wanted}
+
+    async def _run(self, scenario: Scenario) -> None:
+        async with self._turns:
+            await scenario(self._site)
+
+    async def result(self, name: str) -> None:
+        await self._tasks[name]
+
+    async def stop(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)

@@ -1,0 +1,14 @@
+"""The upstream provisioning suite on the embedded server."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.provisioning.scenarios import SCENARIOS, Running
+
+ENGINE = "embedded"
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+async def test(running: Running, scenario: str) -> None:
+    await running.result(scenario)
