@@ -42,6 +42,32 @@ def test_it_is_written_for_the_oldest_python_and_its_library(path: Path) -> None
             assert module.split(".")[0] in STANDARD or module == "herder" or module.startswith("herder.agent"), module
 
 
+CORE = ("core.py", "events.py", "outputs.py", "plan.py", "probing.py", "rules.py")
+CLOCKS_AND_IO = {
+    "contextlib",
+    "fcntl",
+    "http",
+    "os",
+    "queue",
+    "random",
+    "shutil",
+    "signal",
+    "socket",
+    "ssl",
+    "subprocess",
+}
+
+
+@pytest.mark.parametrize("name", CORE)
+def test_the_core_does_no_io_and_reads_no_clock(name: str) -> None:
+    source = (SOURCE / name).read_text()
+    imported = {
+        alias.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import) for alias in node.names
+    }
+    assert not imported & (CLOCKS_AND_IO | {"tempfile", "threading", "sys"})
+    assert not any(call in source for call in ("time.time(", "time.monotonic(", "open("))
+
+
 def test_the_same_sources_give_the_same_file(tmp_path: Path) -> None:
     build(tmp_path / "one.pyz")
     build(tmp_path / "two.pyz")

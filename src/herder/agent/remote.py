@@ -37,6 +37,7 @@ from herder.agent.log import Log
 
 _SHORTEST_BACKOFF, _LONGEST_BACKOFF = 0.5, 30.0
 _PATIENCE_AT_STOP = 30.0
+_SHORTEST_WATCH = 1.0
 _TOO_LARGE = (413, 422)
 
 
@@ -181,9 +182,12 @@ class Remote:
                     checked = True
                 if not version:
                     version = self._list()
+                began = time.monotonic()
                 for seen in self._client().watch(version):
                     failures, version = 0, seen.version
                     self._post(seen)
+                if time.monotonic() - began < _SHORTEST_WATCH:
+                    raise kube.Unreachable("the server ended the watch at once")
             except (kube.ApiError, kube.Unreachable) as error:
                 if isinstance(error, kube.ApiError):
                     version = ""
