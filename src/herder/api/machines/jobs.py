@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from herder.api.capi.kinds import SECRET
+from herder.api.capi.names import CLUSTER_NAME, labels_of
 from herder.api.machines import names
 from herder.api.machines.arguments import BOOTSTRAP_DIRECTORY, FILES_DIRECTORY, Download
 from herder.api.machines.hosts import SOCKET_MOUNT, SOCKET_NAME, SOCKET_VARIABLE
@@ -106,6 +107,7 @@ def _encoded(texts: Mapping[str, str]) -> dict[str, str]:
 def state_secret(infra: Object, kind: Kind, machine_name: str, credential: str) -> Object:
     """Owned by nobody: it goes when the machine is removed for certain, and not with any object."""
     meta = infra["metadata"]
+    cluster = labels_of(infra).get(CLUSTER_NAME)
     return _object(
         SECRET,
         {
@@ -116,6 +118,7 @@ def state_secret(infra: Object, kind: Kind, machine_name: str, credential: str) 
                 names.INFRA_KIND_LABEL: kind.kind,
                 names.INFRA_NAME_LABEL: names.safe_concat(meta["name"]),
                 names.MACHINE_NAME_LABEL: names.safe_concat(machine_name),
+                **({CLUSTER_NAME: cluster} if cluster else {}),
             },
             "annotations": {CREDENTIAL_ANNOTATION: credential} if credential else {},
             "finalizers": [STATE_FINALIZER],

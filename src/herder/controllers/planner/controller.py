@@ -156,7 +156,7 @@ CONTROLLER = Controller(
         Watches(MACHINE, _planned, changed("metadata.labels", "metadata.deletionTimestamp", "spec", "status")),
         Watches(PLAN_SECRET, labelled(names.CLUSTER_NAME)),
         Watches(TOKENS_SECRET, _of_tokens),
-        Watches(STATE_SECRET),  # a Machine whose infrastructure is ready has one; its own change tells
+        Watches(STATE_SECRET, _planned, changed("data")),  # a driver's machine has its addresses there
         Watches(SECRET_METADATA, Indexed(NEEDS, _as_needed)),
         Watches(CONFIG_MAP_METADATA, Indexed(NEEDS, _as_needed)),
         Watches(BOOTSTRAP),

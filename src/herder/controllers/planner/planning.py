@@ -16,8 +16,9 @@ from herder.controllers.planner.distributions.choosing import release_of
 from herder.controllers.planner.distributions.interface import ConfigError, Distribution
 from herder.controllers.planner.election import LOST, elect
 from herder.controllers.planner.entries import Entry
-from herder.controllers.planner.inputs import Lacking, cluster_inputs, machine_inputs
+from herder.controllers.planner.inputs import Lacking, cluster_inputs
 from herder.controllers.planner.joining import Servers, learned
+from herder.controllers.planner.machine_inputs import machine_inputs
 from herder.controllers.planner.rendering import Desired, Request
 from herder.controllers.planner.stranded import release_leaving_members
 from herder.controllers.planner.tiers import Progress, Surroundings, Tier, bring
@@ -141,7 +142,8 @@ def _endpoint(scene: Scene, join_url: str) -> list[Patch]:
 
 def _sane(scene: Scene, result: Result) -> None:
     roles = [entry.roles for entry in scene.living()]
-    if not all((any(each.etcd for each in roles), any(each.control_plane for each in roles), _any_worker(roles))):
+    complete = any(each.etcd for each in roles) and any(each.control_plane for each in roles)
+    if not complete or not any(each.worker for each in roles):
         result.unstable = True
         result.initialized = False if scene.initialized else None
         forced = release_leaving_members(scene.view, scene.entries)
@@ -156,13 +158,6 @@ def _sane(scene: Scene, result: Result) -> None:
         raise _Ends(LOST)
 
 
-def _any_worker(roles: Sequence[Any]) -> bool:
-    return any(each.worker for each in roles)
-
-
-# --- tier by tier ---------------------------------------------------------------------------------------------------
-
-
 def _not_lower(scene: Scene, _result: Result) -> None:
     """What a newer version has written an older one may not be able to read."""
     wanted = scene.spec.get("kubernetesVersion") or ""
@@ -174,6 +169,9 @@ def _not_lower(scene: Scene, _result: Result) -> None:
             f"spec.kubernetesVersion: {wanted} is lower than {highest}, which the cluster has; go back, or restore "
             "a snapshot of the older version"
         )
+
+
+# --- tier by tier ---------------------------------------------------------------------------------------------------
 
 
 def _tiers(scene: Scene, result: Result) -> None:
