@@ -216,21 +216,18 @@ control_plane() {
     done
 }
 
-running() { # by which manifest a component runs
-    told='jsonpath={.metadata.annotations.kubernetes\.io/config\.hash}'
-    kubectl --kubeconfig "$admin" --request-timeout=5s -n kube-system get pod "$1-$name" -o "$told" 2> /dev/null || true
-}
+running() { pgrep -f "^$1 --" || true; }
 
 # The kubelet takes its time, and until then it is the old one that answers.
 replaced() {
     tries=300
     while [ "$tries" -gt 0 ]; do
-        found=$(running "$1")
-        if [ -n "$found" ] && [ "$found" != "$(cat "$state/$1.running")" ] && answers "$1"; then return; fi
+        running "$1" > "$state/$1.now"
+        if [ -s "$state/$1.now" ] && ! grep -qxF -f "$state/$1.running" "$state/$1.now" && answers "$1"; then return; fi
         tries=$((tries - 1))
         sleep 1
     done
-    fail "$1 does not run with its new flags after 5 minutes: what is in /var/log/pods/kube-system_$1-$name_* tells why"
+    fail "$1 does not run with its new flags after 5 minutes: what is in /var/log/pods/kube-system_$1-${name}_* tells why"
 }
 
 answers() { # COMPONENT; whether the others do is asked by probes
