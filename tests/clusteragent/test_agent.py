@@ -241,7 +241,8 @@ async def test_another_server_gets_nothing_from_an_agent_that_has_a_checksum(tmp
     async with manager(TOKENS, theirs) as impostor, downstream(tmp_path) as cluster:
         checksum = Stage(Manager(impostor.client, ours.certificate_pem.decode()), cluster).configured().ca_checksum
         with pytest.raises(Untrusted, match="somebody else answers there"):
-            await Agent(Stage(impostor, cluster).configured(ca_checksum=checksum)).run()
+            async with asyncio.timeout(30):  # one that was let in would stay for ever
+                await Agent(Stage(impostor, cluster).configured(ca_checksum=checksum)).run()
         assert impostor.paths == ["/v3/settings/cacerts"]
         assert not any(TOKEN in value for value in impostor.headers)
 
