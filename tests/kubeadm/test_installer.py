@@ -11,7 +11,8 @@ import pytest
 
 from herder.agent.images.staging import Stager
 from herder.api.rke.names import KUBEADM_INSTALLER
-from herder.kubeadm.installer import IN_PODS, ON_MACHINES, PROGRAMS, InstallerError, build, tag
+from herder.installers import InstallerError, tag
+from herder.kubeadm.installer import IN_PODS, ON_MACHINES, PROGRAMS, build
 from herder.oci import Image, opened
 from tests.support.embedded import HERDER
 

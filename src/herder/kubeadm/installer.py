@@ -12,20 +12,13 @@ from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 
+from herder.installers import InstallerError, one_layer
 from herder.oci import Entry, Image, Layer, image, write_archive, write_tar
 
 ON_MACHINES = ("kubeadm", "kubectl", "kubelet", "kube-proxy", "etcdctl")
 IN_PODS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd", "pause")
 PROGRAMS = tuple(dict.fromkeys((*ON_MACHINES, *IN_PODS)))
 _VERSION = re.compile(r"(v[0-9]+\.[0-9]+\.[0-9]+)\+kubeadm[0-9]+")
-
-
-class InstallerError(Exception):
-    """What is missing, or wrong with what was given."""
-
-
-def tag(version: str) -> str:
-    return version.replace("+", "-")
 
 
 def build(version: str, programs: Mapping[str, Path], scratch: Path) -> Image:
@@ -38,10 +31,7 @@ def build(version: str, programs: Mapping[str, Path], scratch: Path) -> Image:
         if name not in programs or not programs[name].is_file():
             raise InstallerError(f"{name}: {programs.get(name, 'not given')}: no such program")
     entries = [*_setting_up(version), *_programs(programs), *_images(known[1], programs, scratch)]
-    plain = _tar(entries, scratch / "layer.tar")
-    layer = Layer.packed_file(plain, scratch / "layer.tar.gz")
-    plain.unlink()
-    return image([layer])
+    return one_layer(entries, scratch)
 
 
 def _setting_up(version: str) -> Iterator[Entry]:
