@@ -24,7 +24,6 @@ from herder.engine.runtime.carrying import Act
 from herder.engine.runtime.decision import Patch, Refusal
 from herder.engine.runtime.view import View
 
-OWNER = "planner"
 _VERSION = re.compile(r":v(\d+)\.(\d+)\.(\d+)")
 _RESTORED = ("", "Finished", "Failed")  # phases in which no restore is under way
 
@@ -51,7 +50,7 @@ def only_in_turn(change: Asked, view: View, before: Sequence[Act]) -> Refusal | 
     beacon = view.get(BEACON, change.cluster, change.namespace)
     owner = str(((beacon or {}).get("status") or {}).get("owner") or "")
     taken = any(isinstance(other, Patch) and other.ref.kind == BEACON for other in before)
-    if beacon is None or (owner not in ("", OWNER) and not taken):
+    if beacon is None or (owner not in ("", names.PLANNER) and not taken):
         told = f"is not written: it is the turn of {owner}" if owner else "is not written: there is no Beacon"
         return change.refuse("only-in-turn", told)
     return None

@@ -82,6 +82,7 @@ RKE2_PRIME = "provisioning.cattle.io/rke2-prime-enabled"
 ETCD_HOOK = "pre-terminate.delete.hook.machine.cluster.x-k8s.io/rke-bootstrap-cleanup"
 ETCD_HOOK_OWNER = "rke-bootstrap-controller"
 
+PLANNER = "planner"  # the owner of a Beacon while the planner has plans to write
 MAKE_TOKENS = "cluster-tokens"  # the effect that makes what machines join with
 MAKE_AUTHORITIES = "cluster-authorities"  # the effect that makes a cluster's certificate authorities
 READ_OBJECT = "read-object"  # the effect that reads a Secret or ConfigMap which a plan is made of

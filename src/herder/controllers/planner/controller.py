@@ -26,7 +26,6 @@ from herder.engine.runtime.decision import DONE, Decision, Patch, Together, Wait
 from herder.engine.runtime.triggers import Indexed, Watches, changed, labelled
 from herder.engine.runtime.view import View
 
-OWNER = "planner"  # of a Beacon, while there are plans to be written
 NEEDS, ALL = "needs", "all-control-planes"
 _SETTINGS = {
     settings.SERVER_URL,
@@ -52,7 +51,7 @@ def reconcile(view: View) -> Decision:
     if beacon is None:
         return waiting(f"Beacon {view.namespace}/{view.name} does not exist, so nobody may write plans")
     writer = _writer(beacon)
-    if writer not in ("", OWNER):
+    if writer not in ("", names.PLANNER):
         return waiting(f"plans are written by {writer} now", ref(BEACON, beacon))
     return _pass(view, control_plane, cluster, beacon)
 
@@ -92,7 +91,7 @@ def _has_infrastructure(cluster: Object) -> bool:
 def _carried_out(scene: Scene, result: Result, beacon: Object) -> Decision:
     """Whose turn it is stands before the plans, and is given back when there are none left to write."""
     done = not (result.waiting or result.error or result.unfinished)
-    owner = OWNER if result.plans else "" if done else _writer(beacon)
+    owner = names.PLANNER if result.plans else "" if done else _writer(beacon)
     writes: list[Write | Together] = [*_turn(beacon, owner), *result.writes]
     if not result.unfinished:
         told = [patch for standing in result.standings for patch in tell_machine(standing, scene.view.now)]

@@ -142,7 +142,7 @@ def _held(view: View, plan: PlanSecret) -> str:
     if control_plane is None or is_deleting(control_plane):
         return "its cluster is going"
     writer = str(((beacon or {}).get("status") or {}).get("owner") or "")
-    if writer not in ("", "planner"):
+    if writer not in ("", names.PLANNER):
         return f"plans are written by {writer} now"
     machine = _machine(view, plan)
     paused = [is_paused(view.get(CLUSTER, name), obj) for obj in (control_plane, machine) if obj is not None]
