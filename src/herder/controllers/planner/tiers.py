@@ -110,6 +110,7 @@ def _bring_one(tier: Tier, desired: Desired, around: Surroundings, budget: _Budg
         progress.configuring.append(entry)
         details.append("its plan is not changed while the Machine is paused")
     elif not entry.plan.has_plan or desired.is_minor:
+        budget.count(desired)
         progress.configuring.append(entry)
         progress.writes.append(deliver(desired, around.now, failure_threshold=tier.failure_threshold))
     elif desired.differs:
@@ -172,6 +173,11 @@ class _Budget:
         self._limit = _limit(tier)
         self._moving = {entry.name for entry in tier.counted if _is_moving(entry)}
         self._broken = {entry.name for entry in tier.counted if entry.plan.is_broken} - self._moving
+
+    def count(self, desired: Desired) -> None:
+        """One that gets a plan without waiting for room: those after it in the same pass see it move."""
+        if desired.is_minor:
+            self._moving.add(desired.entry.name)
 
     def admits(self, entry: Entry) -> bool:
         taken = self._moving if entry.name in self._broken else self._moving | self._broken
