@@ -17,10 +17,11 @@ from herder.agent.events import Action, Event, Now, Record, Secret
 from herder.agent.plan import File, Instruction, Probe
 from herder.api.capi.kinds import SECRET
 from herder.engine.client.client import Client
-from herder.engine.meta.errors import Conflict, Expired, NotFound, StatusError
+from herder.engine.meta.errors import Conflict, Expired, NotFound, ServiceUnavailable, StatusError
 from herder.engine.meta.kinds import Object
 
 _SHORTEST_BACKOFF, _LONGEST_BACKOFF = 0.5, 30.0
+_SHORTEST_WATCH = 1.0
 
 
 class Journal:
@@ -178,10 +179,12 @@ class SimulatedAgent:
         return events.SecretSeen(_secret(found), True)
 
     async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
         failures, version = 0, ""
         while True:
             try:
                 version = version or await self._list()
+                began = loop.time()
                 watching = self._client.watch(
                     SECRET.resource, namespace=self._namespace, fields=self._selector, resource_version=version
                 )
@@ -192,6 +195,8 @@ class SimulatedAgent:
                             self._hear(events.SecretGone())
                         elif event.type != "BOOKMARK":
                             self._hear(events.SecretSeen(_secret(event.object)))
+                if loop.time() - began < _SHORTEST_WATCH:
+                    raise ServiceUnavailable("the server ended the watch at once")
             except Expired:
                 version = ""
             except StatusError:
