@@ -292,6 +292,19 @@ def test_the_manager_may_be_named_by_its_host_alone(guest: Person) -> None:
     assert json.loads(guest.herder("token", f"--server={host}"))["status"]["token"]
 
 
+def test_a_manager_that_gives_no_tokens_lets_kubectl_ask_for_one_too(guest: Person) -> None:
+    setting = ("patch", "settings.management.cattle.io", "kubeconfig-generate-token", "--type=merge", "-p")
+    administrator = ("--kubeconfig", guest.server.kubeconfig)
+    assert guest.kubectl(*administrator, *setting, '{"value": "false"}').returncode == 0
+    try:
+        file = guest.home / "asking"
+        file.write_text(guest.herder("kubeconfig", "local"))
+        assert set(yaml.safe_load(file.read_text())["users"][0]["user"]) == {"exec"}
+        assert "namespace/default" in guest.kubectl("--kubeconfig", file, "get", "namespaces", "-o", "name").stdout
+    finally:
+        guest.kubectl(*administrator, *setting, '{"value": ""}')
+
+
 def test_without_a_login_kubectl_says_how_to_get_one(guest: Person) -> None:
     guest.herder("kubeconfig", "local", "--exec", "--merge", "--use")
     for path in (guest.home / ".local/state/herder/logins").rglob("*.json"):
