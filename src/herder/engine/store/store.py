@@ -48,6 +48,8 @@ class Store:
         self._assigned = self._hub.revision
         self._latest: dict[Key, Event] = {}
         """The last submitted change of each key that has one on its way to disk."""
+        self._submitted: dict[Key, asyncio.Future[Records]] = {}
+        """Done when that change is there, by the same keys."""
 
         self._failure: StoreFailed | None = None
         self._closed = False
@@ -157,8 +159,15 @@ class Store:
         self._assigned = revision
         for event in events:
             self._latest[event.record.key] = event
+            self._submitted[event.record.key] = done
         self._writer.submit(Write(events, self._clock(), done))
         return done
+
+    async def visible(self, key: Key) -> None:
+        """Until everybody can see the change of the object that was submitted last, or it has failed."""
+        submitted = self._submitted.get(key)
+        if submitted is not None:
+            await asyncio.wait((submitted,))
 
     def _checked(self, change: Change) -> Record | None:
         current = self.latest(change.key)
@@ -174,6 +183,7 @@ class Store:
         if failure is not None:
             self._failure = failure
             self._latest.clear()
+            self._submitted.clear()
             for write in writes:
                 if not write.done.done():
                     write.done.set_exception(failure)
@@ -197,7 +207,7 @@ class Store:
             table = self._tables[key.resource] = Table()
         table.apply(event)
         if self._latest.get(key) is event:
-            del self._latest[key]
+            del self._latest[key], self._submitted[key]
 
     def watch(self, resource: str, namespace: str = "", name: str = "", *, since: int, backlog: int = BACKLOG) -> Watch:
         """Every event after `since`, in order, first the past and then as it happens; raises Compacted.

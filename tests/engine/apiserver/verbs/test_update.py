@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from pathlib import Path
 
-from tests.engine.apiserver.api import MERGE, Api, config_map
+from herder.engine.apiserver.server import assemble
+from herder.engine.store import Key
+from tests.engine.apiserver.api import MERGE, Api, Clock, config_map
 
 
 async def made(api: Api, name: str = "a", **data: str) -> dict:
@@ -30,6 +34,24 @@ async def test_an_update_of_an_older_state_conflicts(api: Api) -> None:
     refused = await api.put(api.path("configmaps", "a"), obj | {"data": {"x": "3"}})
     assert (refused.status, refused.reason) == (409, "Conflict")
     assert refused.message.endswith("please apply your changes to the latest version and try again")
+
+
+async def test_who_is_refused_can_see_what_they_are_refused_for(tmp_path: Path) -> None:
+    """Though it is on its way to the disk when they ask."""
+    clock = Clock()
+    server = await assemble(tmp_path, clock=clock, entropy=os.urandom)
+    try:
+        api = Api(server, clock)
+        obj = await made(api, x="1")
+        winning = asyncio.ensure_future(api.put(api.path("configmaps", "a"), obj | {"data": {"x": "2"}}))
+        store, key = server.parts.store, Key("configmaps", "default", "a")
+        while store.latest(key) is store.get(key):
+            await asyncio.sleep(0)
+        refused = await api.put(api.path("configmaps", "a"), obj | {"data": {"x": "3"}})
+        assert (refused.status, store.latest(key)) == (409, store.get(key))
+        assert (await winning).status == 200
+    finally:
+        await server.stop()
 
 
 async def test_an_update_without_a_revision_wins(api: Api) -> None:

@@ -32,6 +32,7 @@ from herder.engine.meta.errors import (
     MODIFIED,
     AlreadyExists,
     BadRequest,
+    Conflict,
     FieldError,
     conflict,
     invalid,
@@ -118,6 +119,10 @@ async def change_object(call: Call, change: Change) -> Changed:
             return await _create_instead(call, change)
         except RevisionConflict:
             continue
+        except Conflict:
+            # Whoever looks again finds what they were refused for; else they would be refused until it is on disk.
+            await store.visible(call.key)
+            raise
     raise conflict(call.group_resource, call.info.name, MODIFIED)
 
 
