@@ -21,7 +21,8 @@ from herder.controllers.planner.distributions.interface import (
     Referenced,
     Roles,
 )
-from herder.controllers.planner.distributions.kubeadm import HERE, Kubeadm
+from herder.controllers.planner.distributions.kubeadm.distribution import Kubeadm
+from herder.controllers.planner.distributions.kubeadm.places import HERE
 
 SERVER, WORKER = Roles(etcd=True, control_plane=True), Roles(worker=True)
 ALL = Roles(etcd=True, control_plane=True, worker=True)

@@ -6,7 +6,7 @@ import re
 
 from herder.controllers.planner.distributions.embedded import Embedded
 from herder.controllers.planner.distributions.interface import Distribution
-from herder.controllers.planner.distributions.kubeadm import Kubeadm
+from herder.controllers.planner.distributions.kubeadm.distribution import Kubeadm
 from herder.controllers.planner.distributions.rancher.distribution import Rancher
 from herder.controllers.planner.distributions.rancher.runtime import K3S, RKE2
 

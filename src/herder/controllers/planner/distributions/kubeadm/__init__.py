@@ -1,0 +1,1 @@
+"""Plain upstream Kubernetes by kubeadm."""

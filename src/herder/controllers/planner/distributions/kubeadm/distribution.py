@@ -1,0 +1,117 @@
+"""`+kubeadmN`: plain upstream Kubernetes, by kubeadm, under the machine's own containerd.
+
+kubeadm does what it is made for: certificates, joining, static pods. The authorities come with the plan, so every
+server has them and none is a special one; the servers are found by one name, which each machine knows for itself. What
+this renders is read by the installer's script (`herder/kubeadm/run.sh`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from herder.api.rke.names import KUBEADM_INSTALLER
+from herder.api.rke.plan import File, HttpGet, Instruction, Plan, Probe
+from herder.controllers.planner.distributions.interface import (
+    ClusterInputs,
+    ConfigError,
+    MachineInputs,
+    Reference,
+    Roles,
+)
+from herder.controllers.planner.distributions.kubeadm.choices import chosen_for
+from herder.controllers.planner.distributions.kubeadm.common import files_of_every_machine
+from herder.controllers.planner.distributions.kubeadm.members import files_of_role
+from herder.controllers.planner.distributions.kubeadm.places import API_PORT, HERE
+from herder.controllers.planner.distributions.kubeadm.registries import registry_configs, registry_files
+
+
+class Kubeadm:
+    name = "kubeadm"
+    revision = 1
+    supervisor_port = API_PORT
+    api_port = API_PORT
+    names_servers = True
+    authorities: Sequence[str] = ("ca", "etcd", "sa", "proxy")
+
+    def refusal(self, cluster: ClusterInputs, roles: Roles) -> str:
+        if roles.etcd != roles.control_plane:
+            return (
+                "kubeadm runs etcd and control plane on the same machines: give a pool both etcdRole and "
+                "controlPlaneRole, or neither"
+            )
+        return ""
+
+    def references(self, spec: Mapping[str, Any], namespace: str) -> Sequence[Reference]:
+        named = []
+        for each in registry_configs(spec).values():
+            named += [each.get("authConfigSecretName"), each.get("tlsSecretName")]
+        return [Reference("Secret", namespace, name) for name in dict.fromkeys(named) if name]
+
+    def unit(self, roles: Roles) -> str:
+        return "kubelet"
+
+    def member_removal(self) -> str:
+        return "etcd.kubeadm.cattle.io"
+
+    def drain_hash(self, plan: Plan) -> str:
+        install = next((each for each in plan.instructions if each.name == "install"), None)
+        return next((e.partition("=")[2] for e in install.env if e.startswith("DRAIN_HASH=")), "") if install else ""
+
+    def render(self, cluster: ClusterInputs, machine: MachineInputs) -> Plan:
+        if machine.windows:
+            raise ConfigError("machinePools: kubeadm clusters have no Windows nodes here")
+        chosen = chosen_for(cluster, machine)
+        files = (
+            *files_of_every_machine(cluster, machine, chosen),
+            *registry_files(cluster),
+            *files_of_role(cluster, machine, chosen),
+        )
+        install = _install(cluster, machine, files)
+        return Plan(files=files, instructions=(install,), probes=_probes(machine))
+
+
+def _install(cluster: ClusterInputs, machine: MachineInputs, files: Sequence[File]) -> Instruction:
+    image = _image(cluster)
+    stamp = _stamp(cluster, image, files)
+    role = "init" if machine.is_init else "server" if machine.roles.is_server else "agent"
+    environment = (
+        f"RESTART_STAMP={stamp}",
+        f"DRAIN_HASH={stamp}",
+        *(f"{each['name']}={each['value']}" for each in cluster.spec.get("agentEnvVars") or () if each.get("value")),
+        f"INSTALL_KUBEADM_EXEC={role}",
+    )
+    return Instruction(name="install", image=image, command="sh", args=("-c", "run.sh"), env=environment)
+
+
+def _image(cluster: ClusterInputs) -> str:
+    registry = cluster.config.get("system-default-registry") or cluster.default_registry
+    prefix = f"{registry}/" if registry else ""
+    return f"{prefix}{KUBEADM_INSTALLER}:{cluster.version.replace('+', '-')}"
+
+
+def _stamp(cluster: ClusterInputs, image: str, files: Sequence[File]) -> str:
+    """Labels and names reach a machine that runs: nothing starts again for them."""
+    quiet = (f"{HERE}/labels", f"{HERE}/join.yaml", f"{HERE}/endpoints")
+    content = "".join(each.path + each.content for each in files if not each.dynamic and each.path not in quiet)
+    generation = cluster.spec.get("provisionGeneration") or 0
+    return hashlib.sha256(f"{generation}{image}{content}{cluster.config_generation}".encode()).hexdigest()
+
+
+def _probes(machine: MachineInputs) -> dict[str, Probe]:
+    probes = {"kubelet": _probe("http://127.0.0.1:10248/healthz")}
+    if machine.roles.is_server:
+        probes |= {
+            "etcd": _probe("http://127.0.0.1:2381/health"),
+            "kube-apiserver": _probe(f"https://127.0.0.1:{API_PORT}/readyz", authority=f"{HERE}/ca.crt"),
+            # Their certificates are of their own making, new at each start.
+            "kube-controller-manager": _probe("https://127.0.0.1:10257/healthz", insecure=True),
+            "kube-scheduler": _probe("https://127.0.0.1:10259/healthz", insecure=True),
+        }
+    return probes
+
+
+def _probe(url: str, *, authority: str = "", insecure: bool = False) -> Probe:
+    get = HttpGet(url=url, ca_cert=authority, insecure=insecure)
+    return Probe(initial_delay_seconds=1, timeout_seconds=5, success_threshold=1, failure_threshold=5, http_get=get)

@@ -1,0 +1,51 @@
+"""Where things are on machines of kubeadm clusters, and what several of their files are made of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs
+from herder.engine.meta.kinds import Object
+
+HERE = "/etc/rancher/kubeadm"
+ENDPOINT = "control-plane.herder.internal"
+API_PORT = 6443
+
+
+def token(cluster: ClusterInputs) -> str:
+    """In the form of a bootstrap token, made of what machines join with."""
+    digest = hashlib.sha256(f"bootstrap-token:{cluster.agent_token}".encode()).hexdigest()
+    return f"{digest[:6]}.{digest[6:22]}"
+
+
+def addresses(machine: MachineInputs) -> list[str]:
+    found = list(machine.internal_addresses or machine.external_addresses)
+    if not found:
+        raise ConfigError(f"machine {machine.name}: its address is not known")
+    return found
+
+
+def kubeconfig(token: str) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {
+                "name": "cluster",
+                "cluster": {"server": f"https://{ENDPOINT}:{API_PORT}", "certificate-authority": f"{HERE}/ca.crt"},
+            }
+        ],
+        "users": [{"name": "nodes", "user": {"token": token}}],
+        "contexts": [{"name": "default", "context": {"cluster": "cluster", "user": "nodes"}}],
+        "current-context": "default",
+    }
+
+
+def as_json(value: object) -> str:
+    return json.dumps(value, indent=2, sort_keys=True)
+
+
+def documents(*objects: Object) -> str:
+    """JSON is YAML."""
+    return "\n---\n".join(as_json(each) for each in objects) + "\n"
