@@ -74,8 +74,8 @@ class Judge(Witness):
             case events.Persist(record) if record.result is not None:
                 self._finished.add((record.uid, record.revision, record.checksum))
             case events.Run(_, instruction, _) if instruction.name not in PERIODIC:
-                record = node.disk.journal.record
-                identity = (record.uid, record.revision, record.checksum) if record else ("", "", "")
+                known = node.disk.journal.record
+                identity = (known.uid, known.revision, known.checksum) if known else ("", "", "")
                 if identity in self._finished:
                     self._broken("an applied plan is never run again", f"{node.name} runs revision {identity[1]}")
 
@@ -213,7 +213,7 @@ class Judge(Witness):
 
     def _limits_now(self) -> Iterator[tuple[str, float]]:
         """As people mean them: of the machines that are to stay."""
-        strategy = {}
+        strategy: Object = {}
         for plane in self.objects[CONTROL_PLANE].values():
             strategy = plane["spec"].get("upgradeStrategy") or {}
         members = dict.fromkeys((ETCD, CONTROL, WORKER), 0)

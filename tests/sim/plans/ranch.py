@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -12,7 +12,7 @@ from typing import Any
 
 from herder.api.capi.conditions import is_true
 from herder.api.capi.kinds import CLUSTER, MACHINE, NODE
-from herder.api.capi.names import PAUSED, annotations_of, is_deleting
+from herder.api.capi.names import PAUSED, is_deleting
 from herder.api.guards import GUARDS
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.rke.kinds import CONTROL_PLANE, PLAN_SECRET
@@ -70,11 +70,17 @@ class Ranch:
         faults: Faults,
         troubles: Troubles = NO_TROUBLES,
         guards: Sequence[Guard] = GUARDS,
+        patience: float = PATIENCE,
+        stubborn: bool = False,
     ) -> None:
+        """`stubborn`: a user who goes on though nothing comes of what was asked for."""
         self.random = Random(f"user {seed}")
         self.judge = Judge(lambda: asyncio.get_running_loop().time())
         self.wish = Wish("", {})
         self.deeds: list[str] = []
+        self.disappointments: list[str] = []
+        self._patience = patience
+        self._stubborn = stubborn
         self.sim = Provisioned(
             seed,
             controllers(),
@@ -182,24 +188,24 @@ class Ranch:
         await asyncio.sleep(self.random.uniform(at_least, at_most))
         self.check()
 
-    async def until(self, reached: Callable[[], bool], within: float = PATIENCE) -> None:
-        async def so() -> bool:
-            self.check()
-            return reached()
-
-        await self.sim.world.until(so, within=within)
-
     async def calm(self) -> None:
         self.did("all is calm")
         self.sim.calm()
         await self.until_settled()
 
-    async def until_settled(self, within: float = PATIENCE) -> None:
+    async def until_settled(self) -> None:
         try:
-            await self.sim.world.until(self._is_settled, within=within)
+            await self.sim.world.until(self._is_settled, within=self._patience)
         except TimeoutError:
-            raise TimeoutError(f"not as asked for: {await self.differences()}") from None
-        self.check()
+            told = f"not as asked for: {[*await self.differences(), *self._refusals()]}"
+            if not self._stubborn:
+                raise TimeoutError(told) from None
+            self.disappointments.append(told)
+
+    def _refusals(self) -> list[str]:
+        """What the manager would do if it were let."""
+        outcomes = [known for each in self.sim.world.manager.running.values() for known in each.outcomes.values()]
+        return [str(known.refusal or known.error) for known in outcomes if known.refusal or known.error]
 
     async def _is_settled(self) -> bool:
         self.check()
@@ -246,7 +252,3 @@ class Ranch:
         if members != [node.name for node in nodes if node.has_etcd]:
             found.append(f"members of etcd are {members}")
         return found
-
-    def paused_machines(self) -> list[str]:
-        machines = self.judge.objects[MACHINE]
-        return sorted(name for name, machine in machines.items() if PAUSED in annotations_of(machine))

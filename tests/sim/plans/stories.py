@@ -8,6 +8,7 @@ from typing import Any
 
 from herder.sim.faults import NONE, ROUGH, Faults
 from herder.sim.nodes import NO_TROUBLES, TROUBLES
+from herder.sim.world import World
 from tests.sim.plans.ranch import Ranch, Wish
 
 VERSIONS = {
@@ -165,8 +166,41 @@ async def changes_of_mind(ranch: Ranch) -> None:
     await ranch.calm()
 
 
-async def live_through(seed: int, faults: Faults = HARSH) -> Ranch:
-    ranch = Ranch(seed, faults, NO_TROUBLES if faults is NONE else TROUBLES)
+async def ordeal(ranch: Ranch) -> None:
+    """All that there is, one after the other: what takes part in any of it is used."""
+    random = ranch.random
+    wish = first_wish(ranch)
+    quantities = {"etcd": 3, "servers": 3, "planes": 2, "workers": 3}
+    wish.pools = {name: (quantities[name], roles) for name, (_, roles) in wish.pools.items()}
+    await ranch.ask_for(wish)
+    await ranch.until_settled()
+    deeds = [*dict.fromkeys(EDITS), go_back, lose, reboot, partition]
+    for deed in random.sample(deeds, len(deeds)):
+        if deed in BLOWS:
+            await restart_all(ranch)
+            await ranch.pass_time(0, 60)
+        await deed(ranch)
+        await ranch.until_settled()
+    await ranch.calm()
+
+
+async def go_back(ranch: Ranch) -> None:
+    """To an older version, for a while: nobody is to follow."""
+    version = ranch.wish.version
+    await ranch.upgrade(VERSIONS["k3s" if "k3s" in version else "rke2"][0])
+    await ranch.pass_time(30, 90)
+    await ranch.upgrade(version)
+
+
+Story = Callable[[Ranch], Awaitable[None]]
+
+
+async def live(ranch: Ranch, story: Story) -> Ranch:
     async with ranch:
-        await changes_of_mind(ranch)
+        await story(ranch)
     return ranch
+
+
+async def live_through(seed: int, faults: Faults = HARSH) -> World:
+    ranch = Ranch(seed, faults, NO_TROUBLES if faults is NONE else TROUBLES)
+    return (await live(ranch, changes_of_mind)).sim.world

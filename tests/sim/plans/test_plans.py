@@ -1,0 +1,35 @@
+"""Provisioned clusters in simulation: edits, lost machines, partitions, agents and managers that die at any moment.
+
+When all is calm again each is what was asked for, and at no event has anything happened that must never happen. The
+long runs (`make soak`) go through ten thousand seeds.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from herder.sim import loop
+from herder.sim.faults import NONE
+from herder.sim.nodes import TROUBLES
+from tests.sim.plans.ranch import Ranch
+from tests.sim.plans.stories import HARSH, live, live_through, ordeal
+
+SEEDS = range(1, 9)
+
+
+def test_all_goes_well_when_nothing_goes_wrong() -> None:
+    assert loop.run(live_through(2, NONE)).crashes == 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_clusters_become_what_was_asked_for_and_nothing_forbidden_happens(seed: int) -> None:
+    loop.run(live_through(seed, HARSH))
+
+
+def test_all_that_there_is_one_after_the_other() -> None:
+    loop.run(live(Ranch(2, HARSH, TROUBLES), ordeal))
+
+
+def test_the_same_seed_gives_the_same_event_log() -> None:
+    first, second = (loop.run(live_through(11, HARSH)) for _ in range(2))
+    assert first.log == second.log
