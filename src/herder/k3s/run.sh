@@ -131,6 +131,7 @@ bring_up() { # restart or start
     verb=$1
     since=$(date +%s)
     until systemctl "$verb" "$service"; do
+        journalctl --sync || true # what it wrote last may still be on its way there
         told=$(journalctl --no-pager -o cat -u "$service" --since "@$since" | tail -n 200)
         case $told in
             *"too many learner members"*) ;;

@@ -1,0 +1,142 @@
+"""The server that begins a cluster: the API, what lies in its manifests, its Node, and the cluster's agent."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import os
+from collections.abc import Callable
+from contextlib import aclosing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import yaml
+
+from herder.embedded.cluster_agent import ClusterAgent, wanted
+from herder.embedded.lost import LostNodes
+from herder.embedded.manifests import Manifests
+from herder.embedded.node import NODES
+from herder.embedded.server import MASTER, NODE_USER, _let_nodes_join
+from herder.engine.apiserver.inprocess import InProcess
+from herder.engine.apiserver.limits import BODY_BYTES
+from herder.engine.apiserver.pki import Pki
+from herder.engine.apiserver.server import ApiServer, assemble
+from herder.engine.client.client import Client
+from herder.engine.client.wire import Request, Response, User
+from herder.engine.front.http import HttpFront
+from herder.engine.meta.errors import StatusError
+
+from .components import running_components
+from .node import running_node
+from .told import CONFIG, SUPERVISOR_PORT, Told
+
+REMOVE, REMOVED = "etcd.k3s.cattle.io/remove", "etcd.k3s.cattle.io/removed-node-name"
+BOOTSTRAP = "/v1-k3s/server-bootstrap"  # what further servers begin with
+SHARED = ("server-ca.crt", "client-kube-apiserver.crt", "client-kube-apiserver.key")
+LOOK_AT_MANIFESTS_EVERY = 0.5  # seconds; k3s does it every 15
+
+
+async def serve(told: Told, ready: Callable[[], None]) -> None:
+    configuration = told.configuration
+    if (configuration.data_dir / "server" / "db" / "etcd" / "tombstone").exists():
+        raise SystemExit("tombstone file has been detected but --server is empty")
+    pki = _certificates(told)
+    database = configuration.data_dir / "server" / "db" / "stand-in"
+    server = await assemble(database, clock=_clock, entropy=os.urandom, pki=pki)
+    server.authenticator.token_authenticators.append(_tokens(told))
+    front = HttpFront(_Supervisor(server, told), clock=_clock, body_bytes=BODY_BYTES)
+    try:
+        await front.listen("0.0.0.0", SUPERVISOR_PORT, pki.server_context())
+        kubeconfig = _write_kubeconfig(pki)
+        client = Client(InProcess(server, MASTER))
+        await _let_nodes_join(client)
+        async with running_components(told), running_node(client, told, server=True), asyncio.TaskGroup() as tasks:
+            agent = ClusterAgent(kubeconfig, configuration.data_dir / "server" / "agent-token")
+            tasks.create_task(LostNodes(client).run())
+            tasks.create_task(_deploy(client, configuration.data_dir / "server", agent))
+            tasks.create_task(_remove_members(client))
+            tasks.create_task(agent.run())
+            ready()
+    finally:
+        await front.stop(grace=0)
+        await server.stop()
+
+
+def _certificates(told: Told) -> Pki:
+    """Where k3s has them."""
+    configuration = told.configuration
+    pki = Pki.load_or_create(told.tls, now=_clock(), hosts=(*configuration.addresses, *configuration.names))
+    own = pki.client_certificate("kube-apiserver", ("system:masters",), now=_clock())
+    contents = (pki.authority.certificate_pem, own.certificate_pem, own.key_pem)
+    for name, content in zip(SHARED, contents, strict=True):
+        (told.tls / name).write_bytes(content)
+        (told.tls / name).chmod(0o600)
+    return pki
+
+
+class _Supervisor:
+    """Before the API, on the same port: what machines ask before they know whom to trust. The API itself answers nobody
+    whom it does not know, not even whether it is ready."""
+
+    def __init__(self, server: ApiServer, told: Told) -> None:
+        self._server, self._told = server, told
+
+    async def handle(self, request: Request) -> Response:
+        if request.path == "/cacerts":
+            return Response(200, {}, (self._told.tls / "server-ca.crt").read_bytes())
+        if request.path == BOOTSTRAP:
+            presented = request.headers.get("authorization", "")
+            if not hmac.compare_digest(presented, f"Bearer {self._told.configuration.token}"):
+                return Response(401, {}, b"not authorized")
+            shared = {name: (self._told.tls / name).read_text() for name in SHARED}
+            return Response(200, {}, json.dumps(shared).encode())
+        if request.client_certificate is None and "authorization" not in request.headers:
+            return Response(401, {}, b"anonymous requests are not allowed")
+        return await self._server.handle(request)
+
+
+def _tokens(told: Told):  # type: ignore[no-untyped-def]
+    """Servers may do everything, agents may register their Nodes."""
+    known: dict[str, User] = {told.configuration.token: MASTER, told.configuration.agent_token: NODE_USER}
+
+    async def authenticate(presented: str) -> User | None:
+        return next((user for token, user in known.items() if token and hmac.compare_digest(presented, token)), None)
+
+    return authenticate
+
+
+def _write_kubeconfig(pki: Pki) -> Path:
+    path = CONFIG / "k3s.yaml"
+    path.touch(mode=0o600)
+    path.write_text(yaml.safe_dump(pki.admin_kubeconfig(f"https://127.0.0.1:{SUPERVISOR_PORT}")))
+    return path
+
+
+async def _deploy(client: Client, directory: Path, agent: ClusterAgent) -> None:
+    manifests = Manifests(client, directory / "manifests", directory / "manifests.json")
+    while True:
+        try:
+            agent.want(wanted(await manifests.apply()))
+        except (StatusError, OSError) as problem:
+            print(f"manifests cannot be applied: {problem}", flush=True)
+        await asyncio.sleep(LOOK_AT_MANIFESTS_EVERY)
+
+
+async def _remove_members(client: Client) -> None:
+    """Who is to leave etcd has left it when its Node says so."""
+    while True:
+        try:
+            events = client.watch(NODES, initial_events=True)
+            async with aclosing(events):
+                async for event in events:
+                    marks = event.object["metadata"].get("annotations") or {}
+                    if event.type != "DELETED" and marks.get(REMOVE) == "true" and REMOVED not in marks:
+                        name = event.object["metadata"]["name"]
+                        await client.patch(NODES, name, {"metadata": {"annotations": {REMOVED: name}}})
+        except StatusError:
+            await asyncio.sleep(1)
+
+
+def _clock() -> datetime:
+    return datetime.now(UTC)
