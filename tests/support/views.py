@@ -9,6 +9,7 @@ from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.cache import Cache, Key, controller_uid
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import EffectKey, EffectResult, Observe
+from herder.engine.runtime.groups import Groups
 from herder.engine.runtime.view import Connection, Observed, Unreachable, View
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -39,15 +40,20 @@ def view_of(
             if (kind.api_version, kind.kind) == (obj["apiVersion"], obj["kind"]) and cache.holds(obj):
                 cache.upsert({**obj, "metadata": meta})
     namespace, _, name = key.rpartition("/")
-    return View(
-        key=Key(namespace, name),
-        now=now,
-        caches=caches,
-        results=results or {},
-        observe=observed,
-        setting=settings,
-        seed=b"seed",
-        strict=True,
-        connection=(connections or {}).get,
-        followed=met.get if controller.follows is not None else None,
-    )
+
+    def about(key: Key) -> View:
+        return View(
+            key=key,
+            now=now,
+            caches=caches,
+            results=results or {},
+            observe=observed,
+            setting=settings,
+            seed=b"seed",
+            strict=True,
+            connection=(connections or {}).get,
+            followed=met.get if controller.follows is not None else None,
+            groups=lambda grouping, scope: Groups(grouping, caches, about, strict=True).within(scope),
+        )
+
+    return about(Key(namespace, name))

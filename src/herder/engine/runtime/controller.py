@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import AlreadyExists, Conflict, StatusError
@@ -12,6 +13,7 @@ from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.cache import Change, Indexer, Key, controller_uid
 from herder.engine.runtime.carrying import Carrier
 from herder.engine.runtime.decision import Decision, Outcome, waiting
+from herder.engine.runtime.groups import Grouping
 from herder.engine.runtime.metrics import Metrics
 from herder.engine.runtime.queue import WorkQueue
 from herder.engine.runtime.triggers import Follows, Lookup, Watches, any_change, itself
@@ -38,6 +40,7 @@ class Controller:
     when: Callable[[Change], bool] = any_change  # which changes of the kind itself matter
     labels: str = ""  # only these objects of the kind
     indexes: Mapping[Kind, Mapping[str, Indexer]] = field(default_factory=dict)
+    groupings: tuple[Grouping[Any], ...] = ()  # of kinds that it watches
     workers: int = 8
     cluster_of: Callable[[Object], str] | None = None  # turns are shared between clusters
     follows: Follows | None = None  # kinds met at run time may be read, and their changes set this off

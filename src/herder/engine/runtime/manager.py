@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from typing import Any
 
 from herder.engine.client.client import Client
 from herder.engine.logs import get_logger
@@ -16,12 +17,13 @@ from herder.engine.runtime.controller import Controller, Running
 from herder.engine.runtime.decision import Decision, Effect
 from herder.engine.runtime.effects import Effects, Performer
 from herder.engine.runtime.family import UNKNOWN, Family
+from herder.engine.runtime.groups import Grouping, Groups
 from herder.engine.runtime.informer import Informer
 from herder.engine.runtime.metrics import Metrics
 from herder.engine.runtime.remote import Connector, RemotePerformer, Remotes
 from herder.engine.runtime.tasks import Tasks
 from herder.engine.runtime.triggers import Watches
-from herder.engine.runtime.view import View
+from herder.engine.runtime.view import UndeclaredKind, View
 from herder.engine.runtime.writer import Writer
 
 log = get_logger(__name__)
@@ -68,6 +70,8 @@ class Manager:
         selected = _selected(declared)
         self.informers = {kind: self._informer(kind, *selected[kind]) for kind in self.caches}
         self._followers: dict[Kind, dict[tuple[str, Key], None]] = {}  # who waits for the first look at a kind
+        declared_groups = {each.name: each for controller in controllers for each in controller.groupings}
+        self._groups = {name: self._group(grouping) for name, grouping in declared_groups.items()}
         self.running = {controller.name: self._make(controller) for controller in controllers}
 
     def _reaching(self, performers: Mapping[str, RemotePerformer]) -> dict[str, Performer]:
@@ -81,6 +85,16 @@ class Manager:
             if watch.kind in self.caches:
                 for name, indexer in controller.indexers(watch.kind).items():
                     self.caches[watch.kind].add_indexer(name, indexer)
+
+    def _group(self, grouping: Grouping[Any]) -> Groups:
+        caches = {watch.kind: self.caches[watch.kind] for watch in grouping.kinds()}
+        return Groups(grouping, caches, lambda key: self._view(key, caches, None), strict=self._strict)
+
+    def _grouped(self, grouping: Grouping[Any], scope: str) -> Mapping[Any, Collection[Key]]:
+        groups = self._groups.get(grouping.name)
+        if groups is None:
+            raise UndeclaredKind(f"grouping {grouping.name} is not declared by anybody here")
+        return groups.within(scope)
 
     def _make(self, controller: Controller) -> Running:
         name = controller.name
@@ -217,12 +231,15 @@ class Manager:
             strict=self._strict,
             all_caches=self.caches,
             followed=followed,
+            groups=self._grouped,
         )
 
     def _hearing(self, kind: Kind) -> Callable[[Change], None]:
         return lambda change: self._changed(kind, change)
 
     def _changed(self, kind: Kind, change: Change) -> None:
+        for groups in self._groups.values():
+            groups.changed(kind, change)
         for name, running in self.running.items():
             try:
                 running.changed(kind, change)

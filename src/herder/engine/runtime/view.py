@@ -8,14 +8,20 @@ left what it was handed as it was.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.meta.selectors import LabelSelector, parse_label_selector
 from herder.engine.runtime.cache import Cache, Key, encode
 from herder.engine.runtime.decision import EffectKey, EffectResult, Observe
+
+if TYPE_CHECKING:
+    from herder.engine.runtime.groups import Grouping
+
+G = TypeVar("G", bound=Hashable)
 
 
 class UndeclaredKind(LookupError):
@@ -63,6 +69,10 @@ class Connection:
         return self.heard is not None and not self.reason
 
 
+def _no_groups(grouping: Grouping[Any], _scope: str) -> Mapping[Any, Collection[Key]]:
+    raise UndeclaredKind(f"grouping {grouping.name} is not declared here")
+
+
 class View:
     def __init__(
         self,
@@ -78,6 +88,7 @@ class View:
         all_caches: Mapping[Kind, Cache] | None = None,
         connection: Callable[[str], Connection | None] = lambda _cluster: None,
         followed: Callable[[Kind], Cache | None] | None = None,
+        groups: Callable[[Grouping[Any], str], Mapping[Any, Collection[Key]]] = _no_groups,
     ) -> None:
         self.key = key
         self.now = now
@@ -91,6 +102,7 @@ class View:
         self._seed = seed
         self._connection = connection
         self._followed = followed
+        self._groups = groups
         self._handed: list[tuple[Object, bytes]] | None = [] if strict else None
 
     def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object | None:
@@ -125,6 +137,10 @@ class View:
         """How many objects an index has under a value, at no cost however many they are."""
         return self._cache(kind).count(index)
 
+    def groups(self, grouping: Grouping[G], scope: str) -> Mapping[G, Collection[Key]]:
+        """Who is in which group of a scope. It costs what has changed since somebody asked last."""
+        return self._groups(grouping, scope)
+
     def result(self, key: EffectKey) -> EffectResult | None:
         """What an effect brought; None while it has not been performed."""
         return self._results.get(key)
@@ -157,6 +173,7 @@ class View:
             setting=self._setting,
             seed=self._seed,
             connection=self._connection,
+            groups=self._groups,
         )
 
     def check_unchanged(self) -> None:
