@@ -80,6 +80,7 @@ INTERNAL_SERVER_URL = "internal-server-url"
 INTERNAL_SERVER_CERTIFICATES = "internal-cacerts"
 AGENT_IMAGE = "agent-image"
 AGENT_TLS_MODE = "agent-tls-mode"
+IMAGE_ARCHIVES = "image-archives"
 REGISTRATION_TTL = "crt-default-ttl-minutes"
 REGISTRATION_GRACE = "crt-default-grace-period-minutes"
 NODE_TOKENS_EXPIRE = "system-agent-installer-token-ttl-enabled"
@@ -261,6 +262,11 @@ DEFINITIONS = {
             "960",
             "how long a login lasts that is not used, in minutes",
             _minutes(1),
+        ),
+        Definition(
+            IMAGE_ARCHIVES,
+            "",
+            "directory beside the manager with archives of images, which it serves to machines as a registry",
         ),
         Definition(
             SERVER_URL,

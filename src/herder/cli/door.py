@@ -14,7 +14,7 @@ from herder.api.identity.names import BOOTSTRAP_SECRET
 from herder.api.management.clusters import local_cluster
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.management.names import AGENT_PREFIX, SYSTEM_NAMESPACE
-from herder.api.settings import SERVER_URL, Settings
+from herder.api.settings import IMAGE_ARCHIVES, SERVER_URL, Settings
 from herder.cli.process import wall_clock
 from herder.embedded.installer import InstallerImage
 from herder.engine.client.client import Client
@@ -23,6 +23,7 @@ from herder.engine.front.takeover import Takeover
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import AlreadyExists
 from herder.gateway.access import Access
+from herder.gateway.archives import Archives
 from herder.gateway.clusters import Clusters
 from herder.gateway.identity.parts import IdentityParts, assemble
 from herder.gateway.images import Images
@@ -154,6 +155,7 @@ def build(
     nodes = Nodes(
         client, clock=clock, setting=setting, cluster_of=registration.cluster_of, build_agent=build_node_agent
     )
+    images = Images([InstallerImage()], Archives(lambda: setting(IMAGE_ARCHIVES)))
     gateway = Gateway(
         api,
         registration=registration,
@@ -161,7 +163,7 @@ def build(
         identity=identity,
         proxy=proxy,
         peers=peers,
-        answers=(Images([InstallerImage()]).handle, nodes.handle),
+        answers=(images.handle, nodes.handle),
     )
     presence = Presence(
         client,

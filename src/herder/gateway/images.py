@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from herder.engine.client.wire import Request, Response
+from herder.gateway.archives import Archives
 from herder.oci import MANIFEST, digest_of
 
 PREFIX = "/v2/"
@@ -37,8 +38,11 @@ class Source(Protocol):
 
 
 class Images:
-    def __init__(self, sources: Sequence[Source]) -> None:
+    """Those that are made here, and those that lie in archives beside the manager."""
+
+    def __init__(self, sources: Sequence[Source], archives: Archives | None = None) -> None:
         self._sources = {source.repository: source for source in sources}
+        self._archives = archives
 
     async def handle(self, request: Request) -> Response | None:
         """None where the request is not for a registry."""
@@ -49,12 +53,17 @@ class Images:
         if request.path == PREFIX:
             return Response(200, {"content-type": "application/json"}, b"{}")
         asked = _PATH.fullmatch(request.path)
-        source = self._sources.get(asked["name"]) if asked else None
+        source = await self._source(asked["name"]) if asked else None
         if asked is None or source is None:
             return _refused(404, "NAME_UNKNOWN", "there is no such repository here")
         if asked["what"] == "manifests":
             return await self._manifest(source, asked["reference"], request)
         return self._blob(source, asked["reference"], request)
+
+    async def _source(self, name: str) -> Source | None:
+        if name in self._sources:
+            return self._sources[name]
+        return await self._archives.repository(name) if self._archives is not None else None
 
     async def _manifest(self, source: Source, reference: str, request: Request) -> Response:
         content = await source.manifest(reference)
