@@ -70,6 +70,8 @@ class Embedded:
                 "machinePools: the embedded distribution has one server, and this cluster has it already: have one "
                 "machine with etcdRole and controlPlaneRole"
             )
+        if not (machine.internal_addresses or machine.external_addresses):
+            raise ConfigError(f"machine {machine.name}: has told no address; register it with --internal-address")
         files = tuple(_files(cluster, machine))
         return Plan(files=files, instructions=(_install(cluster, machine, files),), probes=_probes(cluster, machine))
 

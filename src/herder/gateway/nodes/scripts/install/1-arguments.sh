@@ -105,7 +105,9 @@ boolean() { # NAME VALUE
 fill_in() {
     : "${CATTLE_SERVER:=}" "${CATTLE_TOKEN:=}" "${CATTLE_CA_CHECKSUM:=}" "${CATTLE_ID:=}"
     : "${CATTLE_ROLE_ETCD:=false}" "${CATTLE_ROLE_CONTROLPLANE:=false}" "${CATTLE_ROLE_WORKER:=false}"
-    : "${CATTLE_ROLE_NONE:=false}" "${CATTLE_NODE_NAME:=}" "${CATTLE_ADDRESS:=}" "${CATTLE_INTERNAL_ADDRESS:=}"
+    : "${CATTLE_ROLE_NONE:=false}" "${CATTLE_NODE_NAME:=}" "${CATTLE_ADDRESS:=}"
+    # A process machine shares the network of its host, but for one address.
+    : "${CATTLE_INTERNAL_ADDRESS:=${HERDER_ADDRESS:-}}"
     : "${CATTLE_LABELS:=}" "${CATTLE_TAINTS:=}" "${CATTLE_REMOTE_ENABLED:=true}" "${CATTLE_LOCAL_ENABLED:=false}"
     : "${CATTLE_PRESERVE_WORKDIR:=false}" "${CATTLE_AGENT_LOGLEVEL:=info}" "${CATTLE_AGENT_BIN_PREFIX:=}"
     : "${CATTLE_AGENT_CONFIG_DIR:=/etc/rancher/agent}" "${CATTLE_AGENT_VAR_DIR:=/var/lib/rancher/agent}"
