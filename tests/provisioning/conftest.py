@@ -8,6 +8,7 @@ import pytest
 
 from tests.provisioning.scenarios import Running
 from tests.support.provisioned import SITES
+from tests.support.simulated_nodes import install_driver
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +18,7 @@ async def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     items = [item for item in request.session.items if item.path == request.path]
     chosen = [str(item.callspec.params["scenario"]) for item in items if isinstance(item, pytest.Function)]
     async with SITES[engine](tmp_path_factory.mktemp(engine)) as site:
+        await install_driver(site)
         scenarios = Running(site, chosen)
         try:
             yield scenarios

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from tests.provisioning import general, machine_provisioning
+from tests.provisioning import custom, general, machine_provisioning
 from tests.support.provisioned import Site
 
 Scenario = Callable[[Site], Awaitable[None]]
-SCENARIOS: Mapping[str, Scenario] = {**general.SCENARIOS, **machine_provisioning.SCENARIOS}
+SCENARIOS: Mapping[str, Scenario] = {**general.SCENARIOS, **custom.SCENARIOS, **machine_provisioning.SCENARIOS}
 AT_ONCE = 3
 
 

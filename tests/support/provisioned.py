@@ -65,6 +65,7 @@ class Site:
     engine: Engine
     manager: Embedded | HerderRun
     url: str
+    directory: Path  # for what tests put up themselves
     others: Host
     client: Client = field(init=False)
 
@@ -72,7 +73,13 @@ class Site:
         self.client = self.engine.client()
 
     async def ask_for(
-        self, name: str, *pools: Object, kinds: DriverKinds = PROCESS, version: str = VERSION, **rke_config: Any
+        self,
+        name: str,
+        *pools: Object,
+        kinds: DriverKinds = PROCESS,
+        version: str = VERSION,
+        spec: Object | None = None,
+        **rke_config: Any,
     ) -> Asked:
         """A provisioning Cluster in a namespace of its own; pools are named by their place, and have a config each."""
         namespace = unique("test-ns")
@@ -82,11 +89,9 @@ class Site:
             {"name": f"pool-{number}", "machineConfigRef": await asked.new_config(kinds.config), **pool}
             for number, pool in enumerate(pools)
         ]
-        spec = {
-            "kubernetesVersion": version,
-            "rkeConfig": {**({"machinePools": wanted} if wanted else {}), **rke_config},
-        }
-        cluster = made(PROVISIONING_CLUSTER, name, namespace) | {"spec": spec}
+        wanted_here = {**({"machinePools": wanted} if wanted else {}), **rke_config}
+        cluster = made(PROVISIONING_CLUSTER, name, namespace)
+        cluster["spec"] = {"kubernetesVersion": version, "rkeConfig": wanted_here, **(spec or {})}
         await self.client.create(PROVISIONING_CLUSTER.resource, cluster, namespace=namespace)
         return asked
 
@@ -123,7 +128,7 @@ SITES: dict[str, Callable[[Path], Any]] = {"embedded": embedded_site, "real": re
 @asynccontextmanager
 async def _ready(engine: Engine, manager: Embedded | HerderRun, url: str, directory: Path) -> AsyncIterator[Site]:
     with Host(directory / "others") as others:
-        site = Site(engine, manager, url, others)
+        site = Site(engine, manager, url, directory / "tests", others)
         try:
             await served(site.client, PROVISIONING_CLUSTER, PROCESS.config)
             await admitting(site.client)

@@ -1,0 +1,104 @@
+"""Clusters of machines that somebody else made, of the upstream suite. Those with several servers are simulated."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from herder.api.rke import names
+from herder.api.rke.kinds import CUSTOM_MACHINE
+from herder.engine.meta.kinds import Object
+from tests.machine.process.visits import run
+from tests.support.provisioned import Asked, Site
+from tests.support.simulated_nodes import SimulatedNodes, simulated
+
+ALL_ROLES = ("--worker", "--etcd", "--controlplane")
+
+
+async def one_node_with_delete(site: Site) -> None:
+    cluster = await site.ask_for("test-custom-one-node")
+    flags = (*ALL_ROLES, "--label", "foo=bar", "--label", "ball=life")
+    await _register(site, cluster, "custom-one", *flags)
+    await cluster.wait()
+    [machine] = await cluster.machines()
+    assert _roles(machine) == set(names.ROLES)
+    assert len(machine["status"]["addresses"]) == 2
+    secret = await cluster.plan_secret(machine)
+    assert _told(secret, names.LABELS) == {"cattle.io/os": "linux", "foo": "bar", "ball": "life"}
+    await cluster.delete_and_wait(CUSTOM_MACHINE)
+    cluster.assert_few_conflicts()
+
+
+async def _register(site: Site, cluster: Asked, name: str, *flags: str) -> None:
+    """The command of the cluster, by the shell of a machine that is there already."""
+    await asyncio.to_thread(site.others.start)
+    place = await asyncio.to_thread(site.others.create, name)
+    command, token = await cluster.registration()
+    words = command.replace("{token}", token).replace("| sudo sh", "| sh")  # there is no other user to become
+    done = await run(place, f"{words} {' '.join(flags)}")
+    assert done.exit_status == 0, done.stderr
+
+
+async def three_node(site: Site) -> None:
+    async with simulated(site, "test-custom-three-node") as (cluster, nodes):
+        await _register_three(nodes)
+        await cluster.wait()
+        machines = await cluster.machines()
+        assert [_roles(each) for each in machines] == [set(names.ROLES)] * 3
+        for machine in machines:
+            secret = await cluster.plan_secret(machine)
+            assert _told(secret, names.LABELS) == {"cattle.io/os": "linux", "rancher": "awesome"}
+        cluster.assert_few_conflicts()
+
+
+async def three_node_with_taints(site: Site) -> None:
+    async with simulated(site, "test-custom-three-node-with-taints") as (cluster, nodes):
+        await _register_three(nodes, "--taint", "key=value:NoExecute")
+        await cluster.wait()
+        machines = await cluster.machines()
+        assert [_roles(each) for each in machines] == [set(names.ROLES)] * 3
+        secrets = [await cluster.plan_secret(each) for each in machines]
+        assert all(_told(each, names.LABELS) == {"cattle.io/os": "linux", "rancher": "awesome"} for each in secrets)
+        tainted = [taints for each in secrets if (taints := _told(each, names.TAINTS))]
+        assert tainted == [[{"key": "key", "value": "value", "effect": "NoExecute"}]]
+        cluster.assert_few_conflicts()
+
+
+async def _register_three(nodes: SimulatedNodes, *flags_of_one: str) -> None:
+    flags = (*ALL_ROLES, "--label", "rancher=awesome")
+    more: tuple[tuple[str, ...], ...] = ((), flags_of_one, ())
+    registering = (
+        nodes.register(f"node-{number}", f"10.1.0.{number + 1}", *flags, *each) for number, each in enumerate(more)
+    )
+    await asyncio.gather(*registering)
+
+
+async def unique_roles(site: Site) -> None:
+    async with simulated(site, "test-custom-unique-roles") as (cluster, nodes):
+        wanted = ("--etcd", "--etcd", "--etcd", "--controlplane", "--worker")
+        registering = (
+            nodes.register(f"node-{number}", f"10.1.0.{number + 1}", role) for number, role in enumerate(wanted)
+        )
+        await asyncio.gather(*registering)
+        await cluster.wait()
+        roles = [role for machine in await cluster.machines() for role in _roles(machine)]
+        assert sorted(roles) == sorted([*[names.ETCD_ROLE] * 3, names.CONTROL_PLANE_ROLE, names.WORKER_ROLE])
+        cluster.assert_few_conflicts()
+
+
+def _roles(machine: Object) -> set[str]:
+    labels = machine["metadata"]["labels"]
+    return {role for role in names.ROLES if labels.get(role) == "true"}
+
+
+def _told(secret: Object, mark: str) -> Any:
+    return json.loads(secret["metadata"]["annotations"].get(mark) or "null")
+
+
+SCENARIOS = {
+    "Provisioning_Custom_OneNodeWithDelete": one_node_with_delete,
+    "Provisioning_Custom_ThreeNode": three_node,
+    "Provisioning_Custom_UniqueRoles": unique_roles,
+    "Provisioning_Custom_ThreeNodeWithTaints": three_node_with_taints,
+}
