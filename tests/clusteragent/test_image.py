@@ -7,6 +7,7 @@ import base64
 import gzip
 import io
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -205,3 +206,22 @@ async def test_the_command_pushes_the_image(registry: Registry, tmp_path: Path) 
     said, _ = await process.communicate()
     assert process.returncode == 0
     assert said.decode().strip() == f"{registry.host}/herder/agent:v1@{digest_of(registry.manifests['v1'])}"
+
+
+def test_without_a_base_the_agent_runs_on_this_interpreter_alone(tmp_path: Path) -> None:
+    made = image.whole()
+    for each in json.loads(made.manifest)["layers"]:
+        content = made.blobs[each["digest"]]
+        assert isinstance(content, bytes)
+        with tarfile.open(fileobj=io.BytesIO(gzip.decompress(content))) as archive:
+            archive.extractall(tmp_path, filter="tar")
+    config = json.loads(bytes(made.blobs[json.loads(made.manifest)["config"]["digest"]]))["config"]
+    environment = dict(each.split("=", 1) for each in config["Env"])
+    program = tmp_path / environment["PATH"].lstrip("/") / "python3"
+    assert program.exists()
+    assert (tmp_path / environment["PYTHONPATH"].lstrip("/") / "herder/clusteragent/__main__.py").exists()
+    if os.geteuid() == 0:  # only who may enter another root can see that nothing else is needed
+        inside = ["chroot", str(tmp_path), f"{environment['PATH']}/python3", *config["Entrypoint"][1:], "--help"]
+        done = subprocess.run(inside, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "--ca-checksum" in done.stdout

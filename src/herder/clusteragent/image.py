@@ -13,14 +13,21 @@ from typing import Any
 
 import herder
 from herder import packing
+from herder.clusteragent import interpreter
 from herder.clusteragent.registry import INDEXES, Login, Reference, RegistryError, Repository
-from herder.oci import CONFIG, MANIFEST, PACKED_LAYER, digest_of, processor
+from herder.oci import CONFIG, MANIFEST, PACKED_LAYER, Image, Layer, digest_of, image, processor
 
 PLACE = "opt/herder"
 NEEDED = ("aiohttp", "cryptography", "msgspec", "pyyaml")
 """What the agent imports of others; the manager's programs need more."""
 ENTRYPOINT = ["python3", "-m", "herder.clusteragent"]
 COMPRESSION = 6  # the most takes several times as long and saves little
+
+
+def whole() -> Image:
+    """Without a base: on the interpreter of this installation."""
+    layers = [Layer.packed(interpreter.layer()), Layer.packed(layer())]
+    return image(layers, {"Env": [*interpreter.variables(), f"PYTHONPATH=/{PLACE}"], "Entrypoint": ENTRYPOINT})
 
 
 async def push(base: str, target: str, login: Login | None = None) -> str:
