@@ -221,7 +221,13 @@ def test_without_a_base_the_agent_runs_on_this_interpreter_alone(tmp_path: Path)
     assert program.exists()
     assert (tmp_path / environment["PYTHONPATH"].lstrip("/") / "herder/clusteragent/__main__.py").exists()
     if os.geteuid() == 0:  # only who may enter another root can see that nothing else is needed
-        inside = ["chroot", str(tmp_path), f"{environment['PATH']}/python3", *config["Entrypoint"][1:], "--help"]
+        inside = [
+            "/usr/sbin/chroot",
+            str(tmp_path),
+            f"{environment['PATH']}/python3",
+            *config["Entrypoint"][1:],
+            "--help",
+        ]
         done = subprocess.run(inside, env=environment, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
         assert "--ca-checksum" in done.stdout
