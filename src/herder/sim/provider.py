@@ -140,12 +140,13 @@ class Provider:
         node.boot()
 
     async def _remove(self, name: str) -> None:
+        uid = self._infrastructure[name]["metadata"]["uid"]  # before the last of it may be heard
         await asyncio.sleep(self._random.uniform(self._removal / 10, self._removal))
         node = self.nodes.pop(name, None)
         if node is not None:
             node.destroy()
         await self._patch(name, {"metadata": {"finalizers": None}})
-        self._removed.add(self._infrastructure[name]["metadata"]["uid"])
+        self._removed.add(uid)
 
     async def _record(self, name: str, address: str) -> None:
         """What the machine program would have kept of it."""
