@@ -24,6 +24,7 @@ SILENCE = 40.0
 """Seconds after which a Node that is not heard of counts as lost."""
 REMOVE, REMOVED = "/remove", "/removed-node-name"
 _GATEWAY = "sim"
+_A_MOMENT = 0.001  # timers may come a little early
 _GOOD = {"Ready": "True", "MemoryPressure": "False", "DiskPressure": "False", "PIDPressure": "False"}
 _NODE_INFO = (
     *("architecture", "bootID", "containerRuntimeVersion", "kernelVersion", "kubeProxyVersion"),
@@ -67,6 +68,7 @@ class Downstream:
         self._turn = asyncio.Event()
         self._registered: dict[str, int] = {}  # Nodes, by the start of the service that told of them
         self._lost: set[str] = set()  # Nodes that are told to be silent
+        self._looks_at: dict[str, float] = {}  # when one that is silent counts as lost
         self._connected = False
         self._served = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -159,10 +161,12 @@ class Downstream:
             if node.running and self._registered.get(node.name) != node.starts:
                 await self._register(node)
             elif not node.running and node.name in self._registered and node.name not in self._lost:
-                if now - node.stopped_at >= SILENCE:
+                silent = node.stopped_at + SILENCE
+                if now >= silent:
                     await self._tell_lost(node)
-                else:
-                    asyncio.get_running_loop().call_at(node.stopped_at + SILENCE, self.changed)
+                elif self._looks_at.get(node.name) != silent:
+                    self._looks_at[node.name] = silent
+                    asyncio.get_running_loop().call_at(silent + _A_MOMENT, self.changed)
 
     async def _register(self, node: SimulatedNode) -> None:
         """As its kubelet does when it starts."""

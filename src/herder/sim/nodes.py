@@ -68,6 +68,7 @@ class Disk:
     """What outlives everything but the machine itself."""
 
     files: dict[str, bytes] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)  # of the distribution, as its file says it
     journal: Journal = field(default_factory=Journal)
     installed: Installed | None = None
     has_etcd_data: bool = False
@@ -229,6 +230,8 @@ class SimulatedNode:
                 self.disk.files.pop(file.path, None)
             elif not file.directory:
                 self.disk.files[file.path] = base64.b64decode(file.content)
+            if CONFIG.fullmatch(file.path):
+                self.disk.config = json.loads(self.disk.files.get(file.path, b"{}"))
         if any(MANIFEST.fullmatch(file.path) for file in files):
             self._cluster.changed()
         return ""
@@ -283,8 +286,7 @@ class SimulatedNode:
 
     @property
     def config(self) -> dict[str, Any]:
-        found = [content for path, content in self.disk.files.items() if CONFIG.fullmatch(path)]
-        return dict(json.loads(found[0])) if found else {}
+        return self.disk.config
 
     @property
     def is_worker(self) -> bool:

@@ -101,17 +101,20 @@ def test_until_there_is_one_that_is_ready_it_is_watched_for(seen: Observed | Unr
     [
         machine(provider_id="k3s://sheep-1"),
         machine(data=""),
-        machine(going=True),
         cluster(paused=True),
         custom(provider_id="k3s://sheep-1"),
         {**custom(), "status": {}},
         machine(infrastructure=("infrastructure.cluster.x-k8s.io", "DevMachine")),
     ],
-    ids=["known", "no script", "going", "paused", "told", "not made", "of another provider"],
+    ids=["known", "no script", "paused", "told", "not made", "of another provider"],
 )
 def test_machines_that_are_not_to_be_looked_for(changed: Object) -> None:
     decision = decide(changed, seen=Observed((node(),), NOW))
     assert (decision.writes, decision.observe) == ((), ())
+
+
+def test_one_that_goes_is_looked_for_too_lest_its_node_be_left_behind() -> None:
+    assert decide(machine(going=True), seen=Observed((node(),), NOW)).writes
 
 
 @pytest.mark.parametrize("whose", [management(connected=False), management(of=f"{WORKSPACE}/other")])

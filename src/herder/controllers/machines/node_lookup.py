@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from herder.api.capi.conditions import is_true
 from herder.api.capi.kinds import CLUSTER, DEFINITION, MACHINE, NODE
-from herder.api.capi.names import cluster_key, is_deleting, is_paused
+from herder.api.capi.names import cluster_key, is_paused
 from herder.api.machines.kinds import MACHINE_GROUP, driver_of, kinds_of
 from herder.api.management import clusters
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
@@ -41,10 +41,11 @@ def reconcile(view: View) -> Decision:
 
 
 def _is_looked_for(machine: Object) -> bool:
+    """Also one that goes: without its Node's name at the provider, the core would leave the Node behind."""
     spec = machine["spec"]
     bootstrap = spec.get("bootstrap") or {}
     ours = (bootstrap.get("configRef") or {}).get("kind") == BOOTSTRAP.kind
-    return bool(ours and bootstrap.get("dataSecretName") and not spec.get("providerID") and not is_deleting(machine))
+    return bool(ours and bootstrap.get("dataSecretName") and not spec.get("providerID"))
 
 
 def _kind(reference: Object) -> Kind | None:
