@@ -2,73 +2,66 @@
 
 from __future__ import annotations
 
-import hashlib
+import base64
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from herder.api.rke.names import AUTH_SECRET_TYPE
+import msgspec
+
 from herder.api.rke.plan import File, file
-from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, Reference
-from herder.controllers.planner.distributions.kubeadm.places import as_json
-from herder.engine.meta.kinds import Object
+from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError
+from herder.controllers.planner.distributions.kubeadm.places import HERE
+from herder.controllers.planner.distributions.rancher.registries import registries
 
-
-def registry_configs(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    return (spec.get("registries") or {}).get("configs") or {}
+CONTAINERD = "/etc/containerd/certs.d"
 
 
 def registry_files(cluster: ClusterInputs) -> Iterator[File]:
-    """For the agent, which pulls the installer, in its own form; for containerd a directory for each host."""
-    registries = cluster.spec.get("registries") or {}
-    mirrors, configs = registries.get("mirrors") or {}, registry_configs(cluster.spec)
-    told = {"mirrors": mirrors, "configs": {host: _for_agent(cluster, host, each) for host, each in configs.items()}}
-    if mirrors or configs:
-        yield file("/etc/rancher/agent/registries.yaml", as_json(told), dynamic=True)
-    for host, each in configs.items():
-        if each.get("caBundle"):
-            yield file(_authority_file(host), each["caBundle"], dynamic=True)
+    """None of them makes anything start again: both look at them each time."""
+    told, files = registries(_with_manager(cluster), f"{HERE}/registries")
+    for each in files:
+        yield msgspec.structs.replace(each, dynamic=True)
+    known = json.loads(told or "{}")
+    mirrors, configs = known.get("mirrors") or {}, known.get("configs") or {}
     for host in dict.fromkeys((*mirrors, *configs)):
-        yield file(
-            f"/etc/containerd/certs.d/{_directory(host)}/hosts.toml", _hosts(host, mirrors, configs), dynamic=True
-        )
+        content = _hosts(host, mirrors.get(host) or {}, configs)
+        yield file(f"{CONTAINERD}/{_directory(host)}/hosts.toml", content, dynamic=True)
 
 
-def _for_agent(cluster: ClusterInputs, host: str, config: Mapping[str, Any]) -> Object:
-    tls: Object = {"insecure_skip_verify": bool(config.get("insecureSkipVerify"))}
-    if config.get("caBundle"):
-        tls["ca_file"] = _authority_file(host)
-    return {"auth": _login(cluster, config), "tls": tls}
+def _with_manager(cluster: ClusterInputs) -> ClusterInputs:
+    """The manager may be a registry too, with a certificate that only those know who are told of it."""
+    if cluster.agent is None or not cluster.server_certificates:
+        return cluster
+    wanted: Mapping[str, Any] = cluster.spec.get("registries") or {}
+    manager = {"caBundle": base64.b64encode(cluster.server_certificates.encode()).decode()}
+    configs = {urlsplit(cluster.agent.server_url).netloc: manager, **(wanted.get("configs") or {})}
+    return replace(cluster, spec={**cluster.spec, "registries": {**wanted, "configs": configs}})
 
 
-def _login(cluster: ClusterInputs, config: Mapping[str, Any]) -> Object | None:
-    name = config.get("authConfigSecretName")
-    if not name:
-        return None
-    secret = cluster.referenced.get(Reference("Secret", cluster.namespace, name))
-    if secret is None or secret.type != AUTH_SECRET_TYPE:
-        raise ConfigError(
-            f"registries.configs: Secret {cluster.namespace}/{name} of type {AUTH_SECRET_TYPE} is not there"
-        )
-    return {key: secret.data[key].decode() for key in ("username", "password", "auth") if key in secret.data}
-
-
-def _hosts(host: str, mirrors: Mapping[str, Any], configs: Mapping[str, Any]) -> str:
+def _hosts(host: str, mirror: Mapping[str, Any], configs: Mapping[str, Any]) -> str:
     """TOML's strings are JSON's, for what is in them here."""
+    if mirror.get("rewrite"):
+        raise ConfigError(
+            f"registries.mirrors[{host}].rewrite: containerd cannot rewrite the names of images: have them in the "
+            "mirror by the names that they are asked for"
+        )
     lines = []
-    for endpoint in (mirrors.get(host) or {}).get("endpoint") or [f"https://{host}"]:
-        config = configs.get(urlsplit(endpoint).netloc) or {}
+    for endpoint in mirror.get("endpoint") or [f"https://{host}"]:
+        place = urlsplit(endpoint)
+        tls = (configs.get(place.netloc) or {}).get("tls") or {}
         lines += [f"[host.{json.dumps(endpoint)}]", '  capabilities = ["pull", "resolve"]']
-        if config.get("caBundle"):
-            lines.append(f"  ca = {json.dumps(_authority_file(urlsplit(endpoint).netloc))}")
-        if config.get("insecureSkipVerify"):
+        if place.path not in {"", "/", "/v2"}:
+            lines.append("  override_path = true")
+        if tls.get("ca_file"):
+            lines.append(f"  ca = {json.dumps(tls['ca_file'])}")
+        if tls.get("cert_file"):
+            lines.append(f"  client = {json.dumps([[tls['cert_file'], tls['key_file']]])}")
+        if tls.get("insecure_skip_verify"):
             lines.append("  skip_verify = true")
     return "\n".join(lines) + "\n"
-
-
-def _authority_file(host: str) -> str:
-    return f"/etc/rancher/agent/registry-{hashlib.sha256(host.encode()).hexdigest()[:12]}-ca.crt"
 
 
 def _directory(host: str) -> str:
