@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from typing import Any
@@ -248,19 +249,53 @@ def test_the_installer_comes_from_the_registry_that_is_set(told: ClusterInputs, 
 
 
 def test_registries_are_told_to_the_agent_and_to_the_container_runtime() -> None:
-    secret = Referenced({}, {"username": b"dolly", "password": b"hidden"}, AUTH_SECRET_TYPE)
+    login = Referenced({}, {"username": b"dolly", "password": b"hidden"}, AUTH_SECRET_TYPE)
+    client = Referenced({}, {"tls.crt": b"certificate", "tls.key": b"key"}, "kubernetes.io/tls")
     registries = {
-        "mirrors": {"registry.example": {"endpoint": ["http://10.0.0.9:5000"]}},
-        "configs": {"private.example": {"authConfigSecretName": "login", "caBundle": "PEM"}},
+        "mirrors": {"registry.example": {"endpoint": ["http://10.0.0.9:5000", "https://other.example/path"]}},
+        "configs": {
+            "private.example": {
+                "authConfigSecretName": "login",
+                "tlsSecretName": "client",
+                "caBundle": base64.b64encode(b"authority").decode(),
+            }
+        },
     }
-    referenced = {Reference("Secret", "fleet-default", "login"): secret}
+    referenced = {
+        Reference("Secret", "fleet-default", name): each for name, each in (("login", login), ("client", client))
+    }
     plan = rendered(cluster({"registries": registries}, referenced=referenced))
     told = json.loads(content(plan, "/etc/rancher/agent/registries.yaml"))
     assert told["mirrors"] == registries["mirrors"]
-    assert told["configs"]["private.example"]["auth"] == {"username": "dolly", "password": "hidden"}
-    mirror = content(plan, "/etc/containerd/certs.d/registry.example/hosts.toml")
-    assert mirror == '[host."http://10.0.0.9:5000"]\n  capabilities = ["pull", "resolve"]\n'
-    assert 'ca = "/etc/rancher/agent/registry-' in content(plan, "/etc/containerd/certs.d/private.example/hosts.toml")
+    assert told["configs"]["private.example"]["auth"]["password"] == "hidden"
+    mirror = content(plan, "/etc/containerd/certs.d/registry.example/hosts.toml").splitlines()
+    assert mirror == [
+        '[host."http://10.0.0.9:5000"]',
+        '  capabilities = ["pull", "resolve"]',
+        '[host."https://other.example/path"]',
+        '  capabilities = ["pull", "resolve"]',
+        "  override_path = true",
+    ]
+    files = f"{HERE}/registries/private.example"
+    assert content(plan, "/etc/containerd/certs.d/private.example/hosts.toml").splitlines()[2:] == [
+        f'  ca = "{files}/ca.crt"',
+        f'  client = [["{files}/tls.crt", "{files}/tls.key"]]',
+    ]
+    assert content(plan, f"{files}/ca.crt") == "authority"
+
+
+def test_the_manager_can_be_the_registry() -> None:
+    agent = Agent(server_url="https://10.0.0.9:6443", token="t", ca_checksum="c", image="agent:1")
+    plan = rendered(cluster(agent=agent, server_certificates="authority of the manager"))
+    hosts = content(plan, "/etc/containerd/certs.d/10.0.0.9:6443/hosts.toml")
+    (line,) = [line for line in hosts.splitlines() if "ca =" in line]
+    assert content(plan, json.loads(line.partition("=")[2])) == "authority of the manager"
+
+
+def test_names_of_images_cannot_be_rewritten() -> None:
+    registries = {"mirrors": {"registry.example": {"endpoint": ["https://m.example"], "rewrite": {"a": "b"}}}}
+    with pytest.raises(ConfigError, match="containerd cannot rewrite the names of images"):
+        rendered(cluster({"registries": registries}))
 
 
 def test_a_login_that_is_not_there_is_told() -> None:
@@ -268,7 +303,7 @@ def test_a_login_that_is_not_there_is_told() -> None:
     assert Kubeadm().references({"registries": registries}, "fleet-default") == [
         Reference("Secret", "fleet-default", "login")
     ]
-    with pytest.raises(ConfigError, match=r"Secret fleet-default/login of type \S+ is not there"):
+    with pytest.raises(ConfigError, match="Secret login does not exist"):
         rendered(cluster({"registries": registries}))
 
 

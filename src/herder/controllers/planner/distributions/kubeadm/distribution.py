@@ -24,7 +24,8 @@ from herder.controllers.planner.distributions.kubeadm.choices import chosen_for
 from herder.controllers.planner.distributions.kubeadm.common import files_of_every_machine
 from herder.controllers.planner.distributions.kubeadm.members import files_of_role
 from herder.controllers.planner.distributions.kubeadm.places import API_PORT, HERE
-from herder.controllers.planner.distributions.kubeadm.registries import registry_configs, registry_files
+from herder.controllers.planner.distributions.kubeadm.registries import registry_files
+from herder.controllers.planner.distributions.rancher import registries as pulling
 
 
 class Kubeadm:
@@ -44,10 +45,7 @@ class Kubeadm:
         return ""
 
     def references(self, spec: Mapping[str, Any], namespace: str) -> Sequence[Reference]:
-        named = []
-        for each in registry_configs(spec).values():
-            named += [each.get("authConfigSecretName"), each.get("tlsSecretName")]
-        return [Reference("Secret", namespace, name) for name in dict.fromkeys(named) if name]
+        return pulling.references(spec, namespace)
 
     def unit(self, roles: Roles) -> str:
         return "kubelet"

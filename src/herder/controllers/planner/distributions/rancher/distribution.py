@@ -70,7 +70,7 @@ class Rancher:
             raise ConfigError(f"machine {machine.name}: Windows nodes can be workers of RKE2, and nothing else")
         if cluster.spec.get("unmanagedConfig"):
             return Plan()
-        registries, pulled = pulling.registries(cluster, self.runtime)
+        registries, pulled = pulling.registries(cluster, f"{self.runtime.data(cluster)}/etc/tls/registries")
         config = configs.config_of(cluster, machine, self.runtime, registries)
         files = [
             *pulled,

@@ -11,21 +11,22 @@ import msgspec
 from herder.api.rke.names import AUTH_SECRET_TYPE
 from herder.api.rke.plan import File, file
 from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, Reference, Referenced
-from herder.controllers.planner.distributions.rancher.runtime import AGENT_REGISTRIES, Runtime
+from herder.controllers.planner.distributions.rancher.runtime import AGENT_REGISTRIES
 from herder.controllers.planner.distributions.rancher.text import in_order
 
 _BASIC, _DOCKER, _TLS = "kubernetes.io/basic-auth", "kubernetes.io/dockerconfigjson", "kubernetes.io/tls"
 
 
-def registries(cluster: ClusterInputs, runtime: Runtime) -> tuple[str, list[File]]:
-    """The content of registries.yaml, empty where nothing is configured, and the files that it needs."""
+def registries(cluster: ClusterInputs, directory: str) -> tuple[str, list[File]]:
+    """The content of registries.yaml, empty where nothing is configured, and the files that it needs, most of them
+    certificates in `directory`."""
     wanted = cluster.spec.get("registries")
     if wanted is None and not cluster.default_registry:
         return "", []
     wanted = wanted or {}
     certificates: list[File] = []
     configs = {
-        host: _config(host, config or {}, cluster, runtime, certificates)
+        host: _config(host, config or {}, cluster, directory, certificates)
         for host, config in sorted((wanted.get("configs") or {}).items())
     }
     mirrors = {host: _mirror(mirror or {}) for host, mirror in sorted((wanted.get("mirrors") or {}).items())}
@@ -47,16 +48,16 @@ def _mirror(mirror: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _config(
-    host: str, config: Mapping[str, Any], cluster: ClusterInputs, runtime: Runtime, certificates: list[File]
+    host: str, config: Mapping[str, Any], cluster: ClusterInputs, directory: str, certificates: list[File]
 ) -> dict[str, Any]:
-    tls = _tls(host, config, cluster, runtime, certificates)
+    tls = _tls(host, config, cluster, directory, certificates)
     name = config.get("authConfigSecretName")
     auth = _auth(host, _secret(cluster, host, "authConfigSecretName", name)) if name else None
     return {"auth": auth, "tls": tls}
 
 
 def _tls(
-    host: str, config: Mapping[str, Any], cluster: ClusterInputs, runtime: Runtime, certificates: list[File]
+    host: str, config: Mapping[str, Any], cluster: ClusterInputs, directory: str, certificates: list[File]
 ) -> dict[str, Any] | None:
     insecure, name = bool(config.get("insecureSkipVerify")), config.get("tlsSecretName")
     bundle = base64.b64decode(config.get("caBundle") or "")
@@ -74,7 +75,7 @@ def _tls(
     paths = dict.fromkeys(contents, "")
     for part, (leaf, content) in contents.items():
         if content:
-            paths[part] = f"{runtime.data(cluster)}/etc/tls/registries/{host}/{leaf}"
+            paths[part] = f"{directory}/{host}/{leaf}"
             certificates.append(file(paths[part], content))
     return {**paths, "insecure_skip_verify": insecure}
 
