@@ -11,6 +11,7 @@ from herder.api.machines.kinds import CONFIG_GROUP
 from herder.api.rke import names
 from herder.engine.meta.kinds import Object
 from tests.support.provisioned import PROCESS, Asked, Site
+from tests.support.simulated_nodes import simulated
 
 ALL_ROLES = {"etcdRole": True, "controlPlaneRole": True, "workerRole": True}
 SERVER_ROLES = {"etcdRole": True, "controlPlaneRole": True}
@@ -111,18 +112,27 @@ async def drain_no_delete(site: Site) -> None:
     cluster.assert_few_conflicts()
 
 
+DIRECTORIES = {
+    "systemAgent": "/var/lib/rancher/testing/system-agent",
+    "provisioning": "/var/lib/rancher/testing/provisioning",
+    "k8sDistro": "/var/lib/rancher/testing/k8s-distro",
+}
+
+
 async def data_directories(site: Site) -> None:
-    wanted = {
-        "systemAgent": "/var/lib/rancher/testing/system-agent",
-        "provisioning": "/var/lib/rancher/testing/provisioning",
-        "k8sDistro": "/var/lib/rancher/testing/k8s-distro",
-    }
-    cluster = await site.ask_for("test-mp-data-directories", ALL_ROLES | {"quantity": 1}, dataDirectories=wanted)
+    """On a real machine, but for the directory that only k3s and RKE2 have something for: that one by simulation."""
+    pool = ALL_ROLES | {"quantity": 1}
+    cluster = await site.ask_for("test-mp-data-directories", pool, dataDirectories=DIRECTORIES)
     await cluster.wait()
     [machine] = await cluster.machines()
     root = site.root_of(machine["spec"]["infrastructureRef"]["name"])
-    for path in wanted.values():
+    for path in (DIRECTORIES["systemAgent"], DIRECTORIES["k8sDistro"]):
         assert (root / path.lstrip("/")).is_dir(), path
+    async with simulated(site, "test-mp-data-directories", pool, dataDirectories=DIRECTORIES) as (cluster, nodes):
+        await cluster.wait()
+        [node] = nodes.downstream.nodes.values()
+        for path in (DIRECTORIES["provisioning"], DIRECTORIES["k8sDistro"]):
+            assert any(file.startswith(f"{path}/") for file in node.disk.files), path
 
 
 SCENARIOS = {

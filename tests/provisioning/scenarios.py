@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from tests.provisioning import custom, general, machine_provisioning
+from tests.provisioning import custom, general, machine_provisioning, simulated_machine_provisioning
 from tests.support.provisioned import Site
 
 Scenario = Callable[[Site], Awaitable[None]]
-SCENARIOS: Mapping[str, Scenario] = {**general.SCENARIOS, **custom.SCENARIOS, **machine_provisioning.SCENARIOS}
-AT_ONCE = 3
+SCENARIOS: Mapping[str, Scenario] = {
+    **general.SCENARIOS,
+    **simulated_machine_provisioning.SCENARIOS,
+    **custom.SCENARIOS,
+    **machine_provisioning.SCENARIOS,
+}
+AT_ONCE = 6
 
 
 class Running:
