@@ -13,7 +13,7 @@ from herder.api.rke.plan import Plan
 from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs
 from herder.controllers.planner.draining import as_text
 from herder.controllers.planner.entries import Entry
-from herder.controllers.planner.rendering import LARGEST_PLAN, Desired, Request
+from herder.controllers.planner.rendering import LARGEST_PLAN, Desired, Mark, Request
 from herder.controllers.planner.tiers import Progress, Surroundings, Tier, bring
 from tests.controllers.planner.objects import ALL, SERVER, WORKER, entry, plan_of
 from tests.support.views import NOW
@@ -297,7 +297,7 @@ def test_a_plan_is_rendered_only_where_its_inputs_changed() -> None:
     cluster = ClusterInputs("fleet-default", "counted", "", "v1.33.4+k3s1", {})
     inputs = MachineInputs("a", "uid-a", entry("a", ALL).roles)
     request = Request.of(distribution, cluster, inputs)
-    known = worker("a", marks={names.PLAN_INPUTS: f"{request.digest} sum"})
+    known = worker("a", marks={names.PLAN_INPUTS: str(Mark(*request.digests, "sum"))})
     assert not Desired(known, request).differs
     assert Counting.renders == 0
     other = worker("a", marks={names.PLAN_INPUTS: "other sum"})

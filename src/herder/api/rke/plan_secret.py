@@ -150,6 +150,11 @@ class PlanSecret:
         return self.state == SUCCEEDED
 
     @property
+    def is_done(self) -> bool:
+        """Nothing is left to happen with the plan that it has."""
+        return self.in_sync and self.healthy and self.has_applied_plan
+
+    @property
     def is_moving(self) -> bool:
         """It was asked for something, and is neither done with it nor has failed."""
         return self.has_plan and not self.in_sync and not self.failed

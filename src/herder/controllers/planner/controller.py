@@ -14,10 +14,11 @@ from herder.api.settings import SETTING
 from herder.api.writing import ref
 from herder.controllers.planner import messages
 from herder.controllers.planner.distributions.choosing import UnknownVersion, distribution_of
-from herder.controllers.planner.distributions.interface import Reference
-from herder.controllers.planner.entries import BY_CLUSTER, by_cluster, entries_of, machines_of
+from herder.controllers.planner.distributions.interface import Distribution, Reference
+from herder.controllers.planner.entries import BY_CLUSTER, by_cluster, entries_named
 from herder.controllers.planner.inputs import CONFIG_MAP_METADATA, needs
 from herder.controllers.planner.planning import Result, Scene, plan
+from herder.controllers.planner.resting import BY_STATE, STANDINGS, by_state
 from herder.controllers.planner.telling import tell_control_plane, tell_error, tell_machine, uninitialize
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.cache import Key
@@ -78,10 +79,20 @@ def _pass(view: View, control_plane: Object, cluster: Object, beacon: Object) ->
         distribution = distribution_of(control_plane["spec"].get("kubernetesVersion") or "")
     except UnknownVersion as unknown:
         return Decision(writes=tell_error(control_plane, str(unknown), view.now), wait=Wait(str(unknown)))
-    machines = machines_of(view, view.namespace, cluster["metadata"]["name"])
-    scene = Scene(view, control_plane, cluster, distribution, machines, entries_of(view, machines))
+    scene = _scene(view, control_plane, cluster, distribution)
     result = plan(scene) if _has_infrastructure(cluster) else Result(waiting=messages.INFRASTRUCTURE)
     return _carried_out(scene, result, beacon)
+
+
+def _scene(view: View, control_plane: Object, cluster: Object, distribution: Distribution) -> Scene:
+    """Workers at rest are not looked at, unless they are joined by another port than this distribution has."""
+    scope = cluster_key(view.namespace, cluster["metadata"]["name"])
+    ports = (0, distribution.supervisor_port)
+    standings = view.groups(STANDINGS, scope)
+    resting = {rest: keys for rest, keys in standings.items() if rest is not None and rest.port in ports}
+    others = [key for rest, keys in standings.items() if rest not in resting for key in keys]
+    entries = entries_named(view, others)
+    return Scene(view, control_plane, cluster, distribution, view.count(MACHINE, (BY_CLUSTER, scope)), entries, resting)
 
 
 def _has_infrastructure(cluster: Object) -> bool:
@@ -164,9 +175,10 @@ CONTROLLER = Controller(
     ),
     indexes={
         CONTROL_PLANE: {NEEDS: _needs, ALL: lambda _control_plane: (ALL,)},
-        MACHINE: {BY_CLUSTER: by_cluster},
+        MACHINE: {BY_CLUSTER: by_cluster, BY_STATE: by_state},
         PLAN_SECRET: {**plan_acts.INDEXES},
     },
+    groupings=(STANDINGS,),
     cluster_of=lambda plane: cluster_key(plane["metadata"]["namespace"], plane["metadata"]["name"]),
     pace=0.1,  # a burst of agents' reports is one pass
 )

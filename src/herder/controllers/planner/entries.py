@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,7 +14,11 @@ from herder.api.rke.kinds import BOOTSTRAP, PLAN_SECRET
 from herder.api.rke.plan_secret import PlanSecret
 from herder.controllers.planner.distributions.interface import Roles
 from herder.engine.meta.kinds import Object
+from herder.engine.runtime.cache import Key
 from herder.engine.runtime.view import View
+
+RECONCILED = "Reconciled"
+"""The condition that tells of a machine, and of the whole control plane, whether it is as the spec asks."""
 
 BY_CLUSTER = "planned-in"
 """An index of Machines: those of a Cluster whose bootstrap is ours."""
@@ -60,6 +64,10 @@ class Entry:
         return is_true(self.machine, "InfrastructureReady")
 
     @property
+    def is_told_reconciled(self) -> bool:
+        return is_true(self.machine, RECONCILED)
+
+    @property
     def can_be_init(self) -> bool:
         """Its addresses must be known before it bootstraps, and they are once its infrastructure is there."""
         failed = (self.machine.get("status") or {}).get("phase") == "Failed"
@@ -103,6 +111,12 @@ def entries_of(view: View, machines: list[Object]) -> list[Entry]:
         if secret is not None:
             found.append(Entry(machine, PlanSecret(secret)))
     return found
+
+
+def entries_named(view: View, keys: Iterable[Key]) -> list[Entry]:
+    """By name."""
+    found = [view.get(MACHINE, key.name, key.namespace) for key in sorted(keys)]
+    return entries_of(view, [machine for machine in found if machine is not None])
 
 
 def bootstrap_of(machine: Object) -> str:

@@ -43,6 +43,12 @@ def url_of(address: str, port: int) -> str:
     return f"https://{f'[{address}]' if ':' in address else address}:{port}"
 
 
+def port_of(url: str) -> int:
+    """0 where there is none."""
+    port = url.rpartition(":")[2]
+    return int(port) if port.isdecimal() else 0
+
+
 def _join_url(entry: Entry, port: int) -> str:
     if entry.is_init and entry.roles.only_etcd:
         return _url_from_members(entry, port)
@@ -109,7 +115,7 @@ class Servers:
         self.init = next((each.join_url for each in entries if each.is_init), "")
         self.control_plane = [each.join_url for each in sorted(entries, key=lambda each: each.name) if each.is_joinable]
         living = (each for each in entries if not each.is_deleting and (each.roles.control_plane or each.is_init))
-        self._known = {each.join_url for each in living}
+        self.known = {each.join_url for each in living}
 
     def joined_by(self, entry: Entry) -> str:
         """Empty where nobody can be joined."""
@@ -118,7 +124,7 @@ class Servers:
     def _for_worker(self, entry: Entry) -> str:
         """The one that it has joined for as long as that is there: others that come and go do not move it. Else one of
         the control plane's, by a hash of the machine, so that workers are spread."""
-        if entry.joined_to and entry.joined_to in self._known:
+        if entry.joined_to and entry.joined_to in self.known:
             return entry.joined_to
         if not self.control_plane:
             return ""

@@ -38,7 +38,7 @@ def naming(doing: str, entries: Sequence[Entry], details: Mapping[str, Sequence[
 def plan_status(entry: Entry, now: datetime) -> str:
     """What is still to happen with the plan that the machine has; empty where all of it has happened."""
     plan = entry.plan
-    if plan.in_sync and plan.healthy and plan.has_applied_plan:
+    if plan.is_done:
         return ""
     if not plan.has_plan or not (plan.plan and plan.plan.instructions):
         return _no_plan(entry)

@@ -18,6 +18,7 @@ from herder.api.writing import ref
 from herder.controllers.planner.distributions.choosing import UnknownVersion, distribution_of
 from herder.controllers.planner.distributions.interface import Roles
 from herder.controllers.planner.plan_writes import UNLIMITED, asked
+from herder.controllers.planner.rendering import Mark
 from herder.controllers.planner.telling import machine_condition
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
@@ -78,7 +79,7 @@ def _purged(plan: PlanSecret) -> Object:
 
 def _is_foreign(plan: PlanSecret) -> bool:
     """Somebody else has changed the plan: what is known of its making no longer holds, so it is made anew."""
-    _, _, known = plan.annotations.get(names.PLAN_INPUTS, "").partition(" ")
+    known = Mark.of(plan.annotations).checksum
     return bool(known) and known != plan.checksum
 
 

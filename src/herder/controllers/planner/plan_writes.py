@@ -23,7 +23,7 @@ def deliver(desired: Desired, now: datetime, *, max_failures: int = UNLIMITED, f
     if UNLIMITED not in (max_failures, failure_threshold) and max_failures < failure_threshold:
         raise ValueError(f"failure threshold {failure_threshold} is more than {max_failures} failures at most")
     marks = {
-        names.PLAN_INPUTS: desired.mark,
+        names.PLAN_INPUTS: str(desired.mark),
         names.JOINED_TO: desired.joins,
         names.PLAN_UPDATED: timestamp(now),
         names.PROBES_PASSED: "",
@@ -37,6 +37,12 @@ def deliver(desired: Desired, now: datetime, *, max_failures: int = UNLIMITED, f
     }
     patch = {"metadata": {"annotations": marks}, "data": {**data, **asked()}}
     return locked(desired.entry, patch, f"the plan of {desired.entry.name}")
+
+
+def marked(desired: Desired) -> Patch:
+    """That other inputs have led to the plan that is there: else it would be rendered again at every look."""
+    marks = {"metadata": {"annotations": {names.PLAN_INPUTS: str(desired.mark)}}}
+    return locked(desired.entry, marks, f"the plan of {desired.entry.name} is the same, made of something else")
 
 
 def asked() -> Object:

@@ -13,13 +13,14 @@ from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.writing import ref
 from herder.controllers.planner import messages, tiers
 from herder.controllers.planner.distributions.choosing import release_of
-from herder.controllers.planner.distributions.interface import ConfigError, Distribution
+from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, Distribution, Roles
 from herder.controllers.planner.election import LOST, elect
-from herder.controllers.planner.entries import Entry
+from herder.controllers.planner.entries import Entry, entries_named
 from herder.controllers.planner.inputs import Lacking, cluster_inputs
 from herder.controllers.planner.joining import Servers, learned
 from herder.controllers.planner.machine_inputs import machine_inputs
-from herder.controllers.planner.rendering import Desired, Request
+from herder.controllers.planner.rendering import Desired, Request, common_digest
+from herder.controllers.planner.resting import Resting
 from herder.controllers.planner.stranded import release_leaving_members
 from herder.controllers.planner.tiers import Progress, Surroundings, Tier, bring
 from herder.engine.meta.kinds import Object
@@ -35,8 +36,9 @@ class Scene:
     control_plane: Object
     cluster: Object  # Cluster API's
     distribution: Distribution
-    machines: Sequence[Object]  # all of the cluster
-    entries: Sequence[Entry]  # those with a plan Secret
+    machines: int  # of the cluster
+    entries: Sequence[Entry]  # those with a plan Secret that are looked at
+    resting: Resting = field(default_factory=dict)  # workers with a plan that need not be
 
     @property
     def spec(self) -> Object:
@@ -59,7 +61,8 @@ class Scene:
     def begun(self) -> bool:
         """Whether some machine of this cluster could be joined once. It is written down with the first join URL."""
         endpoint = self.spec.get("controlPlaneEndpoint") or {}
-        return bool(endpoint.get("host")) or self.initialized or any(entry.join_url for entry in self.entries)
+        joinable = any(entry.join_url for entry in self.entries)
+        return bool(endpoint.get("host")) or self.initialized or joinable or bool(self.resting)
 
     def living(self) -> list[Entry]:
         return [entry for entry in self.entries if not entry.is_deleting]
@@ -143,7 +146,7 @@ def _endpoint(scene: Scene, join_url: str) -> list[Patch]:
 def _sane(scene: Scene, result: Result) -> None:
     roles = [entry.roles for entry in scene.living()]
     complete = any(each.etcd for each in roles) and any(each.control_plane for each in roles)
-    if not complete or not any(each.worker for each in roles):
+    if not complete or not (scene.resting or any(each.worker for each in roles)):
         result.unstable = True
         result.initialized = False if scene.initialized else None
         forced = release_leaving_members(scene.view, scene.entries)
@@ -163,6 +166,7 @@ def _not_lower(scene: Scene, _result: Result) -> None:
     wanted = scene.spec.get("kubernetesVersion") or ""
     known = [str((scene.status.get("appliedSpec") or {}).get("kubernetesVersion") or "")]
     known += [str(entry.node_info.get("kubeletVersion") or "") for entry in scene.living()]
+    known += [rest.kubelet for rest in scene.resting]
     highest = max(known, key=release_of)
     if release_of(highest) > release_of(wanted):
         raise ConfigError(
@@ -209,10 +213,14 @@ def _servers(scene: Scene, around: Surroundings, init: Entry, result: Result) ->
 def _workers(scene: Scene, around: Surroundings, result: Result) -> Iterator[str]:
     strategy = scene.strategy
     drain, concurrency = strategy.get("workerDrainOptions") or {}, str(strategy.get("workerConcurrency") or "1")
+    left_alone = {rest: keys for rest, keys in scene.resting.items() if around.leaves_alone(rest)}
+    wanted = [key for rest, keys in scene.resting.items() if rest not in left_alone for key in keys]
     workers = [entry for entry in scene.living() if entry.roles.only_worker and not entry.is_init]
+    workers = sorted([*workers, *entries_named(scene.view, wanted)], key=lambda entry: entry.name)
     for windows in (False, True):
         members = [entry for entry in workers if entry.plan.is_windows is windows]
-        tier = Tier(tiers.WORKER, members, members, concurrency, drain, failure_threshold=5 if windows else 1)
+        resting = sum(len(keys) for rest, keys in left_alone.items() if rest.windows is windows)
+        tier = Tier(tiers.WORKER, members, members, concurrency, drain, 5 if windows else 1, resting=resting)
         yield _bring(tier, around, result)
 
 
@@ -220,6 +228,7 @@ def _bring(tier: Tier, around: Surroundings, result: Result) -> str:
     """What is wrong with machines of the tier but holds up nobody; it ends the pass where the tier is not done."""
     progress = bring(tier, around)
     result.writes += [Together(tuple(progress.writes))] if progress.writes else []
+    result.writes += [Together(tuple(progress.marks))] if progress.marks else []
     result.plans = result.plans or bool(progress.writes)
     _remember(progress, around, result)
     if waiting := progress.waiting(tier.name):
@@ -250,16 +259,10 @@ def _init_node(scene: Scene, result: Result) -> Entry:
 
 def _surroundings(scene: Scene) -> Surroundings:
     view, distribution = scene.view, scene.distribution
-    delivered = any(entry.plan.has_plan for entry in scene.entries)
+    delivered = bool(scene.resting) or any(entry.plan.has_plan for entry in scene.entries)
     servers = Servers(scene.entries)
     cluster = cluster_inputs(view, scene.control_plane, distribution, begun=delivered, servers=servers.control_plane)
-    refused = [
-        f"machine {entry.name}: {why}"
-        for entry in scene.living()
-        if (why := distribution.refusal(cluster, entry.roles))
-    ]
-    if refused:
-        raise ConfigError(refused[0])
+    _not_refused(scene, cluster)
 
     def desired(entry: Entry) -> Desired:
         joins = servers.joined_by(entry)
@@ -272,6 +275,16 @@ def _surroundings(scene: Scene) -> Surroundings:
         desired=desired,
         version=cluster.version,
         agent_connected=bool(scene.status.get("agentConnected")),
-        machines=len(scene.machines),
+        machines=scene.machines,
         now=view.now,
+        common=common_digest(distribution, cluster.for_workers),
+        joinable=servers.known,
     )
+
+
+def _not_refused(scene: Scene, cluster: ClusterInputs) -> None:
+    living = {f"machine {entry.name}": entry.roles for entry in scene.living()}
+    living |= {"workers": Roles(worker=True)} if scene.resting else {}
+    for who, roles in living.items():
+        if why := scene.distribution.refusal(cluster, roles):
+            raise ConfigError(f"{who}: {why}")

@@ -1,14 +1,16 @@
 """The plan that a machine should have, rendered only where something that it depends on has changed.
 
-Beside each plan its Secret keeps a digest of what it was rendered from, and of the plan itself. While the first is the
-same there is nothing to do; where it differs the plan is rendered, once for each state of its inputs.
+Beside each plan its Secret keeps digests of what it was rendered from, and of the plan itself. While the first are the
+same there is nothing to do; where they differ the plan is rendered, once for each state of its inputs.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from herder.api.rke.names import PLAN_INPUTS
 from herder.api.rke.plan import File, Plan, checksum
@@ -19,6 +21,28 @@ LARGEST_PLAN = 480 << 10
 """Bytes. A Secret holds a megabyte, and the plan is in it twice: as it is asked for, and as it was applied."""
 
 
+class Mark(NamedTuple):
+    """On the Secret, beside a plan: what it was rendered from, as digests, and its own."""
+
+    common: str = ""  # of what others' plans are made of too
+    machine: str = ""
+    checksum: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(self)
+
+    @staticmethod
+    def of(annotations: Mapping[str, str]) -> Mark:
+        """One that cannot be read says nothing but, at its end, which plan it was about."""
+        parts = annotations.get(PLAN_INPUTS, "").split(" ")
+        return Mark(*parts) if len(parts) == len(Mark._fields) else Mark(checksum=parts[-1])
+
+
+def common_digest(distribution: Distribution, cluster: ClusterInputs) -> str:
+    parts = (distribution.name, str(distribution.revision), cluster.digest)
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
 @dataclass(frozen=True)
 class Request:
     """All that a plan follows from; two requests are the same when their digests are."""
@@ -26,12 +50,12 @@ class Request:
     distribution: Distribution = field(compare=False)
     cluster: ClusterInputs = field(compare=False, repr=False)
     machine: MachineInputs = field(compare=False)
-    digest: str
+    digests: tuple[str, str]  # of what is common, and of what is the machine's own
 
     @staticmethod
     def of(distribution: Distribution, cluster: ClusterInputs, machine: MachineInputs) -> Request:
-        parts = (distribution.name, str(distribution.revision), cluster.digest, machine.digest)
-        return Request(distribution, cluster, machine, hashlib.sha256("\n".join(parts).encode()).hexdigest())
+        told = cluster.for_workers if machine.roles.only_worker else cluster
+        return Request(distribution, told, machine, (common_digest(distribution, told), machine.digest))
 
 
 @dataclass(frozen=True)
@@ -42,9 +66,9 @@ class Desired:
     request: Request
 
     @cached_property
-    def mark(self) -> str:
+    def mark(self) -> Mark:
         """For the Secret that gets this plan."""
-        return f"{self.request.digest} {self.checksum}"
+        return Mark(*self.request.digests, self.checksum)
 
     @property
     def joins(self) -> str:
@@ -61,10 +85,18 @@ class Desired:
     @cached_property
     def differs(self) -> bool:
         """Whether the Secret has another plan; one that has none is another matter."""
-        inputs, _, known = self.entry.annotations.get(PLAN_INPUTS, "").partition(" ")
-        if not self.entry.plan.has_plan or inputs == self.request.digest:
+        if not self.entry.plan.has_plan or self.is_marked:
             return False
-        return self.checksum != (known or self.entry.plan.checksum)
+        return self.checksum != (self._mark.checksum or self.entry.plan.checksum)
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether the Secret's plan is known to be made of the same inputs."""
+        return (self._mark.common, self._mark.machine) == self.request.digests
+
+    @cached_property
+    def _mark(self) -> Mark:
+        return Mark.of(self.entry.annotations)
 
     @cached_property
     def is_minor(self) -> bool:

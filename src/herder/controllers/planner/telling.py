@@ -10,11 +10,12 @@ from herder.api.machines.conditions import merged_with_updates
 from herder.api.rke import cluster_spec
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.writing import PROGRESS_PATIENCE, status_patch
+from herder.controllers.planner.entries import RECONCILED
 from herder.controllers.planner.planning import Result, Scene, Standing
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Patch
 
-READY, RECONCILED, STABLE = "Ready", "Reconciled", "Stable"
+READY, STABLE = "Ready", "Stable"
 PROVISIONED, BOOTSTRAPPED = "Provisioned", "Bootstrapped"
 ALWAYS_FALSE = ("ScalingUp", "ScalingDown", "RollingOut")  # Cluster API asks every control plane for them
 _APPLIED = ("kubernetesVersion", "clusterName", "managementClusterName", "provisionGeneration", "upgradeStrategy")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -14,8 +14,9 @@ from herder.controllers.planner.distributions.interface import ConfigError
 from herder.controllers.planner.draining import Options, Stage
 from herder.controllers.planner.entries import Entry
 from herder.controllers.planner.inputs import Lacking
-from herder.controllers.planner.plan_writes import deliver
+from herder.controllers.planner.plan_writes import deliver, marked
 from herder.controllers.planner.rendering import Desired
+from herder.controllers.planner.resting import Rest
 from herder.engine.runtime.decision import Patch
 
 BOOTSTRAP, ETCD, CONTROL_PLANE, WORKER = "bootstrap", "etcd", "control plane", "worker"
@@ -25,6 +26,7 @@ BOOTSTRAP, ETCD, CONTROL_PLANE, WORKER = "bootstrap", "etcd", "control plane", "
 class Tier:
     name: str
     members: Sequence[Entry]  # who is brought to its plan
+    resting: int = field(default=0, kw_only=True)  # how many more there are, which have theirs
     counted: Sequence[Entry]  # whose absence counts, members or not
     concurrency: str = "1"  # a number, a percentage of the members, or "0" for no limit
     drain: Options = field(default_factory=dict)
@@ -40,6 +42,16 @@ class Surroundings:
     agent_connected: bool
     machines: int  # of the whole cluster
     now: datetime
+    common: str = ""  # digest of what all workers' plans are made of
+    joinable: Collection[str] = ()  # URLs of servers
+
+    def leaves_alone(self, rest: Rest) -> bool:
+        """Whether a worker at rest has all that is wanted of it."""
+        return rest.common == self.common and rest.joined_to in self.joinable and self.is_current(rest.kubelet)
+
+    def is_current(self, kubelet: str) -> bool:
+        """Unknown while the cluster cannot be reached: then nothing is held up by it."""
+        return not kubelet or not self.agent_connected or release_of(kubelet) == release_of(self.version)
 
 
 @dataclass
@@ -47,6 +59,7 @@ class Progress:
     """What was decided for a tier, and who stands where."""
 
     writes: list[Patch] = field(default_factory=list)
+    marks: list[Patch] = field(default_factory=list)  # that change no plan
     configuring: list[Entry] = field(default_factory=list)
     draining: list[Entry] = field(default_factory=list)
     uncordoning: list[Entry] = field(default_factory=list)
@@ -119,7 +132,7 @@ def _bring_one(tier: Tier, desired: Desired, around: Surroundings, budget: _Budg
         progress.configuring.append(entry)
     elif not _undrained(entry, progress):
         progress.uncordoning.append(entry)
-    elif not _kubelet_is_current(entry, around):
+    elif not around.is_current(str(entry.node_info.get("kubeletVersion") or "")):
         progress.configuring.append(entry)
         details.append("waiting for kubelet to update")
     elif entry.roles.control_plane and not around.agent_connected:
@@ -127,6 +140,7 @@ def _bring_one(tier: Tier, desired: Desired, around: Surroundings, budget: _Budg
         details.append("waiting for cluster agent to connect")
     else:
         progress.ready.append(entry)
+        progress.marks += [] if desired.is_marked else [marked(desired)]
 
 
 def _change(tier: Tier, desired: Desired, around: Surroundings, budget: _Budget, progress: Progress) -> None:
@@ -153,13 +167,6 @@ def _undrained(entry: Entry, progress: Progress) -> bool:
         told = draining.problem(entry, "undraining") or "waiting for uncordon to finish"
         progress.details[entry.name].append(told)
     return stage is Stage.DONE
-
-
-def _kubelet_is_current(entry: Entry, around: Surroundings) -> bool:
-    """Unknown while the cluster cannot be reached: then nothing is held up by it."""
-    if not entry.node_info or not around.agent_connected:
-        return True
-    return release_of(str(entry.node_info.get("kubeletVersion"))) == release_of(around.version)
 
 
 # --- how many at a time ---------------------------------------------------------------------------------------------
@@ -196,6 +203,6 @@ def _is_moving(entry: Entry) -> bool:
 
 def _limit(tier: Tier) -> int:
     try:
-        return limit_of(tier.concurrency, len(tier.members))
+        return limit_of(tier.concurrency, len(tier.members) + tier.resting)
     except BadConcurrency as wrong:
         raise ConfigError(str(wrong)) from None

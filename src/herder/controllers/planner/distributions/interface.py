@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from herder.api.management.manifest import Agent
+from herder.api.rke import names
 from herder.api.rke.plan import Plan
 from herder.engine.meta.kinds import Object
 
@@ -77,6 +78,10 @@ class Reference(NamedTuple):
         return f"{self.kind} {self.namespace}/{self.name}"
 
 
+FOR_SERVERS = ("additionalManifest", "chartValues", "etcd", names.CLUSTER_SPEC)
+"""Of the spec and of the annotations: what is in no plan of a worker."""
+
+
 @dataclass(frozen=True)
 class ClusterInputs:
     """What is the same for all machines of a cluster."""
@@ -103,6 +108,14 @@ class ClusterInputs:
     @property
     def config(self) -> Mapping[str, Any]:
         return self.spec.get("machineGlobalConfig") or {}
+
+    @cached_property
+    def for_workers(self) -> ClusterInputs:
+        """Without what servers alone are told: a worker's plan cannot depend on it, so it need not be looked at when
+        that changes."""
+        spec = {part: value for part, value in self.spec.items() if part not in FOR_SERVERS}
+        marks = {mark: value for mark, value in self.annotations.items() if mark not in FOR_SERVERS}
+        return replace(self, spec=spec, annotations=marks)
 
     @cached_property
     def digest(self) -> str:
