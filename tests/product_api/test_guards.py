@@ -33,5 +33,5 @@ def test_a_flock_keeps_its_minimum(objects: list[Object], refused: bool) -> None
 
 def test_other_acts_pass() -> None:
     seen = view(flock(minAvailable=2), member(0), member(1))
-    others = (Delete(Ref(FLOCK, "f", "ns"), "flock-uid", "wanted"), Effect("evict", ("k",), {}, "wanted"))
+    others = (Delete(Ref(FLOCK, "f", "ns"), "flock-uid", "wanted"), Effect("make-key", ("k",), {}, "wanted"))
     assert [guard(act, seen, ()) for guard in GUARDS for act in others] == [None] * 2 * len(GUARDS)

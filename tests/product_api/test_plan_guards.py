@@ -40,6 +40,7 @@ READER = Controller(
     reconcile=etcd_members.reconcile,
     watches=(*etcd_members.CONTROLLER.watches, Watches(BEACON)),
     indexes=etcd_members.CONTROLLER.indexes,
+    groupings=etcd_members.CONTROLLER.groupings,
 )
 SOUND: tuple[Object, ...] = (objects.cluster(), objects.control_plane(), objects.beacon())
 

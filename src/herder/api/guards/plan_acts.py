@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,18 +23,35 @@ from herder.engine.patch import apply_merge_patch
 from herder.engine.runtime.cache import Indexer
 from herder.engine.runtime.carrying import Act
 from herder.engine.runtime.decision import Apply, Create, Patch, Refusal, Update
+from herder.engine.runtime.groups import Grouping
+from herder.engine.runtime.triggers import Indexed, Watches
 from herder.engine.runtime.view import UndeclaredKind, View
 
-PLANS_OF = "plans-of"
+PLANS_OF, PLAN_OF = "plans-of", "plan-of"
 
 
 def _plans_of(secret: Object) -> Iterable[str]:
-    cluster = (secret["metadata"].get("labels") or {}).get(names.CLUSTER_NAME)
-    return (f"{secret['metadata']['namespace']}/{cluster}",) if cluster else ()
+    return _labelled(secret, names.CLUSTER_NAME)
 
 
-INDEXES: Mapping[str, Indexer] = {PLANS_OF: _plans_of}
+def _plan_of(secret: Object) -> Iterable[str]:
+    return _labelled(secret, names.MACHINE_NAME)
+
+
+def _labelled(secret: Object, label: str) -> Iterable[str]:
+    name = (secret["metadata"].get("labels") or {}).get(label)
+    return (f"{secret['metadata']['namespace']}/{name}",) if name else ()
+
+
+def _named(machine: Object) -> Iterable[str]:
+    return (f"{machine['metadata']['namespace']}/{machine['metadata']['name']}",)
+
+
+INDEXES: Mapping[str, Indexer] = {PLANS_OF: _plans_of, PLAN_OF: _plan_of}
 """Whoever declares that it reads plan Secrets under these guards declares these indexes with them."""
+
+
+# --- what is asked --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -113,18 +130,71 @@ def _secret(act: Act, view: View) -> Object | None:
         return None  # nobody here reads plans, so nobody writes them
 
 
+# --- what the others do ---------------------------------------------------------------------------------------------
+
+
 def plans_of(view: View, namespace: str, cluster: str, before: Sequence[Act]) -> list[PlanSecret]:
     """All plans of a cluster, with what the same decision has already done to them."""
-    found = {secret["metadata"]["name"]: secret for secret in _selected(view, namespace, cluster)}
-    for act in before:
-        change = asked(act, view)
-        if change is not None and change.before.name in found:
-            found[change.before.name] = change.after.secret
-    return [PlanSecret(secret) for secret in found.values()]
+    there = view.select(PLAN_SECRET, index=(PLANS_OF, f"{namespace}/{cluster}"))
+    found = {secret["metadata"]["name"]: PlanSecret(secret) for secret in there}
+    for change in _done(view, before):
+        if change.before.name in found:
+            found[change.before.name] = change.after
+    return list(found.values())
 
 
-def _selected(view: View, namespace: str, cluster: str) -> Iterator[Object]:
-    yield from view.select(PLAN_SECRET, index=(PLANS_OF, f"{namespace}/{cluster}"))
+def _done(view: View, before: Sequence[Act]) -> Iterator[Asked]:
+    return (change for act in before if (change := asked(act, view)) is not None)
+
+
+@dataclass(frozen=True)
+class Trait:
+    """What is counted of a plan: of a thousand machines most have the same."""
+
+    is_etcd: bool
+    is_control_plane: bool
+    is_worker: bool
+    is_windows: bool
+    stays: bool
+    is_away: bool  # it has served, and does not now, or may not
+
+    @staticmethod
+    def of(view: View, plan: PlanSecret) -> Trait:
+        away = plan.has_applied_plan and (plan.is_down or in_drain(plan))
+        roles = (plan.is_etcd, plan.is_control_plane, plan.is_worker, plan.is_windows)
+        return Trait(*roles, stays(view, plan), away)
+
+
+Chosen = Callable[[Trait], bool]
+
+
+def plans_among(view: View, change: Asked, before: Sequence[Act], chosen: Chosen) -> list[PlanSecret]:
+    """Those plans of the cluster that have such traits, with what the same decision has already done to them."""
+    scope = f"{change.namespace}/{change.cluster}"
+    keys = [key for trait, some in view.groups(TRAITS, scope).items() if chosen(trait) for key in some]
+    secrets_there = [view.get(PLAN_SECRET, key.name, key.namespace) for key in sorted(keys)]
+    found = {plan.name: plan for secret in secrets_there if secret is not None for plan in (PlanSecret(secret),)}
+    for done in _done(view, before):
+        found.pop(done.before.name, None)
+        if done.cluster == change.cluster and chosen(Trait.of(view, done.after)):
+            found[done.before.name] = done.after
+    return list(found.values())
+
+
+def count_among(view: View, change: Asked, chosen: Chosen) -> int:
+    """How many plans of the cluster have such traits, before anything is done."""
+    traits = view.groups(TRAITS, f"{change.namespace}/{change.cluster}")
+    return sum(len(keys) for trait, keys in traits.items() if chosen(trait))
+
+
+def _trait(view: View) -> tuple[str, Trait] | None:
+    secret = view.get(PLAN_SECRET, view.name)
+    scope = next(iter(_plans_of(secret)), "") if secret is not None else ""
+    return (scope, Trait.of(view, PlanSecret(secret))) if secret is not None and scope else None
+
+
+TRAITS: Grouping[Trait] = Grouping("plan-traits", PLAN_SECRET, _trait, (Watches(MACHINE, Indexed(PLAN_OF, _named)),))
+"""Whoever declares that it reads plan Secrets under these guards declares this grouping with them."""
 
 
 def machine_of(view: View, plan: PlanSecret) -> Object | None:
@@ -136,6 +206,11 @@ def stays(view: View, plan: PlanSecret) -> bool:
     """Its Machine is there and is to stay."""
     machine = machine_of(view, plan)
     return machine is not None and not is_deleting(machine)
+
+
+def in_drain(plan: PlanSecret) -> bool:
+    marks = (names.DRAIN_OPTIONS, names.PRE_DRAIN, names.POST_DRAIN, names.UNCORDON)
+    return any(plan.annotations.get(mark) for mark in marks)
 
 
 def is_text(value: object, wanted: str) -> bool:

@@ -7,12 +7,24 @@ than the strategy allows, never one that is paused or goes, never while it is so
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from herder.api.capi.kinds import CLUSTER
 from herder.api.capi.names import is_deleting, is_paused
-from herder.api.guards.plan_acts import Asked, asked, is_text, machine_of, plans_of, stays
+from herder.api.guards.plan_acts import (
+    Asked,
+    Chosen,
+    Trait,
+    asked,
+    count_among,
+    in_drain,
+    is_text,
+    machine_of,
+    plans_among,
+    plans_of,
+    stays,
+)
 from herder.api.rke import names
 from herder.api.rke import plan_secret as secrets
 from herder.api.rke.kinds import BEACON, CONTROL_PLANE
@@ -144,10 +156,10 @@ def never_below_quorum(change: Asked, view: View, before: Sequence[Act]) -> Refu
     one that is broken itself may be helped, but it may still serve, so nobody else may be moving meanwhile."""
     if not change.disturbs or not is_member(change.before):
         return None
-    plans = plans_of(view, change.namespace, change.cluster, before)
-    others = [plan for plan in plans if plan.name != change.before.name and _counts(view, plan)]
-    well = sum(not plan.is_down and not _in_drain(plan) for plan in others)
-    moving = sum(plan.is_moving or _in_drain(plan) for plan in others)
+    servers = plans_among(view, change, before, lambda trait: trait.is_etcd)
+    others = [plan for plan in servers if plan.name != change.before.name and _counts(view, plan)]
+    well = sum(not plan.is_down and not in_drain(plan) for plan in others)
+    moving = sum(plan.is_moving or in_drain(plan) for plan in others)
     needed = quorum(len(others) + 1)
     if well == len(others) or well >= needed or (change.before.is_broken and not moving):
         return None
@@ -164,28 +176,25 @@ def _counts(view: View, plan: PlanSecret) -> bool:
 
 def never_more_down_than_allowed(change: Asked, view: View, before: Sequence[Act]) -> Refusal | None:
     """Those that are broken count, but not against one that is broken itself."""
-    if not change.disturbs or _in_drain(change.before):
+    own = Trait.of(view, change.before)
+    pool = next(((field, belongs) for field, belongs in _POOLS if belongs(own)), None)
+    if not change.disturbs or in_drain(change.before) or pool is None:
         return None
+    field, belongs = pool
     control_plane = view.get(CONTROL_PLANE, change.cluster, change.namespace) or {}
     strategy: Object = (control_plane.get("spec") or {}).get("upgradeStrategy") or {}
-    for field, belongs in _POOLS:
-        if not belongs(change.before):
-            continue
-        pool = [plan for plan in _living(view, change, before) if belongs(plan)]
-        others = [plan for plan in pool if plan.name != change.before.name and plan.has_applied_plan]
-        moving = sum(plan.is_moving or _in_drain(plan) for plan in others)
-        down = moving if change.before.is_broken else sum(plan.is_down or _in_drain(plan) for plan in others)
-        limit = _limit(strategy.get(field), len(pool))
-        if limit != UNLIMITED and down >= limit:
-            told = (
-                f"is not written: {down} of {len(pool)} machines are down, and upgradeStrategy.{field} allows {limit}"
-            )
-            return change.refuse("never-more-down-than-allowed", told)
-    return None
+    size = count_among(view, change, lambda trait: belongs(trait) and trait.stays)
+    limit = _limit(strategy.get(field), size)
+    if limit == UNLIMITED or (down := _down(change, view, before, belongs)) < limit:
+        return None
+    told = f"is not written: {down} of {size} machines are down, and upgradeStrategy.{field} allows {limit}"
+    return change.refuse("never-more-down-than-allowed", told)
 
 
-def _living(view: View, change: Asked, before: Sequence[Act]) -> list[PlanSecret]:
-    return [plan for plan in plans_of(view, change.namespace, change.cluster, before) if stays(view, plan)]
+def _down(change: Asked, view: View, before: Sequence[Act], belongs: Chosen) -> int:
+    away = plans_among(view, change, before, lambda trait: belongs(trait) and trait.stays and trait.is_away)
+    others = [plan for plan in away if plan.name != change.before.name]
+    return sum(plan.is_moving or in_drain(plan) for plan in others) if change.before.is_broken else len(others)
 
 
 def _limit(concurrency: Any, members: int) -> int:
@@ -195,14 +204,14 @@ def _limit(concurrency: Any, members: int) -> int:
         return 1
 
 
-def _is_worker(plan: PlanSecret) -> bool:
-    return plan.is_worker and not plan.is_etcd and not plan.is_control_plane
+def _is_worker(trait: Trait) -> bool:
+    return trait.is_worker and not trait.is_etcd and not trait.is_control_plane
 
 
-_POOLS: tuple[tuple[str, Callable[[PlanSecret], bool]], ...] = (
-    ("controlPlaneConcurrency", lambda plan: plan.is_control_plane and not plan.is_etcd),
-    ("workerConcurrency", lambda plan: _is_worker(plan) and not plan.is_windows),
-    ("workerConcurrency", lambda plan: _is_worker(plan) and plan.is_windows),
+_POOLS: tuple[tuple[str, Chosen], ...] = (
+    ("controlPlaneConcurrency", lambda trait: trait.is_control_plane and not trait.is_etcd),
+    ("workerConcurrency", lambda trait: _is_worker(trait) and not trait.is_windows),
+    ("workerConcurrency", lambda trait: _is_worker(trait) and trait.is_windows),
 )
 
 
@@ -233,11 +242,6 @@ def plans_do_no_harm(act: Act, view: View, before: Sequence[Act]) -> Refusal | N
 def is_member(plan: PlanSecret) -> bool:
     """Of etcd: it has run a plan, or others could join it."""
     return plan.is_etcd and (plan.has_applied_plan or bool(plan.annotations.get(names.JOIN_URL)))
-
-
-def _in_drain(plan: PlanSecret) -> bool:
-    marks = (names.DRAIN_OPTIONS, names.PRE_DRAIN, names.POST_DRAIN, names.UNCORDON)
-    return any(plan.annotations.get(mark) for mark in marks)
 
 
 def cluster_goes(view: View, namespace: str, cluster: str) -> bool:

@@ -178,7 +178,7 @@ CONTROLLER = Controller(
         MACHINE: {BY_CLUSTER: by_cluster, BY_STATE: by_state},
         PLAN_SECRET: {**plan_acts.INDEXES},
     },
-    groupings=(STANDINGS,),
+    groupings=(STANDINGS, plan_acts.TRAITS),
     cluster_of=lambda plane: cluster_key(plane["metadata"]["namespace"], plane["metadata"]["name"]),
     pace=0.1,  # a burst of agents' reports is one pass
 )

@@ -149,5 +149,6 @@ CONTROLLER = Controller(
         Watches(SECRET_METADATA),
     ),
     indexes={MACHINE: {BY_CLUSTER: by_cluster, LEAVING: _leaving}, PLAN_SECRET: {**plan_acts.INDEXES}},
+    groupings=(plan_acts.TRAITS,),
     cluster_of=lambda machine: cluster_key(machine["metadata"]["namespace"], labels_of(machine).get(CLUSTER_NAME, "")),
 )

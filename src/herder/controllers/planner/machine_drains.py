@@ -186,6 +186,7 @@ CONTROLLER = Controller(
     when=changed("metadata.annotations"),
     watches=(Watches(MACHINE), Watches(CLUSTER)),
     indexes={PLAN_SECRET: {**plan_acts.INDEXES}},
+    groupings=(plan_acts.TRAITS,),
     cluster_of=lambda secret: cluster_key(
         secret["metadata"]["namespace"], (secret["metadata"].get("labels") or {}).get(names.CLUSTER_NAME, "")
     ),

@@ -227,6 +227,7 @@ CONTROLLER = Controller(
         Watches(TOKENS_SECRET),
     ),
     indexes={PLAN_SECRET: {FAILED: _failed_in, **plan_acts.INDEXES}},
+    groupings=(plan_acts.TRAITS,),
     cluster_of=lambda secret: cluster_key(
         secret["metadata"]["namespace"], (secret["metadata"].get("labels") or {}).get(names.CLUSTER_NAME, "")
     ),
