@@ -7,6 +7,8 @@ from herder.agent.events import Data, Probed, StartProbe
 from herder.agent.outputs import ProbeStatus
 from herder.agent.plan import Probe
 
+EAGER_SECONDS = 0.5  # after a run; twice as long each time, until it is the ordinary period
+
 
 class Probing:
     """One round at a time, of all probes; answers to a round that was given up are not heard."""
@@ -19,6 +21,7 @@ class Probing:
         self._round = 0
         self._asked: Set[str] = set()
         self._first_after_run = False
+        self._eager = 0.0  # seconds until the next round, for as long as what was started is not up; 0: the period
 
     def watch(self, probes: List[Probe], data: Data) -> None:
         """From now on these, from where the Secret says they are."""
@@ -34,8 +37,9 @@ class Probing:
         self.next_round = 0.0
 
     def after_run(self) -> None:
-        """What was just started is given the time it asked for."""
+        """What was just started is given the time it asked for, and then looked at often: people wait for it."""
         self._first_after_run = True
+        self._eager = EAGER_SECONDS
 
     @property
     def under_way(self) -> bool:
@@ -59,7 +63,14 @@ class Probing:
         self._statuses[probe.name] = rules.probe_answered(probe, self._statuses[probe.name], event.succeeded)
         self._errors[probe.name] = event.error
         if not self._asked:
-            self.next_round = steady + period
+            self.next_round = steady + self._pause(period)
+
+    def _pause(self, period: float) -> float:
+        if not self._eager or self._eager >= period or all(each.healthy for each in self._statuses.values()):
+            self._eager = 0.0
+            return period
+        pause, self._eager = self._eager, self._eager * 2
+        return pause
 
     def told_in(self, data: Data, always: bool = False) -> Data:
         """The data with what is worth telling."""
