@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,10 +19,10 @@ from herder.api.machines.kinds import kinds_of
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.management.names import DEFAULT_WORKSPACE
 from herder.api.rke import names
-from herder.api.rke.sample import cluster_objects, servers_and_workers
+from herder.api.rke.sample import cluster_objects
 from herder.cli.cluster_options import edit
 from herder.cli.cluster_progress import until_as_wanted, until_gone
-from herder.cli.creating import DEFAULT_VERSION
+from herder.cli.demo_site import Site, of_debians, of_this_host
 from herder.engine.meta.errors import AlreadyExists, NotFound, StatusError
 from herder.engine.meta.kinds import Object
 
@@ -38,18 +38,46 @@ WIDTH = 124  # of a terminal that all of it fits
 @click.command()
 @click.option("--once", is_flag=True, help="Clean up and end when all is shown, as without a terminal.")
 @click.option("--workers", default=2, show_default=True, help="Machines besides the one server.")
-def command(once: bool, workers: int) -> None:
+@click.option(
+    "--driver",
+    default="process",
+    show_default=True,
+    type=click.Choice(["process", "local"]),
+    help="Machines that are processes of this host, or Debians in a network of their own (as root).",
+)
+@click.option(
+    "--kubernetes",
+    default="embedded",
+    show_default=True,
+    type=click.Choice(["embedded", "kubeadm"]),
+    help="A distribution without pods that is there in seconds, or upstream's Kubernetes (with --driver local).",
+)
+@click.option(
+    "--installer",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="With kubeadm: the archive that `herder installer kubeadm --output` wrote.",
+)
+def command(once: bool, workers: int, driver: str, kubernetes: str, installer: Path | None) -> None:
     """Show it working: a cluster comes up on machines of this host, is changed in place, and goes."""
     from herder.cli.logs import configure
     from herder.cli.process import run_loop
 
+    if (driver == "local") != (kubernetes == "kubeadm"):
+        raise click.UsageError("--driver local and --kubernetes kubeadm go together")
+    if kubernetes == "kubeadm" and installer is None:
+        raise click.UsageError(
+            "--installer: needed with kubeadm; make one with: herder installer kubeadm --version v1.36.3+kubeadm1 "
+            "--from DIRECTORY-OF-PROGRAMS --output installer.tar"
+        )
     configure(level="error")
     stays = not once and sys.stdin.isatty() and sys.stdout.isatty()
     with tempfile.TemporaryDirectory(prefix="herder-demo-") as directory:
-        run_loop(_demo(Path(directory), workers, stays=stays))
+        place = Path(directory)
+        with of_debians(place, installer) if installer else nullcontext(of_this_host()) as site:
+            run_loop(_demo(place / "data", site, workers, stays=stays))
 
 
-async def _demo(directory: Path, workers: int, *, stays: bool) -> None:
+async def _demo(directory: Path, site: Site, workers: int, *, stays: bool) -> None:
     from herder.cli.process import stop_signal
     from herder.cli.serving import Serving
     from herder.engine.client import kubeconfig
@@ -57,21 +85,31 @@ async def _demo(directory: Path, workers: int, *, stays: bool) -> None:
     from herder.engine.client.http import HttpTransport
 
     started = time.perf_counter()
-    serving = Serving(directory, "127.0.0.1", 0, core="own", machines=True, gateway=True, runner=True)
+    serving = Serving(
+        directory,
+        *site.listen,
+        advertise=site.advertise,
+        layers=site.layers,
+        core="own",
+        machines=True,
+        gateway=True,
+        runner=True,
+    )
     await serving.start()
     client = Client(HttpTransport(kubeconfig.load(serving.kubeconfig)), field_manager="demo")
     try:
         _say(
             f"a manager with a Kubernetes API of its own at {serving.url}, after {time.perf_counter() - started:.2f} s"
         )
-        await _provision(client, workers)
+        await _provision(client, site, workers)
         _say(f"ready after {time.perf_counter() - started:.1f} s; its nodes, asked through its agent's tunnel:")
         await _show_nodes(client)
         await _edit_in_place(client)
         if stays:
-            await _let_people_try(serving, stop_signal())
-        _say("herder delete cluster: machines, nodes and everything else of it go in order")
-        await client.delete(PROVISIONING_CLUSTER.resource, NAME, namespace=DEFAULT_WORKSPACE)
+            await _let_people_try(serving, site, stop_signal())
+        _say(f"herder delete cluster {NAME}: machines, nodes and everything else of it go in order")
+        with suppress(NotFound):  # somebody who tried things out may have done so
+            await client.delete(PROVISIONING_CLUSTER.resource, NAME, namespace=DEFAULT_WORKSPACE)
         await until_gone(client, DEFAULT_WORKSPACE, NAME, _detail)
         _say(f"nothing is left, after {time.perf_counter() - started:.1f} s in all")
     finally:
@@ -79,15 +117,17 @@ async def _demo(directory: Path, workers: int, *, stays: bool) -> None:
         await serving.stop()
 
 
-async def _provision(client: Client, workers: int) -> None:
-    driver = "process"
-    await _served(client, driver)
+async def _provision(client: Client, site: Site, workers: int) -> None:
+    await _served(client, site.driver)
     _say(f"herder create cluster {NAME} --servers 1 --workers {workers}")
-    pools = servers_and_workers(1, workers)
     with suppress(AlreadyExists):
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": DEFAULT_WORKSPACE}}
         await client.create(NAMESPACE.resource, space)
-    objects = cluster_objects(NAME, DEFAULT_WORKSPACE, driver=driver, version=DEFAULT_VERSION, pools=pools)
+    objects = cluster_objects(
+        NAME, DEFAULT_WORKSPACE, driver=site.driver, version=site.version, pools=site.pools(workers)
+    )
+    if site.registries:
+        objects[-1][1]["spec"]["rkeConfig"]["registries"] = site.registries
     for kind, obj in objects:
         await client.create(kind.resource, obj, namespace=DEFAULT_WORKSPACE)
     await until_as_wanted(client, DEFAULT_WORKSPACE, NAME, _detail)
@@ -169,14 +209,14 @@ async def _machine_uids(client: Client) -> set[str]:
     return {each["metadata"]["uid"] for each in page.items}
 
 
-async def _let_people_try(serving: Serving, stop: asyncio.Event) -> None:
+async def _let_people_try(serving: Serving, site: Site, stop: asyncio.Event) -> None:
     _say("it is yours now; in another terminal:")
     for line in (
         f"export KUBECONFIG={serving.kubeconfig}",
         f"herder describe cluster {NAME} -n {DEFAULT_WORKSPACE}",
         f"herder kubeconfig {NAME} > {NAME}.yaml && kubectl --kubeconfig {NAME}.yaml get nodes",
         f"herder scale cluster {NAME} workers=3",
-        f"herder upgrade cluster {NAME} v1.36.4+herder1",
+        *([f"herder upgrade cluster {NAME} v1.36.4+herder1"] if site.driver == "process" else []),
         f"kubectl -n {DEFAULT_WORKSPACE} edit clusters.provisioning.cattle.io {NAME}",
         f"herder delete cluster {NAME}",
     ):

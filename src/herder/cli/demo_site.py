@@ -1,0 +1,108 @@
+"""Where the demo's machines come from, and how they reach the manager: processes of this host, or Debians."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import tarfile
+from collections.abc import Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from herder.api.rke.sample import Pool, servers_and_workers
+from herder.api.settings import IMAGE_ARCHIVES, SERVER_URL
+from herder.cli.creating import DEFAULT_VERSION
+from herder.cli.settings import Layers
+from herder.engine.meta.kinds import Object
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NETWORK, HOST = "10.99.0.0/24", "10.99.0.1"  # of the machines; the host is in it, as their gateway
+NETWORK_VARIABLE = "HERDER_LOCAL_NETWORK"
+
+
+@dataclass(frozen=True)
+class Site:
+    """What differs between kinds of machines: everything else of the demo is the same."""
+
+    driver: str
+    version: str
+    listen: tuple[str, int]
+    advertise: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    registries: Object | None = None
+    machine: Mapping[str, object] = field(default_factory=dict)  # fields of the driver's config
+
+    @property
+    def layers(self) -> Layers:
+        return Layers(flags=dict(self.settings))
+
+    def pools(self, workers: int) -> list[Pool]:
+        return [Pool(pool.name, pool.quantity, pool.roles, self.machine) for pool in servers_and_workers(1, workers)]
+
+
+def of_this_host() -> Site:
+    return Site("process", DEFAULT_VERSION, ("127.0.0.1", 0))
+
+
+@contextmanager
+def of_debians(directory: Path, installer: Path) -> Iterator[Site]:
+    """Booted from an image, with Kubernetes by kubeadm. They pull from the manager: nothing else is reached."""
+    if os.geteuid() != 0:
+        raise click.ClickException("--driver local: pods on machines in a network of their own need root")
+    archives = directory / "images"
+    archives.mkdir()
+    (archives / "installer.tar").symlink_to(installer.absolute())
+    _write_agent_image(archives / "agent.tar")
+    port = _free_port()
+    before = os.environ.get(NETWORK_VARIABLE)
+    os.environ[NETWORK_VARIABLE] = NETWORK  # for the daemon that owns the machines
+    manager = f"https://{HOST}:{port}"
+    try:
+        yield Site(
+            "local",
+            _version(installer),
+            ("0.0.0.0", port),  # noqa: S104 - their network is not there before the first of them
+            ("127.0.0.1", HOST),
+            {SERVER_URL: manager, IMAGE_ARCHIVES: str(archives)},
+            {"mirrors": {"docker.io": {"endpoint": [manager]}}},
+            {"kubernetes": True},
+        )
+    finally:
+        if before is None:
+            del os.environ[NETWORK_VARIABLE]
+        else:
+            os.environ[NETWORK_VARIABLE] = before
+
+
+def _write_agent_image(target: Path) -> None:
+    from herder.api.settings import AGENT_IMAGE, DEFINITIONS
+    from herder.clusteragent.image import whole
+    from herder.oci import write_archive
+
+    with target.open("wb") as archive:
+        write_archive(whole(), DEFINITIONS[AGENT_IMAGE].default, archive)
+
+
+def _version(installer: Path) -> str:
+    """What clusters ask for to be installed from it: its tag, which cannot have the plus."""
+    with suppress(OSError, tarfile.TarError, KeyError, ValueError), tarfile.open(installer, "r:") as archive:
+        member = archive.extractfile("index.json")
+        assert member is not None
+        (only,) = json.load(member)["manifests"]
+        tag = str(only["annotations"]["org.opencontainers.image.ref.name"]).rpartition(":")[2]
+        if "-kubeadm" in tag:
+            return tag.replace("-kubeadm", "+kubeadm")
+    raise click.ClickException(f"--installer: {installer} is no archive of `herder installer kubeadm --output`")
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        return int(listener.getsockname()[1])
