@@ -28,6 +28,9 @@ def machine_inputs(view: View, entry: Entry, join_url: str) -> MachineInputs:
     if not (internal and external) and _is_driven(entry.machine):
         driver = _driver(view, entry)
     told = driver.get("Driver") or {}
+    internal, external = internal or _listed(told.get("PrivateIPAddress")), external or _listed(told.get("IPAddress"))
+    if driver and not (internal or external or entry.infrastructure_ready):
+        raise Lacking(f"waiting for machine {_where(entry)} to have an address")
     return MachineInputs(
         name=entry.name,
         uid=entry.uid,
@@ -39,8 +42,8 @@ def machine_inputs(view: View, entry: Entry, join_url: str) -> MachineInputs:
         node_name=labels.get(names.NODE_NAME, ""),
         node_labels=_json(marks, names.LABELS, dict[str, str]) or {},
         node_taints=[*_taints(marks, names.TAINTS), *_taints(marks, names.REGISTER_WITH)],
-        internal_addresses=internal or _listed(told.get("PrivateIPAddress")),
-        external_addresses=external or _listed(told.get("IPAddress")),
+        internal_addresses=internal,
+        external_addresses=external,
         ipv6_address=str(told.get("IPv6Address") or ""),
         driver=str(driver.get("DriverName") or ""),
         join_url_by_hand=names.JOIN_URL_BY_HAND in marks,
@@ -79,9 +82,12 @@ def _driver(view: View, entry: Entry) -> Mapping[str, Any]:
     extracted = ((secret or {}).get("data") or {}).get(STATE_KEY)
     config = _config(extracted) if extracted else None
     if config is None:
-        where = f"{entry.machine['metadata']['namespace']}/{entry.name}"
-        raise Lacking(f"waiting for machine {where} driver config to be saved")
+        raise Lacking(f"waiting for machine {_where(entry)} driver config to be saved")
     return config
+
+
+def _where(entry: Entry) -> str:
+    return f"{entry.machine['metadata']['namespace']}/{entry.name}"
 
 
 @lru_cache(maxsize=4096)
