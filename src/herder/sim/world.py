@@ -52,9 +52,11 @@ class World:
         invariant: Callable[[Kind, str, Object], None] | None = None,
         prepare: Callable[[ApiServer], None] | None = None,
         settings: Settings | None = None,
+        strict: bool = True,
     ) -> None:
         """`invariant` is asked at every event of the watched kinds, in the order in which they happened; `prepare` may
-        add to the server, such as admission, before anything is stored there."""
+        add to the server, such as admission, before anything is stored there. `strict`: decisions are checked for being
+        pure, and groups for being up to date, which costs more than they do."""
         self.random = Random(seed)  # noqa: S311 - a seeded generator is the point
         self.log: list[str] = []
         self.crashes = 0
@@ -71,6 +73,7 @@ class World:
         self._invariant = invariant
         self._prepare = prepare
         self._settings = settings or Settings()
+        self._strict = strict
         self._seen: list[tuple[int, Kind, WatchEvent]] = []  # that are yet to be put in order
         self._wrong: Exception | None = None  # the first invariant that did not hold
         self._manager_task: asyncio.Task[None] | None = None
@@ -128,7 +131,7 @@ class World:
             remote_performers=self._remote_performers,
             setting=self._settings.get,
             metrics=Metrics(),
-            strict=True,
+            strict=self._strict,
         )
         self._manager_task = asyncio.ensure_future(self.manager.run())
 
@@ -139,6 +142,11 @@ class World:
         transport = FaultyTransport(inner, faults=self._faults, random=self.random, note=self.note, crash=self.crash)
         self._transports.append(transport)
         return Client(transport, field_manager="manager")
+
+    @property
+    def writes(self) -> int:
+        """Of the manager that runs."""
+        return sum(transport.writes for transport in self._transports)
 
     def crash(self) -> None:
         """The manager is gone at once: nothing of it runs on, a new one starts a little later."""

@@ -52,6 +52,7 @@ class SimulatedCluster:
         guards: tuple[Guard, ...] = GUARDS,
         answer: Answer = lambda _plan: True,
         invariant: Callable[[Kind, str, Object], None] | None = None,
+        strict: bool = True,
     ) -> None:
         self.delivered: list[str] = []  # machines, in the order in which their agents began
         self.at_once = 0  # the most agents at work at the same time
@@ -75,6 +76,7 @@ class SimulatedCluster:
             faults=faults,
             watched=(PLAN_SECRET, CONTROL_PLANE, MACHINE) if invariant else (),
             invariant=invariant,
+            strict=strict,
         )
 
     @property
