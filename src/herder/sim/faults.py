@@ -49,6 +49,7 @@ class FaultyTransport:
         self._random = random
         self._note = note
         self._crash = crash
+        self.writes = 0  # that were carried out
         self.dead = False  # the process that sent through here has crashed
 
     async def send(self, request: Request) -> Response:
@@ -62,6 +63,7 @@ class FaultyTransport:
             return response
         await self._before(request)
         response = await self._inner.send(request)
+        self.writes += 1
         await self._after(request)
         await self._dally()
         return response

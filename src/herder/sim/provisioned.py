@@ -140,6 +140,10 @@ class Provisioned:
             raise self._failure
         self.world.check()
 
+    @property
+    def agents_writes(self) -> int:
+        return sum(transport.writes for transport in self._transports)
+
     def calm(self) -> None:
         """From now on nothing goes wrong by itself, and what was cut or switched off comes back."""
         self.world.calm()
