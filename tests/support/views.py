@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.cache import Cache, Key, controller_uid
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import EffectKey, EffectResult, Observe
+from herder.engine.runtime.decision import EffectKey, EffectResult, Observe, Refusal
 from herder.engine.runtime.groups import Groups
 from herder.engine.runtime.view import Connection, Observed, Unreachable, View
 
@@ -26,6 +26,7 @@ def view_of(
     observed: Callable[[Observe], Observed | Unreachable | None] = lambda _wish: None,
     connections: Mapping[str, Connection] | None = None,
     settings: Callable[[str], str] = str,
+    refused: Refusal | None = None,
 ) -> View:
     """`key` is "namespace/name". Objects without a resourceVersion get one; each must be of a kind that the
     controller watches, or of one in `followed`."""
@@ -54,6 +55,7 @@ def view_of(
             connection=(connections or {}).get,
             followed=met.get if controller.follows is not None else None,
             groups=lambda grouping, scope: Groups(grouping, caches, about, strict=True).within(scope),
+            refused=refused,
         )
 
     return about(Key(namespace, name))

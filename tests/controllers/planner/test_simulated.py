@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from herder.api.guards import GUARDS
 from herder.api.rke import names
 from herder.api.rke.plan_secret import PlanSecret
+from herder.engine.runtime.carrying import Act
+from herder.engine.runtime.decision import Patch, Refusal
+from herder.engine.runtime.view import View
 from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH, Faults
 from tests.controllers.planner.simulated import SERVER_ROLES, WORKER_ROLES, SimulatedCluster
@@ -266,6 +271,34 @@ async def an_agent_that_fails_twice() -> None:
 
 def test_a_plan_that_fails_is_tried_again_after_a_pause_and_its_failure_told() -> None:
     loop.run(an_agent_that_fails_twice())
+
+
+async def what_a_guard_refuses() -> None:
+    careful = [True]
+
+    def not_now(act: Act, _view: View, _before: Sequence[Act]) -> Refusal | None:
+        if not careful[0] or not isinstance(act, Patch) or act.ref.name != names.plan_secret("worker-0"):
+            return None
+        return Refusal("not-now", "worker-0 stays as it is") if "data" in act.patch else None
+
+    async with SimulatedCluster(guards=(*GUARDS, not_now)) as cluster:
+        careful[0] = False
+        await brought_up(cluster, 1, 1)
+        careful[0] = True
+        await cluster.edit(provisionGeneration=1)
+
+        async def is_told() -> bool:
+            return await cluster.message() == "refused: not-now: worker-0 stays as it is"
+
+        await cluster.world.until(is_told)
+        assert not await cluster.is_ready()
+        careful[0] = False
+        await cluster.world.until(cluster.is_ready)
+        assert await cluster.message() == ""
+
+
+def test_what_a_guard_refuses_is_told_until_it_is_carried_out() -> None:
+    loop.run(what_a_guard_refuses())
 
 
 async def a_wrong_value() -> None:

@@ -243,6 +243,27 @@ async def test_a_refusal_is_kept_with_its_reason() -> None:
             await here.outside.get(SECRET.resource, "s", namespace="default")
 
 
+async def test_a_refusal_is_seen_in_the_next_pass_until_it_is_over() -> None:
+    allowed: list[str] = []
+    seen: list[str] = []
+
+    def no(act: Act, view: View, _before: Sequence[Act]) -> Refusal | None:
+        return None if view.name in allowed else Refusal("no", f"{view.name} may not")
+
+    def reconcile(view: View) -> Decision:
+        if view.name != "a":
+            return DONE
+        seen.append(str(view.refused or ""))
+        return Decision(writes=(Apply(SECRET, thing("s", SECRET), "wanted"),))
+
+    async with world() as here, managed(here, controller(reconcile), guards=[no]) as manager:
+        await here.create("a")
+        await until(lambda: seen == ["", "refused: no: a may not"])
+        allowed.append("a")
+        manager.trigger("test", Key("default", "a"))
+        await until(lambda: seen[1:] == ["refused: no: a may not"] * 2 + [""])
+
+
 async def test_one_controllers_faulty_trigger_does_not_hide_a_change_from_the_others() -> None:
     seen: list[str] = []
 

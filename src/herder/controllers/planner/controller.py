@@ -104,12 +104,16 @@ def _carried_out(scene: Scene, result: Result, beacon: Object) -> Decision:
     done = not (result.waiting or result.error or result.unfinished)
     owner = names.PLANNER if result.plans else "" if done else _writer(beacon)
     writes: list[Write | Together] = [*_turn(beacon, owner), *result.writes]
-    if not result.unfinished:
+    refused = scene.view.refused if result.writes else None
+    if refused is not None:
+        # Told before it is tried again, since nothing comes after what is refused.
+        writes = [*tell_control_plane(scene, Result(waiting=str(refused))), *writes]
+    elif not result.unfinished:
         told = [patch for standing in result.standings for patch in tell_machine(standing, scene.view.now)]
         writes += [Together(tuple(told))] if told else []
         writes += uninitialize(scene.cluster, scene.view.now) if result.initialized is False else ()
         writes += tell_control_plane(scene, result)
-    reason = result.error or result.waiting
+    reason = str(refused or "") or result.error or result.waiting
     wait = Wait(reason, ref(CONTROL_PLANE, scene.control_plane)) if reason else None
     return Decision(writes=tuple(writes), effects=tuple(result.effects), wait=wait, wake_at=result.wake_at)
 

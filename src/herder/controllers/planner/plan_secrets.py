@@ -164,7 +164,9 @@ def _tell_failure(view: View, plan: PlanSecret, machine: Object, due: datetime |
     """Told with the first report of a failure: some agents take their evidence back with the next one."""
     known = find(machine, PLAN_APPLIED) or {}
     attempt = f"attempt {_attempts(plan)}"
-    if known.get("status") == "False" and attempt in known.get("message", "") and plan.evidence is None:
+    told = known.get("message", "")
+    is_told = attempt in told and (view.refused is None or str(view.refused) in told)
+    if known.get("status") == "False" and is_told and plan.evidence is None:
         return ()
     units = f"rancher-system-agent.service{_unit(view, plan)}"
     words = [f"error applying plan -- check {units} logs on node for more information"]
@@ -175,6 +177,7 @@ def _tell_failure(view: View, plan: PlanSecret, machine: Object, due: datetime |
         words += [f"exit code {evidence.exit_code}"] if evidence.exit_code else []
         words += [evidence.error] if evidence.error else []
     words.append(f"{attempt}, " + (f"the next at {timestamp(due)}" if due else "the last that it may have"))
+    words += [str(view.refused)] if view.refused else []
     tail = f": {_tail(view, plan, evidence.tail)}" if evidence and evidence.tail.strip() else ""
     message = "; ".join(words) + tail
     return machine_condition(machine, PLAN_APPLIED, ("False", "Error", message), view.now)

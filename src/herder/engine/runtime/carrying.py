@@ -41,25 +41,28 @@ class Carrier:
 
     async def carry_out(self, decision: Decision, view: View, *, manager: str, now: datetime) -> Outcome:
         outcome = Outcome(decision, now)
+        await self._carry_out(decision, view, manager, outcome)
+        if outcome.put_off_until is None:
+            self._put_off.pop(view.key, None)
+        return outcome
+
+    async def _carry_out(self, decision: Decision, view: View, manager: str, outcome: Outcome) -> None:
         whole = view.whole()
         before: list[Act] = []
         for step in decision.writes:
             writes = step.writes if isinstance(step, Together) else (step,)
             outcome.refusal = self._refused(writes, whole, before)
             if outcome.refusal is not None:
-                return outcome
+                return
             await self._make([write for write in writes if not self._waits(write, view.key, outcome)], manager, outcome)
-        if outcome.put_off_until is None:
-            self._put_off.pop(view.key, None)
         for effect in decision.effects:
             outcome.refusal = self._refused((effect,), whole, before)
             if outcome.refusal is not None:
-                return outcome
+                return
             if self._perform is None:
                 raise LookupError(f"nobody here performs '{effect.performer}'")
             self._perform(effect, view.key)
             outcome.done += 1
-        return outcome
 
     def forget(self, key: Key) -> None:
         self._put_off.pop(key, None)

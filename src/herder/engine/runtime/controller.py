@@ -12,7 +12,7 @@ from herder.engine.meta.errors import AlreadyExists, Conflict, StatusError
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.cache import Change, Indexer, Key, controller_uid
 from herder.engine.runtime.carrying import Carrier
-from herder.engine.runtime.decision import Decision, Outcome, waiting
+from herder.engine.runtime.decision import Decision, Outcome, Refusal, waiting
 from herder.engine.runtime.groups import Grouping
 from herder.engine.runtime.metrics import Metrics
 from herder.engine.runtime.queue import WorkQueue
@@ -60,7 +60,7 @@ class Running:
         self,
         controller: Controller,
         *,
-        view_of: Callable[[Key], View],
+        view_of: Callable[[Key, Refusal | None], View],
         carrier: Carrier,
         object_of: Callable[[Key], Object | None],
         indexed: Lookup,
@@ -73,6 +73,7 @@ class Running:
         self.queue: WorkQueue[Key] = WorkQueue(self._group, workers=controller.workers)
         self.outcomes: dict[Key, Outcome] = {}
         self._deciding: dict[Key, float] = {}  # how long it took, of passes that are being made
+        self._refused: dict[Key, Refusal] = {}  # what guards said of the last decision, where they said no
         self._view_of = view_of
         self._carrier = carrier
         self._object_of = object_of
@@ -118,10 +119,10 @@ class Running:
 
     async def _pass(self, key: Key) -> None:
         started = time.perf_counter()
-        view = self._view_of(key)
+        view = self._view_of(key, self._refused.get(key))
         try:
             await self._carrier.settle()
-            view = self._view_of(key)
+            view = self._view_of(key, self._refused.get(key))
             began = time.perf_counter()
             decision = self.controller.reconcile(view)
             self._deciding[key] = time.perf_counter() - began
@@ -165,21 +166,27 @@ class Running:
         if self._object_of(key) is None:
             self.outcomes.pop(key, None)
             self._carrier.forget(key)
+            self._refused.pop(key, None)
             self.queue.forget(key)
         else:
             self.outcomes[key] = outcome
-        if outcome.refusal is not None:
-            log.warning(
-                "guard refuses",
-                controller=self.controller.name,
-                key=str(key),
-                guard=outcome.refusal.guard,
-                reason=outcome.refusal.reason,
-            )
-            self.queue.add_after(key, REFUSED_RETRY_SECONDS)
+        self._remember(key, outcome.refusal)
         for wake in (outcome.decision.wake_at, outcome.put_off_until):
             if wake is not None:
                 self.queue.add_after(key, max((wake - view.now).total_seconds(), SOONEST_SECONDS))
+
+    def _remember(self, key: Key, refusal: Refusal | None) -> None:
+        """One that is new, or over, is told in the next pass; one that stays is tried again after a while."""
+        known = self._refused.pop(key, None)
+        if refusal is not None:
+            self._refused[key] = refusal
+            self.queue.add_after(key, REFUSED_RETRY_SECONDS)
+        if refusal == known:
+            return
+        self.queue.add_after(key, SOONEST_SECONDS)
+        if refusal is not None:
+            told = {"guard": refusal.guard, "reason": refusal.reason}
+            log.warning("guard refuses", controller=self.controller.name, key=str(key), **told)
 
 
 def _by_kind(controller: Controller) -> dict[Kind, list[Watches]]:

@@ -215,6 +215,9 @@ class Refusal:
     guard: str
     reason: str
 
+    def __str__(self) -> str:
+        return f"refused: {self.guard}: {self.reason}"
+
 
 @dataclass(slots=True)
 class Outcome:

@@ -14,7 +14,7 @@ from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.cache import Cache, Change, Key, controller_uid
 from herder.engine.runtime.carrying import Carrier, Guard
 from herder.engine.runtime.controller import Controller, Running
-from herder.engine.runtime.decision import Decision, Effect
+from herder.engine.runtime.decision import Decision, Effect, Refusal
 from herder.engine.runtime.effects import Effects, Performer
 from herder.engine.runtime.family import UNKNOWN, Family
 from herder.engine.runtime.groups import Grouping, Groups
@@ -88,7 +88,7 @@ class Manager:
 
     def _group(self, grouping: Grouping[Any]) -> Groups:
         caches = {watch.kind: self.caches[watch.kind] for watch in grouping.kinds()}
-        return Groups(grouping, caches, lambda key: self._view(key, caches, None), strict=self._strict)
+        return Groups(grouping, caches, lambda key: self._view(key, caches), strict=self._strict)
 
     def _grouped(self, grouping: Grouping[Any], scope: str) -> Mapping[Any, Collection[Key]]:
         groups = self._groups.get(grouping.name)
@@ -111,7 +111,7 @@ class Manager:
         followed = self._followed if controller.follows is not None else None
         return Running(
             controller,
-            view_of=lambda key: self._view(key, caches, followed),
+            view_of=lambda key, refused: self._view(key, caches, followed, refused),
             carrier=carrier,
             object_of=own.get,
             indexed=own.indexed,
@@ -218,7 +218,13 @@ class Manager:
             on_list=self.metrics.lists.labels(kind=str(kind)).inc,
         )
 
-    def _view(self, key: Key, caches: Mapping[Kind, Cache], followed: Callable[[Kind], Cache | None] | None) -> View:
+    def _view(
+        self,
+        key: Key,
+        caches: Mapping[Kind, Cache],
+        followed: Callable[[Kind], Cache | None] | None = None,
+        refused: Refusal | None = None,
+    ) -> View:
         return View(
             key=key,
             now=self._clock(),
@@ -232,6 +238,7 @@ class Manager:
             all_caches=self.caches,
             followed=followed,
             groups=self._grouped,
+            refused=refused,
         )
 
     def _hearing(self, kind: Kind) -> Callable[[Change], None]:

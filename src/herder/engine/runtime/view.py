@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.meta.selectors import LabelSelector, parse_label_selector
 from herder.engine.runtime.cache import Cache, Key, encode
-from herder.engine.runtime.decision import EffectKey, EffectResult, Observe
+from herder.engine.runtime.decision import EffectKey, EffectResult, Observe, Refusal
 
 if TYPE_CHECKING:
     from herder.engine.runtime.groups import Grouping
@@ -89,11 +89,13 @@ class View:
         connection: Callable[[str], Connection | None] = lambda _cluster: None,
         followed: Callable[[Kind], Cache | None] | None = None,
         groups: Callable[[Grouping[Any], str], Mapping[Any, Collection[Key]]] = _no_groups,
+        refused: Refusal | None = None,
     ) -> None:
         self.key = key
         self.now = now
         self.namespace = key.namespace
         self.name = key.name
+        self.refused = refused  # by a guard, of what was decided here last: to be told where people look
         self._caches = caches
         self._all_caches = caches if all_caches is None else all_caches
         self._results = results
