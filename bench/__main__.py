@@ -13,7 +13,19 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import agents, apiserver, growth, local_machines, machines, node_agent, planner, provisioning, race, tunnel
+from bench import (
+    agents,
+    apiserver,
+    growth,
+    local_machines,
+    machines,
+    node_agent,
+    planner,
+    provisioned,
+    provisioning,
+    race,
+    tunnel,
+)
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 BENCHMARKS: dict[str, tuple[str, Callable[[Path], str]]] = {
@@ -25,6 +37,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[Path], str]]] = {
     "agents": ("agents.md", agents.run),
     "node-agent": ("node-agent.md", node_agent.run),
     "planner": ("planner.md", planner.run),
+    "provisioned": ("provisioned.md", provisioned.run),
     "local": ("local-machines.md", local_machines.run),
     "tunnel": ("tunnel.md", tunnel.run),
 }

@@ -62,16 +62,31 @@ def rollouts(scenario: str) -> Callable[[float], str]:
     return run
 
 
-def simulated(live_through: Callable[[int, Faults], Coroutine[Any, Any, World]], scale: float) -> str:
+def simulated(
+    live_through: Callable[[int, Faults], Coroutine[Any, Any, World]], scale: float, faults: Faults = ROUGH
+) -> str:
     count, crashes, events = int(1000 * scale), 0, 0
     for seed in range(1, count + 1):
         try:
-            world = loop.run(live_through(seed, ROUGH))
+            world = loop.run(live_through(seed, faults))
         except Exception as error:
             raise RuntimeError(f"seed {seed}: {error}") from error
         crashes += world.crashes
         events += len(world.log)
     return f"seeds 1–{count}: {crashes} crashes, {events} events, every invariant held"
+
+
+def plans(scale: float) -> str:
+    """Ten times as many: there is more that can go wrong between a manager, agents and machines."""
+    from tests.sim.plans.stories import HARSH, live_through
+
+    return simulated(live_through, 10 * scale, HARSH)
+
+
+def planner_mutants(scale: float) -> str:
+    from tests.sim.plans.mutants import run
+
+    return run(max(int(300 * scale), 5), 1, tell=lambda _line: None)
 
 
 def machine_kills(scale: float) -> str:
@@ -102,6 +117,8 @@ def conformance(scale: float) -> str:
 
 
 RUNS: dict[str, tuple[str, Callable[[float], str]]] = {  # the longest first
+    "plans": ("Provisioned clusters: edits, lost machines, partitions, agents and managers that die", plans),
+    "planner-mutants": ("Planners that are wrong, against the guards", planner_mutants),
     "changes-of-mind": ("Scaled, paused and edited in mid-rollout", rollouts("changes of mind")),
     "storms": ("Nodes that break, alone and many at once, under a health check", rollouts("storm")),
     "on-delete": ("OnDelete rollouts, the user deleting Machines", rollouts("on delete")),

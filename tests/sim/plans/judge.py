@@ -57,6 +57,7 @@ class Judge(Witness):
     _deliveries: dict[str, Delivery] = field(default_factory=dict)  # by Secret
     _down_since: dict[str, float] = field(default_factory=dict)  # Machines, as the manager's API tells of them
     _paused_since: dict[str, float] = field(default_factory=dict)
+    _last_stop: tuple[str, float] = ("", 0.0)
     _limits: list[tuple[float, dict[str, float]]] = field(default_factory=list)
 
     def _broken(self, rule: str, told: str) -> None:
@@ -93,6 +94,7 @@ class Judge(Witness):
         self._began.append(node)
 
     def stopped(self, node: SimulatedNode, *, by_plan: bool) -> None:
+        self._last_stop = (node.name, self.clock())
         if by_plan:
             self._disturbed[node.name] = node
             self._judge_quorum(node)
@@ -109,10 +111,15 @@ class Judge(Witness):
                 self._broken("never below quorum", f"{node.name} was taken out, and of {left} {down} are down")
 
     def destroyed(self, node: SimulatedNode) -> None:
+        """By its provider, since its Machine goes: etcd must do without it by then."""
         self._disturbed.pop(node.name, None)
-        if not self.cluster.is_member(node) or self._cluster_goes() or not self._others_stay(node):
+        ran = self._last_stop == (node.name, self.clock())
+        if not ran or not self.cluster.is_member(node) or self._cluster_goes() or not self._others_stay(node):
             return
-        self._broken("a member leaves before its machine", f"{node.name} is gone and still a member of etcd")
+        members, voters = len(self.cluster.members), len(self.cluster.voters)
+        if voters < members // 2 + 1 <= voters + 1:
+            told = f"{node.name} is gone and still a member: {voters} of {members} are left"
+            self._broken("never below quorum", told)
 
     # --- how many are down ------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from herder.api.capi.kinds import CLUSTER
 from herder.api.capi.names import is_deleting, is_paused
@@ -97,6 +98,9 @@ def never_two_init_nodes(change: Asked, view: View, before: Sequence[Act]) -> Re
         if other.is_init:
             told = f"does not begin the cluster: {other.labels.get(names.MACHINE_NAME)} does"
             return change.refuse("never-two-init-nodes", told)
+        if _was_told_to_begin(other) and stays(view, other) and not change.before.annotations.get(names.JOIN_URL):
+            told = f"does not begin the cluster: {other.labels.get(names.MACHINE_NAME)} was told to, and may have"
+            return change.refuse("never-two-init-nodes", f"{told}; delete its Machine first")
     if _has_begun(view, change, others) and not change.before.annotations.get(names.JOIN_URL):
         told = "does not begin the cluster: there is one already, and this machine is not in it"
         return change.refuse("never-two-init-nodes", told)
@@ -104,14 +108,26 @@ def never_two_init_nodes(change: Asked, view: View, before: Sequence[Act]) -> Re
 
 
 def no_server_that_joins_nobody(change: Asked, view: View, _before: Sequence[Act]) -> Refusal | None:
-    """A server that is told to join nobody begins a cluster of its own."""
+    """A server that is told to join nobody begins a cluster of its own: so its plan must say whom, not its marks
+    alone."""
     if not change.writes_plan or change.after.is_init:
         return None
-    if change.after.annotations.get(names.JOINED_TO):
+    joins = change.after.annotations.get(names.JOINED_TO, "")
+    is_server = change.after.is_etcd or change.after.is_control_plane
+    if joins and not (is_server and not _names(change.plan, joins)):
         return None
-    return change.refuse(
-        "no-server-that-joins-nobody", "is not written: it joins nobody, and does not begin the cluster"
-    )
+    told = f"does not say that it joins {joins}" if joins else "joins nobody, and does not begin the cluster"
+    return change.refuse("no-server-that-joins-nobody", f"is not written: it {told}")
+
+
+def _names(plan: Plan | None, url: str) -> bool:
+    """One that runs nothing begins nothing either."""
+    host = (urlsplit(url).hostname or url).encode()
+    return plan is not None and (not plan.instructions or any(host in file.decoded.lower() for file in plan.files))
+
+
+def _was_told_to_begin(plan: PlanSecret) -> bool:
+    return plan.is_etcd and plan.has_plan and not plan.annotations.get(names.JOINED_TO)
 
 
 def _has_begun(view: View, change: Asked, plans: Sequence[PlanSecret]) -> bool:
