@@ -30,7 +30,7 @@ from herder.engine.runtime.decision import (
     Write,
 )
 from herder.engine.runtime.view import UndeclaredKind, View
-from herder.engine.runtime.writer import Writer
+from herder.engine.runtime.writer import Overtaken, Writer
 from herder.sim import loop as virtual
 from tests.engine.runtime.world import CONFIG_MAP, SECRET, World, now, thing, world
 
@@ -115,6 +115,22 @@ async def test_an_apply_is_made_again_on_a_successor_of_the_same_name() -> None:
         carry.caches[CONFIG_MAP].forget(Key("default", "a"), carry.cached("a")["metadata"]["uid"])
         carry.caches[CONFIG_MAP].upsert(await carry.here.create("a", data={"x": "1"}))
         assert (await carry(apply("a", data={"x": "1"}))).skipped == 0
+
+
+async def test_of_two_that_write_an_object_at_once_the_second_looks_again_and_sends_nothing() -> None:
+    async with carrying() as carry:
+        await carry(apply("a", data={"x": "1"}))
+        seen = carry.cached("a")["metadata"]["resourceVersion"]
+        sent = carry.sent()
+
+        def locked(**data: str) -> Patch:
+            return Patch(Ref(CONFIG_MAP, "a", "default"), {"data": data}, "wanted", resource_version=seen)
+
+        first, second = await asyncio.gather(carry(locked(one="1")), carry(locked(two="2")), return_exceptions=True)
+        assert isinstance(first, Outcome)
+        assert isinstance(second, Overtaken)
+        assert carry.sent() == sent + 1
+        assert carry.cached("a")["data"] == {"x": "1", "one": "1"}
 
 
 async def test_fields_no_longer_wanted_are_removed() -> None:

@@ -8,9 +8,11 @@ watch has not brought them yet.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -94,6 +96,14 @@ class Cache:
         self._gone: OrderedDict[str, float] = OrderedDict()
         self._decoded: OrderedDict[Key, Object] = OrderedDict()
         self._labels, self._fields = LabelSelector(), FieldSelector()
+        self._turns: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
+
+    def turn(self, key: Key) -> asyncio.Lock:
+        """Whose turn it is to write the object; kept while somebody has it or waits for it."""
+        turn = self._turns.get(key)
+        if turn is None:
+            turn = self._turns[key] = asyncio.Lock()
+        return turn
 
     def hold_only(self, labels: str, fields: str) -> None:
         """Of the kind, only the objects that these selectors choose: nobody keeps others true."""

@@ -2,6 +2,9 @@
 
 A write whose answer was lost may have been carried out or not. It is remembered as uncertain, and `settle` looks at
 the objects concerned before anybody decides again on a view that may be behind: so nothing is created twice.
+
+Writes of one object take turns, whichever controllers they are of. One that was decided on what another has changed
+meanwhile is known to be refused, and is not sent.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from herder.engine.client.client import Client
-from herder.engine.meta.errors import NotFound, StatusError
+from herder.engine.meta.errors import Conflict, NotFound, StatusError
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.patch import apply_merge_patch
 from herder.engine.runtime.cache import Cache, Change, Key, encode, kept, key_of
@@ -27,6 +30,12 @@ class _Applied(NamedTuple):
     digest: bytes
     uid: str
     revision: int
+
+
+class Overtaken(Conflict):
+    """Another controller's write came first."""
+
+    reason = "Overtaken"
 
 
 class Writer:
@@ -49,6 +58,22 @@ class Writer:
         """Whether a request was made; False where the cache shows that it would have changed nothing."""
         if self.stands(write):
             return False
+        cache = self._caches.get(_kind(write)) if write.target == MANAGEMENT else None
+        if cache is None:
+            return await self._certainly(write, manager)
+        async with cache.turn(_key(write)):
+            if self.stands(write):
+                return False
+            if self._is_overtaken(write):
+                raise Overtaken(f"{_kind(write).kind} {_key(write)} has changed since it was looked at")
+            return await self._certainly(write, manager)
+
+    def _is_overtaken(self, write: Write) -> bool:
+        live, decided_on = self._live(write), _decided_on(write)
+        return live is not None and 0 < decided_on < int(live["metadata"].get("resourceVersion") or 0)
+
+    async def _certainly(self, write: Write, manager: str) -> bool:
+        """Or it is noted that nobody knows."""
         try:
             return await self._send(write, self._reach(write.target), manager)
         except Exception as error:
@@ -192,6 +217,16 @@ def _kind(write: Write) -> Kind:
 
 def _key(write: Write) -> Key:
     return Key(write.ref.namespace, write.ref.name) if isinstance(write, (Patch, Delete)) else key_of(write.obj)
+
+
+def _decided_on(write: Write) -> int:
+    """The revision that the object must still have; 0: any."""
+    match write:
+        case Patch(resource_version=version):
+            return int(version or 0)
+        case Update(obj=obj):
+            return int(obj["metadata"].get("resourceVersion") or 0)
+    return 0
 
 
 def _may_have_arrived(error: Exception) -> bool:
