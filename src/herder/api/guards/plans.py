@@ -31,7 +31,7 @@ from herder.api.rke import plan_secret as secrets
 from herder.api.rke.kinds import BEACON, CONTROL_PLANE
 from herder.api.rke.plan import Plan
 from herder.api.rke.plan_secret import PlanSecret
-from herder.api.rke.strategy import UNLIMITED, BadConcurrency, limit_of, quorum
+from herder.api.rke.strategy import UNLIMITED, BadConcurrency, is_lost, limit_of, quorum
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.carrying import Act
 from herder.engine.runtime.decision import Patch, Refusal
@@ -174,7 +174,7 @@ def never_below_quorum(change: Asked, view: View, before: Sequence[Act]) -> Refu
         return None
     servers = plans_among(view, change, before, lambda trait: trait.is_etcd)
     others = [plan for plan in servers if plan.name != change.before.name and _counts(view, plan)]
-    well = sum(not plan.is_down and not in_drain(plan) for plan in others)
+    well = sum(not plan.is_down and not in_drain(plan) and not is_lost(machine_of(view, plan)) for plan in others)
     moving = sum(plan.is_moving or in_drain(plan) for plan in others)
     needed = quorum(len(others) + 1)
     if well == len(others) or well >= needed or (change.before.is_broken and not moving):

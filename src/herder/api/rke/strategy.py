@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 import re
 
+from herder.api.capi.conditions import find
+from herder.engine.meta.kinds import Object
+
 UNLIMITED = 0
 
 
@@ -27,3 +30,9 @@ def limit_of(concurrency: object, members: int, field: str = "upgradeStrategy") 
 
 def quorum(members: int) -> int:
     return members // 2 + 1
+
+
+def is_lost(machine: Object | None) -> bool:
+    """Its Node is there no more, or not heard of, as the cluster itself tells: an agent that is gone tells nothing."""
+    ready = find(machine, "NodeReady") or {}
+    return ready.get("reason") in ("NodeNotReady", "NodeReadyUnknown", "NodeDeleted")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from herder.api.rke.names import DRAIN_DONE
-from herder.api.rke.strategy import UNLIMITED, BadConcurrency, limit_of
+from herder.api.rke.strategy import UNLIMITED, BadConcurrency, is_lost, limit_of, quorum
 from herder.controllers.planner import draining, messages
 from herder.controllers.planner.distributions.choosing import release_of
 from herder.controllers.planner.distributions.interface import ConfigError
@@ -148,6 +148,8 @@ def _change(tier: Tier, desired: Desired, around: Surroundings, budget: _Budget,
     entry, details = desired.entry, progress.details[desired.entry.name]
     if not budget.admits(entry):
         progress.configuring.append(entry)
+        if budget.lost:
+            details.append(f"waiting for etcd members that are not heard of: {', '.join(sorted(budget.lost))}")
         return
     stage, write = draining.drain(desired, tier.drain, around.machines)
     if stage is Stage.DONE:
@@ -180,6 +182,7 @@ class _Budget:
         self._limit = _limit(tier)
         self._moving = {entry.name for entry in tier.counted if _is_moving(entry)}
         self._broken = {entry.name for entry in tier.counted if entry.plan.is_broken} - self._moving
+        self.lost = _missed(tier) - self._moving - self._broken
 
     def count(self, desired: Desired) -> None:
         """One that gets a plan without waiting for room: those after it in the same pass see it move."""
@@ -187,12 +190,19 @@ class _Budget:
             self._moving.add(desired.entry.name)
 
     def admits(self, entry: Entry) -> bool:
-        taken = self._moving if entry.name in self._broken else self._moving | self._broken
+        taken = self._moving if entry.name in self._broken else self._moving | self._broken | self.lost - {entry.name}
         if not (entry.in_drain or self._limit == UNLIMITED or len(taken) < self._limit):
             return False
         self._moving.add(entry.name)
         self._broken.discard(entry.name)
         return True
+
+
+def _missed(tier: Tier) -> set[str]:
+    """Members of etcd that are lost, where the others would have no quorum without one more."""
+    members = [entry for entry in tier.counted if entry.roles.etcd and entry.plan.has_applied_plan]
+    lost = {entry.name for entry in members if is_lost(entry.machine)}
+    return lost if len(members) - len(lost) - 1 < quorum(len(members)) else set()
 
 
 def _is_moving(entry: Entry) -> bool:
