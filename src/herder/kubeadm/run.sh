@@ -68,9 +68,16 @@ name_servers() {
     cmp -s "$state/hosts" /etc/hosts || cat "$state/hosts" > /etc/hosts
 }
 
+container_runtime() {
+    serves_kubernetes || systemctl restart containerd
+    serves_kubernetes || fail "containerd does not serve Kubernetes (its CRI plug-in): journalctl -u containerd tells why; \
+\"too many open files\" means that fs.inotify.max_user_instances of the host is used up"
+}
+
+serves_kubernetes() { ctr plugins list 2> /dev/null | awk '$2 == "cri" && $4 != "ok" { bad = 1 } END { exit bad || !NR }'; }
+
 import_images() {
     [ "$(cat "$state/images" 2> /dev/null || true)" = "$build $role" ] && return
-    systemctl is-active -q containerd || systemctl restart containerd
     for archive in "$here"/images/*.tar; do
         case $role in
             agent) case $archive in */pause.tar) ;; *) continue ;; esac ;;
@@ -307,6 +314,7 @@ install_program kubeadm || true
 install_program kubectl || true
 [ "$role" = agent ] || install_program etcdctl || true
 [ -n "$installed" ] || install_program kubelet || true
+container_runtime
 import_images
 kubelet_service
 become_member
