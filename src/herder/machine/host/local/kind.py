@@ -160,7 +160,9 @@ class LocalKind:
                 raise MachineError(f'machine "{record.name}" did not boot', status["error"])
             if supervisor.ended.is_set() if supervisor else not locks.holder_of(record.directory / LOCK):
                 why = supervisor.complaint() if supervisor else "it was just shutting down: start it again"
-                raise MachineError(f'machine "{record.name}" stopped while it booted', why)
+                raise MachineError(
+                    f'machine "{record.name}" stopped while it booted', _no_watchers_left(record.directory) or why
+                )
             if loop.time() > deadline:
                 raise MachineError(
                     f'machine "{record.name}" runs, but its SSH did not answer within {_BOOT_SECONDS:.0f} s',
@@ -216,6 +218,17 @@ def _status(directory: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     return status
+
+
+def _no_watchers_left(directory: Path) -> str:
+    """What to do where that is why; the first process of a machine tells it nowhere else."""
+    try:
+        told = (directory / CONSOLE).read_text(errors="replace")
+    except FileNotFoundError:
+        return ""
+    if "Too many open files" not in told:
+        return ""
+    return "the host has no inotify instances left for it: raise them, sysctl -w fs.inotify.max_user_instances=1024"
 
 
 async def _has_banner(place: Place) -> bool:
