@@ -18,6 +18,7 @@ from herder.api.rke.kinds import BEACON, BOOTSTRAP, CONTROL_PLANE, PLAN_SECRET
 from herder.api.rke.plan_secret import PlanSecret, encoded
 from herder.api.settings import Settings
 from herder.controllers.planner.controller import CONTROLLER, reconcile
+from herder.controllers.planner.joining import url_of
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.patch import apply_merge_patch
 from herder.engine.runtime.decision import DONE, Decision, EffectResult, Patch, Together
@@ -284,6 +285,45 @@ def test_what_waits_is_told_on_the_cluster_and_on_the_machine() -> None:
     assert (reconciled["status"], reconciled["reason"], reconciled["message"]) == ("Unknown", "Waiting", told)
     older = patch.patch["status"]["deprecated"]["v1beta1"]["conditions"]
     assert [each["type"] for each in older] == ["Reconciled"]
+
+
+SERVED = {"host": "10.0.0.1", "port": 6443}
+
+
+def server(name: str, address: str, *, roles: tuple[str, ...] = ALL, deleting: bool = False, init: bool = False) -> Any:
+    marks = {names.JOIN_URL: url_of(address, 6443), names.JOINED_TO: "https://10.0.0.1:6443"}
+    secret = objects.plan_secret(name, roles, init=init, plan=plan_of(), marks=marks)
+    return objects.machine(name, deleting=deleting, address=address), secret
+
+
+@pytest.mark.parametrize(
+    ("there", "moved"),
+    [
+        pytest.param([server("a", "10.0.0.1", init=True), server("b", "10.0.0.2")], "", id="it serves"),
+        pytest.param(
+            [server("a", "10.0.0.1", init=True, deleting=True), server("c", "10.0.0.3"), server("b", "10.0.0.2")],
+            "10.0.0.2",
+            id="it goes, and the first of the others takes its place",
+        ),
+        pytest.param(
+            [server("b", "10.0.0.2"), server("c", "10.0.0.3", init=True)],
+            "10.0.0.3",
+            id="it is gone: who begins the cluster takes its place",
+        ),
+        pytest.param([server("a", "10.0.0.1", init=True, deleting=True)], "", id="it goes, but there is no other"),
+        pytest.param(
+            [server("b", "10.0.0.2", roles=(ETCD,)), server("c", "10.0.0.3", roles=(WORKER,))],
+            "",
+            id="it is gone, and nobody else has an API server",
+        ),
+        pytest.param([server("b", "fd00::2", init=True)], "fd00::2", id="its place is at an address of IPv6"),
+    ],
+)
+def test_the_endpoint_is_where_a_server_answers(there: list[tuple[Object, Object]], moved: str) -> None:
+    around = (objects.cluster(), objects.control_plane(controlPlaneEndpoint=SERVED), objects.beacon(), TOKENS)
+    decision = decide(*(obj for pair in there for obj in pair), around=around)
+    written = [each.patch["spec"] for each in patches(decision, CONTROL_PLANE) if not each.subresource]
+    assert written == ([{"controlPlaneEndpoint": {"host": moved, "port": 6443}}] if moved else [])
 
 
 def test_the_endpoint_is_told_with_the_first_machine_that_can_be_joined() -> None:

@@ -181,7 +181,7 @@ async def the_first_server_goes(seed: int, faults: Faults) -> None:
         await cluster.world.until(cluster.is_ready)
         assert config_of(await cluster.plan("server-2"))["server"] == "https://10.0.0.12:6443"
         endpoint = (await cluster.control_plane())["spec"]["controlPlaneEndpoint"]
-        assert endpoint["host"] == "10.0.0.11"
+        assert endpoint["host"] == "10.0.0.12"
 
 
 def test_when_the_first_server_goes_the_others_join_another_before() -> None:

@@ -79,11 +79,9 @@ def machine(name: str, infrastructure: str, *, label: str = "cluster.x-k8s.io/cl
 
 
 @pytest.mark.parametrize(("annotations", "connected"), [({}, False), ({names.CONNECTED_SINCE: "2026"}, True)])
-def test_the_control_plane_tells_what_it_has_seen_and_whether_its_agent_is_there(
-    annotations: Object, connected: bool
-) -> None:
+def test_the_control_plane_tells_whether_its_agent_is_there(annotations: Object, connected: bool) -> None:
     management = new(MANAGEMENT_CLUSTER, "c-m-abcdefgh", annotations=annotations)
-    told = {"observedGeneration": 3, "agentConnected": connected}
+    told = {"agentConnected": connected}
     assert patches(decide(rke_control_planes.CONTROLLER, plane(), management)) == [{"status": told}]
 
 

@@ -43,6 +43,10 @@ def url_of(address: str, port: int) -> str:
     return f"https://{f'[{address}]' if ':' in address else address}:{port}"
 
 
+def host_of(url: str) -> str:
+    return url.removeprefix("https://").rpartition(":")[0].strip("[]")
+
+
 def port_of(url: str) -> int:
     """0 where there is none."""
     port = url.rpartition(":")[2]

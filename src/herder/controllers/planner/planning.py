@@ -17,7 +17,7 @@ from herder.controllers.planner.distributions.interface import ClusterInputs, Co
 from herder.controllers.planner.election import LOST, elect
 from herder.controllers.planner.entries import Entry, entries_named
 from herder.controllers.planner.inputs import Lacking, cluster_inputs
-from herder.controllers.planner.joining import Servers, learned
+from herder.controllers.planner.joining import Servers, host_of, learned
 from herder.controllers.planner.machine_inputs import machine_inputs
 from herder.controllers.planner.rendering import Desired, Request, common_digest
 from herder.controllers.planner.resting import Resting
@@ -124,21 +124,24 @@ def plan(scene: Scene) -> Result:
 
 def _learn(scene: Scene, result: Result) -> None:
     """What machines told of themselves. Plans follow from it, so they wait until it is written down."""
-    news = [found for entry in scene.entries if (found := learned(entry, scene.distribution.supervisor_port))]
+    port = scene.distribution.supervisor_port
+    news = [found for entry in scene.entries if (found := learned(entry, port))] or _endpoint(scene)
     if news:
         result.writes += [Together(tuple(news))]
         raise _Again
-    first = next((entry.join_url for entry in scene.entries if entry.is_init and entry.join_url), "")
-    if first:
-        result.writes += _endpoint(scene, first)
 
 
-def _endpoint(scene: Scene, join_url: str) -> list[Patch]:
-    """Where the cluster's API answers, told once: with the first machine that can be joined."""
-    if (scene.spec.get("controlPlaneEndpoint") or {}).get("host"):
+def _endpoint(scene: Scene) -> list[Patch]:
+    """Where the cluster's API answers: told with the first machine that can be joined, and kept for as long as it serves.
+    When it goes, another takes its place."""
+    known = (scene.spec.get("controlPlaneEndpoint") or {}).get("host")
+    ranked = sorted(scene.entries, key=lambda entry: (not entry.is_init, entry.name))
+    serving = [host_of(entry.join_url) for entry in ranked if entry.is_joinable]
+    beginning = [host_of(entry.join_url) for entry in ranked if entry.is_init and entry.join_url and not known]
+    hosts = serving or beginning
+    if not hosts or known in hosts:
         return []
-    host = join_url.removeprefix("https://").rpartition(":")[0].strip("[]")
-    endpoint = {"host": host, "port": scene.distribution.api_port}
+    endpoint = {"host": hosts[0], "port": scene.distribution.api_port}
     why = "where the cluster's API answers"
     return [Patch(ref(CONTROL_PLANE, scene.control_plane), {"spec": {"controlPlaneEndpoint": endpoint}}, why)]
 

@@ -27,7 +27,7 @@ _APPLIED = ("kubernetesVersion", "clusterName", "managementClusterName", "provis
 def tell_control_plane(scene: Scene, result: Result) -> tuple[Patch, ...]:
     """People wait for the end and for errors; what is told on the way may wait for more of it."""
     before = scene.status
-    status = {**before, "observedGeneration": scene.control_plane["metadata"].get("generation", 0)}
+    status = _seen(scene.control_plane)
     if result.initialized is not None:
         steps = {**(before.get("initialization") or {}), "controlPlaneInitialized": result.initialized}
         status |= {"initialization": steps, "initialized": result.initialized}
@@ -42,10 +42,15 @@ def tell_control_plane(scene: Scene, result: Result) -> tuple[Patch, ...]:
 
 def tell_error(control_plane: Object, error: str, now: datetime) -> tuple[Patch, ...]:
     """Of a spec that nothing can be planned from."""
-    before = control_plane.get("status") or {}
+    status = _seen(control_plane)
     told = [condition(type_, "False", "Error", error) for type_ in (READY, RECONCILED)]
-    status = {**before, "conditions": merged_with_updates(before.get("conditions"), told, now)}
+    status["conditions"] = merged_with_updates(status.get("conditions"), told, now)
     return status_patch(CONTROL_PLANE, control_plane, status, "the spec is wrong")
+
+
+def _seen(control_plane: Object) -> Object:
+    """What is told is told of this state of the spec."""
+    return {**(control_plane.get("status") or {}), "observedGeneration": control_plane["metadata"].get("generation", 0)}
 
 
 def _conditions(scene: Scene, result: Result) -> list[Condition]:

@@ -1,4 +1,4 @@
-"""The life of an RKEControlPlane around its planner: what it has seen, whether its agent is connected, how it goes."""
+"""The life of an RKEControlPlane around its planner: whether its agent is connected, how it goes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,8 @@ def reconcile(view: View) -> Decision:
     if names.REMOVE_CONTROL_PLANE not in (plane["metadata"].get("finalizers") or ()):
         return Decision(writes=_finalizer(plane, add=True))
     management = view.get(MANAGEMENT_CLUSTER, plane["spec"]["managementClusterName"])
-    status = {
-        **(plane.get("status") or {}),
-        "observedGeneration": plane["metadata"].get("generation", 0),
-        "agentConnected": management is not None and clusters.is_connected(management),
-    }
+    connected = management is not None and clusters.is_connected(management)
+    status = {**(plane.get("status") or {}), "agentConnected": connected}
     return Decision(writes=status_patch(CONTROL_PLANE, plane, status, "what is known of its cluster"))
 
 
