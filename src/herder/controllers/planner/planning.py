@@ -132,7 +132,7 @@ def _learn(scene: Scene, result: Result) -> None:
 
 
 def _endpoint(scene: Scene) -> list[Patch]:
-    """Where the cluster's API answers: told with the first machine that can be joined, and kept for as long as it serves.
+    """Where the cluster's API answers: told with the first machine that can be joined, kept for as long as it serves.
     When it goes, another takes its place."""
     known = (scene.spec.get("controlPlaneEndpoint") or {}).get("host")
     ranked = sorted(scene.entries, key=lambda entry: (not entry.is_init, entry.name))
