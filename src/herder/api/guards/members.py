@@ -11,7 +11,7 @@ from herder.api.guards.plans import cluster_goes, is_member
 from herder.api.rke import names
 from herder.api.rke.kinds import BOOTSTRAP, PLAN_SECRET
 from herder.api.rke.plan_secret import PlanSecret
-from herder.api.rke.strategy import quorum
+from herder.api.rke.strategy import is_lost, quorum
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.carrying import Act
 from herder.engine.runtime.decision import Delete, Patch, Refusal
@@ -36,10 +36,11 @@ def no_member_that_the_others_need(act: Act, view: View, before: Sequence[Act]) 
 
 
 def no_release_while_joined(act: Act, view: View, before: Sequence[Act]) -> Refusal | None:
-    """A machine's last hook goes when its member has gone: not while others were told to join it."""
+    """A machine's last hook goes when its member has gone: not while others were told to join it, unless it is lost and
+    nobody can."""
     machine = _released(act, view)
     found = _planned(machine, view, before)
-    if machine is None or found is None or _is_forced(machine, view):
+    if machine is None or found is None or _is_forced(machine, view) or is_lost(machine):
         return None
     plan, _ = found
     url = plan.annotations.get(names.JOIN_URL)

@@ -169,7 +169,8 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 def never_below_quorum(change: Asked, view: View, before: Sequence[Act]) -> Refusal | None:
     """A member is disturbed when the others keep the quorum without it. Where they cannot, all the others must be well;
-    one that is broken itself may be helped, but it may still serve, so nobody else may be moving meanwhile."""
+    one that is not well itself may be helped, but nobody else may be moving meanwhile. One whose plan failed may well
+    serve on, and is disturbed as any other."""
     if not change.disturbs or not is_member(change.before):
         return None
     servers = plans_among(view, change, before, lambda trait: trait.is_etcd)
@@ -177,7 +178,7 @@ def never_below_quorum(change: Asked, view: View, before: Sequence[Act]) -> Refu
     well = sum(not plan.is_down and not in_drain(plan) and not is_lost(machine_of(view, plan)) for plan in others)
     moving = sum(plan.is_moving or in_drain(plan) for plan in others)
     needed = quorum(len(others) + 1)
-    if well == len(others) or well >= needed or (change.before.is_broken and not moving):
+    if well == len(others) or well >= needed or (not change.before.healthy and not moving):
         return None
     told = f"is not written: of {len(others) + 1} etcd members {well} would be left, and {needed} must be"
     return change.refuse("never-below-quorum", told)

@@ -13,7 +13,7 @@ from herder.api.guards import plan_acts
 from herder.api.rke import names
 from herder.api.rke.kinds import BOOTSTRAP, CONTROL_PLANE, PLAN_SECRET
 from herder.api.rke.plan_secret import FAILED
-from herder.api.rke.strategy import quorum
+from herder.api.rke.strategy import is_lost, quorum
 from herder.api.writing import ref
 from herder.controllers.planner.distributions.choosing import UnknownVersion, distribution_of
 from herder.controllers.planner.entries import BY_CLUSTER, Entry, bootstrap_of, by_cluster, entries_of, machines_of
@@ -78,8 +78,9 @@ def _may_join(own: Entry) -> bool:
 
 
 def _wait_for_others(view: View, own: Entry, entries: Sequence[Entry], others: Sequence[Entry]) -> Decision | None:
+    """Nobody is joined any more to one that is lost: its member leaves first, so that the others can do without it."""
     joined = [entry.name for entry in entries if entry is not own and own.join_url and entry.joined_to == own.join_url]
-    if joined:
+    if joined and not is_lost(own.machine):
         return waiting(f"waiting for machines that have joined it to join another: {', '.join(joined)}")
     staying = [entry for entry in others if not entry.is_deleting and entry.plan.has_applied_plan]
     well = sum(not entry.plan.is_down for entry in staying)
