@@ -49,7 +49,7 @@ async def three_node(site: Site) -> None:
         for machine in machines:
             secret = await cluster.plan_secret(machine)
             assert _told(secret, names.LABELS) == {"cattle.io/os": "linux", "rancher": "awesome"}
-        cluster.assert_few_conflicts()
+        cluster.assert_few_conflicts(machines=3)
 
 
 async def three_node_with_taints(site: Site) -> None:
@@ -62,7 +62,7 @@ async def three_node_with_taints(site: Site) -> None:
         assert all(_told(each, names.LABELS) == {"cattle.io/os": "linux", "rancher": "awesome"} for each in secrets)
         tainted = [taints for each in secrets if (taints := _told(each, names.TAINTS))]
         assert tainted == [[{"key": "key", "value": "value", "effect": "NoExecute"}]]
-        cluster.assert_few_conflicts()
+        cluster.assert_few_conflicts(machines=3)
 
 
 async def _register_three(nodes: SimulatedNodes, *flags_of_one: str) -> None:
@@ -84,7 +84,7 @@ async def unique_roles(site: Site) -> None:
         await cluster.wait()
         roles = [role for machine in await cluster.machines() for role in _roles(machine)]
         assert sorted(roles) == sorted([*[names.ETCD_ROLE] * 3, names.CONTROL_PLANE_ROLE, names.WORKER_ROLE])
-        cluster.assert_few_conflicts()
+        cluster.assert_few_conflicts(machines=5)
 
 
 def _roles(machine: Object) -> set[str]:
@@ -96,8 +96,8 @@ def _told(secret: Object, mark: str) -> Any:
     return json.loads(secret["metadata"]["annotations"].get(mark) or "null")
 
 
-SCENARIOS = {
-    "Provisioning_Custom_OneNodeWithDelete": one_node_with_delete,
+SCENARIOS = {"Provisioning_Custom_OneNodeWithDelete": one_node_with_delete}
+SIMULATED = {
     "Provisioning_Custom_ThreeNode": three_node,
     "Provisioning_Custom_UniqueRoles": unique_roles,
     "Provisioning_Custom_ThreeNodeWithTaints": three_node_with_taints,

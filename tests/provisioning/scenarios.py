@@ -8,14 +8,21 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from tests.provisioning import custom, general, machine_provisioning, simulated_machine_provisioning
 from tests.support.provisioned import Site
 
+AT_ONCE = 6
+
 Scenario = Callable[[Site], Awaitable[None]]
+SIMULATED: Mapping[str, Scenario] = {**simulated_machine_provisioning.SIMULATED, **custom.SIMULATED}
+"""Their nodes are simulated: they need several members of etcd, or servers with a part of the roles."""
 SCENARIOS: Mapping[str, Scenario] = {
     **general.SCENARIOS,
-    **simulated_machine_provisioning.SCENARIOS,
+    **SIMULATED,
     **custom.SCENARIOS,
     **machine_provisioning.SCENARIOS,
 }
-AT_ONCE = 6
+
+
+def label(scenario: str) -> str:
+    return f"{scenario}-simulated-nodes" if scenario in SIMULATED else scenario
 
 
 class Running:

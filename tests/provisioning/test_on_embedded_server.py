@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.provisioning.scenarios import SCENARIOS, Running
+from tests.provisioning.scenarios import SCENARIOS, Running, label
 
 ENGINE = "embedded"
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=label)
 async def test(running: Running, scenario: str) -> None:
     await running.result(scenario)

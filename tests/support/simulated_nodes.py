@@ -48,12 +48,13 @@ from herder.sim.lines import Line
 from herder.sim.nodes import MANIFEST, Pace, SimulatedNode, Surroundings
 from herder.sim.provider import Provider
 from tests.support.capi import served
-from tests.support.provisioned import Asked, Site
+from tests.support.provisioned import MOST_CONFLICTS, Asked, Site
 
 DRIVER = "pod"
 POD = kinds_of(DRIVER)
 FIELDS = {"userdata": {"type": "string", "create": True, "update": True}}
-K3S = "v1.33.4+k3s1"
+VERSIONS = {"embedded": "v1.33.4+k3s1", "real": "v1.33.4+rke2r1"}
+"""One distribution on each engine: their plans differ, and what engines do does not depend on it."""
 PACE = Pace(boot=0.5, pull=0.5, start=0.5)
 CREATION, REMOVAL = 1.0, 0.5  # seconds, at most
 
@@ -75,8 +76,8 @@ async def install_driver(site: Site) -> None:
 async def simulated(
     site: Site, name: str, *pools: Object, **wanted: Any
 ) -> AsyncIterator[tuple[Asked, SimulatedNodes]]:
-    """A cluster of k3s that was asked for, and its machines."""
-    cluster = await site.ask_for(name, *pools, kinds=POD, version=K3S, **wanted)
+    """A cluster of k3s or RKE2 that was asked for, and its machines."""
+    cluster = await site.ask_for(name, *pools, kinds=POD, version=VERSIONS[site.engine.name], **wanted)
     async with SimulatedNodes(cluster, site.directory / cluster.namespace) as nodes:
         yield cluster, nodes
 
@@ -126,6 +127,8 @@ class SimulatedNodes:
         await self._api.close()
         if kind is None and self._failure is not None:
             raise self._failure
+        most = max((transport.conflicts for transport in self._transports), default=0)
+        assert kind is not None or most <= MOST_CONFLICTS, f"an agent was refused {most} times for conflicts"
 
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
@@ -217,12 +220,15 @@ class Registered:
         self._connect = connect
         self._turn = asyncio.Lock()
         self._inner: Transport | None = None
+        self.conflicts = 0
 
     async def send(self, request: Request) -> Response:
         async with self._turn:
             if self._inner is None:
                 self._inner = await self._connect()
-        return await self._inner.send(request)
+        answer = await self._inner.send(request)
+        self.conflicts += answer.status == 409
+        return answer
 
     async def close(self) -> None:
         if self._inner is not None:
