@@ -34,9 +34,10 @@ def files(needed: Iterable[str]) -> Iterator[tuple[str, Path]]:
 def _with_requirements(wanted: Iterable[str], seen: set[str]) -> Iterator[metadata.Distribution]:
     """These distributions, and what they require; nothing that is only for extras."""
     for name in wanted:
-        if name in seen:
+        one_spelling = name.replace("_", "-").replace(".", "-")
+        if one_spelling in seen:
             continue
-        seen.add(name)
+        seen.add(one_spelling)
         try:
             distribution = metadata.distribution(name)
         except metadata.PackageNotFoundError:

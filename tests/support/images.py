@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import re
 import subprocess
 import sys
-import sysconfig
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from herder.clusteragent import interpreter
 from herder.clusteragent.registry import Reference, Repository
 from herder.machine.host.local import image as machine_image
 from herder.oci import Entry, Image, Layer, image, tar
@@ -22,10 +19,8 @@ from tests.support.peers import peer
 from tests.support.processes import ended
 
 PAUSE, BUSYBOX, PYTHON = "pause:3.10.2", "busybox:test", "python:test"
-APPLETS = ("sh", "cat", "httpd", "mkfifo", "sha256sum", "sleep", "tar")
-# Of Python's library: what is not for servers, and would bring graphics with it.
-UNUSED = ("test", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "site-packages", "__pycache__")
-UNUSED_MODULES = ("_tkinter", "_test", "_curses", "readline", "nis")
+DEBIAN_PAUSE = "pause:3.6"  # what containerd of Debian asks for, unless it is told otherwise
+APPLETS = ("sh", "cat", "httpd", "mkfifo", "nc", "sha256sum", "sleep", "tar")
 
 
 def pause() -> Image:
@@ -41,31 +36,8 @@ def busybox() -> Image:
 
 
 def python() -> Image:
-    """The interpreter that runs this, where it is here: what is compiled for the one fits the other."""
-    program = Path(os.path.realpath(sys.executable))
-    library = list(_library(Path(sysconfig.get_path("stdlib"))))
-    packages = Path(sysconfig.get_path("platlib"))  # others bring them, but not the system's libraries that they need
-    compiled = [path for path in library if path.suffix == ".so"]
-    linked = [path for path in _linked([program, *compiled, *packages.rglob("*.so")]) if packages not in path.parents]
-    files = [Entry(str(path).lstrip("/"), path) for path in library]
-    files += [Entry(str(path).lstrip("/"), path, 0o755) for path in linked]
-    files.append(Entry(str(program.with_name("python3")).lstrip("/"), program, 0o755))
-    version = ".".join(map(str, sys.version_info[:3]))
-    running = {"Env": [f"PATH={program.parent}", f"PYTHON_VERSION={version}"]}
-    return image([Layer.packed(tar(files))], running)
-
-
-def _library(root: Path) -> Iterator[Path]:
-    for directory, below, names in os.walk(root):
-        below[:] = [name for name in below if name not in UNUSED and not name.startswith("config-")]
-        used = (name for name in names if name.endswith((".py", ".so")) and not name.startswith(UNUSED_MODULES))
-        yield from (Path(directory) / name for name in used)
-
-
-def _linked(programs: Iterable[Path]) -> list[Path]:
-    """The libraries that they are loaded with, and the loader itself."""
-    told = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False).stdout
-    return [Path(path) for path in sorted(set(re.findall(r"(/\S+\.so\S*) \(0x", told)))]
+    """The interpreter that runs this: what is compiled for the one fits the other."""
+    return image([Layer.packed(interpreter.layer())], {"Env": interpreter.variables()})
 
 
 # --- where they are pulled from ---------------------------------------------------------------------------------------
@@ -108,7 +80,7 @@ async def push(made: Image, reference: str) -> None:
 
 async def _push_all(registry: str) -> None:
     await _answers(*registry.split(":"))
-    for name, made in ((PAUSE, pause()), (BUSYBOX, busybox()), (PYTHON, python())):
+    for name, made in ((PAUSE, pause()), (DEBIAN_PAUSE, pause()), (BUSYBOX, busybox()), (PYTHON, python())):
         await push(made, f"{registry}/{name}")
 
 

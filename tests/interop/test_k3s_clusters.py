@@ -1,0 +1,260 @@
+"""K3s clusters on `local` machines, each from one Cluster object: our own installer image, from a registry; units of
+systemd, plans with k3s's own paths and probes; changed in place, grown, shrunk, and gone without a trace.
+
+With a **stand-in** for k3s, which runs no pods (tests/support/k3s_stand_in); and with a real one where HERDER_K3S names
+its binary. One story for each, in the order of the file: each chapter goes on from where the last one left the cluster.
+Beside the stand-in's cluster there is a second one, whose machines run the Go rancher-system-agent.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import yaml
+
+from herder.api.management.names import DEFAULT_WORKSPACE
+from tests.support.images import BUSYBOX
+from tests.support.k3s_clusters import (
+    CONTROL_PLANE,
+    DATA,
+    FILES,
+    PARTS,
+    REAL,
+    STAND_IN,
+    K3s,
+    k3s_cluster,
+    k3s_of,
+    push_installer,
+    stand_in,
+)
+from tests.support.peers import peer
+from tests.support.site import HOST, REGISTRY, Cluster, Object, Site, site_in
+
+NAME, BESIDE = "farm", "croft"
+LATER = "v1.36.4+k3s1"  # of the cluster whose installer is not there when it is first asked for
+GO_AGENT = f"rancher-system-agent-{'arm64' if os.uname().machine == 'aarch64' else 'amd64'}"
+SERVER_PROBES = {"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet"}
+SERVING = ("sh", "-c", "echo $HOSTNAME > /tmp/index.html; httpd -f -p 8080 -h /tmp")
+
+
+@dataclass
+class Farm:
+    k3s: K3s
+    site: Site
+    cluster: Cluster
+    before: Object
+
+
+@pytest.fixture(scope="module", params=[STAND_IN, REAL])
+def farm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    """One server and one worker, from one Cluster object; asked for, not yet there."""
+    directory = tmp_path_factory.mktemp("k3s")
+    k3s = k3s_of(request.param, directory)
+    assets = directory / "assets"
+    assets.mkdir()
+    (assets / GO_AGENT).symlink_to(peer("rancher-system-agent"))
+    settings = {"system-agent-assets": str(assets)}
+    with site_in(directory, settings, patience=k3s.patience, pods=k3s.runs_pods) as site:
+        push_installer(site, k3s)
+        *configs, asked = k3s_cluster(NAME, k3s.version, {"servers": 1, "workers": 1})
+        site.eventually(lambda: site.applies(*configs), "our kinds are served")
+        before = site.traces()
+        site.apply(asked)
+        yield Farm(k3s, site, Cluster(site, NAME), before)
+
+
+@pytest.fixture(scope="module")
+def beside(farm: Farm) -> Cluster:
+    """Another cluster, asked for before there is anything that it could be installed from. Its machines take the agent
+    that they are told to."""
+    if farm.k3s.runs_pods:
+        pytest.skip("the Go agent is shown with the stand-in, and runs the same plans with a real k3s")
+    agent = {"name": "CATTLE_AGENT_BINARY_URL", "value": f"https://{HOST}:7443/assets/{GO_AGENT}"}
+    *configs, asked = k3s_cluster(BESIDE, LATER, {"servers": 1, "workers": 1})
+    asked["spec"]["agentEnvVars"] = [agent]
+    farm.site.apply(*configs, asked)
+    return Cluster(farm.site, BESIDE)
+
+
+# --- the story --------------------------------------------------------------------------------------------------------
+
+
+def test_nodes_are_what_their_machines_are(farm: Farm) -> None:
+    farm.cluster.until_ready("servers=1")
+    assert_nodes_are_what_their_machines_are(farm.cluster, farm.k3s.version)
+
+
+def test_every_probe_of_a_plan_has_passed(farm: Farm) -> None:
+    for machine, statuses in probes(farm.cluster).items():
+        assert set(statuses) == (SERVER_PROBES if "-servers-" in machine else {"kubelet"})
+        assert all(each.get("healthy") for each in statuses.values()), statuses
+
+
+def test_files_of_the_clusters_owner_are_on_its_machines(farm: Farm) -> None:
+    for directory in farm.site.machine_directories():
+        path = directory / "data" / "var-lib-rancher" / f"k3s/{FILES['kubelet.conf'][0][0].removeprefix(DATA)}"
+        assert path.read_text() == FILES["kubelet.conf"][1]
+        assert (directory / "upper/usr/lib/cni/flannel").stat().st_mode & 0o777 == 0o755
+
+
+def test_what_the_owner_adds_to_the_cluster_is_there_and_asked_for_through_the_tunnel(farm: Farm) -> None:
+    binding = json.loads(farm.cluster.kubectl("get", "clusterrolebinding", "parts-of-k3s", "-o", "json"))
+    assert [each["name"] for each in binding["subjects"]] == [*PARTS]
+
+
+def test_a_cluster_that_cannot_be_installed_says_why(beside: Cluster) -> None:
+    """Its agents, in Go, cannot pull an image that is not there yet."""
+    site = beside.site
+    site.eventually(lambda: "failure while applying plan" in beside.told(), "it is told", beside.told)
+    (machine, plan) = next((name, each) for name, each in beside.plans().items() if "-servers-" in name)
+    assert base64.b64decode(plan["data"]["plan-state"]) == b"failed", machine
+
+
+def test_what_is_there_at_last_is_installed_without_anybodys_help(farm: Farm, beside: Cluster) -> None:
+    """It is put into the registry now; the planner asks again by itself, meanwhile other things happen here."""
+    push_installer(farm.site, stand_in(farm.site.directory, LATER))
+
+
+def test_pods_on_each_node_reach_each_other_and_a_stand_in_says_that_it_has_none(farm: Farm) -> None:
+    if farm.k3s.runs_pods:
+        assert_agent_is_a_pod(farm)
+        serve_on_each_node(farm)
+        assert_pods_reach_each_other(farm)
+    else:
+        conditions = [each for node in farm.cluster.nodes().values() for each in node["status"]["conditions"]]
+        assert {each["message"] for each in conditions if each["type"] == "Ready"} == {
+            "the node is up; it runs no pods"
+        }
+
+
+def test_the_configuration_is_changed_in_place(farm: Farm) -> None:
+    before = farm.cluster.uids()
+    farm.cluster.edit(machineGlobalConfig={"kubelet-arg": ["max-pods=77"]})
+    farm.cluster.until_ready("servers=1")
+    assert farm.cluster.uids() == before
+    assert {node["status"]["capacity"]["pods"] for node in farm.cluster.nodes().values()} == {"77"}
+
+
+def test_a_worker_is_added_and_drained_before_it_goes(farm: Farm) -> None:
+    before = farm.cluster.uids()
+    farm.cluster.until_ready("workers=2")
+    assert before.items() <= farm.cluster.uids().items()
+    assert_nodes_are_what_their_machines_are(farm.cluster, farm.k3s.version)
+    farm.cluster.until_ready("workers=1")
+    assert len(farm.cluster.nodes()) == 2
+
+
+def test_the_go_agent_runs_the_same_plans(beside: Cluster) -> None:
+    beside.until_ready("servers=1")
+    assert_nodes_are_what_their_machines_are(beside, LATER)
+    own = [each for each in beside.site.machine_directories() if f"-{BESIDE}-" in each.name]
+    assert len(own) == 2
+    for directory in own:
+        program = (directory / "upper/usr/local/bin/rancher-system-agent").read_bytes()
+        assert program == peer("rancher-system-agent").read_bytes()
+    beside.edit(machineGlobalConfig={"kubelet-arg": ["max-pods=66"]})
+    beside.until_ready("servers=1")
+    assert {node["status"]["capacity"]["pods"] for node in beside.nodes().values()} == {"66"}
+    beside.delete()
+
+
+def test_one_server_becomes_three(farm: Farm) -> None:
+    before = farm.cluster.uids()
+    farm.cluster.until_ready("servers=3")
+    assert before.items() <= farm.cluster.uids().items()
+    assert_nodes_are_what_their_machines_are(farm.cluster, farm.k3s.version)
+    if farm.k3s.runs_pods:
+        serve_on_each_node(farm)
+        assert_pods_reach_each_other(farm)
+
+
+def test_a_server_leaves_etcd_before_it_goes(farm: Farm) -> None:
+    """Not the first, which the others of a stand-in pass on to."""
+    servers = sorted((each["metadata"]["creationTimestamp"], name) for name, each in farm.cluster.machines().items())
+    latest = next(name for _, name in reversed(servers) if "-servers-" in name)
+    farm.site.kubectl("annotate", "machines", latest, "-n", DEFAULT_WORKSPACE, "cluster.x-k8s.io/delete-machine=yes")
+    farm.cluster.until_ready("servers=2")
+    assert latest not in farm.cluster.nodes()
+    assert_nodes_are_what_their_machines_are(farm.cluster, farm.k3s.version)
+
+
+def test_nothing_is_left(farm: Farm) -> None:
+    groups = farm.site.groups()
+    assert all(group.exists() for group in groups)
+    farm.cluster.delete()
+    farm.site.eventually(lambda: farm.site.traces() == farm.before, "nothing is left", lambda: str(farm.site.traces()))
+    assert not [group for group in groups if group.exists()]
+
+
+# --- looking ----------------------------------------------------------------------------------------------------------
+
+
+def assert_nodes_are_what_their_machines_are(cluster: Cluster, version: str) -> None:
+    nodes, machines = cluster.nodes(), cluster.machines()
+    assert set(nodes) == set(machines)
+    for name, machine in machines.items():
+        node, is_server = nodes[name], "-servers-" in name
+        labels, taints = node["metadata"]["labels"], node["spec"].get("taints") or []
+        assert node["spec"]["providerID"] == machine["spec"]["providerID"] == f"k3s://{name}"
+        assert labels["rke.cattle.io/machine"] == machine["metadata"]["uid"]
+        assert labels.get("farm.example/breed") == (None if is_server else "merino")
+        assert (CONTROL_PLANE in labels) is is_server
+        assert [each["key"] for each in taints] == ([CONTROL_PLANE] if is_server else [])
+        assert node["status"]["nodeInfo"]["kubeletVersion"].replace("-", "+", 1) == version
+        assert any(each["type"] == "Ready" and each["status"] == "True" for each in node["status"]["conditions"])
+
+
+def probes(cluster: Cluster) -> dict[str, Object]:
+    return {
+        machine: json.loads(base64.b64decode(plan["data"]["probe-statuses"]))
+        for machine, plan in cluster.plans().items()
+    }
+
+
+def assert_agent_is_a_pod(farm: Farm) -> None:
+    asked = (
+        "get",
+        "deployment",
+        "-n",
+        "cattle-system",
+        "cattle-cluster-agent",
+        "-o",
+        "jsonpath={.status.readyReplicas}",
+    )
+    farm.site.eventually(lambda: farm.cluster.kubectl(*asked) == "1", "the agent's own probe says that it is well")
+
+
+def serve_on_each_node(farm: Farm) -> None:
+    """A pod on each, servers too, that tells its name to whoever asks."""
+    pods = [_serving(node) for node in farm.cluster.nodes()]
+    farm.cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(pods))
+    farm.cluster.kubectl("wait", "--for=condition=Ready", "--timeout=180s", "pods", "-l", "app=serving")
+
+
+def _serving(node: str) -> Object:
+    container = {"name": "main", "image": f"{REGISTRY}/{BUSYBOX}", "command": [*SERVING]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"on-{node}", "labels": {"app": "serving"}},
+        "spec": {
+            "nodeSelector": {"kubernetes.io/hostname": node},
+            "tolerations": [{"operator": "Exists"}],
+            "terminationGracePeriodSeconds": 0,
+            "containers": [container],
+        },
+    }
+
+
+def assert_pods_reach_each_other(farm: Farm) -> None:
+    pods = json.loads(farm.cluster.kubectl("get", "pods", "-l", "app=serving", "-o", "json"))["items"]
+    addresses = {pod["metadata"]["name"]: pod["status"]["podIP"] for pod in pods}
+    asking = "".join(f"wget -q -T 10 -O - http://{address}:8080/; " for address in addresses.values())
+    for name in addresses:
+        told = farm.cluster.kubectl("exec", name, "--", "sh", "-ec", asking).split()
+        assert told == list(addresses), f"seen from {name}"

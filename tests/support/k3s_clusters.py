@@ -1,0 +1,172 @@
+"""K3s clusters on `local` machines: which k3s, and what those machines need of it, said by fields of the Cluster.
+
+A real k3s runs pods with the machines' own containerd. So it makes no difference whether it brings along all that it
+needs, as releases do, or nothing, as a plain build does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from herder.api.management.names import DEFAULT_WORKSPACE
+from herder.api.rke.sample import Pool, cluster_objects
+from herder.k3s.installer import version_of
+from tests.support import k3s_stand_in
+from tests.support.embedded import HERDER
+from tests.support.site import MIRROR, REGISTRY, Object, Site
+
+K3S, K3S_VERSION = "HERDER_K3S", "HERDER_K3S_VERSION"  # of a real one: where it is, and which, if it does not tell
+STAND_IN, REAL = "stand-in", "real"
+DATA = "/var/lib/rancher/k3s"
+INSTALLER = "rancher/system-agent-installer-k3s"
+CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+
+
+@dataclass(frozen=True)
+class K3s:
+    kind: str
+    binary: Path
+    version: str
+
+    @property
+    def runs_pods(self) -> bool:
+        return self.kind == REAL
+
+    @property
+    def patience(self) -> int:
+        return 900 if self.runs_pods else 120
+
+
+def k3s_of(kind: str, directory: Path) -> K3s:
+    return stand_in(directory, "v1.36.3+k3s1") if kind == STAND_IN else _real()
+
+
+def stand_in(directory: Path, version: str) -> K3s:
+    return K3s(STAND_IN, k3s_stand_in.build(directory / f"k3s-{version}", version), version)
+
+
+def _real() -> K3s:
+    given = os.environ.get(K3S)
+    if not given:
+        pytest.skip(f"a real k3s: set {K3S} to the path of its binary")
+    version = os.environ.get(K3S_VERSION) or version_of(Path(given))
+    assert version, f"{given} does not tell its version: set {K3S_VERSION}, such as v1.36.3+k3s1"
+    return K3s(REAL, Path(given), version)
+
+
+def push_installer(site: Site, k3s: K3s) -> None:
+    words = ("--binary", k3s.binary, "--version", k3s.version)
+    site(HERDER, "installer", "k3s", *words, "--push", f"127.0.0.1:{site.registry.port}/{INSTALLER}")
+
+
+# --- the Cluster object -----------------------------------------------------------------------------------------------
+
+# Nothing comes from elsewhere, so none of its own pods can run; and machines share a network, so routes are enough.
+GLOBAL_CONFIG = {
+    "container-runtime-endpoint": "unix:///run/containerd/containerd.sock",
+    "disable": ["coredns", "local-storage", "metrics-server", "servicelb", "traefik"],
+    "disable-helm-controller": True,
+    "disable-network-policy": True,
+    "egress-selector-mode": "disabled",
+    "flannel-backend": "host-gw",
+    "flannel-iface": "host0",
+    "kube-proxy-arg": ["conntrack-max-per-core=0"],
+}
+
+# The host may have version 1 of control groups, which kubelets refuse unless told otherwise.
+KUBELET = """\
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+failCgroupV1: false
+cgroupDriver: cgroupfs
+"""
+ENVIRONMENT = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/lib/cni\n"
+MIRRORED = f'server = "{MIRROR}"\n[host."{MIRROR}"]\ncapabilities = ["pull", "resolve"]\n'
+PODS = {
+    "name": "cbr0",
+    "cniVersion": "1.0.0",
+    "plugins": [{"type": "flannel"}, {"type": "portmap", "capabilities": {"portMappings": True}}],
+}
+# Debian has no plug-in of this name: it makes of what flannel wrote a configuration for the bridge, which it has.
+FLANNEL = """\
+#!/usr/bin/env python3
+import ipaddress, json, os, shutil, sys
+asked = json.load(sys.stdin)
+with open("/run/flannel/subnet.env") as file:
+    told = dict(line.strip().split("=", 1) for line in file if "=" in line)
+subnet = ipaddress.ip_network(told["FLANNEL_SUBNET"], strict=False)
+addresses = {"type": "host-local", "subnet": str(subnet), "routes": [{"dst": told["FLANNEL_NETWORK"]}]}
+bridge = {name: asked[name] for name in ("cniVersion", "name") if name in asked}
+bridge.update(type="bridge", bridge="cni0", mtu=int(told["FLANNEL_MTU"]), isDefaultGateway=True, hairpinMode=True)
+bridge.update(ipMasq=told.get("FLANNEL_IPMASQ") != "true", ipam=addresses)
+reading, writing = os.pipe()
+os.write(writing, json.dumps(bridge).encode())
+os.close(writing)
+os.dup2(reading, 0)
+program = shutil.which("bridge", path=os.environ["CNI_PATH"])
+os.execv(program, [program])
+"""
+FILES = {  # where, and with which permissions
+    "kubelet.conf": ((f"{DATA}/agent/etc/kubelet.conf.d/99-local.conf",), KUBELET, "0600"),
+    "environment": (("/etc/default/k3s", "/etc/default/k3s-agent"), ENVIRONMENT, "0644"),
+    "pods.conflist": (("/etc/cni/net.d/10-flannel.conflist",), json.dumps(PODS), "0644"),
+    "flannel": (("/usr/lib/cni/flannel",), FLANNEL, "0755"),
+    "hosts.toml": (
+        (f"/etc/containerd/certs.d/{REGISTRY}/hosts.toml", "/etc/containerd/certs.d/registry.k8s.io/hosts.toml"),
+        MIRRORED,
+        "0644",
+    ),
+}
+_RBAC = "rbac.authorization.k8s.io"
+# A plain build lacks the rights of its own parts. A release grants them itself, more narrowly; then these add nothing.
+PARTS = ("k3s-cloud-controller-manager", "system:k3s-controller", "kube-apiserver")
+MANIFEST = [
+    {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "parts-of-k3s"},
+        "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"apiGroup": _RBAC, "kind": "User", "name": name} for name in PARTS],
+    }
+]
+
+
+def k3s_cluster(name: str, version: str, pools: Mapping[str, int], **config: object) -> list[Object]:
+    """Machine configs, the files as a ConfigMap, and last the Cluster. `config` are fields of rkeConfig."""
+    roles = {"servers": ("etcd", "controlplane"), "workers": ("worker",)}
+    wanted = [Pool(pool, quantity, roles[pool], {"kubernetes": True}) for pool, quantity in pools.items()]
+    made = [obj for _, obj in cluster_objects(name, DEFAULT_WORKSPACE, driver="local", version=version, pools=wanted)]
+    rke_config = made[-1]["spec"]["rkeConfig"]
+    rke_config |= {
+        "machineGlobalConfig": GLOBAL_CONFIG,
+        "machineSelectorFiles": [{"fileSources": [{"configMap": {"name": f"{name}-files", "items": _items()}}]}],
+        "additionalManifest": yaml.safe_dump_all(MANIFEST),
+        "registries": {"mirrors": {REGISTRY: {"endpoint": [MIRROR]}}},
+        **config,
+    }
+    for pool in rke_config["machinePools"]:
+        if pool["name"] == "workers":
+            pool |= {"drainBeforeDelete": True, "labels": {"farm.example/breed": "merino"}}
+    return [*made[:-1], _files(name), made[-1]]
+
+
+def _items() -> list[Object]:
+    return [
+        {"key": key, "path": path, "permissions": permissions}
+        for key, (paths, _, permissions) in FILES.items()
+        for path in paths
+    ]
+
+
+def _files(cluster: str) -> Object:
+    marks = {"rke.cattle.io/object-authorized-for-clusters": cluster}
+    meta = {"name": f"{cluster}-files", "namespace": DEFAULT_WORKSPACE, "annotations": marks}
+    data = {key: content for key, (_, content, _) in FILES.items()}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
