@@ -68,6 +68,7 @@ class Provisioned:
         watched: Sequence[Kind] = (),
         invariant: Callable[[Kind, str, Object], None] | None = None,
         prepare: Callable[[ApiServer], None] | None = None,
+        strict: bool = True,
     ) -> None:
         self._faults = faults  # of the lines that agents use, too
         self._transports: list[FaultyTransport] = []
@@ -98,6 +99,7 @@ class Provisioned:
             invariant=invariant,
             prepare=prepare,
             settings=Settings(flags=_SETTINGS),
+            strict=strict,
         )
         self.around = Surroundings(
             random=Random(f"machines {seed}"),  # noqa: S311 - a seeded generator is the point
