@@ -13,6 +13,7 @@ from tests.api.differences import DIFFERENCES as API
 from tests.fuzz.differences import DIFFERENCES as BAD_INPUT
 from tests.interop.kubectl.differences import DIFFERENCES as KUBECTL
 from tests.product_api.capi.admission.cases import CASES as ADMISSION
+from tests.provisioning.scenarios import SCENARIOS, SIMULATED
 
 PAGE = Path(__file__).parents[1] / "docs" / "compatibility.md"
 
@@ -41,11 +42,18 @@ def capi_admission() -> str:
     return f"| kind | what | here | upstream |\n|---|---|---|---|\n{rows}"
 
 
+def provisioning_suite() -> str:
+    nodes = {name: "simulated" if name in SIMULATED else "real" for name in SCENARIOS if "General" not in name}
+    rows = "".join(f"| `Test_{name}` | {nodes.get(name, 'none')} |\n" for name in sorted(SCENARIOS))
+    return f"| upstream's test | nodes |\n|---|---|\n{rows}"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "api-suite": api_suite,
     "kubectl-output": kubectl_output,
     "bad-input": bad_input,
     "capi-admission": capi_admission,
+    "provisioning-suite": provisioning_suite,
 }
 
 

@@ -51,4 +51,4 @@ async def bootstrapped(place: Place) -> None:
 
 
 async def _is_there(place: Place, path: str) -> bool:
-    return (await run(place, f"test -e {path}")).exit_status == 0
+    return bool((await run(place, f"test -e {path}")).exit_status == 0)
