@@ -21,7 +21,11 @@ from random import Random
 from typing import Any
 
 from herder.api.guards import GUARDS
-from herder.api.guards.members import no_member_that_the_others_need, no_release_while_joined
+from herder.api.guards.members import (
+    no_member_that_the_others_need,
+    no_release_of_a_member,
+    no_release_while_joined,
+)
 from herder.api.guards.plans import plans_do_no_harm
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.carrying import Act, Guard
@@ -43,7 +47,12 @@ PATIENCE = 600.0
 CPU_SECONDS = 120
 
 VIOLATION, REFUSED, NOTICED, KILLED, ALIVE = "violation", "refused by guards", "noticed", "killed by tests", "alive"
-KERNEL: tuple[Guard, ...] = (plans_do_no_harm, no_member_that_the_others_need, no_release_while_joined)
+KERNEL: tuple[Guard, ...] = (
+    plans_do_no_harm,
+    no_member_that_the_others_need,
+    no_release_while_joined,
+    no_release_of_a_member,
+)
 
 
 def modules() -> list[str]:

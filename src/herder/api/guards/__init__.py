@@ -14,7 +14,11 @@ from herder.api.guards.machines import (
     no_machine_in_a_cluster_that_goes,
     no_machine_that_is_paused,
 )
-from herder.api.guards.members import no_member_that_the_others_need, no_release_while_joined
+from herder.api.guards.members import (
+    no_member_that_the_others_need,
+    no_release_of_a_member,
+    no_release_while_joined,
+)
 from herder.api.guards.plans import plans_do_no_harm
 from herder.engine.runtime.carrying import Guard
 
@@ -26,6 +30,7 @@ GUARDS: tuple[Guard, ...] = (
     plans_do_no_harm,
     no_member_that_the_others_need,
     no_release_while_joined,
+    no_release_of_a_member,
     no_eviction_that_nobody_asked_for,
     flock_keeps_its_minimum,
 )

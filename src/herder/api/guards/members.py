@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from herder.api.capi.kinds import MACHINE
-from herder.api.capi.names import CLUSTER_NAME, is_deleting
+from herder.api.capi.kinds import MACHINE, SECRET_METADATA
+from herder.api.capi.names import CLUSTER_NAME, annotations_of, cluster_key, is_deleting, kubeconfig_secret
+from herder.api.capi.nodes import node_by_name
 from herder.api.guards.plan_acts import machine_of, plans_of
 from herder.api.guards.plans import cluster_goes, is_member
 from herder.api.rke import names
@@ -15,7 +17,9 @@ from herder.api.rke.strategy import is_lost, quorum
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.carrying import Act
 from herder.engine.runtime.decision import Delete, Patch, Refusal
-from herder.engine.runtime.view import UndeclaredKind, View
+from herder.engine.runtime.view import Observed, UndeclaredKind, View
+
+_BY_ANNOTATION = re.compile(r"(k3s|rke2):[^/]*$")
 
 
 def no_member_that_the_others_need(act: Act, view: View, before: Sequence[Act]) -> Refusal | None:
@@ -50,6 +54,34 @@ def no_release_while_joined(act: Act, view: View, before: Sequence[Act]) -> Refu
             told = f"is not let go: {other.labels.get(names.MACHINE_NAME)} has joined it"
             return _refuse("no-release-while-joined", machine, told)
     return None
+
+
+def no_release_of_a_member(act: Act, view: View, before: Sequence[Act]) -> Refusal | None:
+    """Nor before the cluster itself says that its member is out: a machine that is gone would count for ever."""
+    machine = _released(act, view)
+    found = _planned(machine, view, before)
+    if machine is None or found is None or _is_forced(machine, view):
+        return None
+    plan, others = found
+    prefix, node = _removal(plan), ((machine.get("status") or {}).get("nodeRef") or {}).get("name")
+    namespace, cluster = machine["metadata"]["namespace"], machine["metadata"]["labels"][CLUSTER_NAME]
+    answered = view.get(SECRET_METADATA, kubeconfig_secret(cluster), namespace) is not None
+    if not prefix or not node or not answered or not any(_stays(view, each) for each in others):
+        return None
+    seen = view.observed(node_by_name(cluster_key(namespace, cluster), node))
+    if isinstance(seen, Observed) and all(
+        f"{prefix}/removed-node-name" in annotations_of(each) for each in seen.objects
+    ):
+        return None
+    return _refuse("no-release-of-a-member", machine, f"is not let go: Node {node} may still be a member of etcd")
+
+
+def _removal(plan: PlanSecret) -> str:
+    """The prefix of the annotations by which its distribution takes members out; empty where they go by themselves."""
+    applied = plan.applied_plan or plan.plan
+    images = [each.image for each in applied.instructions if each.name == "install"] if applied else []
+    found = _BY_ANNOTATION.search(images[0]) if images else None
+    return f"etcd.{found[1]}.cattle.io" if found else ""
 
 
 # --- what acts are about --------------------------------------------------------------------------------------------
