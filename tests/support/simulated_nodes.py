@@ -249,7 +249,7 @@ class ServedApi:
         self.kubeconfig = directory / "kubeconfig"
 
     async def serve(self, _cluster: str) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # secrets will be in it
         pki = Pki.load_or_create(self._directory / "pki", now=_now(), hosts=("127.0.0.1",))
         self._server = await assemble(None, clock=_now, entropy=os.urandom, pki=pki)
         self._front = HttpFront(self, clock=_now, body_bytes=BODY_BYTES)
