@@ -89,7 +89,19 @@ def bring(tier: Tier, around: Surroundings) -> Progress:
     budget = _Budget(tier)
     for desired in known:
         _bring_one(tier, desired, around, budget, progress)
+    if budget.is_short:
+        _end_drains_of_others(tier, progress)
     return progress
+
+
+def _end_drains_of_others(tier: Tier, progress: Progress) -> None:
+    """Of later tiers, which are not looked at before this one is done: what was drained there and has nothing under way
+    takes pods again, and is drained anew when its turn has come. Else each tier would wait for the other."""
+    members = {entry.name for entry in tier.members}
+    for entry in tier.counted:
+        if entry.name not in members and entry.in_drain and not entry.plan.is_down:
+            progress.details.setdefault(entry.name, [])
+            _undrained(entry, progress)
 
 
 def _desired(entry: Entry, around: Surroundings, progress: Progress) -> Desired | None:
@@ -183,6 +195,7 @@ class _Budget:
         self._moving = {entry.name for entry in tier.counted if _is_moving(entry)}
         self._broken = {entry.name for entry in tier.counted if entry.plan.is_broken} - self._moving
         self.lost = _missed(tier) - self._moving - self._broken
+        self.is_short = False  # somebody was not admitted
 
     def count(self, desired: Desired) -> None:
         """One that gets a plan without waiting for room: those after it in the same pass see it move."""
@@ -192,6 +205,7 @@ class _Budget:
     def admits(self, entry: Entry) -> bool:
         taken = self._moving if entry.name in self._broken else self._moving | self._broken | self.lost - {entry.name}
         if not (entry.in_drain or self._limit == UNLIMITED or len(taken) < self._limit):
+            self.is_short = True
             return False
         self._moving.add(entry.name)
         self._broken.discard(entry.name)
