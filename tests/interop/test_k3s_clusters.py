@@ -23,6 +23,7 @@ from tests.support.k3s_clusters import (
     CONTROL_PLANE,
     DATA,
     FILES,
+    GLOBAL_CONFIG,
     PARTS,
     REAL,
     STAND_IN,
@@ -31,6 +32,7 @@ from tests.support.k3s_clusters import (
     k3s_of,
     push_installer,
     stand_in,
+    write_installer,
 )
 from tests.support.peers import peer
 from tests.support.site import HOST, REGISTRY, Cluster, Object, Site, site_in
@@ -58,7 +60,9 @@ def farm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     assets = directory / "assets"
     assets.mkdir()
     (assets / GO_AGENT).symlink_to(peer("rancher-system-agent"))
-    settings = {"system-agent-assets": str(assets)}
+    archives = directory / "archives"
+    archives.mkdir()
+    settings = {"system-agent-assets": str(assets), "image-archives": str(archives)}
     with site_in(directory, settings, patience=k3s.patience, pods=k3s.runs_pods) as site:
         push_installer(site, k3s)
         *configs, asked = k3s_cluster(NAME, k3s.version, {"servers": 1, "workers": 1})
@@ -70,12 +74,13 @@ def farm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def beside(farm: Farm) -> Cluster:
-    """Another cluster, asked for before there is anything that it could be installed from. Its machines take the agent
-    that they are told to."""
+    """Another cluster, asked for before there is anything that it could be installed from. Its machines install from
+    the manager itself, and take the agent that they are told to."""
     if farm.k3s.runs_pods:
         pytest.skip("the Go agent is shown with the stand-in, and runs the same plans with a real k3s")
     agent = {"name": "CATTLE_AGENT_BINARY_URL", "value": f"https://{HOST}:7443/assets/{GO_AGENT}"}
-    *configs, asked = k3s_cluster(BESIDE, LATER, {"servers": 1, "workers": 1})
+    from_manager = {**GLOBAL_CONFIG, "system-default-registry": f"{HOST}:7443"}
+    *configs, asked = k3s_cluster(BESIDE, LATER, {"servers": 1, "workers": 1}, machineGlobalConfig=from_manager)
     asked["spec"]["agentEnvVars"] = [agent]
     farm.site.apply(*configs, asked)
     return Cluster(farm.site, BESIDE)
@@ -116,8 +121,8 @@ def test_a_cluster_that_cannot_be_installed_says_why(beside: Cluster) -> None:
 
 
 def test_what_is_there_at_last_is_installed_without_anybodys_help(farm: Farm, beside: Cluster) -> None:
-    """It is put into the registry now; the planner asks again by itself, meanwhile other things happen here."""
-    push_installer(farm.site, stand_in(farm.site.directory, LATER))
+    """It is put beside the manager now; the planner asks again by itself, while other things happen here."""
+    write_installer(stand_in(farm.site.directory, LATER), farm.site.directory / "archives" / "k3s.tar")
 
 
 def test_pods_on_each_node_reach_each_other_and_a_stand_in_says_that_it_has_none(farm: Farm) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,11 @@ def _real() -> K3s:
 def push_installer(site: Site, k3s: K3s) -> None:
     words = ("--binary", k3s.binary, "--version", k3s.version)
     site(HERDER, "installer", "k3s", *words, "--push", f"127.0.0.1:{site.registry.port}/{INSTALLER}")
+
+
+def write_installer(k3s: K3s, archive: Path) -> None:
+    words = ("--binary", k3s.binary, "--version", k3s.version, "--output", archive)
+    subprocess.run([HERDER, "installer", "k3s", *words], check=True, capture_output=True, timeout=120)
 
 
 # --- the Cluster object -----------------------------------------------------------------------------------------------

@@ -111,6 +111,18 @@ def test_the_installer_comes_from_the_registry_of_the_cluster_or_of_all(
     assert Rancher(RKE2).render(inputs, worker()).instructions[0].image == image
 
 
+def test_a_manager_that_is_the_registry_is_known_by_its_certificate() -> None:
+    """By HTTPS, also at a private address, where agents would take it to have no TLS."""
+    agent = Agent("https://10.0.0.1:8443", "token", "", "herder/agent")
+    inputs = replace(cluster(), agent=agent, server_certificates="PEM", default_registry="10.0.0.1:8443")
+    plan = Rancher(K3S).render(inputs, worker())
+    said = json.loads(content(plan, "/etc/rancher/agent/registries.yaml"))
+    assert said["mirrors"] == {"10.0.0.1:8443": {"endpoint": ["https://10.0.0.1:8443"]}}
+    assert content(plan, said["configs"]["10.0.0.1:8443"]["tls"]["ca_file"]) == "PEM"
+    elsewhere = Rancher(K3S).render(replace(inputs, default_registry="g.example"), worker())
+    assert "10.0.0.1" not in content(elsewhere, "/etc/rancher/agent/registries.yaml")
+
+
 # --- files of the user ----------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -116,6 +117,11 @@ class ClusterInputs:
         spec = {part: value for part, value in self.spec.items() if part not in FOR_SERVERS}
         marks = {mark: value for mark, value in self.annotations.items() if mark not in FOR_SERVERS}
         return replace(self, spec=spec, annotations=marks)
+
+    @property
+    def manager(self) -> str:
+        """Host and port of the manager, as machines reach it; empty where they cannot."""
+        return urlsplit(self.agent.server_url).netloc if self.agent is not None else ""
 
     @cached_property
     def digest(self) -> str:

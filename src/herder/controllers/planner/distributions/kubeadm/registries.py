@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,14 +12,14 @@ import msgspec
 from herder.api.rke.plan import File, file
 from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError
 from herder.controllers.planner.distributions.kubeadm.places import HERE
-from herder.controllers.planner.distributions.rancher.registries import registries
+from herder.controllers.planner.distributions.rancher.registries import registries, with_manager
 
 CONTAINERD = "/etc/containerd/certs.d"
 
 
 def registry_files(cluster: ClusterInputs) -> Iterator[File]:
     """None of them makes anything start again: both look at them each time."""
-    told, files = registries(_with_manager(cluster), f"{HERE}/registries")
+    told, files = registries(with_manager(cluster), f"{HERE}/registries")
     for each in files:
         yield msgspec.structs.replace(each, dynamic=True)
     known = json.loads(told or "{}")
@@ -29,16 +27,6 @@ def registry_files(cluster: ClusterInputs) -> Iterator[File]:
     for host in dict.fromkeys((*mirrors, *configs)):
         content = _hosts(host, mirrors.get(host) or {}, configs)
         yield file(f"{CONTAINERD}/{_directory(host)}/hosts.toml", content, dynamic=True)
-
-
-def _with_manager(cluster: ClusterInputs) -> ClusterInputs:
-    """The manager may be a registry too, with a certificate that only those know who are told of it."""
-    if cluster.agent is None or not cluster.server_certificates:
-        return cluster
-    wanted: Mapping[str, Any] = cluster.spec.get("registries") or {}
-    manager = {"caBundle": base64.b64encode(cluster.server_certificates.encode()).decode()}
-    configs = {urlsplit(cluster.agent.server_url).netloc: manager, **(wanted.get("configs") or {})}
-    return replace(cluster, spec={**cluster.spec, "registries": {**wanted, "configs": configs}})
 
 
 def _hosts(host: str, mirror: Mapping[str, Any], configs: Mapping[str, Any]) -> str:

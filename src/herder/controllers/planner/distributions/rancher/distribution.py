@@ -20,7 +20,7 @@ from herder.controllers.planner.distributions.rancher import selected_files
 from herder.controllers.planner.distributions.rancher.install import find_address, install
 from herder.controllers.planner.distributions.rancher.manifests import authentication, manifests
 from herder.controllers.planner.distributions.rancher.probes import probes
-from herder.controllers.planner.distributions.rancher.runtime import Runtime
+from herder.controllers.planner.distributions.rancher.runtime import Runtime, registry
 from herder.controllers.planner.distributions.rancher.scripts import once_file, permissions
 from herder.controllers.planner.distributions.rancher.snapshots import credential_of
 from herder.controllers.planner.distributions.rancher.text import indented
@@ -70,7 +70,9 @@ class Rancher:
             raise ConfigError(f"machine {machine.name}: Windows nodes can be workers of RKE2, and nothing else")
         if cluster.spec.get("unmanagedConfig"):
             return Plan()
-        registries, pulled = pulling.registries(cluster, f"{self.runtime.data(cluster)}/etc/tls/registries")
+        from_manager = bool(cluster.manager) and registry(cluster) == cluster.manager
+        told = pulling.with_manager(cluster) if from_manager else cluster
+        registries, pulled = pulling.registries(told, f"{self.runtime.data(cluster)}/etc/tls/registries")
         config = configs.config_of(cluster, machine, self.runtime, registries)
         files = [
             *pulled,

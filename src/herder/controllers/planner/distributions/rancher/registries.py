@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -33,6 +34,18 @@ def registries(cluster: ClusterInputs, directory: str) -> tuple[str, list[File]]
     content = in_order({"configs": configs, "mirrors": mirrors})
     own = file(AGENT_REGISTRIES, content, dynamic=True)
     return content, [own, *sorted(certificates, key=lambda each: each.path)]
+
+
+def with_manager(cluster: ClusterInputs) -> ClusterInputs:
+    """The manager may be a registry too, with a certificate that only those know who are told of it."""
+    if not cluster.manager or not cluster.server_certificates:
+        return cluster
+    wanted: Mapping[str, Any] = cluster.spec.get("registries") or {}
+    manager = {"caBundle": base64.b64encode(cluster.server_certificates.encode()).decode()}
+    # Said in so many words, since agents take a registry with a private address to be one without TLS.
+    mirrors = {cluster.manager: {"endpoint": [f"https://{cluster.manager}"]}, **(wanted.get("mirrors") or {})}
+    configs = {cluster.manager: manager, **(wanted.get("configs") or {})}
+    return replace(cluster, spec={**cluster.spec, "registries": {"mirrors": mirrors, "configs": configs}})
 
 
 def references(spec: Mapping[str, Any], namespace: str) -> list[Reference]:
