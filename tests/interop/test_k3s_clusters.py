@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from herder.api.management.names import DEFAULT_WORKSPACE
+from tests.support.embedded import HERDER
 from tests.support.images import BUSYBOX
 from tests.support.k3s_clusters import (
     CONTROL_PLANE,
@@ -110,6 +111,13 @@ def test_files_of_the_clusters_owner_are_on_its_machines(farm: Farm) -> None:
 def test_what_the_owner_adds_to_the_cluster_is_there_and_asked_for_through_the_tunnel(farm: Farm) -> None:
     binding = json.loads(farm.cluster.kubectl("get", "clusterrolebinding", "parts-of-k3s", "-o", "json"))
     assert [each["name"] for each in binding["subjects"]] == [*PARTS]
+
+
+def test_on_a_server_k3s_is_at_hand_with_the_configuration_of_its_plan(farm: Farm) -> None:
+    server = next(name for name in farm.cluster.machines() if "-servers-" in name)
+    on_it = (HERDER, "ssh", server, "-n", DEFAULT_WORKSPACE, "--", "k3s", "etcd-snapshot")
+    farm.site(*on_it, "save", "--name=shearing")
+    assert f"shearing-{server}-" in farm.site(*on_it, "ls")
 
 
 def test_a_cluster_that_cannot_be_installed_says_why(beside: Cluster) -> None:

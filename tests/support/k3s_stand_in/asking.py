@@ -10,9 +10,9 @@ import urllib.request
 
 from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
-from herder.engine.client.kubeconfig import Connection, load
+from herder.engine.client.kubeconfig import Connection
 
-from .told import CONFIG, Told
+from .told import Told
 
 PAUSE_SECONDS = 1.0
 
@@ -41,11 +41,3 @@ def client_of(told: Told, authority: str) -> Client:
     """The certificate is the first server's, whoever passes it on."""
     token = told.configuration.token
     return Client(HttpTransport(Connection(told.joins, authority.encode(), token=token, tls_server_name="kubernetes")))
-
-
-async def get(path: str) -> str:
-    client = Client(HttpTransport(load(CONFIG / "k3s.yaml")))
-    try:
-        return str(await client.document(path))
-    finally:
-        await client.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import tarfile
 import time
 from collections.abc import Sequence
@@ -16,14 +15,11 @@ def run(verb: str, words: Sequence[str], told: Told) -> int:
     directory.mkdir(parents=True, exist_ok=True)
     if verb == "save":
         name = next((word.partition("=")[2] for word in words if word.startswith("--name=")), "on-demand")
-        path = directory / f"{name}-{told.configuration.node_name or platform.node()}-{int(time.time())}"
+        path = directory / f"{name}-{told.configuration.node_name}-{int(time.time())}"
         with tarfile.open(path, "w") as archive:
             archive.add(database / "stand-in", "stand-in")
         print(f"Snapshot {path.name} saved.")
-    elif verb == "ls":
+    else:
         for path in sorted(directory.iterdir()):
             print(path.name, f"file://{path}", path.stat().st_size)
-    else:
-        for word in words:
-            (directory / word).unlink()
     return 0
