@@ -59,6 +59,8 @@ class Downstream:
         self.nodes: dict[str, SimulatedNode] = {}  # those whose machines exist
         self.members: dict[str, SimulatedNode] = {}  # of etcd, dead or alive
         self.tunnel_is_cut = False
+        self.outages = 0  # times that the manager could not reach it any more
+        self._reachable = False
         self._workloads = workloads
         self._client = client
         self._namespace = namespace
@@ -148,10 +150,13 @@ class Downstream:
             self._tasks.append(asyncio.ensure_future(self._take_members_out()))
         if not self._served:
             return
-        if self.has_api:
+        reachable = self.has_api and not self.tunnel_is_cut
+        if reachable:
             self._workloads.heal(self.key)
         else:
             self._workloads.cut(self.key)
+        self.outages += self._reachable and not reachable
+        self._reachable = reachable
 
     async def _keep_nodes(self) -> None:
         if not self.has_api:
