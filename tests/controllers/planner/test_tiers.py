@@ -9,7 +9,7 @@ import pytest
 
 from herder.api.rke import names
 from herder.api.rke.kinds import PLAN_SECRET
-from herder.api.rke.plan import Plan
+from herder.api.rke.plan import Plan, checksum
 from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs
 from herder.controllers.planner.draining import as_text
 from herder.controllers.planner.entries import Entry
@@ -44,6 +44,7 @@ def brought(
     drain: dict[str, Any] | None = None,
     connected: bool = True,
     machines: int = 5,
+    resting: int = 0,
 ) -> Progress:
     distribution: Any = Fixed(wanted)
     cluster = ClusterInputs("fleet-default", "demo", "", "v1.33.4+k3s1", {"plan": wanted.to_json().decode()})
@@ -52,7 +53,7 @@ def brought(
         inputs = MachineInputs(of.name, of.uid, of.roles, join_url="https://10.0.0.1:6443")
         return Desired(of, Request.of(distribution, cluster, inputs))
 
-    tier = Tier("worker", entries, entries, concurrency, drain or {})
+    tier = Tier("worker", entries, entries, concurrency, drain or {}, resting=resting)
     return bring(tier, Surroundings(desired, "v1.33.4+k3s1", connected, machines, NOW))
 
 
@@ -109,6 +110,10 @@ def test_a_plan_that_is_there_is_not_written_again() -> None:
 )
 def test_as_many_change_as_the_strategy_allows(concurrency: str, whose: list[str]) -> None:
     assert written(brought(worker("a"), worker("b"), worker("c"), concurrency=concurrency)) == whose
+
+
+def test_a_share_is_one_of_all_machines_those_at_rest_among_them() -> None:
+    assert written(brought(worker("a"), worker("b"), worker("c"), concurrency="20%", resting=7)) == ["a", "b"]
 
 
 def test_a_concurrency_that_is_no_number_is_told() -> None:
@@ -303,6 +308,17 @@ def test_a_plan_is_rendered_only_where_its_inputs_changed() -> None:
     other = worker("a", marks={names.PLAN_INPUTS: "other sum"})
     assert all(Desired(other, request).differs for _ in range(3))
     assert Counting.renders == 1
+
+
+def test_the_same_plan_of_other_inputs_is_marked_and_not_written() -> None:
+    others = str(Mark("other", "inputs", checksum(NEW.to_json())))
+    progress = brought(worker("a", NEW, marks={names.PLAN_INPUTS: others}))
+    assert progress.writes == []
+    (mark,) = progress.marks
+    assert mark.patch.keys() == {"metadata"}
+    again = brought(worker("a", NEW, marks=mark.patch["metadata"]["annotations"]))
+    assert (again.writes, again.marks) == ([], [])
+    assert [entry.name for entry in again.ready] == ["a"]
 
 
 def test_a_plan_that_no_secret_can_hold_is_told() -> None:
