@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from herder.api.capi.kinds import MACHINE
@@ -11,7 +12,7 @@ from herder.api.capi.names import PAUSED
 from herder.api.guards import GUARDS
 from herder.api.rke import names
 from herder.api.rke.kinds import BEACON, PLAN_SECRET
-from herder.api.rke.plan import Plan
+from herder.api.rke.plan import Plan, file
 from herder.api.rke.plan_secret import encoded
 from herder.controllers.planner import etcd_members
 from herder.engine.meta.kinds import Object
@@ -55,8 +56,10 @@ def refused(act: Act, *there: Object, before: tuple[Act, ...] = (), around: tupl
 
 
 def write(name: str, plan: Plan, *, joins: str = "https://10.0.0.1:6443", **changes: Any) -> Patch:
-    """A plan as it should be written; `changes` make it wrong."""
-    data = {"plan": encoded(plan.to_json()), "plan-state": encoded("pending"), "probe-statuses": None}
+    """A plan as it should be written, which says whom it joins; `changes` make it wrong."""
+    server = file("/server", joins, dynamic=True, minor=True)
+    told = msgspec.structs.replace(plan, files=(*plan.files, server))
+    data = {"plan": encoded(told.to_json()), "plan-state": encoded("pending"), "probe-statuses": None}
     data |= changes.pop("data", {})
     patch = {"metadata": {"annotations": {names.JOINED_TO: joins}}, "data": data}
     version = changes.pop("version", "1")
@@ -214,7 +217,7 @@ def members(*states: str) -> list[Object]:
         ("wwwdd", "never-below-quorum"),
         ("dwd", ""),  # it is broken already: the plan can only help
         ("fww", ""),
-        ("ffw", ""),
+        ("ffw", "never-below-quorum"),  # one whose plan failed may serve on: it is disturbed as any other
         ("frw", "never-below-quorum"),  # unless another moves: it may still serve
         ("frwww", ""),
         ("ndd", ""),  # its first plan
