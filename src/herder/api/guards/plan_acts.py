@@ -80,6 +80,10 @@ class Asked:
         return applied is None or after is None or applied.lasting() != after.lasting()
 
     @property
+    def begins_drain(self) -> bool:
+        return in_drain(self.after) and not in_drain(self.before)
+
+    @property
     def cluster(self) -> str:
         return self.before.labels.get(names.CLUSTER_NAME, "")
 

@@ -192,10 +192,11 @@ def _counts(view: View, plan: PlanSecret) -> bool:
 
 
 def never_more_down_than_allowed(change: Asked, view: View, before: Sequence[Act]) -> Refusal | None:
-    """Those that are broken count, but not against one that is broken itself."""
+    """Those that are broken count, but not against one that is broken itself. One that is drained has been let through
+    when its drain began: from then on it is down."""
     own = Trait.of(view, change.before)
     pool = next(((field, belongs) for field, belongs in _POOLS if belongs(own)), None)
-    if not change.disturbs or in_drain(change.before) or pool is None:
+    if not (change.disturbs or change.begins_drain) or in_drain(change.before) or pool is None:
         return None
     field, belongs = pool
     control_plane = view.get(CONTROL_PLANE, change.cluster, change.namespace) or {}
