@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,33 @@ def test_a_member_is_removed_once() -> None:
         node("c", server=True),
     )
     assert service.to_remove(nodes) == ["a"]
+
+
+def test_a_server_that_is_to_go_serves_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its etcd stays until others have taken the member out."""
+    monkeypatch.setattr(service, "MANIFESTS", str(tmp_path))
+    for name in (*service.SERVING, "etcd"):
+        (tmp_path / f"{name}.yaml").touch()
+    for _ in range(2):
+        service.stop_serving()
+        assert [path.name for path in tmp_path.iterdir()] == ["etcd.yaml"]
+
+
+def test_a_member_goes_when_nobody_asks_its_server_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as serving:
+        monkeypatch.setattr(service, "API_PORT", serving.getsockname()[1])
+        waiting = threading.Thread(target=service.wait_for_silence, args=("127.0.0.1", 60.0))
+        waiting.start()
+        serving.accept()[0].close()
+        assert waiting.is_alive()
+    waiting.join(30)
+    assert not waiting.is_alive()
+
+
+def test_a_server_that_does_not_stop_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as serving:
+        monkeypatch.setattr(service, "API_PORT", serving.getsockname()[1])
+        service.wait_for_silence("127.0.0.1", 0.3)
 
 
 @pytest.fixture

@@ -2,13 +2,14 @@
 
 Runs on the machine itself, with nothing but its Python (3.6 or newer). It follows the Nodes of the cluster, writes the
 configuration of the bridge plug-in for the machine's own pods, and keeps a route to the pods of each other machine.
-On servers it also takes the etcd member of a machine that is to go out of the cluster, when the Node says so.
+Where a Node says that its machine is to go, that server stops to serve, and another one takes its member out of etcd.
 """
 
 import argparse
 import http.client
 import json
 import os
+import socket
 import ssl
 import subprocess
 import sys
@@ -20,9 +21,13 @@ PROTOCOL = "201"  # marks the routes that are ours, among those of the kernel an
 CNI_FILE = "/etc/cni/net.d/10-herder.conflist"
 ADMIN = "/etc/kubernetes/admin.conf"
 ETCD_PKI = "/etc/kubernetes/pki/etcd"
+MANIFESTS = "/etc/kubernetes/manifests"
+SERVING = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+API_PORT = 6443
 REMOVE = "etcd.kubeadm.cattle.io/remove"
 REMOVED = "etcd.kubeadm.cattle.io/removed-node-name"
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+SILENCE_SECONDS = 30.0
 WATCH_SECONDS = 300
 PAUSE_SECONDS = 2.0
 
@@ -162,21 +167,23 @@ def masquerade(network: str) -> None:
 # --- etcd members ---------------------------------------------------------------------------------------------------
 
 
+def is_leaving(node: Object) -> bool:
+    return bool((node["metadata"].get("annotations") or {}).get(REMOVE) == "true")
+
+
 def to_remove(nodes: Dict[str, Object]) -> List[str]:
     """Nodes whose member is to go and has not gone."""
     found = []
     for name, node in sorted(nodes.items()):
-        told = node["metadata"].get("annotations") or {}
-        if told.get(REMOVE) == "true" and not told.get(REMOVED):
+        if is_leaving(node) and not (node["metadata"].get("annotations") or {}).get(REMOVED):
             found.append(name)
     return found
 
 
 def acting_server(nodes: Dict[str, Object]) -> Optional[str]:
     """One of all servers acts, so that two never remove at the same time: the first that is ready and stays."""
-    leaving = set(to_remove(nodes))
     for name, node in sorted(nodes.items()):
-        if CONTROL_PLANE in (node["metadata"].get("labels") or {}) and name not in leaving and is_ready(node):
+        if CONTROL_PLANE in (node["metadata"].get("labels") or {}) and not is_leaving(node) and is_ready(node):
             return name
     return None
 
@@ -184,6 +191,25 @@ def acting_server(nodes: Dict[str, Object]) -> Optional[str]:
 def is_ready(node: Object) -> bool:
     conditions = (node.get("status") or {}).get("conditions") or []
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def stop_serving() -> None:
+    """An API server without its etcd would still hold on to all who are connected to it; one that ends lets them go."""
+    for name in SERVING:
+        path = os.path.join(MANIFESTS, name + ".yaml")
+        if os.path.exists(path):
+            os.remove(path)
+
+
+def wait_for_silence(address: str, seconds: float = SILENCE_SECONDS) -> None:
+    """Until nobody serves the API there; one that cannot even stop is not waited for any longer."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            socket.create_connection((address, API_PORT), 1.0).close()
+        except OSError:
+            return
+        time.sleep(0.2)
 
 
 def remove_member(name: str) -> None:
@@ -263,8 +289,13 @@ def main() -> None:
 
     def act(nodes: Dict[str, Object]) -> None:
         network.become(nodes)
-        if told.server and acting_server(nodes) == told.node:
+        if not told.server:
+            return
+        if told.node in nodes and is_leaving(nodes[told.node]):
+            stop_serving()
+        elif acting_server(nodes) == told.node:
             for name in to_remove(nodes):
+                wait_for_silence(internal_address(nodes[name]))
                 remove_member(name)
 
     while True:
