@@ -196,6 +196,12 @@ def members(*states: str) -> list[Object]:
                     name, plan=plan_of(), state="in-progress", data={"appliedPlan": "{}"}
                 ),
                 "f": lambda name=name: plan_secret(name, plan=plan_of(), state="failed", data={"appliedPlan": "{}"}),
+                "s": lambda name=name: plan_secret(
+                    name,
+                    plan=plan_of(),
+                    state="failed",
+                    data={"appliedPlan": "{}", "probe-statuses": '{"etcd":{"healthy":true,"successCount":1}}'},
+                ),
                 "n": lambda name=name: plan_secret(name),
             }[state]()
         )
@@ -218,6 +224,8 @@ def members(*states: str) -> list[Object]:
         ("dwd", ""),  # it is broken already: the plan can only help
         ("fww", ""),
         ("ffw", "never-below-quorum"),  # one whose plan failed may serve on: it is disturbed as any other
+        ("ssw", ""),  # but if it reported since that it serves: else both would wait for ever
+        ("wsd", "never-below-quorum"),
         ("frw", "never-below-quorum"),  # unless another moves: it may still serve
         ("frwww", ""),
         ("ndd", ""),  # its first plan

@@ -175,7 +175,7 @@ def never_below_quorum(change: Asked, view: View, before: Sequence[Act]) -> Refu
         return None
     servers = plans_among(view, change, before, lambda trait: trait.is_etcd)
     others = [plan for plan in servers if plan.name != change.before.name and _counts(view, plan)]
-    well = sum(not plan.is_down and not in_drain(plan) and not is_lost(machine_of(view, plan)) for plan in others)
+    well = sum(plan.serves and not in_drain(plan) and not is_lost(machine_of(view, plan)) for plan in others)
     moving = sum(plan.is_moving or in_drain(plan) for plan in others)
     needed = quorum(len(others) + 1)
     if well == len(others) or well >= needed or (not change.before.healthy and not moving):

@@ -168,6 +168,11 @@ class PlanSecret:
     def is_down(self) -> bool:
         return self.is_moving or self.is_broken
 
+    @property
+    def serves(self) -> bool:
+        """What runs there is well, whatever became of its plan: after a failure only what was reported since counts."""
+        return not self.is_moving and self.healthy and (not self.failed or bool(self.probe_statuses))
+
     @cached_property
     def failed(self) -> bool:
         """By its state; an agent that writes none failed where it tried this very plan often enough."""
