@@ -142,10 +142,10 @@ async def test_a_plan_is_applied_as_somebody_who_is_not_root(node: Node, tmp_pat
         pytest.skip("needs root, to become somebody else")
     for path in [*tmp_path.rglob("*"), tmp_path]:
         os.chown(path, 65534, 65534)
-    readable = tmp_path.parents[1]  # what pytest keeps for its user alone
-    before = readable.stat().st_mode
-    readable.chmod(before | 0o011)
-    tmp_path.parent.chmod(tmp_path.parent.stat().st_mode | 0o011)
+    closed = [path for path in tmp_path.parents if path.stat().st_mode & 0o011 != 0o011]  # pytest's own, for its user
+    modes = {path: path.stat().st_mode for path in closed}
+    for path, mode in modes.items():
+        path.chmod(mode | 0o011)
     try:
         node.agent.command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3"]
         node.agent.command += [zipapp(tmp_path), "sentinel"]
@@ -153,7 +153,8 @@ async def test_a_plan_is_applied_as_somebody_who_is_not_root(node: Node, tmp_pat
         await node.order("id -u")
         told = await node.told("plan-state", "succeeded")
     finally:
-        readable.chmod(before)
+        for path, mode in modes.items():
+            path.chmod(mode)
     assert said(told["applied-output"]) == {"it": "65534\n"}
 
 

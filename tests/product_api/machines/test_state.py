@@ -33,7 +33,6 @@ def state(data: str) -> Object:
         (state(base64.b64encode(gzip.compress(b"no archive")).decode()), Recorded.UNREADABLE),
         (state(base64.b64encode(gzip.compress(bytes(65 << 20))).decode()), Recorded.UNREADABLE),
     ],
-    ids=str,
 )
 def test_a_record_is_read_for_its_phase_alone(secret: Object | None, found: Recorded) -> None:
     assert recorded(secret) is found

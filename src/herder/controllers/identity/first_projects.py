@@ -3,6 +3,7 @@ once; namespaces that people move elsewhere stay there."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 
 from herder.api.capi.kinds import NAMESPACE
@@ -11,7 +12,7 @@ from herder.api.identity import projects
 from herder.api.identity.projects import BY_PROJECT, Place
 from herder.api.management.clusters import is_connected, is_internal
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT
-from herder.api.management.names import LOCAL
+from herder.api.management.names import LOCAL, TOKEN_ALPHABET
 from herder.api.writing import ref
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.cache import Key
@@ -44,13 +45,19 @@ def reconcile(view: View) -> Decision:
 
 
 def _make(view: View, cluster: Object) -> Iterable[Write]:
-    """They are written down on the cluster last, and what is written down is not made again."""
-    names = {annotation: f"p-{view.unique(annotation)}" for annotation, *_ in _FIRST}
+    """They are written down on the cluster last, and what is written down is not made again. Their names follow from
+    the cluster, so that a manager that takes over makes no twins of what the last one had asked for."""
+    names = {annotation: _name(cluster, annotation) for annotation, *_ in _FIRST}
     for annotation, shown, label, _ in _FIRST:
         if view.get(PROJECT, names[annotation], view.name) is None:
             made = projects.new_project(Place(view.name, names[annotation]), shown, label)
             yield Create(PROJECT, made, "every cluster has it")
     yield Patch(ref(MANAGEMENT_CLUSTER, cluster), {"metadata": {"annotations": names}}, "which its projects are")
+
+
+def _name(cluster: Object, annotation: str) -> str:
+    digest = hashlib.sha256(f"{cluster['metadata']['uid']}/{annotation}".encode()).digest()
+    return "p-" + "".join(TOKEN_ALPHABET[byte % len(TOKEN_ALPHABET)] for byte in digest[:5])
 
 
 def _fill(view: View, cluster: Object) -> Decision:
