@@ -57,7 +57,7 @@ class Images:
         if asked is None or source is None:
             return _refused(404, "NAME_UNKNOWN", "there is no such repository here")
         if asked["what"] == "manifests":
-            return await self._manifest(source, asked["reference"], request)
+            return await self._manifest(source, asked["reference"])
         return self._blob(source, asked["reference"], request)
 
     async def _source(self, name: str) -> Source | None:
@@ -65,12 +65,12 @@ class Images:
             return self._sources[name]
         return await self._archives.repository(name) if self._archives is not None else None
 
-    async def _manifest(self, source: Source, reference: str, request: Request) -> Response:
+    async def _manifest(self, source: Source, reference: str) -> Response:
         content = await source.manifest(reference)
         if content is None:
             return _refused(404, "MANIFEST_UNKNOWN", f"{reference}: there is no such version here")
         headers = {"content-type": MANIFEST, "docker-content-digest": digest_of(content)}
-        return Response(200, headers, content if request.method == "GET" else b"")
+        return Response(200, headers, content)  # of a HEAD the front sends the length alone, which runtimes rely on
 
     def _blob(self, source: Source, digest: str, request: Request) -> Response:
         blob = source.blob(digest)
