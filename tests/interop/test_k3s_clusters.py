@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-import yaml
 
 from herder.api.management.names import DEFAULT_WORKSPACE
 from tests.support.embedded import HERDER
@@ -37,13 +36,13 @@ from tests.support.k3s_clusters import (
     write_installer,
 )
 from tests.support.peers import peer
+from tests.support.serving_pods import assert_pods_reach_each_other, serve_on_each_node
 from tests.support.site import HOST, REGISTRY, Cluster, Object, Site, site_in
 
 NAME, BESIDE = "farm", "croft"
 LATER = "v1.36.4+k3s1"  # of the cluster whose installer is not there when it is first asked for
 GO_AGENT = f"rancher-system-agent-{'arm64' if os.uname().machine == 'aarch64' else 'amd64'}"
 SERVER_PROBES = {"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet"}
-SERVING = ("sh", "-c", "echo $HOSTNAME > /tmp/index.html; httpd -f -p 8080 -h /tmp")
 
 
 @dataclass
@@ -146,8 +145,8 @@ def test_what_is_there_at_last_is_installed_without_anybodys_help(farm: Farm, be
 def test_pods_on_each_node_reach_each_other_and_a_stand_in_says_that_it_has_none(farm: Farm) -> None:
     if farm.k3s.runs_pods:
         assert_agent_is_a_pod(farm)
-        serve_on_each_node(farm)
-        assert_pods_reach_each_other(farm)
+        serve_on_each_node(farm.cluster.kubectl, farm.cluster.nodes(), f"{REGISTRY}/{BUSYBOX}", patience=180)
+        assert_pods_reach_each_other(farm.cluster.kubectl)
     else:
         conditions = [each for node in farm.cluster.nodes().values() for each in node["status"]["conditions"]]
         assert {each["message"] for each in conditions if each["type"] == "Ready"} == {
@@ -192,8 +191,8 @@ def test_one_server_becomes_three(farm: Farm) -> None:
     assert before.items() <= farm.cluster.uids().items()
     assert_nodes_are_what_their_machines_are(farm.cluster, farm.k3s.version)
     if farm.k3s.runs_pods:
-        serve_on_each_node(farm)
-        assert_pods_reach_each_other(farm)
+        serve_on_each_node(farm.cluster.kubectl, farm.cluster.nodes(), f"{REGISTRY}/{BUSYBOX}", patience=180)
+        assert_pods_reach_each_other(farm.cluster.kubectl)
 
 
 def test_a_server_leaves_etcd_before_it_goes(farm: Farm) -> None:
@@ -257,34 +256,3 @@ def assert_agent_is_a_pod(farm: Farm) -> None:
         "jsonpath={.status.readyReplicas}",
     )
     farm.site.eventually(lambda: farm.cluster.kubectl(*asked) == "1", "the agent's own probe says that it is well")
-
-
-def serve_on_each_node(farm: Farm) -> None:
-    """A pod on each, servers too, that tells its name to whoever asks."""
-    pods = [_serving(node) for node in farm.cluster.nodes()]
-    farm.cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(pods))
-    farm.cluster.kubectl("wait", "--for=condition=Ready", "--timeout=180s", "pods", "-l", "app=serving")
-
-
-def _serving(node: str) -> Object:
-    container = {"name": "main", "image": f"{REGISTRY}/{BUSYBOX}", "command": [*SERVING]}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": f"on-{node}", "labels": {"app": "serving"}},
-        "spec": {
-            "nodeSelector": {"kubernetes.io/hostname": node},
-            "tolerations": [{"operator": "Exists"}],
-            "terminationGracePeriodSeconds": 0,
-            "containers": [container],
-        },
-    }
-
-
-def assert_pods_reach_each_other(farm: Farm) -> None:
-    pods = json.loads(farm.cluster.kubectl("get", "pods", "-l", "app=serving", "-o", "json"))["items"]
-    addresses = {pod["metadata"]["name"]: pod["status"]["podIP"] for pod in pods}
-    asking = "".join(f"wget -q -T 10 -O - http://{address}:8080/; " for address in addresses.values())
-    for name in addresses:
-        told = farm.cluster.kubectl("exec", name, "--", "sh", "-ec", asking).split()
-        assert told == list(addresses), f"seen from {name}"

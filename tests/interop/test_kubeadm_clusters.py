@@ -34,12 +34,12 @@ from herder.machine.host.starting import answers
 from tests.support.embedded import HERDER, Embedded
 from tests.support.images import BUSYBOX, PYTHON, Registry
 from tests.support.peers import peer
+from tests.support.serving_pods import assert_pods_reach_each_other, serve_on_each_node
 
 NAME, VERSION = "farm", "v1.36.3+kubeadm1"
 NETWORK, HOST = "10.96.0.0/24", "10.96.0.1"  # of the machines; the host is in it, as their gateway
 REGISTRY, AGENT = "registry.test", "herder/agent:test"  # by a name that only a mirror leads anywhere from
 PATIENCE = 120.0
-SERVING = ("sh", "-c", "echo $HOSTNAME > /tmp/index.html; httpd -f -p 8080 -h /tmp")
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 PASSING = "node.kubernetes.io/"  # taints that come and go with conditions, a moment later
 
@@ -226,8 +226,8 @@ def test_the_agent_is_a_pod_and_the_cluster_is_asked_through_it(farm: Site) -> N
 
 
 def test_pods_on_each_node_reach_each_other(farm: Site) -> None:
-    serve_on_each_node(farm)
-    assert_pods_reach_each_other(farm)
+    serve_on_each_node(farm.inside, farm.nodes(), f"{REGISTRY}/{BUSYBOX}", patience=60)
+    assert_pods_reach_each_other(farm.inside)
 
 
 def test_a_flag_is_changed_in_place(farm: Site) -> None:
@@ -244,8 +244,8 @@ def test_a_flag_is_changed_in_place(farm: Site) -> None:
 
 def test_a_worker_is_added_and_drained_before_it_goes(farm: Site) -> None:
     farm.scale("workers=2")
-    serve_on_each_node(farm)
-    assert_pods_reach_each_other(farm)
+    serve_on_each_node(farm.inside, farm.nodes(), f"{REGISTRY}/{BUSYBOX}", patience=60)
+    assert_pods_reach_each_other(farm.inside)
     budget = {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -273,8 +273,8 @@ def test_and_then_three(farm: Site) -> None:
     assert all(condition(node, "Ready") == "True" for node in nodes.values())
     assert members(farm) == servers(farm)
     assert all("--max-requests-inflight=321" in each for each in commands(farm))
-    serve_on_each_node(farm)
-    assert_pods_reach_each_other(farm)
+    serve_on_each_node(farm.inside, farm.nodes(), f"{REGISTRY}/{BUSYBOX}", patience=60)
+    assert_pods_reach_each_other(farm.inside)
 
 
 def test_a_server_goes_with_its_member(farm: Site) -> None:
@@ -297,38 +297,6 @@ def test_nothing_is_left(farm: Site) -> None:
 
 def condition(obj: Object, name: str) -> str:
     return next((each["status"] for each in obj["status"]["conditions"] if each["type"] == name), "")
-
-
-def serve_on_each_node(farm: Site) -> None:
-    """A pod on each, servers too, that tells its name to whoever asks."""
-    pods = [_serving(node) for node in farm.nodes()]
-    farm.inside("apply", "-f", "-", stdin=yaml.safe_dump_all(pods))
-    farm.inside("wait", "--for=condition=Ready", "--timeout=60s", "pods", "-l", "app=serving")
-
-
-def _serving(node: str) -> Object:
-    container = {"name": "main", "image": f"{REGISTRY}/{BUSYBOX}", "command": [*SERVING]}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": f"on-{node}", "labels": {"app": "serving"}},
-        "spec": {
-            "nodeSelector": {"kubernetes.io/hostname": node},
-            "tolerations": [{"operator": "Exists"}],
-            "terminationGracePeriodSeconds": 0,
-            "containers": [container],
-        },
-    }
-
-
-def assert_pods_reach_each_other(farm: Site) -> None:
-    pods = json.loads(farm.inside("get", "pods", "-l", "app=serving", "-o", "json"))["items"]
-    addresses = {pod["metadata"]["name"]: pod["status"]["podIP"] for pod in pods}
-    request = r"printf 'GET / HTTP/1.0\r\n\r\n'"
-    asking = "; ".join(f"{request} | nc -w 10 {address} 8080" for address in addresses.values())
-    for name in addresses:
-        told = farm.inside("exec", name, "--", "sh", "-c", asking)
-        assert [line for line in told.splitlines() if line.startswith("on-")] == list(addresses), f"from {name}: {told}"
 
 
 def commands(farm: Site) -> list[list[str]]:
