@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
 from herder.engine.client.wire import Request, Response, Transport
@@ -36,13 +36,20 @@ class Line:
         response = await self._inner.send(request)
         if cut.is_set():
             raise ServiceUnavailable("the connection was lost before the answer arrived")
-        return response if response.stream is None else replace(response, stream=_until(cut, response.stream))
+        return response if response.stream is None else replace(response, stream=until_cut(response.stream, cut))
 
     async def close(self) -> None:
         await self._inner.close()
 
 
-async def _until(cut: asyncio.Event, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _at_once() -> None:
+    """Nothing holds up what gets through."""
+
+
+async def until_cut(
+    stream: AsyncIterator[bytes], cut: asyncio.Event, before_each: Callable[[], Awaitable[None]] = _at_once
+) -> AsyncIterator[bytes]:
+    """What the stream brings, each piece after `before_each`, until it ends or the connection is cut."""
     ended = asyncio.ensure_future(cut.wait())
     reading: asyncio.Future[bytes | None] | None = None
     try:
@@ -54,6 +61,7 @@ async def _until(cut: asyncio.Event, stream: AsyncIterator[bytes]) -> AsyncItera
             chunk = reading.result()
             if chunk is None:
                 return
+            await before_each()
             yield chunk
     finally:
         tasks = [task for task in (ended, reading) if task is not None]

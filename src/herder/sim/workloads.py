@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from herder.api.capi.kubeconfigs import PERFORMER as MAKE_KUBECONFIG
@@ -22,6 +23,7 @@ from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response, Transport, User
 from herder.engine.meta.errors import ServiceUnavailable
 from herder.engine.runtime.effects import Performer
+from herder.sim.lines import until_cut
 
 ADMIN = User("sim-workload-admin", groups=("system:masters", "system:authenticated"))
 HOST = "workload.sim"
@@ -161,7 +163,7 @@ class _Way:
         response = await InProcess(workload.server, ADMIN).send(request)
         await _delayed(workload)
         if response.stream is not None:
-            response = replace(response, stream=_until_cut(response.stream, workload))
+            response = replace(response, stream=until_cut(response.stream, workload.cut, partial(_delayed, workload)))
         return response
 
     async def close(self) -> None:
@@ -173,30 +175,3 @@ async def _delayed(workload: _Workload) -> None:
         await workload.healed.wait()
     if late := slowness(workload.fault):
         await asyncio.sleep(late)
-
-
-async def _until_cut(stream: AsyncIterator[bytes], workload: _Workload) -> AsyncIterator[bytes]:
-    cut = asyncio.ensure_future(workload.cut.wait())
-    reading: asyncio.Future[bytes | None] | None = None
-    try:
-        while True:
-            reading = asyncio.ensure_future(_next(stream))
-            await asyncio.wait((reading, cut), return_when=asyncio.FIRST_COMPLETED)
-            if cut.done():
-                raise ServiceUnavailable("the connection was cut")
-            chunk = reading.result()
-            if chunk is None:
-                return
-            await _delayed(workload)
-            yield chunk
-    finally:
-        tasks = [task for task in (cut, reading) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if isinstance(stream, AsyncGenerator):
-            await stream.aclose()
-
-
-async def _next(stream: AsyncIterator[bytes]) -> bytes | None:
-    return await anext(stream, None)
