@@ -21,7 +21,7 @@ from herder.controllers.planner.distributions.interface import (
     Reference,
     Roles,
 )
-from herder.engine.meta.selectors import label_selector_from_object
+from herder.controllers.planner.distributions.selected import selected
 
 NAME = "embedded"
 REPOSITORY = "herder/system-agent-installer-herder"
@@ -103,7 +103,7 @@ def _files(cluster: ClusterInputs, machine: MachineInputs) -> Iterator[File]:
 
 
 def _config(cluster: ClusterInputs, machine: MachineInputs) -> dict[str, Any]:
-    config = _chosen(cluster, machine)
+    config = selected(cluster, machine, _checked)
     labels = [f"{key}={value}" for key, value in sorted({**machine.node_labels, MACHINE_UID: machine.uid}.items())]
     taints = [_taint(each) for each in machine.node_taints]
     config["node-label"] = [*config.get("node-label", ()), *labels]
@@ -117,16 +117,6 @@ def _config(cluster: ClusterInputs, machine: MachineInputs) -> dict[str, Any]:
     else:
         config["token"], config["server"] = cluster.agent_token, machine.join_url
     return {key: value for key, value in config.items() if value}
-
-
-def _chosen(cluster: ClusterInputs, machine: MachineInputs) -> dict[str, Any]:
-    """What users set, the later over the earlier."""
-    chosen = _checked("machineGlobalConfig", cluster.config)
-    for index, each in enumerate(cluster.spec.get("machineSelectorConfig") or ()):
-        selector = label_selector_from_object(each.get("machineLabelSelector"))
-        if selector is None or selector.matches(machine.labels):
-            chosen |= _checked(f"machineSelectorConfig[{index}].config", each.get("config") or {})
-    return chosen
 
 
 def _checked(field: str, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from herder.api.rke.names import MACHINE_UID
 from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs
+from herder.controllers.planner.distributions.selected import selected
 from herder.engine.meta.kinds import Object
-from herder.engine.meta.selectors import label_selector_from_object
 
 POD_NETWORK, SERVICE_NETWORK = "10.42.0.0/16", "10.43.0.0/16"
 ARGUMENTS = {
@@ -35,13 +35,7 @@ UNQUOTED = frozenset("\\\"'$` \t\n")  # what a systemd environment file or a lis
 
 
 def chosen_for(cluster: ClusterInputs, machine: MachineInputs) -> dict[str, Any]:
-    """The later over the earlier, key by key."""
-    chosen = _checked("machineGlobalConfig", cluster.config)
-    for index, each in enumerate(cluster.spec.get("machineSelectorConfig") or ()):
-        selector = label_selector_from_object(each.get("machineLabelSelector"))
-        if selector is None or selector.matches(machine.labels):
-            chosen |= _checked(f"machineSelectorConfig[{index}].config", each.get("config") or {})
-    return chosen
+    return selected(cluster, machine, _checked)
 
 
 def _checked(field: str, config: Mapping[str, Any]) -> dict[str, Any]:
