@@ -28,11 +28,13 @@ def reconcile(view: View) -> Decision:
         return DONE
     cluster = view.get(MANAGEMENT_CLUSTER, view.namespace)
     if is_deleting(binding):
-        return _remove(view, binding, cluster)
+        return granting.removed(view, CLUSTER_BINDING, binding, cluster, CLUSTER_ROLE_BINDING, FINALIZER)
     subject, template = roles.subject_of(binding), view.get(ROLE_TEMPLATE, binding["roleTemplateName"])
     problem = _problem(view, binding, cluster, subject, template)
     if problem or cluster is None or template is None or isinstance(subject, str):
-        return _nothing_left(view, binding, cluster) + waiting(problem, ref(CLUSTER_BINDING, binding))
+        return granting.nothing_left(view, binding, cluster, CLUSTER_ROLE_BINDING) + waiting(
+            problem, ref(CLUSTER_BINDING, binding)
+        )
     if not granting.has_finalizer(binding, FINALIZER):
         return Decision(writes=granting.finalizer(CLUSTER_BINDING, binding, FINALIZER, add=True))
     owner = roles.is_owner(template, template_of(view))
@@ -76,25 +78,6 @@ def _downstream(view: View, binding: Object, cluster: Object, template: Object, 
         return needs + granting.silence(view.namespace, seen, seen_roles)
     writes = granting.brought(view.namespace, CLUSTER_ROLE_BINDING, role, wanted, seen_roles.objects, seen.objects)
     return needs + Decision(writes=tuple(writes))
-
-
-# --- the end --------------------------------------------------------------------------------------------------------
-
-
-def _nothing_left(view: View, binding: Object, cluster: Object | None) -> Decision:
-    """A binding that cannot be understood gives nobody anything, also if it once did."""
-    there, _ = granting.left_there(view, binding, cluster, CLUSTER_ROLE_BINDING)
-    return Decision(writes=granting.deletions(view, binding)) + there
-
-
-def _remove(view: View, binding: Object, cluster: Object | None) -> Decision:
-    if not granting.has_finalizer(binding, FINALIZER):
-        return DONE
-    here = granting.deletions(view, binding)
-    there, done = granting.left_there(view, binding, cluster, CLUSTER_ROLE_BINDING)
-    if here or not done:
-        return Decision(writes=here) + there
-    return Decision(writes=granting.finalizer(CLUSTER_BINDING, binding, FINALIZER, add=False))
 
 
 CONTROLLER = Controller(

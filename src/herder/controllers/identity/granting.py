@@ -202,6 +202,25 @@ def has_finalizer(binding: Object, finalizer_: str) -> bool:
     return finalizer_ in (binding["metadata"].get("finalizers") or ())
 
 
+def nothing_left(view: View, binding: Object, cluster: Object | None, there_kind: Kind) -> Decision:
+    """A binding that cannot be understood gives nobody anything, also if it once did."""
+    there, _ = left_there(view, binding, cluster, there_kind)
+    return Decision(writes=deletions(view, binding)) + there
+
+
+def removed(
+    view: View, kind: Kind, binding: Object, cluster: Object | None, there_kind: Kind, finalizer_: str
+) -> Decision:
+    """What it gave ends, here and there, and then the binding itself."""
+    if not has_finalizer(binding, finalizer_):
+        return DONE
+    here = deletions(view, binding)
+    there, done = left_there(view, binding, cluster, there_kind)
+    if here or not done:
+        return Decision(writes=here) + there
+    return Decision(writes=finalizer(kind, binding, finalizer_, add=False))
+
+
 # --- what sets it off -----------------------------------------------------------------------------------------------
 
 

@@ -41,11 +41,13 @@ def reconcile(view: View) -> Decision:
     place = projects.placed(view.namespace)
     cluster = view.get(MANAGEMENT_CLUSTER, place.cluster) if place else None
     if is_deleting(binding):
-        return _remove(view, binding, cluster)
+        return granting.removed(view, PROJECT_BINDING, binding, cluster, ROLE_BINDING, FINALIZER)
     subject, template = roles.subject_of(binding), view.get(ROLE_TEMPLATE, binding["roleTemplateName"])
     problem = _problem(view, binding, place, cluster) or _wrong(view, binding, subject, template)
     if problem or place is None or cluster is None or template is None or isinstance(subject, str):
-        return _nothing_left(view, binding, cluster) + waiting(problem, ref(PROJECT_BINDING, binding))
+        return granting.nothing_left(view, binding, cluster, ROLE_BINDING) + waiting(
+            problem, ref(PROJECT_BINDING, binding)
+        )
     if not granting.has_finalizer(binding, FINALIZER):
         return Decision(writes=granting.finalizer(PROJECT_BINDING, binding, FINALIZER, add=True))
     here = Decision(writes=tuple(granting.membership(view, binding, cluster, subject, owner=False)))
@@ -101,25 +103,6 @@ def _downstream(
     wanted = roles.project_bindings(binding, subject, names, inside)
     writes = granting.brought(place.cluster, ROLE_BINDING, role, wanted, seen_roles.objects, seen.objects)
     return needs + Decision(writes=tuple(writes))
-
-
-# --- the end --------------------------------------------------------------------------------------------------------
-
-
-def _nothing_left(view: View, binding: Object, cluster: Object | None) -> Decision:
-    """A binding that cannot be understood gives nobody anything, also if it once did."""
-    there, _ = granting.left_there(view, binding, cluster, ROLE_BINDING)
-    return Decision(writes=granting.deletions(view, binding)) + there
-
-
-def _remove(view: View, binding: Object, cluster: Object | None) -> Decision:
-    if not granting.has_finalizer(binding, FINALIZER):
-        return DONE
-    here = granting.deletions(view, binding)
-    there, done = granting.left_there(view, binding, cluster, ROLE_BINDING)
-    if here or not done:
-        return Decision(writes=here) + there
-    return Decision(writes=granting.finalizer(PROJECT_BINDING, binding, FINALIZER, add=False))
 
 
 # --- what sets it off -----------------------------------------------------------------------------------------------
