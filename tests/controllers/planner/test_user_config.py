@@ -66,7 +66,7 @@ def test_of_several_selectors_the_later_replaces_whole_keys() -> None:
     [
         ({"max-pods": "1"}, "machineGlobalConfig.max-pods: rke2 takes no such argument"),
         ({"kubelet-arg": {"a": 1}}, "machineGlobalConfig.kubelet-arg: must be a text or a list of texts"),
-        ({"cluster-cidr": ["a"]}, "machineGlobalConfig.cluster-cidr: must be text"),
+        ({"cluster-domain": ["a"]}, "machineGlobalConfig.cluster-domain: must be text"),
         ({"selinux": "maybe"}, "machineGlobalConfig.selinux: must be true or false"),
         ({"node-label": ["a=b"]}, "set labels of the machine pool"),
         ({"data-dir": "/data"}, "set rkeConfig.dataDirectories.k8sDistro"),
@@ -90,6 +90,12 @@ def test_an_argument_that_the_version_does_not_know_is_told() -> None:
 @pytest.mark.parametrize(("given", "kept"), [("true", True), (False, False), ("False", False)])
 def test_true_and_false_may_be_written_as_text(given: Any, kept: bool) -> None:
     assert said(worker(), machineGlobalConfig={"selinux": given}) == {"selinux": kept}
+
+
+def test_agents_of_k3s_are_not_told_the_registry_which_they_would_refuse_to_start_with() -> None:
+    given = cluster("v1.36.3+k3s1", machineGlobalConfig={"system-default-registry": "own.example"})
+    told = [config_of(Rancher(K3S).render(given, each), K3S_CONFIG) for each in (server(), worker())]
+    assert [each.get("system-default-registry") for each in told] == ["own.example", None]
 
 
 def test_numbers_are_kept() -> None:
@@ -181,8 +187,9 @@ def test_a_worker_is_told_its_addresses(machine: dict[str, Any], config: dict[st
     assert kept == told
 
 
-def test_the_family_of_services_comes_first() -> None:
-    given = {"service-cidr": "fd01::/112,10.43.0.0/16"}
+@pytest.mark.parametrize("services", ["fd01::/112,10.43.0.0/16", ["fd01::/112", "10.43.0.0/16"]])
+def test_the_family_of_services_comes_first(services: str | list[str]) -> None:
+    given = {"service-cidr": services}
     machine = server(internal_addresses=("10.0.0.1", "fd00::1", "eth0"))
     assert config_of(Rancher(RKE2).render(cluster(machineGlobalConfig=given), machine))["node-ip"] == [
         "fd00::1", "10.0.0.1", "eth0",

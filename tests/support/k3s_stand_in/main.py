@@ -17,11 +17,11 @@ def main(words: list[str], version: str) -> int:
     logging.basicConfig(level="INFO", stream=sys.stderr, format="%(levelname)s %(message)s")
     match words:
         case ["server" | "agent" as role, *flags]:
-            return _serve(role, told_by(flags, version))
+            return _serve(role, told_by(role, flags, version))
         case ["etcd-snapshot", ("save" | "ls") as verb, *more]:
             from . import snapshots
 
-            return snapshots.run(verb, more, told_by([], version))
+            return snapshots.run(verb, more, told_by("server", [], version))
         case _:
             print(f"k3s stand-in: does not know {' '.join(words)}", file=sys.stderr)
             return 1

@@ -29,6 +29,20 @@ WITHOUT_PODS = (
     "private-registry",
     "system-default-registry",
 )
+# What `k3s agent` does not know: it would not start with it.
+OF_SERVERS = {
+    "agent-token",
+    "cluster-init",
+    "disable",
+    "disable-helm-controller",
+    "disable-network-policy",
+    "egress-selector-mode",
+    "flannel-backend",
+    "kube-controller-manager-arg",
+    "kube-scheduler-arg",
+    "system-default-registry",
+    "tls-san",
+}
 HEEDED = (*KEYS, "cluster-init", "kubelet-arg", "kube-controller-manager-arg", "kube-scheduler-arg", *WITHOUT_PODS)
 
 
@@ -44,7 +58,7 @@ class Told:
         return self.configuration.data_dir / "server" / "tls"
 
 
-def told_by(flags: Sequence[str], version: str) -> Told:
+def told_by(role: str, flags: Sequence[str], version: str) -> Told:
     merged: dict[str, Any] = {}
     for file in (CONFIG / "config.yaml", *sorted((CONFIG / "config.yaml.d").glob("*.yaml"))):
         for key, value in (yaml.safe_load(file.read_text()) or {}).items() if file.exists() else ():
@@ -53,7 +67,8 @@ def told_by(flags: Sequence[str], version: str) -> Told:
     for flag in flags:
         name, _, value = flag.removeprefix("--").partition("=")
         merged[name] = value
-    if unknown := sorted(merged.keys() - set(HEEDED)):
+    known = set(HEEDED) - (OF_SERVERS if role == "agent" else set())
+    if unknown := sorted(merged.keys() - known):
         raise SystemExit(f"k3s stand-in: does not know {', '.join(unknown)}")
     merged.setdefault("node-ip", [_own_address()])
     merged.setdefault("data-dir", "/var/lib/rancher/k3s")

@@ -41,9 +41,9 @@ def _forms(*, text: str = "", boolean: str = "", listed: str = "", number: str =
 K3S_ARGUMENTS = Table(
     server=_forms(
         text="""
-            cluster-cidr cluster-dns cluster-domain datastore-cafile datastore-certfile datastore-endpoint
-            datastore-keyfile default-local-storage-path egress-selector-mode flannel-backend helm-job-image
-            secrets-encryption-provider service-cidr service-node-port-range servicelb-namespace
+            cluster-domain datastore-cafile datastore-certfile datastore-endpoint datastore-keyfile
+            default-local-storage-path egress-selector-mode flannel-backend helm-job-image
+            secrets-encryption-provider service-node-port-range servicelb-namespace system-default-registry
             write-kubeconfig-group write-kubeconfig-mode
         """,
         boolean="""
@@ -53,15 +53,15 @@ K3S_ARGUMENTS = Table(
             secrets-encryption supervisor-metrics tls-san-security
         """,
         listed="""
-            disable etcd-arg helm-controller-arg kube-apiserver-arg kube-cloud-controller-manager-arg
-            kube-controller-manager-arg kube-scheduler-arg tls-san
+            cluster-cidr cluster-dns disable etcd-arg helm-controller-arg kube-apiserver-arg
+            kube-cloud-controller-manager-arg kube-controller-manager-arg kube-scheduler-arg service-cidr tls-san
         """,
     ),
     agent=_forms(
         text="""
             bind-address container-runtime-endpoint default-runtime flannel-cni-conf flannel-conf flannel-iface
             image-credential-provider-bin-dir image-credential-provider-config image-service-endpoint log
-            pause-image resolv-conf snapshotter system-default-registry vmodule vpn-auth vpn-auth-file
+            pause-image resolv-conf snapshotter vmodule vpn-auth vpn-auth-file
         """,
         boolean="""
             alsologtostderr debug disable-apiserver-lb disable-default-registry-endpoint docker enable-pprof
@@ -95,11 +95,11 @@ K3S_ARGUMENTS = Table(
 RKE2_ARGUMENTS = Table(
     server=_forms(
         text="""
-            audit-policy-file cloud-controller-manager-image cluster-cidr cluster-dns cluster-domain
+            audit-policy-file cloud-controller-manager-image cluster-domain
             container-runtime-endpoint datastore-cafile datastore-certfile datastore-endpoint datastore-keyfile
             egress-selector-mode etcd-image helm-job-image kube-apiserver-image kube-controller-manager-image
             kube-proxy-image kube-scheduler-image kubelet-path pause-image runtime-image
-            secrets-encryption-provider service-cidr service-node-port-range servicelb-namespace snapshotter
+            secrets-encryption-provider service-node-port-range servicelb-namespace snapshotter
             write-kubeconfig-group write-kubeconfig-mode
         """,
         boolean="""
@@ -108,9 +108,9 @@ RKE2_ARGUMENTS = Table(
             secrets-encryption supervisor-metrics tls-san-security
         """,
         listed="""
-            cni disable etcd-arg helm-controller-arg ingress-controller kube-apiserver-arg
+            cluster-cidr cluster-dns cni disable etcd-arg helm-controller-arg ingress-controller kube-apiserver-arg
             kube-cloud-controller-manager-arg kube-controller-manager-arg kube-proxy-arg kube-scheduler-arg
-            tls-san
+            service-cidr tls-san
         """,
     ),
     agent=_forms(
