@@ -13,12 +13,13 @@ import pytest
 
 from herder.api.capi.kinds import DEFINITION
 from herder.api.identity.crds import CRDS
-from herder.api.identity.policies import CREATORS, POLICY, POLICY_BINDING, ROLES
+from herder.api.identity.policies import CREATORS, ROLES
 from herder.api.identity.roles import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, RBAC, cluster_role, cluster_role_binding
 from herder.api.machines.credentials import CREATOR
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
 from herder.api.management.kinds import GLOBAL_ROLE, MANAGEMENT_CLUSTER, PROJECT_BINDING
 from herder.api.management.names import CONNECTED_SINCE
+from herder.api.policies import POLICY, POLICY_BINDING
 from herder.cli.install import guard_roles, install_kinds
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Response

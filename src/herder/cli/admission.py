@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from herder.api.capi.admission import RULES, Admission, is_concerned
+from herder.api.capi.kinds import SECRET
 from herder.api.machines.kinds import NODE_DRIVER
 from herder.api.management.kinds import (
     MANAGEMENT_CLUSTER,
@@ -17,7 +18,7 @@ from herder.engine.apiserver.auth.users import SUPERUSERS
 from herder.engine.apiserver.server import ApiServer
 from herder.engine.client.client import Client
 from herder.engine.client.wire import User
-from herder.engine.meta.errors import invalid
+from herder.engine.meta.errors import forbidden, invalid
 from herder.engine.meta.kinds import Kind, Object
 
 
@@ -55,6 +56,19 @@ def install_driver_admission(server: ApiServer, client: Client) -> None:
 
     resources = [NODE_DRIVER.resource.group_resource]
     server.parts.admission.add_validating("NodeDriver in use", resources, check, operations=(UPDATE, DELETE))
+
+
+def install_plan_admission(server: ApiServer) -> None:
+    """Nodes report on their plans, and change nothing else there."""
+    from herder.api.rke.reports import NO_REPORT, is_refused
+
+    async def check(attributes: Attributes) -> None:
+        old, new = attributes.old, attributes.obj
+        if old is not None and new is not None and is_refused(attributes.user.name, old, new):
+            raise forbidden(SECRET.resource.group_resource, attributes.name, NO_REPORT)
+
+    resources = [SECRET.resource.group_resource]
+    server.parts.admission.add_validating("reports of nodes", resources, check, operations=(UPDATE,))
 
 
 def install_role_admission(server: ApiServer, client: Client) -> None:

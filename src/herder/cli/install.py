@@ -85,9 +85,22 @@ async def _ship_roles(client: Client) -> None:
 
 async def guard_roles(client: Client) -> None:
     """On an API server that does not ask us who hands out rights."""
-    from herder.api.identity.policies import POLICIES, POLICY, POLICY_BINDING
+    from herder.api.identity.policies import POLICIES
 
-    for policy, binding in POLICIES:
+    await _put_in_force(client, POLICIES)
+
+
+async def guard_plans(client: Client) -> None:
+    """On an API server that does not ask us what nodes write."""
+    from herder.api.rke.reports import POLICY
+
+    await _put_in_force(client, (POLICY,))
+
+
+async def _put_in_force(client: Client, policies: Sequence[tuple[Object, Object]]) -> None:
+    from herder.api.policies import POLICY, POLICY_BINDING
+
+    for policy, binding in policies:
         await client.apply(POLICY.resource, policy, field_manager=INSTALLER)
         await client.apply(POLICY_BINDING.resource, binding, field_manager=INSTALLER)
 

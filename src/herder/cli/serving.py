@@ -14,6 +14,7 @@ from herder.cli.admission import (
     install_admission,
     install_cluster_admission,
     install_driver_admission,
+    install_plan_admission,
     install_role_admission,
 )
 from herder.cli.process import tune_interpreter, until_stopped, wall_clock
@@ -88,6 +89,7 @@ class Serving:
         if self._gateway:
             install_role_admission(self.server, self.client)
             install_cluster_admission(self.server)
+            install_plan_admission(self.server)
         self._front = self._make_front()
         try:
             host, port = await self._front.listen(self._host, self._port, pki.server_context())

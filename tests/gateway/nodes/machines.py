@@ -84,6 +84,13 @@ class Manager:
     def apply(self, obj: Object) -> None:
         self.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(obj))
 
+    def refused(self, obj: Object, user: str) -> str:
+        """Why it cannot be replaced by somebody else."""
+        command = [*self.around, peer("kubectl"), "--kubeconfig", self.kubeconfig, "--as", user, "replace", "-f", "-"]
+        done = subprocess.run(command, input=json.dumps(obj), capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode != 0
+        return done.stderr
+
     def find(self, resource: str, name: str, *, namespace: str = NAMESPACE) -> Object | None:
         found = self.kubectl("get", resource, name, "-n", namespace, "--ignore-not-found", "-o", "json", check=False)
         obj: Object | None = json.loads(found) if found.strip() else None

@@ -62,6 +62,16 @@ async def test_a_machine_that_was_made_here_installs_its_agent_at_its_first_boot
     assert await said(made, left) == ""
 
 
+async def test_a_machine_does_not_say_itself_what_it_is(manager: Manager, made: Place) -> None:
+    """Who has a worker must not have the keys of its cluster by a label."""
+    await bootstrapped(made)
+    plan = manager.find("secrets", "made-machine-plan")
+    assert plan is not None
+    plan["metadata"]["labels"]["rke.cattle.io/control-plane-role"] = "true"
+    told = manager.refused(plan, "system:serviceaccount:fleet-default:made-machine-plan")
+    assert "a node reports what became of its plan" in told
+
+
 async def test_its_agent_comes_back_by_itself_and_with_the_machine(manager: Manager, host: Host, made: Place) -> None:
     await bootstrapped(made)
     await said(made, "pkill -f '[r]ancher-system-agent sentinel'")

@@ -4,25 +4,14 @@ coarsely there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from herder.api.identity.escalation import KINDS
 from herder.api.machines.credentials import CREATOR
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.management.names import PREFIX
-from herder.engine.meta.kinds import Kind, Object
+from herder.api.policies import policy
 
-POLICY = Kind(
-    "admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies", namespaced=False
-)
-POLICY_BINDING = Kind(
-    "admissionregistration.k8s.io",
-    "v1",
-    "ValidatingAdmissionPolicyBinding",
-    "validatingadmissionpolicybindings",
-    namespaced=False,
-)
 ROLES, CREATORS = "herder-roles", "herder-creators"
+_WRITTEN = ("CREATE", "UPDATE")
 
 _MAY_ESCALATE = (
     "authorizer.group(request.resource.group).resource(request.resource.resource).check('escalate').allowed()"
@@ -48,48 +37,19 @@ _NOTHING_NEW = f"{_GIVEN}.all(name, !{_OURS} || {_BEFORE}[?name].orValue('') == 
 _NOTHING_GONE = f"(request.operation == 'CREATE' || {_BEFORE}.all(name, !{_OURS} || name in {_GIVEN}))"
 
 
-def _policy(name: str, kinds: Sequence[Kind], condition: str, rule: str, told: str) -> tuple[Object, Object]:
-    """The policy, and what puts it in force."""
-    rules = [
-        {
-            "apiGroups": [kind.group],
-            "apiVersions": [kind.version],
-            "operations": ["CREATE", "UPDATE"],
-            "resources": [kind.plural],
-        }
-        for kind in kinds
-    ]
-    policy = {
-        "apiVersion": POLICY.api_version,
-        "kind": POLICY.kind,
-        "metadata": {"name": name},
-        "spec": {
-            "failurePolicy": "Fail",
-            "matchConstraints": {"resourceRules": rules},
-            "matchConditions": [{"name": "matters", "expression": condition}],
-            "validations": [{"expression": rule, "message": told, "reason": "Forbidden"}],
-        },
-    }
-    binding = {
-        "apiVersion": POLICY_BINDING.api_version,
-        "kind": POLICY_BINDING.kind,
-        "metadata": {"name": name},
-        "spec": {"policyName": name, "validationActions": ["Deny"]},
-    }
-    return policy, binding
-
-
 POLICIES = (
-    _policy(
+    policy(
         ROLES,
         KINDS,
+        _WRITTEN,
         f"request.operation == 'CREATE' || {_CHANGES}",
         _MAY_ESCALATE,
         "only who may escalate this kind of object can hand out rights by it",
     ),
-    _policy(
+    policy(
         CREATORS,
         (MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER),
+        _WRITTEN,
         f"!({_NOTHING_NEW} && {_NOTHING_GONE})",
         _MAY_ESCALATE,
         f"annotation {CREATOR} and those of {PREFIX} are the manager's to write",
