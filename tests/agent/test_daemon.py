@@ -24,20 +24,21 @@ from tests.support.node_agents import NodeAgent, decoded, encoded, eventually, p
 
 DYING = """
 import os, signal, sys
-from herder.agent import cli, storing
+from herder.agent import cli
+from herder.agent.journal import Journal
 
-left, when, write = int(sys.argv[1]), sys.argv[2], storing.write
+left, when, write = int(sys.argv[1]), sys.argv[2], Journal.write
 
-def dying(path, content, mode=0o600, durable=False):
+def dying(journal, record):
     global left
-    left -= path.endswith("run.json")
+    left -= 1
     if left == 0 and when == "before":
         os.kill(os.getpid(), signal.SIGKILL)
-    write(path, content, mode, durable)
-    if left == 0 and path.endswith("run.json"):
+    write(journal, record)
+    if left == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 
-storing.write = dying
+Journal.write = dying
 sys.exit(cli.main(["sentinel"]))
 """
 

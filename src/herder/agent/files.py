@@ -4,7 +4,7 @@ import base64
 import binascii
 import os
 import shutil
-from typing import List
+from typing import List, Set
 
 from herder.agent import storing
 from herder.agent.plan import File
@@ -18,14 +18,21 @@ class FileError(Exception):
 
 
 def apply(files: List[File]) -> None:
+    """All of them are on the disk afterwards: a plan that was applied is not applied again after a power failure."""
+    changed: Set[str] = set()  # directories
     for file in files:
         try:
-            _apply(file)
+            _apply(file, changed)
         except (OSError, ValueError) as error:
             raise FileError(f"file {file.path or '(without a path)'}: {error}") from error
+    for directory in sorted(changed):
+        try:
+            storing.sync_directory(directory)
+        except OSError as error:
+            raise FileError(f"directory {directory}: {error}") from error
 
 
-def _apply(file: File) -> None:
+def _apply(file: File, changed: Set[str]) -> None:
     if not file.path:
         raise ValueError("its path is empty")
     if file.delete:
@@ -35,7 +42,7 @@ def _apply(file: File) -> None:
         os.makedirs(file.path, exist_ok=True)
         _settle(file, mode)
     else:
-        _write(file)
+        _write(file, changed)
 
 
 def _delete(file: File) -> None:
@@ -47,7 +54,7 @@ def _delete(file: File) -> None:
         storing.remove(file.path)
 
 
-def _write(file: File) -> None:
+def _write(file: File, changed: Set[str]) -> None:
     mode = _mode(file, _FILE_MODE)
     try:
         content = base64.b64decode(file.content, validate=True)
@@ -57,16 +64,19 @@ def _write(file: File) -> None:
         target = os.path.realpath(file.path)  # a link stays a link
         os.makedirs(os.path.dirname(target), _DIRECTORY_MODE, exist_ok=True)
         _replace(target, content, mode)
+        changed.add(os.path.dirname(target))
     _settle(file, mode)
 
 
 def _replace(path: str, content: bytes, mode: int) -> None:
     """At once where that is possible; a file that is mounted by itself can only be written in place."""
     try:
-        storing.write(path, content, mode, durable=True)
+        storing.put_in_place(path, content, mode, durable=True)
     except OSError:
         with open(path, "wb") as stream:
             stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
 
 
 def _mode(file: File, default: int) -> int:

@@ -1,31 +1,105 @@
-"""The record of the last run, on disk: written before a run begins and before its result is told."""
+"""The record of the last run, on disk: written before a run begins and before its result is told.
 
+Records are appended to a file that has its full size from the beginning, each to blocks of its own. So keeping one is
+a single write to the disk, which needs no free space, and one that a crash has cut off does no harm to those before it.
+"""
+
+import binascii
 import json
 import os
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 from herder.agent import outputs, storing
 from herder.agent.events import Evidence, Record, Result
 
-_NAME = "run.json"
+NAME = "runs"
+_BLOCK = 4096
+_FILE_BLOCKS = 64
+_HEADER = 17  # eight hexadecimal digits of its length, eight of its checksum, a space
+
+_sync = getattr(os, "fdatasync", os.fsync)  # Windows has no other
 
 
 class Journal:
     def __init__(self, directory: str) -> None:
         os.makedirs(directory, 0o700, exist_ok=True)
-        self._path = os.path.join(directory, _NAME)
+        self._path = os.path.join(directory, NAME)
+        self._descriptor: Optional[int] = None
+        self._free = 0  # where the next record goes, and how long the file is
+        self._size = 0
 
     def write(self, record: Record) -> None:
         """That a run was begun, the Secret knows as well; a result is nowhere else before it is told."""
-        storing.write(self._path, json.dumps(_to_json(record)).encode(), durable=record.result is not None)
+        entry = _entry(json.dumps(_to_json(record)).encode())
+        try:
+            if self._descriptor is None or self._free + len(entry) > self._size:
+                self._begin_anew(entry)
+            else:
+                self._append(self._descriptor, entry, record.result is not None)
+        except OSError:
+            self.close()  # nobody knows what is in it now
+            raise
+        self._free += len(entry)
 
     def read(self) -> Optional[Record]:
         """None where there is none, or none that can be read: then the Secret alone says what is to be done."""
-        content = storing.read(self._path)
+        kept = _entries(storing.read(self._path) or b"")
         try:
-            return _from_json(json.loads(content.decode())) if content else None
+            return _from_json(json.loads(kept[-1].decode())) if kept else None
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _append(self, descriptor: int, entry: bytes, durable: bool) -> None:
+        os.lseek(descriptor, self._free, os.SEEK_SET)
+        storing.write_all(descriptor, entry)
+        if durable:
+            _sync(descriptor)
+
+    def _begin_anew(self, entry: bytes) -> None:
+        """A file with this record alone; each process has its own, for behind the last record there may be anything."""
+        self.close()
+        self._size = len(entry) + _FILE_BLOCKS * _BLOCK
+        storing.write(self._path, entry.ljust(self._size, b"\0"), durable=True)
+        self._descriptor = storing.open_for_writing(self._path, 0)
+        self._free = 0
+
+
+# --- how records lie in the file -------------------------------------------------------------------------------------
+
+
+def _entry(content: bytes) -> bytes:
+    entry = b"%08x%08x " % (len(content), binascii.crc32(content)) + content
+    return entry.ljust(-(-len(entry) // _BLOCK) * _BLOCK, b"\0")
+
+
+def _entries(kept: bytes) -> List[bytes]:
+    """Up to the first that is not whole."""
+    found: List[bytes] = []
+    at = 0
+    while True:
+        content = _content(kept, at)
+        if content is None:
+            return found
+        found.append(content)
+        at += len(_entry(content))
+
+
+def _content(kept: bytes, at: int) -> Optional[bytes]:
+    begin = at + _HEADER
+    try:
+        length, check = int(kept[at : at + 8], 16), int(kept[at + 8 : begin], 16)
+    except ValueError:
+        return None
+    content = kept[begin : begin + length]
+    return content if len(content) == length and binascii.crc32(content) == check else None
+
+
+# --- records as JSON ------------------------------------------------------------------------------------------------
 
 
 def _to_json(record: Record) -> Dict[str, Any]:

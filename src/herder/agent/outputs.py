@@ -105,7 +105,7 @@ def periodic_from(packed: bytes) -> Dict[str, PeriodicOutput]:
             found[name] = PeriodicOutput(
                 name=name,
                 stdout=from_base64(each.get("stdout")) or None,
-                stderr=from_base64(each.get("stderr")),
+                stderr=None if each.get("stderr") is None else from_base64(each["stderr"]),
                 exit_code=_number(each.get("exitCode")),
                 last_success=str(each.get("lastSuccessfulRunTime") or ""),
                 failures=_number(each.get("failures")),

@@ -1,29 +1,64 @@
 """Files that are there completely or not at all, also after a crash."""
 
 import contextlib
+import errno
 import os
 from typing import Optional
+
+_BINARY = getattr(os, "O_BINARY", 0)  # Windows would translate line ends
+_CANNOT_BE_SYNCED = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)
 
 
 def write(path: str, content: bytes, mode: int = 0o600, durable: bool = False) -> None:
     """Whoever reads finds the old content or the new one, whole; `durable` also after a power failure."""
+    put_in_place(path, content, mode, durable)
+    if durable:
+        sync_directory(os.path.dirname(path))
+
+
+def put_in_place(path: str, content: bytes, mode: int, durable: bool) -> None:
+    """As `write`; but which of the two is there after a power failure is settled by `sync_directory` alone."""
     temporary = f"{path}.{os.getpid()}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    descriptor = open_for_writing(temporary, os.O_TRUNC, mode)
     try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
-            stream.flush()
+        try:
+            write_all(descriptor, content)
             if durable:
-                os.fsync(stream.fileno())
-        os.rename(temporary, path)
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
     except OSError:
-        os.unlink(temporary)
+        remove(temporary)
         raise
+
+
+def open_for_writing(path: str, flags: int, mode: int = 0o600) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | _BINARY | flags, mode)
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    while content:
+        content = content[os.write(descriptor, content) :]
+
+
+def sync_directory(path: str) -> None:
+    """A new name is on the disk only when its directory is. Windows and some file systems cannot be asked for it."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(path or ".", os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _CANNOT_BE_SYNCED:
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def read(path: str) -> Optional[bytes]:
     try:
-        with open(path, "rb") as stream:
+        with open(path, "rb", buffering=0) as stream:
             return stream.read()
     except FileNotFoundError:
         return None
