@@ -100,6 +100,14 @@ CASES: dict[str, Case] = {
     "a pool can be rolled": Case(
         cluster(machinePools=[pool(rollingUpdate={"maxSurge": 0, "maxUnavailable": 0})]), (f"{POOL}.rollingUpdate",)
     ),
+    **{
+        f"{version} has etcd and control plane together: {' '.join(roles) or 'neither'}": Case(
+            cluster(spec={"kubernetesVersion": version}, machinePools=[pool(**dict.fromkeys(roles, True))]),
+            (POOL,) if len(roles) == 1 and "k3s" not in version else (),
+        )
+        for version in ("v1.36.3+kubeadm1", "v1.36.3+herder1", "v1.36.3+k3s1")
+        for roles in ((), ("etcdRole",), ("controlPlaneRole",), ("etcdRole", "controlPlaneRole"))
+    },
     "directories are absolute": Case(
         cluster(dataDirectories={"systemAgent": "here"}), ("spec.rkeConfig.dataDirectories.systemAgent",)
     ),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from herder.api.capi.admission.checks import int_or_percent
 from herder.api.capi.admission.values import section, text, value
+from herder.api.rke.roles import refusal
 from herder.engine.meta import names
 from herder.engine.meta.errors import FieldError, invalid_value
 from herder.engine.meta.kinds import Object
@@ -20,10 +21,12 @@ def listed(obj: Object) -> list[Object]:
 
 def validate(obj: Object, old: Object | None) -> Iterator[FieldError]:
     before = {text(pool, "name"): pool for pool in listed(old or {})}
+    distribution = text(obj, "spec", "kubernetesVersion").partition("+")[2].rstrip("0123456789")
     for position, pool in enumerate(listed(obj)):
         known = before.get(text(pool, "name"))
         if known != pool:
             yield from _pool(pool, known, f"{_PATH}[{position}]")
+            yield from _roles(pool, distribution, f"{_PATH}[{position}]")
 
 
 def _pool(pool: Object, known: Object | None, path: str) -> Iterator[FieldError]:
@@ -34,6 +37,12 @@ def _pool(pool: Object, known: Object | None, path: str) -> Iterator[FieldError]
         yield from _labels(section(pool, field), f"{path}.{field}")
     yield from _taints(pool, f"{path}.taints")
     yield from _rolling(section(pool, "rollingUpdate"), f"{path}.rollingUpdate")
+
+
+def _roles(pool: Object, distribution: str, path: str) -> Iterator[FieldError]:
+    etcd, control_plane = pool.get("etcdRole") is True, pool.get("controlPlaneRole") is True
+    if why := refusal(distribution, etcd=etcd, control_plane=control_plane):
+        yield invalid_value(path, text(pool, "name"), why)
 
 
 def _labels(labels: Object, path: str) -> Iterator[FieldError]:

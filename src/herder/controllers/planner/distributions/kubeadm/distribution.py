@@ -13,6 +13,7 @@ from typing import Any
 
 from herder.api.rke.names import KUBEADM_INSTALLER
 from herder.api.rke.plan import File, HttpGet, Instruction, Plan, Probe
+from herder.api.rke.roles import refusal
 from herder.controllers.planner.distributions.interface import (
     ClusterInputs,
     ConfigError,
@@ -37,12 +38,7 @@ class Kubeadm:
     authorities: Sequence[str] = ("ca", "etcd", "sa", "proxy")
 
     def refusal(self, cluster: ClusterInputs, roles: Roles) -> str:
-        if roles.etcd != roles.control_plane:
-            return (
-                "kubeadm runs etcd and control plane on the same machines: give a pool both etcdRole and "
-                "controlPlaneRole, or neither"
-            )
-        return ""
+        return refusal(self.name, etcd=roles.etcd, control_plane=roles.control_plane)
 
     def references(self, spec: Mapping[str, Any], namespace: str) -> Sequence[Reference]:
         return pulling.references(spec, namespace)
