@@ -128,6 +128,10 @@ class Write(NamedTuple):
     data: Data
 
 
+class Prepare(NamedTuple):
+    """If the write before this is accepted, a run follows: what does no harm may be done now. Nothing is answered."""
+
+
 class Read(NamedTuple):
     """What the server has now. Answered by SecretSeen (consistent), SecretGone or Unanswered."""
 
@@ -170,4 +174,4 @@ class Say(NamedTuple):
     text: str
 
 
-Action = Union[Persist, Write, Read, Enter, WriteFiles, Run, Leave, StartProbe, Say]
+Action = Union[Persist, Write, Prepare, Read, Enter, WriteFiles, Run, Leave, StartProbe, Say]

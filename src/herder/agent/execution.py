@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import threading
-from typing import IO, Dict, Optional
+from typing import IO, Dict, List, Optional
 
 from herder.agent.events import Finished
 from herder.agent.plan import Instruction
@@ -13,6 +13,7 @@ from herder.agent.plan import Instruction
 DEFAULT_COMMAND = "run.sh"
 _MOST_OUTPUT = 1 << 20
 _GRACE = 10.0
+_STREAMS = 2  # what it says, and what it says of errors
 
 
 class Executor:
@@ -22,13 +23,20 @@ class Executor:
         """`scratch` is a directory that nobody else may read."""
         os.makedirs(scratch, 0o700, exist_ok=True)
         self._scratch = scratch
+        self._prepared: List[IO[bytes]] = []
         self._lock = threading.Lock()
         self._process: Optional[subprocess.Popen[bytes]] = None
+
+    def prepare(self) -> None:
+        """Files for what the next instruction says."""
+        while len(self._prepared) < _STREAMS:
+            self._prepared.append(self._file())
 
     def run(self, directory: str, instruction: Instruction, attempt: int) -> Finished:
         command = instruction.command or os.path.join(directory, DEFAULT_COMMAND)
         environment = environment_of(directory, instruction, attempt)
-        with self._file("stdout") as stdout, self._file("stderr") as stderr:
+        self.prepare()
+        with self._prepared.pop() as stdout, self._prepared.pop() as stderr:
             try:
                 process = subprocess.Popen(
                     [command, *instruction.args],
@@ -55,9 +63,9 @@ class Executor:
         if process is not None and process.poll() is None:
             _end_group(process)
 
-    def _file(self, name: str) -> IO[bytes]:
+    def _file(self) -> IO[bytes]:
         """Appended to, and gone from its directory at once: a child that stays behind may go on writing."""
-        path = os.path.join(self._scratch, name)
+        path = os.path.join(self._scratch, "output")
         stream = open(path, "a+b", buffering=0)  # noqa: SIM115 - whoever asked closes it
         os.unlink(path)
         return stream

@@ -28,9 +28,19 @@ class Hands:
         self._log = log
         self._lock = threading.Lock()
         self._stamp = ""
+        self._cleared = False  # nothing was run since the work directory was emptied
         self._interlock = Interlock(config.interlock_directory)
         self._interlock.clean()
         self.executor = Executor(os.path.join(config.state_directory, "output"))
+
+    def prepare(self) -> None:
+        """What the next plan needs before it is run, unless another one is being run now."""
+        if self._lock.acquire(False):
+            try:
+                self._clear()
+                self.executor.prepare()
+            finally:
+                self._lock.release()
 
     def enter(self, action: Enter) -> Union[Entered, Blocked]:
         self._lock.acquire()
@@ -41,9 +51,14 @@ class Hands:
         self._stamp = time.strftime(_STAMP)
         if self._config.applied_plan_directory:
             keep_plan(self._config.applied_plan_directory, self._stamp, action.plan, action.checksum)
-        if not self._config.preserve_work_directory:
-            shutil.rmtree(self._config.work_directory, ignore_errors=True)
+        self._clear()
+        self._cleared = False
         return Entered()
+
+    def _clear(self) -> None:
+        if not self._cleared and not self._config.preserve_work_directory:
+            shutil.rmtree(self._config.work_directory, ignore_errors=True)
+        self._cleared = True
 
     def abandon(self) -> None:
         """At the end of the daemon: what still runs is ended, and nobody waits for us."""

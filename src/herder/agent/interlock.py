@@ -19,6 +19,7 @@ class Interlock:
     def __init__(self, directory: str) -> None:
         """Without a directory there is nobody to wait for."""
         self._directory = directory
+        self._myself = _myself() if directory else b""
         if directory:
             os.makedirs(directory, 0o700, exist_ok=True)
 
@@ -45,8 +46,9 @@ class Interlock:
                 return f"a restart of this daemon is pending ({pending}): waiting, {left:.0f} s at most"
         elif content is not None and _alive(content):
             return f"a restart of this daemon is pending ({pending}): waiting for process {_owner(content)}"
-        storing.remove(pending)
-        storing.write(self._path(_ACTIVE), _myself())
+        if content is not None:
+            storing.remove(pending)
+        storing.write(self._path(_ACTIVE), self._myself)
         return ""
 
     def leave(self) -> None:

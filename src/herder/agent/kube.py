@@ -4,7 +4,7 @@ import base64
 import http.client
 import json
 import ssl
-from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 from urllib.parse import urlencode, urlsplit
 
 from herder import __version__
@@ -48,27 +48,29 @@ class Api:
 
     def check(self) -> None:
         """That the server answers at all."""
-        self._json("GET", f"{self._base}/version")
+        self._get(f"{self._base}/version")
 
     def list(self) -> Tuple[Optional[Secret], str]:
         """What the server has now, and from where on to watch."""
-        answer = self._json("GET", f"{self._collection}?{urlencode(self._selector())}")
+        answer = self._get(f"{self._collection}?{urlencode(self._selector())}")
         version = str((answer.get("metadata") or {}).get("resourceVersion") or "")
         items = answer.get("items") or []
         return (_secret(items[0]) if items else None), version
 
     def get(self) -> Optional[Secret]:
         try:
-            return _secret(self._json("GET", f"{self._collection}/{self._name}"))
+            return _secret(self._get(f"{self._collection}/{self._name}"))
         except ApiError as error:
             if error.status == 404:
                 return None
             raise
 
-    def update(self, secret: Secret, data: Data) -> Secret:
+    def update(self, secret: Secret, data: Data) -> Callable[[], Secret]:
+        """Sent when this returns; what it returns waits for the answer."""
         body: Dict[str, Any] = dict(secret.raw)
         body["data"] = {key: outputs.to_base64(value) for key, value in data.items()}
-        return _secret(self._json("PUT", f"{self._collection}/{self._name}", json.dumps(body).encode()))
+        answer = self._ask("PUT", f"{self._collection}/{self._name}", json.dumps(body).encode())
+        return lambda: _secret(answer())
 
     def watch(self, version: str) -> Iterator[Seen]:
         """Until the server ends it; raises ApiError with status GONE where the version is too old."""
@@ -98,35 +100,53 @@ class Api:
     def _selector(self) -> Dict[str, Any]:
         return {"fieldSelector": f"metadata.name={self._name}"}
 
-    def _json(self, method: str, path: str, body: Optional[bytes] = None) -> Dict[str, Any]:
-        """On a connection that is kept; one that the server closed meanwhile is opened again, once, for reads."""
+    def _get(self, path: str) -> Dict[str, Any]:
+        """A connection that the server closes while we ask is opened again, once."""
         kept = self._connection is not None
         try:
-            status, content = self._ask(method, path, body)
+            return self._ask("GET", path)()
+        except Unreachable:
+            if not kept:
+                raise
+            return self._ask("GET", path)()
+
+    def _ask(self, method: str, path: str, body: Optional[bytes] = None) -> Callable[[], Dict[str, Any]]:
+        """Sent when this returns; what it returns waits for the answer."""
+        headers = self._headers()
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            connection = self._kept()
+            connection.request(method, path, body, headers)
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            if not kept or method != "GET":
-                raise Unreachable(_reason(error)) from error
-            return self._json(method, path, body)
+            raise Unreachable(_reason(error)) from error
+        return lambda: self._answer(connection, f"{method} {path.partition('?')[0]}")
+
+    def _answer(self, connection: http.client.HTTPConnection, what: str) -> Dict[str, Any]:
+        try:
+            response = connection.getresponse()
+            status, content = response.status, response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise Unreachable(_reason(error)) from error
         if status >= 300:
             raise _error(status, content)
         try:
             value = json.loads(content.decode("utf-8"))
         except ValueError as error:
-            raise Unreachable(f"{method} {path.partition('?')[0]}: the answer is not JSON") from error
+            raise Unreachable(f"{what}: the answer is not JSON") from error
         if not isinstance(value, dict):
-            raise Unreachable(f"{method} {path.partition('?')[0]}: the answer is no object")
+            raise Unreachable(f"{what}: the answer is no object")
         return value
 
-    def _ask(self, method: str, path: str, body: Optional[bytes]) -> Tuple[int, bytes]:
+    def _kept(self) -> http.client.HTTPConnection:
+        """The connection of last time, unless the server has closed it since: nothing else can be there to be read."""
+        if self._connection is not None and transport.has_input(self._connection):
+            self.close()
         if self._connection is None:
             self._connection = self._connect(_TIMEOUT)
-        headers = self._headers()
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-        self._connection.request(method, path, body, headers)
-        response = self._connection.getresponse()
-        return response.status, response.read()
+        return self._connection
 
     def _connect(self, timeout: float) -> http.client.HTTPConnection:
         access = self._access

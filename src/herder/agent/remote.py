@@ -4,7 +4,7 @@ import queue
 import random
 import threading
 import time
-from typing import Optional, Union
+from typing import Callable, List, Optional, Union
 
 from herder.agent import kube, probes
 from herder.agent.config import Connection
@@ -17,10 +17,12 @@ from herder.agent.events import (
     Leave,
     Now,
     Persist,
+    Prepare,
     Probed,
     Read,
     Run,
     Say,
+    Secret,
     SecretGone,
     SecretSeen,
     StartProbe,
@@ -55,7 +57,8 @@ class Remote:
         self._hands = hands
         self._journal = journal
         self._log = log
-        self._events: queue.Queue[Union[Event, _Stop]] = queue.Queue()
+        self._events: queue.Queue[Union[Event, BaseException]] = queue.Queue()
+        self._turn = threading.Lock()  # whose it is handles an event
         self._core = Core(journal.read(), random.random())  # noqa: S311 - not for secrets
         self._writer: Optional[kube.Api] = None
         self._writes = 0  # begun and ended: odd while one is under way
@@ -63,11 +66,12 @@ class Remote:
 
     def run(self) -> None:
         """Until `stop`. One thing at a time: what the watch tells meanwhile waits, and the newest counts."""
-        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+        threading.Thread(target=self._guarded_watch, name="watch", daemon=True).start()
         try:
             while True:
                 self._handle(self._next())
         except _Stop:
+            self._turn.acquire()  # for good: nothing begins any more
             self._hands.abandon()
             self._log.say("info", "stopped")
 
@@ -87,26 +91,38 @@ class Remote:
             event = self._events.get(timeout=None if wake is None else max(0.0, wake - time.monotonic()))
         except queue.Empty:
             return Tick()
-        if isinstance(event, _Stop):
+        if isinstance(event, BaseException):
             raise event
         return event
 
     def _handle(self, event: Event) -> None:
-        """With all that comes of it at once."""
-        told = [event]
-        while told:
-            for action in self._core.handle(told.pop(0), Now(time.time(), time.monotonic())):
-                answer = self._carry_out(action)
-                if answer is not None:
-                    told.append(answer)
+        """With all that comes of it at once, in the thread that has heard of it."""
+        with self._turn:
+            told = [event]
+            while told:
+                actions = self._core.handle(told.pop(0), Now(time.time(), time.monotonic()))
+                told += self._carry_out_all(actions)
+
+    def _carry_out_all(self, actions: List[Action]) -> List[Event]:
+        """The answer to a write is waited for last: what is behind it in the list is done meanwhile."""
+        answers: List[Optional[Event]] = []
+        written: Optional[Callable[[], Event]] = None
+        for action in actions:
+            if isinstance(action, Write):
+                written = self._write(action)
+            else:
+                answers.append(self._carry_out(action))
+        if written is not None:
+            answers.append(written())
+        return [answer for answer in answers if answer is not None]
 
     def _carry_out(self, action: Action) -> Optional[Event]:
         if isinstance(action, Say):
             self._log.say(action.level, action.text)
         elif isinstance(action, Persist):
             self._persist(action)
-        elif isinstance(action, Write):
-            return self._write(action)
+        elif isinstance(action, Prepare):
+            self._hands.prepare()
         elif isinstance(action, Read):
             return self._read()
         elif isinstance(action, Leave):
@@ -138,10 +154,20 @@ class Remote:
 
     # --- the API ---------------------------------------------------------------------------------------------------
 
-    def _write(self, action: Write) -> Event:
+    def _write(self, action: Write) -> Callable[[], Event]:
+        """Sent when this returns; what it returns waits for the answer."""
         self._writes += 1
         try:
-            return Written(self._api().update(action.secret, action.data))
+            answer = self._api().update(action.secret, action.data)
+        except kube.Unreachable as error:
+            self._writes += 1
+            reason = str(error)
+            return lambda: Unanswered(reason)
+        return lambda: self._written(answer)
+
+    def _written(self, answer: Callable[[], Secret]) -> Event:
+        try:
+            return Written(answer())
         except kube.ApiError as error:
             if error.status == 409:
                 return Conflict()
@@ -167,6 +193,13 @@ class Remote:
 
     def _client(self) -> kube.Api:
         return kube.Api(self._access, self._connection.namespace, self._connection.secret_name)
+
+    def _guarded_watch(self) -> None:
+        """What nobody expected ends the daemon, wherever it happens."""
+        try:
+            self._watch()
+        except BaseException as error:
+            self._events.put(error)
 
     def _watch(self) -> None:
         """Lists, then watches from there, and again when the watch is too old; waits longer from failure to failure."""
@@ -209,16 +242,22 @@ class Remote:
             api.close()
         overtaken = before != self._writes or before % 2 == 1
         if secret is not None:
-            self._events.put(SecretSeen(secret, not overtaken))
+            self._hear(SecretSeen(secret, not overtaken))
         elif not overtaken:
-            self._events.put(SecretGone())
+            self._hear(SecretGone())
         return version
 
     def _post(self, seen: kube.Seen) -> None:
         if seen.kind == "DELETED":
-            self._events.put(SecretGone())
+            self._hear(SecretGone())
         elif seen.secret is not None:
-            self._events.put(SecretSeen(seen.secret))
+            self._hear(SecretSeen(seen.secret))
+
+    def _hear(self, event: Event) -> None:
+        """Handled here, without waking another thread for it; but that one waits for what is due later."""
+        self._handle(event)
+        if self._core.wake_at is not None:
+            self._events.put(Tick())
 
     def _probe(self, action: StartProbe) -> None:
         if self._stopping.wait(action.delay):

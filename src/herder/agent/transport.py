@@ -3,10 +3,11 @@
 import base64
 import http.client
 import os
+import select
 import socket
 import ssl
 import tempfile
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional
 from urllib.parse import SplitResult, unquote, urlsplit
 
 _PARTIAL_CHAIN = 0x80000  # X509_V_FLAG_PARTIAL_CHAIN: what is given as trusted is trusted, root or not
@@ -45,6 +46,11 @@ def is_unknown_authority(error: BaseException) -> bool:
     return error.reason == "CERTIFICATE_VERIFY_FAILED" and (code is None or code in _UNKNOWN_AUTHORITY)
 
 
+def has_input(connection: http.client.HTTPConnection) -> bool:
+    """Something to be read, or its end."""
+    return connection.sock is not None and bool(select.select([connection.sock], [], [], 0)[0])
+
+
 def connect(
     url: str,
     timeout: Optional[float],
@@ -70,7 +76,27 @@ def connect(
     return connection
 
 
-class _Plain(http.client.HTTPConnection):
+class _AtOnce(http.client.HTTPConnection):
+    """Head and body of a request go out together: the other side wakes up once for them."""
+
+    _held: Optional[List[bytes]] = None
+
+    def request(self, *args: Any, **kwargs: Any) -> None:
+        held = self._held = []
+        try:
+            super().request(*args, **kwargs)
+        finally:
+            self._held = None
+        self.send(b"".join(held))
+
+    def send(self, data: Any) -> None:
+        if self._held is None:
+            super().send(data)
+        else:
+            self._held.append(data)
+
+
+class _Plain(_AtOnce):
     def connect(self) -> None:
         super().connect()
         _keep_alive(self.sock)
@@ -90,7 +116,7 @@ class _ByProxy(_Plain):
             self.putheader(name, value)
 
 
-class _Secure(http.client.HTTPSConnection):
+class _Secure(_AtOnce, http.client.HTTPSConnection):
     def __init__(self, host: str, port: int, timeout: Optional[float], context: ssl.SSLContext, tls_name: str) -> None:
         super().__init__(host, port, timeout=timeout, context=context)
         self._trust = context
