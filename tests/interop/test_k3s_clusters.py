@@ -50,7 +50,6 @@ class Farm:
     k3s: K3s
     site: Site
     cluster: Cluster
-    before: Object
 
 
 @pytest.fixture(scope="module", params=[STAND_IN, REAL])
@@ -68,11 +67,7 @@ def farm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     settings = {"system-agent-assets": str(assets), "image-archives": str(archives)}
     with site_in(directory, settings, patience=k3s.patience, pods=k3s.runs_pods) as site:
         push_installer(site, k3s)
-        *configs, asked = k3s_cluster(NAME, k3s.version, {"servers": 1, "workers": 1})
-        site.eventually(lambda: site.applies(*configs), "our kinds are served")
-        before = site.traces()
-        site.apply(asked)
-        yield Farm(k3s, site, Cluster(site, NAME), before)
+        yield Farm(k3s, site, site.ask_for(NAME, *k3s_cluster(NAME, k3s.version, {"servers": 1, "workers": 1})))
 
 
 @pytest.fixture(autouse=True)
@@ -144,7 +139,7 @@ def test_what_is_there_at_last_is_installed_without_anybodys_help(farm: Farm, be
 
 def test_pods_on_each_node_reach_each_other_and_a_stand_in_says_that_it_has_none(farm: Farm) -> None:
     if farm.k3s.runs_pods:
-        assert_agent_is_a_pod(farm)
+        farm.cluster.assert_its_agent_is_a_pod()
         serve_on_each_node(farm.cluster.kubectl, farm.cluster.nodes(), f"{REGISTRY}/{BUSYBOX}", patience=180)
         assert_pods_reach_each_other(farm.cluster.kubectl)
     else:
@@ -206,11 +201,7 @@ def test_a_server_leaves_etcd_before_it_goes(farm: Farm) -> None:
 
 
 def test_nothing_is_left(farm: Farm) -> None:
-    groups = farm.site.groups()
-    assert all(group.exists() for group in groups)
-    farm.cluster.delete()
-    farm.site.eventually(lambda: farm.site.traces() == farm.before, "nothing is left", lambda: str(farm.site.traces()))
-    assert not [group for group in groups if group.exists()]
+    farm.cluster.assert_it_goes_without_a_trace()
 
 
 # --- looking ----------------------------------------------------------------------------------------------------------
@@ -243,16 +234,3 @@ def probes(cluster: Cluster) -> dict[str, Object]:
         machine: json.loads(base64.b64decode(plan["data"]["probe-statuses"]))
         for machine, plan in cluster.plans().items()
     }
-
-
-def assert_agent_is_a_pod(farm: Farm) -> None:
-    asked = (
-        "get",
-        "deployment",
-        "-n",
-        "cattle-system",
-        "cattle-cluster-agent",
-        "-o",
-        "jsonpath={.status.readyReplicas}",
-    )
-    farm.site.eventually(lambda: farm.cluster.kubectl(*asked) == "1", "the agent's own probe says that it is well")

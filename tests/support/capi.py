@@ -47,17 +47,24 @@ PATIENCE = 150.0
 class HerderRun:
     """`herder run` on an engine, as a process of its own."""
 
-    def __init__(self, engine: Engine, directory: Path, *flags: str) -> None:
+    def __init__(self, engine: Engine, directory: Path, *flags: str, around: tuple[str, ...] = ()) -> None:
+        """`around` are words before the command, such as those that enter a namespace."""
         self.engine = engine
+        self.kubeconfig = engine.kubeconfig
         self.directory = directory
         self.flags = flags
+        self.around = around
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> HerderRun:
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / "run.log").open("wb") as log:
             self.process = subprocess.Popen(
-                [HERDER, "run", "--kubeconfig", self.engine.kubeconfig, "--data-dir", self.directory, *self.flags],
+                [
+                    *self.around,
+                    *(HERDER, "run", "--kubeconfig", self.kubeconfig, "--data-dir", self.directory),
+                    *self.flags,
+                ],
                 stdout=log,
                 stderr=log,
                 env=os.environ | {"PYTHONUNBUFFERED": "1"},
@@ -96,17 +103,10 @@ async def served(client: Client, *kinds: Kind) -> None:
 
 async def admitting(client: Client) -> None:
     """Until what is written is filled in: on a real server the webhooks are asked a moment after they are there."""
-    spec = {"clusterName": "c", "bootstrap": {"dataSecretName": "s"}, "infrastructureRef": _REFERENCE}
-    tried = {
-        "apiVersion": capi.MACHINE_DEPLOYMENT.api_version,
-        "kind": capi.MACHINE_DEPLOYMENT.kind,
-        "metadata": {"name": "tried"},
-        "spec": {"clusterName": "c", "template": {"spec": spec}},
-    }
     async with asyncio.timeout(PATIENCE):
         while True:
             try:
-                made = await client.create(capi.MACHINE_DEPLOYMENT.resource, tried, namespace="default", dry_run=True)
+                made = await client.create(capi.MACHINE_DEPLOYMENT.resource, TRIED, namespace="default", dry_run=True)
                 if made["spec"].get("replicas") == 1:
                     return
             except (Invalid, InternalError):
@@ -119,6 +119,18 @@ _REFERENCE = {
     "kind": inmemory.IN_MEMORY_MACHINE_TEMPLATE.kind,
     "name": "t",
 }
+TRIED: Object = {
+    "apiVersion": capi.MACHINE_DEPLOYMENT.api_version,
+    "kind": capi.MACHINE_DEPLOYMENT.kind,
+    "metadata": {"name": "tried"},
+    "spec": {
+        "clusterName": "c",
+        "template": {
+            "spec": {"clusterName": "c", "bootstrap": {"dataSecretName": "s"}, "infrastructureRef": _REFERENCE}
+        },
+    },
+}
+"""Admission fills in that it has one replica."""
 
 
 async def _is_served(client: Client, kind: Kind) -> bool:

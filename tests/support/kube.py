@@ -1,6 +1,6 @@
 """A real kube-apiserver with etcd on loopback: the standard that the embedded server is held to.
 
-python -m tests.support.kube [--controller-manager] [DIR]     start one, print its kubeconfig, wait for Ctrl-C
+python -m tests.support.kube [--controllers=*] [DIR]     start one, print its kubeconfig, wait for Ctrl-C
 """
 
 from __future__ import annotations
@@ -273,14 +273,18 @@ class RealKube:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", nargs="?", type=Path)
-    parser.add_argument("--controller-manager", action="store_true")
+    parser.add_argument(
+        "--controllers", default="", help="of the controller-manager, with commas between; none: without"
+    )
     options = parser.parse_args()
     directory = options.directory or Path(tempfile.mkdtemp(prefix="real-kube-"))
     directory.mkdir(parents=True, exist_ok=True)
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
-    with RealKube(directory, controller_manager=options.controller_manager) as kube:
+    wanted = tuple(options.controllers.split(",")) if options.controllers else ()
+    here = ("--advertise-address=127.0.0.1",)  # it would look for one where no other way leads
+    with RealKube(directory, controller_manager=bool(wanted), controllers=wanted, flags=here) as kube:
         print(f"export KUBECONFIG={kube.kubeconfig}", flush=True)
         stopped.wait()
 

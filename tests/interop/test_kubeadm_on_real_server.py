@@ -1,0 +1,62 @@
+"""Plain Kubernetes by kubeadm, managed from a real kube-apiserver with etcd. No registry is there: machines and pods
+have their images from archives beside the manager.
+
+One story, in the order of the file; what more can be done with such a cluster is in `test_kubeadm_clusters.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from herder.clusteragent.image import whole
+from herder.oci import Image, write_archive
+from tests.support.embedded import HERDER
+from tests.support.images import BUSYBOX, busybox
+from tests.support.kubeadm_clusters import VERSION, kubeadm_cluster, programs
+from tests.support.serving_pods import assert_pods_reach_each_other, serve_on_each_node
+from tests.support.site import AGENT, HOST, PORT, REAL, Cluster, site_in
+
+NAME = "croft"
+FROM_MANAGER = f"{HOST}:{PORT}"  # as a registry
+
+
+@pytest.fixture(scope="module")
+def croft(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    directory = tmp_path_factory.mktemp("site")
+    archives = directory / "archives"
+    archives.mkdir()
+    settings = {
+        "image-archives": str(archives),
+        "system-default-registry": FROM_MANAGER,
+        "agent-image": f"{FROM_MANAGER}/{AGENT}",
+    }
+    with site_in(directory, settings, patience=150, pods=False, engine=REAL) as site:
+        words = ("--version", VERSION, "--from", programs(directory / "programs"), "--output", archives / "kubeadm.tar")
+        site(HERDER, "installer", "kubeadm", *words)
+        write(archives / "agent.tar", whole(), AGENT)
+        write(archives / "busybox.tar", busybox(), BUSYBOX)
+        yield site.ask_for(NAME, *kubeadm_cluster(NAME, {"servers": 1, "workers": 1}))
+
+
+def write(archive: Path, image: Image, name: str) -> None:
+    with archive.open("wb") as file:
+        write_archive(image, name, file)
+
+
+def test_it_becomes_ready_and_its_agent_is_a_pod(croft: Cluster) -> None:
+    croft.until_ready("servers=1")
+    machines = croft.machines()
+    assert {each["status"]["nodeRef"]["name"] for each in machines.values()} == set(croft.nodes())
+    croft.assert_its_agent_is_a_pod()
+
+
+def test_pods_on_each_node_reach_each_other(croft: Cluster) -> None:
+    serve_on_each_node(croft.kubectl, croft.nodes(), f"{FROM_MANAGER}/{BUSYBOX}", patience=60)
+    assert_pods_reach_each_other(croft.kubectl)
+
+
+def test_nothing_is_left(croft: Cluster) -> None:
+    croft.assert_it_goes_without_a_trace()
