@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from tests.provisioning import custom, general, machine_provisioning, simulated_machine_provisioning
+from tests.provisioning import custom, general, machine_provisioning, pre_bootstrap, simulated_machine_provisioning
 from tests.support.provisioned import Site
 
 AT_ONCE = 6
 
 Scenario = Callable[[Site], Awaitable[None]]
-SIMULATED: Mapping[str, Scenario] = {**simulated_machine_provisioning.SIMULATED, **custom.SIMULATED}
-"""Their nodes are simulated: they need several members of etcd, or servers with a part of the roles."""
+SIMULATED: Mapping[str, Scenario] = {
+    **simulated_machine_provisioning.SIMULATED,
+    **custom.SIMULATED,
+    **pre_bootstrap.SIMULATED,
+}
+"""Their nodes are simulated: they need several members of etcd, servers with a part of the roles, or K3s."""
 SCENARIOS: Mapping[str, Scenario] = {
     **general.SCENARIOS,
     **SIMULATED,

@@ -12,6 +12,7 @@ from typing import Any
 from herder.api.guards import GUARDS
 from herder.api.management.names import MAKE_KUBECONFIG, PUSH_TOKEN
 from herder.api.management.registration import RENEW
+from herder.api.management.syncing import SYNC_SECRET
 from herder.api.rke.names import MAKE_AUTHORITIES, MAKE_BOOTSTRAP_DATA, MAKE_TOKENS, READ_OBJECT, READ_REQUEST
 from herder.api.settings import SETTING, Settings, validate_value
 from herder.cli import machine_effects
@@ -36,6 +37,7 @@ from herder.gateway.nodes.bootstrap_data import BootstrapData
 from herder.gateway.nodes.requests import RequestReader
 from herder.gateway.referenced_objects import ReferencedObjects
 from herder.gateway.registration_tokens import Delivery, Renewal
+from herder.gateway.synced_secrets import SecretSync
 from herder.workload.serving import Workloads
 
 log = get_logger(__name__)
@@ -105,9 +107,14 @@ def management_controllers() -> list[Controller]:
         projects,
         users,
     )
-    from herder.controllers.provisioning import management_clusters, provisioning_clusters, registration_tokens
+    from herder.controllers.provisioning import (
+        management_clusters,
+        provisioning_clusters,
+        registration_tokens,
+        synced_secrets,
+    )
 
-    clusters = (provisioning_clusters, management_clusters, registration_tokens)
+    clusters = (provisioning_clusters, management_clusters, registration_tokens, synced_secrets)
     people = (users, creators, global_roles, global_bindings, cluster_bindings)
     identity = (*people, first_projects, projects, project_bindings)
     return [*(module.CONTROLLER for module in (*clusters, *identity)), *provisioning_controllers()]
@@ -186,7 +193,7 @@ def make_manager(
             READ_REQUEST: RequestReader(client),
             MAKE_KUBECONFIG: ClusterKubeconfigs(client, entropy=os.urandom, setting=settings.get),
         },
-        remote_performers=REMOTE_PERFORMERS,
+        remote_performers={**REMOTE_PERFORMERS, SYNC_SECRET: SecretSync(client)},
         connect=reach,
         setting=settings.get,
         metrics=metrics,

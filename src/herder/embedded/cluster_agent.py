@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from herder.api.management.manifest import NAME
+from herder.api.management.manifest import FIRST_NAME, NAME
 from herder.engine.logs import get_logger
 from herder.engine.meta.kinds import Object
 
@@ -20,6 +20,7 @@ log = get_logger(__name__)
 
 PAUSE_SECONDS = 2.0
 GRACE_SECONDS = 5.0
+_NAMES = (NAME, FIRST_NAME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,8 @@ class Wanted:
 
 def wanted(objects: Sequence[Object]) -> Wanted | None:
     """Of the objects of the manifests: the Deployment's environment, and the credentials that it mounts."""
-    deployment = next(
-        (each for each in objects if (each["kind"], each["metadata"]["name"]) == ("Deployment", NAME)), None
-    )
+    agents = [each for each in objects if each["kind"] == "Deployment" and each["metadata"]["name"] in _NAMES]
+    deployment = next(iter(agents), None)
     if deployment is None:
         return None
     pod = deployment["spec"]["template"]["spec"]

@@ -13,6 +13,7 @@ from herder.api.capi.kinds import CLUSTER, MACHINE
 from herder.api.capi.names import CLUSTER_NAME as CAPI_CLUSTER_NAME
 from herder.api.crds import SETTING_CRD
 from herder.api.guards import GUARDS
+from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
 from herder.api.rke import names
 from herder.api.rke import plan_secret as secrets
 from herder.api.rke.crds import CRDS as RKE_CRDS
@@ -70,7 +71,7 @@ class SimulatedCluster:
         self.world = World(
             seed,
             [controller.CONTROLLER, plan_secrets.CONTROLLER],
-            crds=[*CAPI_CRDS, *RKE_CRDS, SETTING_CRD],
+            crds=[*CAPI_CRDS, *MANAGEMENT_CRDS, *RKE_CRDS, SETTING_CRD],
             guards=guards,
             performers={names.MAKE_TOKENS: tokens, names.READ_OBJECT: read},
             faults=faults,

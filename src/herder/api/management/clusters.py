@@ -15,6 +15,7 @@ from herder.engine.meta.kinds import Object
 
 CONNECTED, READY, PROVISIONED, CREATED, WAITING = "Connected", "Ready", "Provisioned", "Created", "Waiting"
 NAMESPACE_CREATED = "BackingNamespaceCreated"
+RECONCILING, STALLED = "Reconciling", "Stalled"
 DISCONNECTED = "Disconnected"
 NOT_CONNECTED = "Cluster agent is not connected"
 BEING_BUILT = "waiting for the cluster's agent: the cluster is being built"
@@ -64,11 +65,16 @@ def belongs(management: Object, namespace: str, name: str) -> bool:
     """Whether these two are one cluster. What a provisioning Cluster says of itself is no proof: anybody may write it,
     so the management Cluster must name it too."""
     workspace = (management.get("spec") or {}).get("fleetWorkspaceName")
-    known = annotations_of(management).get(names.PROVISIONING_CLUSTER_OF)
+    known = made_for(management)
     if known is not None:
         return known == f"{namespace}/{name}" and workspace == namespace
     own = management["metadata"]["name"]
     return names.is_legacy(own) and own == name and workspace == namespace
+
+
+def made_for(management: Object) -> str | None:
+    """Namespace and name of the provisioning Cluster that came first; None of one that was made by hand."""
+    return annotations_of(management).get(names.PROVISIONING_CLUSTER_OF)
 
 
 _SHARED = (
@@ -157,6 +163,13 @@ def _passed_on(annotations: Mapping[str, str]) -> dict[str, str]:
 
 
 # --- conditions -----------------------------------------------------------------------------------------------------
+
+
+def progress(waiting: str, problem: str = "") -> Iterable[Condition]:
+    """In the words of tools that know nothing of clusters: it is worked on, or cannot go on, or neither."""
+    under_way = waiting and not problem
+    yield condition(RECONCILING, "True", "Progressing", waiting) if under_way else condition(RECONCILING, "False", "")
+    yield condition(STALLED, "True", "Error", problem) if problem else condition(STALLED, "False", "")
 
 
 def connected_since(management: Object) -> str:

@@ -12,7 +12,7 @@ import yaml
 from herder.api.management.names import AGENT_ACCOUNT, AGENT_TOKEN_SECRET, SYSTEM_NAMESPACE
 from herder.engine.meta.kinds import Object
 
-NAME = "cattle-cluster-agent"
+NAME, FIRST_NAME = "cattle-cluster-agent", "cattle-cluster-agent-bootstrap"
 ADMIN_ROLE, ADMIN_BINDING = "cattle-admin", "cattle-admin-binding"
 PROXY_ROLE, PROXY_BINDING = "proxy-clusterrole-kubeapiserver", "proxy-role-binding-kubernetes-master"
 CREDENTIALS_DIRECTORY = "/cattle-credentials"
@@ -20,6 +20,18 @@ HEALTH_PORT = 8080
 
 _RBAC = "rbac.authorization.k8s.io"
 _LABELS = {"app": NAME}
+_TOLERATED = (
+    ("node-role.kubernetes.io/controlplane", "NoSchedule"),
+    ("node-role.kubernetes.io/control-plane", "NoSchedule"),
+    ("node-role.kubernetes.io/master", "NoSchedule"),
+    ("node-role.kubernetes.io/etcd", "NoExecute"),
+)
+_TOLERATED_FIRST = (
+    *_TOLERATED,
+    ("node.cloudprovider.kubernetes.io/uninitialized", "NoSchedule"),
+    ("node.kubernetes.io/not-ready", "NoSchedule"),
+)
+"""By the agent of a cluster that is not yet to have anything else: neither cloud provider nor network are there."""
 _CREATOR = {"cattle.io/creator": "norman"}
 
 
@@ -33,6 +45,7 @@ class Agent:
     image: str
     strict: bool = True
     environment: Sequence[Mapping[str, str]] = ()  # of the cluster's agentEnvVars
+    comes_first: bool = False  # the cluster is to have Secrets of ours before it has anything else
 
     def __repr__(self) -> str:
         return f"Agent(server_url={self.server_url!r}, image={self.image!r})"
@@ -111,7 +124,7 @@ def _credentials(agent: Agent) -> Object:
 
 
 def _deployment(agent: Agent) -> Object:
-    made = _object("apps/v1", "Deployment", NAME, SYSTEM_NAMESPACE)
+    made = _object("apps/v1", "Deployment", FIRST_NAME if agent.comes_first else NAME, SYSTEM_NAMESPACE)
     made["metadata"]["annotations"] = {"management.cattle.io/scale-available": "2"}
     made["spec"] = {
         "selector": {"matchLabels": _LABELS},
@@ -125,14 +138,10 @@ def _pod(agent: Agent) -> Object:
     secret = {"secretName": agent.credentials, "defaultMode": 0o500}
     return {
         "serviceAccountName": AGENT_ACCOUNT,
+        **({"hostNetwork": True} if agent.comes_first else {}),
         "tolerations": [
-            {"key": f"node-role.kubernetes.io/{role}", "effect": effect, "operator": "Exists"}
-            for role, effect in (
-                ("controlplane", "NoSchedule"),
-                ("control-plane", "NoSchedule"),
-                ("master", "NoSchedule"),
-                ("etcd", "NoExecute"),
-            )
+            {"key": key, "effect": effect, "operator": "Exists"}
+            for key, effect in (_TOLERATED_FIRST if agent.comes_first else _TOLERATED)
         ],
         "containers": [
             {
@@ -155,7 +164,7 @@ def _pod(agent: Agent) -> Object:
 def _environment(agent: Agent) -> list[Object]:
     """What a cluster's owner adds comes first: whom the agent trusts is not theirs to say."""
     own = {
-        "CATTLE_FEATURES": "",
+        "CATTLE_FEATURES": "provisioningprebootstrap=true" if agent.comes_first else "",
         "CATTLE_SERVER": agent.server_url,
         "CATTLE_CA_CHECKSUM": agent.ca_checksum,
         "CATTLE_CLUSTER": "true",

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from herder.api import settings
+from herder.api.capi.conditions import find
 from herder.api.capi.kinds import CLUSTER, MACHINE, SECRET_METADATA
 from herder.api.capi.names import CLUSTER_NAME, cluster_key, is_deleting
 from herder.api.guards import plan_acts
+from herder.api.management.kinds import MANAGEMENT_CLUSTER
+from herder.api.management.syncing import PRE_BOOTSTRAPPED, SYNCED_FIRST_TO, synced_first_to
 from herder.api.rke import names
 from herder.api.rke.kinds import BEACON, BOOTSTRAP, CONTROL_PLANE, PLAN_SECRET, STATE_SECRET, TOKENS_SECRET
 from herder.api.settings import SETTING
@@ -21,13 +24,13 @@ from herder.controllers.planner.planning import Result, Scene, plan
 from herder.controllers.planner.resting import BY_STATE, STANDINGS, by_state
 from herder.controllers.planner.telling import tell_control_plane, tell_error, tell_machine, uninitialize
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Key
+from herder.engine.runtime.cache import Change, Key
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Patch, Together, Wait, Write, waiting
 from herder.engine.runtime.triggers import Indexed, Watches, changed, labelled
 from herder.engine.runtime.view import View
 
-NEEDS, ALL = "needs", "all-control-planes"
+NEEDS, ALL, BY_MANAGEMENT = "needs", "all-control-planes", "planned-for-management"
 _SETTINGS = {
     settings.SERVER_URL,
     settings.SERVER_CERTIFICATES,
@@ -134,12 +137,27 @@ def _needs(control_plane: Object) -> Iterable[str]:
         distribution = distribution_of(control_plane["spec"].get("kubernetesVersion") or "")
     except UnknownVersion:
         return ()
-    return map(str, needs(control_plane, distribution))
+    return (*map(str, needs(control_plane, distribution)), _first_things(control_plane))
 
 
 def _as_needed(obj: Object) -> Iterable[str]:
     meta = obj["metadata"]
     return (str(Reference(obj["kind"], meta["namespace"], meta["name"])),)
+
+
+def _first_things(control_plane: Object) -> str:
+    """By what Secrets name the cluster that must have them before all else."""
+    return f"{control_plane['metadata']['namespace']}/{control_plane['spec'].get('clusterName')}"
+
+
+def _managed_as(control_plane: Object) -> Iterable[str]:
+    """Indexer."""
+    return (control_plane["spec"].get("managementClusterName") or "",)
+
+
+def _has_first_things(change: Change) -> bool:
+    told = [find(each or {}, PRE_BOOTSTRAPPED) or {} for each in (change.old, change.new)]
+    return (told[0].get("status"), told[0].get("message")) != (told[1].get("status"), told[1].get("message"))
 
 
 def _everything(setting: Object) -> Iterable[str]:
@@ -172,13 +190,16 @@ CONTROLLER = Controller(
         Watches(TOKENS_SECRET, _of_tokens),
         Watches(STATE_SECRET, _planned, changed("data")),  # a driver's machine has its addresses there
         Watches(SECRET_METADATA, Indexed(NEEDS, _as_needed)),
+        Watches(SECRET_METADATA, Indexed(NEEDS, synced_first_to)),
+        Watches(MANAGEMENT_CLUSTER, Indexed(BY_MANAGEMENT, lambda obj: (obj["metadata"]["name"],)), _has_first_things),
         Watches(CONFIG_MAP_METADATA, Indexed(NEEDS, _as_needed)),
         Watches(BOOTSTRAP),
         Watches(BEACON, lambda beacon: (Key(beacon["metadata"]["namespace"], beacon["metadata"]["name"]),)),
         Watches(SETTING, Indexed(ALL, _everything), changed("value")),
     ),
     indexes={
-        CONTROL_PLANE: {NEEDS: _needs, ALL: lambda _control_plane: (ALL,)},
+        CONTROL_PLANE: {NEEDS: _needs, ALL: lambda _control_plane: (ALL,), BY_MANAGEMENT: _managed_as},
+        SECRET_METADATA: {SYNCED_FIRST_TO: synced_first_to},
         MACHINE: {BY_CLUSTER: by_cluster, BY_STATE: by_state},
         PLAN_SECRET: {**plan_acts.INDEXES},
     },

@@ -49,10 +49,16 @@ class Lacking(Exception):
 
 
 def cluster_inputs(
-    view: View, control_plane: Object, distribution: Distribution, *, begun: bool, servers: Sequence[str] = ()
+    view: View,
+    control_plane: Object,
+    distribution: Distribution,
+    *,
+    begun: bool,
+    servers: Sequence[str] = (),
+    comes_first: bool = False,
 ) -> ClusterInputs:
     """`begun`: machines have plans, so what they joined with must be there and is not made again. `servers`: how those
-    of the control plane are joined."""
+    of the control plane are joined. `comes_first`: the cluster's agent is wanted in it before anything else is."""
     spec: Object = control_plane["spec"]
     name, namespace = view.name, view.namespace
     server_token, agent_token = _tokens(view, control_plane, begun)
@@ -74,7 +80,7 @@ def cluster_inputs(
         server_token=server_token,
         agent_token=agent_token,
         authorities=authorities,
-        agent=_agent(view.setting, spec, contents),
+        agent=_agent(view.setting, spec, contents, comes_first),
         server_certificates=view.setting(settings.SERVER_CERTIFICATES),
         installer_image=view.setting(settings.INSTALLER_IMAGE),
         default_registry=view.setting(settings.DEFAULT_REGISTRY),
@@ -192,7 +198,7 @@ def _owner(control_plane: Object) -> Object:
 
 
 def _agent(
-    setting: Callable[[str], str], spec: Object, contents: Mapping[Reference, Referenced | None]
+    setting: Callable[[str], str], spec: Object, contents: Mapping[Reference, Referenced | None], comes_first: bool
 ) -> Agent | None:
     registration = _registration(spec)
     secret = contents[registration] if registration else None
@@ -213,6 +219,7 @@ def _agent(
         image=setting(settings.AGENT_IMAGE),
         strict=setting(settings.AGENT_TLS_MODE) == "strict",
         environment=spec.get("agentEnvVars") or (),
+        comes_first=comes_first,
     )
 
 

@@ -21,6 +21,7 @@ PAUSED = "CAPI cluster or RKEControlPlane is paused"
 NOT_CHECKED_IN = "waiting for agent to check in and apply initial plan"
 NOT_APPLIED = "waiting for plan to be applied"
 FAILED = "failure while applying plan"
+NOT_PRE_BOOTSTRAPPED = "waiting for cluster pre-bootstrap to complete"
 
 SILENT_AFTER = timedelta(minutes=5)
 """An agent that has not begun by then is asked about by name."""
@@ -77,6 +78,11 @@ def _since(entry: Entry, now: datetime) -> str:
         f" (nothing was heard of its agent for {_minutes(SILENT_AFTER)}: is rancher-system-agent.service running, "
         "and does it reach this server?)"
     )
+
+
+def outstanding(problem: str) -> str:
+    """Of a cluster that is to have Secrets of ours before the rest of it is built."""
+    return NOT_PRE_BOOTSTRAPPED + (f": {problem}" if problem else "")
 
 
 def _minutes(span: timedelta) -> str:

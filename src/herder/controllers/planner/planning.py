@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from herder.api.capi.names import is_paused
+from herder.api.management import syncing
 from herder.api.rke import names
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.writing import ref
@@ -264,7 +265,15 @@ def _surroundings(scene: Scene) -> Surroundings:
     view, distribution = scene.view, scene.distribution
     delivered = bool(scene.resting) or any(entry.plan.has_plan for entry in scene.entries)
     servers = Servers(scene.entries)
-    cluster = cluster_inputs(view, scene.control_plane, distribution, begun=delivered, servers=servers.control_plane)
+    outstanding = _outstanding(scene)
+    cluster = cluster_inputs(
+        view,
+        scene.control_plane,
+        distribution,
+        begun=delivered,
+        servers=servers.control_plane,
+        comes_first=outstanding is not None,
+    )
     _not_refused(scene, cluster)
 
     def desired(entry: Entry) -> Desired:
@@ -278,11 +287,20 @@ def _surroundings(scene: Scene) -> Surroundings:
         desired=desired,
         version=cluster.version,
         agent_connected=bool(scene.status.get("agentConnected")),
+        outstanding=outstanding,
         machines=scene.machines,
         now=view.now,
         common=common_digest(distribution, cluster.for_workers),
         joinable=servers.known,
     )
+
+
+def _outstanding(scene: Scene) -> str | None:
+    """A cluster whose control plane has answered is no longer a new one."""
+    name, management = scene.spec.get("clusterName") or scene.view.name, scene.spec.get("managementClusterName")
+    if scene.initialized or not management:
+        return None
+    return syncing.outstanding(scene.view, f"{scene.view.namespace}/{name}", management)
 
 
 def _not_refused(scene: Scene, cluster: ClusterInputs) -> None:

@@ -44,6 +44,7 @@ class Surroundings:
     now: datetime
     common: str = ""  # digest of what all workers' plans are made of
     joinable: Collection[str] = ()  # URLs of servers
+    outstanding: str | None = None  # why the cluster has not got what it must have first; None where it has
 
     def leaves_alone(self, rest: Rest) -> bool:
         """Whether a worker at rest has all that is wanted of it."""
@@ -147,6 +148,9 @@ def _bring_one(tier: Tier, desired: Desired, around: Surroundings, budget: _Budg
     elif not around.is_current(str(entry.node_info.get("kubeletVersion") or "")):
         progress.configuring.append(entry)
         details.append("waiting for kubelet to update")
+    elif entry.roles.control_plane and around.outstanding is not None:
+        progress.configuring.append(entry)
+        details.append(messages.outstanding(around.outstanding))
     elif entry.roles.control_plane and not around.agent_connected:
         progress.configuring.append(entry)
         details.append("waiting for cluster agent to connect")

@@ -96,7 +96,7 @@ def _files(cluster: ClusterInputs, machine: MachineInputs) -> Iterator[File]:
         if cluster.agent is not None:
             objects = as_yaml(manifest(cluster.agent))
             yield file(f"{data}/server/manifests/rancher/cluster-agent.yaml", objects, dynamic=True, minor=True)
-        addons = cluster.spec.get("additionalManifest") or ""
+        addons = "" if cluster.has_agent_first else cluster.spec.get("additionalManifest") or ""
         yield file(f"{data}/server/manifests/rancher/addons.yaml", addons, dynamic=True)
     else:
         yield file(f"{data}/agent/server-ca.crt", authority.certificate)

@@ -110,13 +110,19 @@ class ClusterInputs:
     def config(self) -> Mapping[str, Any]:
         return self.spec.get("machineGlobalConfig") or {}
 
+    @property
+    def has_agent_first(self) -> bool:
+        """The cluster is to have its agent, and nothing else that is applied to it, until it has what that brings."""
+        return self.agent is not None and self.agent.comes_first
+
     @cached_property
     def for_workers(self) -> ClusterInputs:
         """Without what servers alone are told: a worker's plan cannot depend on it, so it need not be looked at when
         that changes."""
         spec = {part: value for part, value in self.spec.items() if part not in FOR_SERVERS}
         marks = {mark: value for mark, value in self.annotations.items() if mark not in FOR_SERVERS}
-        return replace(self, spec=spec, annotations=marks)
+        agent = replace(self.agent, token="", comes_first=False) if self.agent else None
+        return replace(self, spec=spec, annotations=marks, agent=agent)
 
     @property
     def manager(self) -> str:

@@ -143,7 +143,8 @@ def _manifests(cluster: ClusterInputs) -> Iterator[File]:
     if cluster.agent is not None:
         agent = as_yaml([_by_name(each) for each in manifest(cluster.agent)])
         yield file(f"{HERE}/manifests/cluster-agent.yaml", agent, dynamic=True, minor=True)
-    yield file(f"{HERE}/manifests/addons.yaml", cluster.spec.get("additionalManifest") or "", dynamic=True)
+    addons = "" if cluster.has_agent_first else cluster.spec.get("additionalManifest") or ""
+    yield file(f"{HERE}/manifests/addons.yaml", addons, dynamic=True)
 
 
 def _by_name(obj: Object) -> Object:

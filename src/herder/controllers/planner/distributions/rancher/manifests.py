@@ -25,6 +25,7 @@ def manifests(
     if machine.roles.control_plane:
         agent = as_yaml(manifest(cluster.agent)) if cluster.agent else ""
         yield file(f"{directory}/cluster-agent.yaml", agent, dynamic=True, minor=True)
+    if machine.roles.control_plane and not cluster.has_agent_first:
         if spec := cluster.annotations.get(CLUSTER_SPEC):
             name = f"{runtime.name}-etcd-snapshot-extra-metadata"
             yield file(f"{directory}/{name}.yaml", _kept_spec(name, spec), dynamic=True, minor=True)

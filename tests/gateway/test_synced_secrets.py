@@ -1,0 +1,79 @@
+"""Bringing a Secret into a cluster: its contents with the cluster's id in them, its type, and nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Any
+
+import pytest
+
+from herder.api.capi.kinds import SECRET
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.decision import Connect
+from herder.gateway.synced_secrets import SecretSync
+from tests.engine.runtime.far import Far, run
+
+SOURCE, TARGET = {"namespace": "default", "name": "credentials"}, {"namespace": "kube-system", "name": "cpi"}
+
+
+def encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def secret(place: dict[str, str], type_: str = "Opaque", **data: str) -> Object:
+    held = {key: encoded(value) for key, value in data.items()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": dict(place), "type": type_, "data": held}
+
+
+async def create(cluster: Far, obj: Object) -> Object:
+    return await cluster.there.outside.create(SECRET.resource, obj, namespace=obj["metadata"]["namespace"])
+
+
+async def brought(cluster: Far) -> Object:
+    """The same server is both sides: only the namespaces differ."""
+    cluster.ask(Connect("far"))
+    await asyncio.sleep(1)
+    await SecretSync(cluster.there.outside)(cluster.remotes, {"cluster": "far", "source": SOURCE, "target": TARGET})
+    return await cluster.there.outside.get(SECRET.resource, TARGET["name"], namespace=TARGET["namespace"])
+
+
+def test_it_is_made_with_the_cluster_s_id_and_its_type() -> None:
+    async def work(cluster: Far) -> None:
+        data = {"username": "{{clusterId}}", "password": "id={{clusterId}} {{clusterId}}"}
+        await create(cluster, secret(SOURCE, "kubernetes.io/basic-auth", **data))
+        there = await brought(cluster)
+        assert there["type"] == "kubernetes.io/basic-auth"
+        assert there["data"] == {"username": encoded("far"), "password": encoded("id=far far")}
+        assert not there["metadata"].get("annotations")
+
+    run(work)
+
+
+def test_it_follows_and_is_not_written_where_it_is_the_same() -> None:
+    async def work(cluster: Far) -> None:
+        known = await create(cluster, secret(SOURCE, hello="world", id="{{clusterId}}"))
+        first = await brought(cluster)
+        assert (await brought(cluster))["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+        await cluster.there.outside.update(SECRET.resource, {**known, "data": {"hello": encoded("you")}})
+        assert (await brought(cluster))["data"] == {"hello": encoded("you")}
+
+    run(work)
+
+
+def test_one_of_another_type_is_not_touched() -> None:
+    async def work(cluster: Far) -> None:
+        await create(cluster, secret(TARGET, "kubernetes.io/basic-auth", username="a", password="b"))
+        await create(cluster, secret(SOURCE, hello="world"))
+        with pytest.raises(ValueError, match="would have to be of type Opaque"):
+            await brought(cluster)
+
+    run(work)
+
+
+def test_one_that_is_gone_meanwhile_leaves_the_cluster_as_it_is() -> None:
+    async def work(cluster: Far) -> None:
+        before: dict[str, Any] = await create(cluster, secret(TARGET, hello="world"))
+        assert await brought(cluster) == before
+
+    run(work)
