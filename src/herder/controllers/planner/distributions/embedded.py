@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from herder.api.management.manifest import as_yaml, manifest
 from herder.api.rke.names import MACHINE_UID
 from herder.api.rke.plan import File, HttpGet, Instruction, Plan, Probe, file
+from herder.api.rke.roles import refusal
 from herder.controllers.planner.distributions.interface import (
     ClusterInputs,
     ConfigError,
@@ -43,12 +44,7 @@ class Embedded:
     authorities: Sequence[str] = ("ca",)
 
     def refusal(self, cluster: ClusterInputs, roles: Roles) -> str:
-        if roles.etcd != roles.control_plane:
-            return (
-                "the embedded distribution has etcd and control plane in one program: give a pool both etcdRole and "
-                "controlPlaneRole, or neither"
-            )
-        return ""
+        return refusal("herder", etcd=roles.etcd, control_plane=roles.control_plane)
 
     def references(self, spec: Mapping[str, Any], namespace: str) -> Sequence[Reference]:
         return ()
