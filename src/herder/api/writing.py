@@ -16,6 +16,21 @@ def ref(kind: Kind, obj: Object) -> Ref:
     return Ref(kind, meta["name"], meta.get("namespace", ""))
 
 
+def appliable(wanted: Object, there: Object) -> Object:
+    """What of it can be applied now. Where the last entry of a mapping goes and the mapping itself is to stay, API
+    servers leave null, which no schema takes: such a mapping goes as a whole, and comes back empty with the next write.
+    """
+    found: Object = {}
+    for key, value in wanted.items():
+        known = there.get(key)
+        if isinstance(value, dict) and isinstance(known, dict):
+            value = appliable(value, known)
+            if not value and known:
+                continue
+        found[key] = value
+    return found
+
+
 def difference(before: Any, after: Any) -> Any:
     """The merge patch that makes `after` of `before`; an empty dict where nothing differs."""
     if not isinstance(before, dict) or not isinstance(after, dict):

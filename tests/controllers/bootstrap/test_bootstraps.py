@@ -258,6 +258,10 @@ def test_a_machine_that_goes_has_no_script_any_more(whose: Object) -> None:
     assert sorted(told(decide(*scene(*there, whose)))) == [f"Delete Secret {SCRIPT}", f"Delete ServiceAccount {SCRIPT}"]
 
 
+def test_nothing_is_made_for_a_machine_that_is_deleted() -> None:
+    assert writes(decide(*scene(machine(going=True)))) == []
+
+
 def test_no_decision_writes_what_is_in_a_secret() -> None:
     for write in writes(decide(*scene())):
         if isinstance(write, Create):

@@ -285,7 +285,8 @@ def test_a_pools_own_credential_comes_before_the_clusters(cluster_wide: str, own
         pool("workers", cloudCredentialSecretName=own, **FILLED), spec={"cloudCredentialSecretName": cluster_wide}
     )
     made = templates.machine_template(pools_of(given)[0], config("sheds"))
-    assert made["spec"]["template"]["spec"]["common"].get("cloudCredentialSecretName") == used
+    common = {"cloudCredentialSecretName": used} if used else None
+    assert made["spec"]["template"]["spec"].get("common") == common
 
 
 def test_with_other_infrastructure_each_pool_has_its_own_start_and_names_the_providers_template() -> None:

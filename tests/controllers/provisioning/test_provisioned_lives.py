@@ -127,6 +127,37 @@ def test_an_edit_of_the_configuration_changes_the_control_plane_and_nothing_else
     loop.run(run(Pasture()))
 
 
+def test_a_configuration_can_be_emptied_again() -> None:
+    """Where the last entry of a mapping goes, API servers leave null, which the control plane's schema refuses."""
+    full = {
+        "machineGlobalConfig": {"profile": "cis"},
+        "registries": {"mirrors": {"docker.io": {"endpoint": ["https://mirror.example.com"]}}},
+        "chartValues": {"rke2-calico": {"installation": {"flexVolumePath": "/opt"}}},
+    }
+    empty = {
+        "machineGlobalConfig": {},
+        "registries": {"mirrors": {}},
+        "chartValues": {"rke2-calico": {"installation": {}}},
+    }
+
+    async def run(pasture: Pasture) -> None:
+        async with pasture.world as world:
+
+            async def is_told(wanted: Object) -> bool:
+                plane = await pasture.get(CONTROL_PLANE, NAME)
+                return plane is not None and wanted.items() <= plane["spec"].items()
+
+            await pasture.prepare()
+            await pasture.create(PROVISIONING_CLUSTER, cluster(**full))
+            await world.until(lambda: is_told(full), within=30)
+            found = await pasture.cluster()
+            found["spec"]["rkeConfig"] = empty
+            await world.client.update(PROVISIONING_CLUSTER.resource, found)
+            await world.until(lambda: is_told(empty), within=30)
+
+    loop.run(run(Pasture()))
+
+
 def test_an_edit_of_the_infrastructure_makes_a_new_template_and_the_old_one_stays() -> None:
     async def run(pasture: Pasture) -> None:
         async with pasture.world:
@@ -144,6 +175,11 @@ def test_an_edit_of_the_infrastructure_makes_a_new_template_and_the_old_one_stay
             assert used == after - before, "so Cluster API replaces the machines"
 
     loop.run(run(Pasture()))
+
+
+async def commons(pasture: Pasture) -> list[Object | None]:
+    """What the machines of each pool have in common, whatever they are made on."""
+    return [each["spec"]["template"]["spec"].get("common") for each in await pasture.all(KINDS.template)]
 
 
 def test_labels_taints_and_credentials_change_templates_in_place_and_replace_no_machine() -> None:
@@ -169,9 +205,13 @@ def test_labels_taints_and_credentials_change_templates_in_place_and_replace_no_
             await asyncio.sleep(60)
             assert await pasture.names(KINDS.template) == known
             assert await pasture.names(MACHINE) == machines
-            common = [each["spec"]["template"]["spec"]["common"] for each in await pasture.all(KINDS.template)]
-            assert {"labels": {"wool": "black"}, "taints": [taint], "cloudCredentialSecretName": "cc-shed"} in common
-            assert {} in common
+            assert {"labels": {"wool": "black"}, "taints": [taint], "cloudCredentialSecretName": "cc-shed"} in (
+                await commons(pasture)
+            )
+            await pasture.edit_pools(SERVERS, {**WORKERS, "labels": {}})
+            await asyncio.sleep(60)
+            assert await commons(pasture) == [None, None], "they can all be taken away again"
+            assert await pasture.names(KINDS.template) == known
 
     loop.run(run(Pasture()))
 

@@ -65,8 +65,10 @@ def reconcile(view: View) -> Decision:
         return waiting("it is paused", ref(CLUSTER, cluster))
     if not ((cluster.get("status") or {}).get("initialization") or {}).get("infrastructureProvisioned"):
         return waiting("the cluster's infrastructure is not provisioned", ref(CLUSTER, cluster))
+    if is_deleting(machine):
+        return Decision(writes=_withdraw(view, bootstrap))  # the plan stays as it is until both are gone
     prepared = Decision(writes=(*_hold(machine), *_plan(view, bootstrap, machine, cluster)))
-    if (machine.get("status") or {}).get("phase") in GOING or is_deleting(machine):
+    if (machine.get("status") or {}).get("phase") in GOING:
         return prepared + Decision(writes=_withdraw(view, bootstrap))
     return prepared + _script(view, bootstrap, machine, cluster)
 
@@ -83,7 +85,7 @@ def _owner_machine(view: View, bootstrap: Object) -> Object | None:
 def _hold(machine: Object) -> Iterable[Write]:
     """A machine with etcd does not go before its member is out; the planner lets it go."""
     is_etcd = labels_of(machine).get(names.ETCD_ROLE) == "true"
-    if is_etcd and not is_deleting(machine) and names.ETCD_HOOK not in annotations_of(machine):
+    if is_etcd and names.ETCD_HOOK not in annotations_of(machine):
         hook = {"metadata": {"annotations": {names.ETCD_HOOK: names.ETCD_HOOK_OWNER}}}
         yield Patch(ref(MACHINE, machine), hook, "its etcd member must be out before it goes")
 

@@ -152,8 +152,10 @@ def _info(view: View, management: Object) -> tuple[Object, Decision]:
     wish = Observe(way, NODE, projection=NODES)
     seen = view.observed(wish)
     if isinstance(seen, Observed):
-        elsewhere = {"machineProvider": "local" if clusters.is_internal(management) else "imported"}
-        known = {**known, **_of_nodes(seen.objects), **(_as_asked(pair) or elsewhere)}
+        known |= _of_nodes(seen.objects)
+        if not clusters.is_provisioned_here(pair):  # of one that is built here, its control plane counts Machines
+            known |= {"nodeCount": len(seen.objects)}
+            known |= {"machineProvider": "local" if clusters.is_internal(management) else "imported"}
     return known, Decision(observe=(wish,))
 
 
@@ -170,7 +172,7 @@ def _of_nodes(nodes: Iterable[Object]) -> Object:
     facts = list(nodes)
     versions = sorted({each["version"] for each in facts if each["version"]}, key=lambda text: (len(text), text))
     architectures = {each["arch"] for each in facts if each["arch"]}
-    found: Object = {"nodeCount": len(facts)}
+    found: Object = {}
     if versions:
         found["kubernetesVersion"] = versions[0]
     if architectures:

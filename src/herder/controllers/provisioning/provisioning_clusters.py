@@ -124,10 +124,12 @@ def _tell(
 ) -> Decision:
     before = provisioning.get("status") or {}
     ready = bool(before.get("ready")) or (management is not None and clusters.is_connected(management))
-    wanted = [_created(management, problem), *_mirrored(provisioning, management), *_progress(ready)]
+    wanted = [_created(management, problem), *_mirrored(provisioning, management)]
+    if problem or not clusters.is_provisioned_here(provisioning):
+        wanted += clusters.progress("" if ready else clusters.WAITING, problem)
+        before = {**before, "observedGeneration": provisioning["metadata"].get("generation", 0)}
     status = {
         **before,
-        "observedGeneration": provisioning["metadata"].get("generation", 0),
         "ready": ready,
         "agentDeployed": management is not None and clusters.is_provisioned(management),
         "conditions": merged_with_updates(before.get("conditions"), wanted, view.now),
@@ -145,12 +147,6 @@ def _created(management: Object | None, problem: str) -> Condition:
     if management is None:
         return condition(clusters.CREATED, "Unknown", clusters.WAITING, "its management Cluster is being made")
     return condition(clusters.CREATED, "True", clusters.CREATED)
-
-
-def _progress(ready: bool) -> Iterable[Condition]:
-    """In the words of tools that know nothing of clusters."""
-    yield condition("Reconciling", "False" if ready else "True", "")
-    yield condition("Stalled", "False", "")
 
 
 def _mirrored(provisioning: Object, management: Object | None) -> Iterable[Condition]:

@@ -1,4 +1,5 @@
-"""The life of an RKEControlPlane around its planner: whether its agent is connected, how it goes."""
+"""The life of an RKEControlPlane around its planner: whether its agent is connected, how many machines it has, how it
+goes."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.rke import names
 from herder.api.rke.kinds import CONTROL_PLANE, CUSTOM_MACHINE
 from herder.api.rke.removal import BY_CLUSTER, cluster_of, machine_leaving, of_cluster
-from herder.api.writing import delete, object_patch, status_patch
+from herder.api.writing import PROGRESS_PATIENCE, delete, object_patch, status_patch
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.cache import Change, Key
 from herder.engine.runtime.controller import Controller
@@ -35,7 +36,18 @@ def reconcile(view: View) -> Decision:
     management = view.get(MANAGEMENT_CLUSTER, plane["spec"]["managementClusterName"])
     connected = management is not None and clusters.is_connected(management)
     status = {**(plane.get("status") or {}), "agentConnected": connected}
-    return Decision(writes=status_patch(CONTROL_PLANE, plane, status, "what is known of its cluster"))
+    told = status_patch(CONTROL_PLANE, plane, status, "what is known of its cluster")
+    return Decision(writes=(*told, *_count(view, management)))
+
+
+def _count(view: View, management: Object | None) -> tuple[Write, ...]:
+    """For the management Cluster: machines that are no Nodes yet count too."""
+    if management is None or is_deleting(management) or clusters.made_for(management) != str(view.key):
+        return ()
+    before = management.get("status") or {}
+    info = {**(before.get("info") or {}), "nodeCount": len(of_cluster(view, MACHINE, view.name))}
+    status = {**before, "info": info}
+    return status_patch(MANAGEMENT_CLUSTER, management, status, "how many machines it has", patience=PROGRESS_PATIENCE)
 
 
 # --- removal --------------------------------------------------------------------------------------------------------
@@ -89,9 +101,9 @@ def _planes_of(machine: Object) -> Iterable[Key]:
     return (Key(*place.split("/", 1)) for place in cluster_of(machine))
 
 
-def _leaves(change: Change) -> bool:
-    """A Machine that goes, or cannot."""
-    return change.new is None or is_deleting(change.new)
+def _comes_or_leaves(change: Change) -> bool:
+    """A Machine that is new, that goes, or cannot."""
+    return change.old is None or change.new is None or is_deleting(change.new)
 
 
 CONTROLLER = Controller(
@@ -103,9 +115,10 @@ CONTROLLER = Controller(
         Watches(
             MANAGEMENT_CLUSTER,
             Indexed(BY_MANAGEMENT, _name),
-            changed("metadata.annotations"),  # by which the gateway tells that an agent is connected
+            # By the first the gateway tells that an agent is connected.
+            changed("metadata.annotations", "status.info.nodeCount"),
         ),
-        Watches(MACHINE, _planes_of, _leaves),
+        Watches(MACHINE, _planes_of, _comes_or_leaves),
     ),
     indexes={CONTROL_PLANE: {BY_MANAGEMENT: _management_name}, MACHINE: {BY_CLUSTER: cluster_of}},
 )

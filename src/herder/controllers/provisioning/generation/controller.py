@@ -103,7 +103,7 @@ CONTROLLER = Controller(
     reconcile=reconcile,
     when=changed("spec", "metadata.finalizers", "status.clusterName", *_METADATA),
     watches=(
-        Watches(CONTROL_PLANE, itself, changed("spec", "status.conditions", *_METADATA)),
+        Watches(CONTROL_PLANE, itself, changed("spec", "status.conditions", "status.observedGeneration", *_METADATA)),
         Watches(CLUSTER, itself, _edited),
         Watches(RKE_CLUSTER, itself, _edited),
         Watches(BEACON, itself, _edited),

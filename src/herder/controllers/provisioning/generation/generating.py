@@ -43,7 +43,8 @@ class _Wanted:
 
     def whole(self, core: Object) -> None:
         cluster = self._cluster
-        parts = [(CONTROL_PLANE, whole.control_plane(cluster))]
+        plane = self._view.get(CONTROL_PLANE, self._view.name)
+        parts = [(CONTROL_PLANE, whole.control_plane(cluster, plane))]
         if not rke_config(cluster).get("infrastructureRef"):
             parts.append((RKE_CLUSTER, whole.infrastructure(cluster)))
         self._apply(parts, "what a cluster consists of")

@@ -8,7 +8,9 @@ from herder.api.capi.conditions import Condition, condition, find, is_true
 from herder.api.machines.conditions import merged_with_updates
 from herder.api.management import clusters
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
+from herder.api.rke import cluster_spec
 from herder.api.writing import ref, status_patch
+from herder.controllers.provisioning.generation.asked import pools_of
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import DONE, Decision, Patch, waiting
 from herder.engine.runtime.view import View
@@ -17,17 +19,46 @@ MADE, UPDATED, STABLE = "RKECluster", "Updated", "Stable"
 COPIES = (UPDATED, clusters.PROVISIONED, clusters.READY)
 """Conditions of the provisioning Cluster that say what its control plane's Ready says."""
 
+AUTOSCALER = "ClusterAutoscalerDeploymentReady"
+NO_AUTOSCALER = "no cluster-autoscaler is deployed from here: run one that scales the pools' MachineDeployments"
+
 
 def tell(view: View, cluster: Object, plane: Object | None, problem: str = "") -> Decision:
-    made = condition(MADE, "False", "Error", problem) if problem else condition(MADE, "True", "")
-    copies = (copied(plane, clusters.READY, to) for to in COPIES)
-    writes = (*told(view, cluster, [made, *(each for each in copies if each)]), *_tell_management(view, cluster, plane))
+    """What is told is told of the spec of `observedGeneration`: a new one counts as seen once the control plane has it
+    and says how far it is with it, or once it is refused."""
+    seen = bool(problem) or _is_begun(cluster, plane)
+    conditions = [*_conditions(cluster, plane, problem, seen)]
+    generation = {"observedGeneration": cluster["metadata"].get("generation", 0)} if seen else {}
+    writes = (*told(view, cluster, conditions, **generation), *_tell_management(view, cluster, plane))
     return Decision(writes=writes) + (waiting(problem, ref(PROVISIONING_CLUSTER, cluster)) if problem else DONE)
 
 
-def told(view: View, cluster: Object, conditions: list[Condition]) -> tuple[Patch, ...]:
+def _is_begun(cluster: Object, plane: Object | None) -> bool:
+    if plane is None or (plane.get("status") or {}).get("observedGeneration") != plane["metadata"].get("generation"):
+        return False
+    known = (cluster.get("status") or {}).get("observedGeneration")
+    return known == cluster["metadata"].get("generation") or cluster_spec.is_handed_over(cluster, plane)
+
+
+def _conditions(cluster: Object, plane: Object | None, problem: str, seen: bool) -> Iterator[Condition]:
+    yield condition(MADE, "False", "Error", problem) if problem else condition(MADE, "True", "")
+    for to in COPIES:
+        if (copy := copied(plane, clusters.READY, to)) is not None:
+            yield copy
+    if problem:
+        yield condition(UPDATED, "False", "Error", problem)  # what is there goes on, but not as it is asked for
+    ready = find(plane, clusters.READY) or {}
+    under_way = "" if seen and ready.get("status") == "True" else ready.get("message") or clusters.WAITING
+    yield from clusters.progress(under_way, problem)
+    if any(pool.is_autoscaled for pool in pools_of(cluster)):
+        yield condition(AUTOSCALER, "False", "NotDeployed", NO_AUTOSCALER)
+
+
+def told(view: View, cluster: Object, conditions: list[Condition], **facts: object) -> tuple[Patch, ...]:
     before = cluster.get("status") or {}
-    status = {**before, "conditions": merged_with_updates(before.get("conditions"), conditions, view.now)}
+    wanted = {each["type"] for each in conditions}
+    kept = [each for each in before.get("conditions") or () if each["type"] != AUTOSCALER or AUTOSCALER in wanted]
+    status = {**before, **facts, "conditions": merged_with_updates(kept, conditions, view.now)}
     return status_patch(PROVISIONING_CLUSTER, cluster, status, "what became of the cluster")
 
 

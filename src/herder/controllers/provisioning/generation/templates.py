@@ -22,7 +22,8 @@ def machine_template(pool: Pool, config: Object) -> Object:
     kind, meta = pool.kinds.template, pool.cluster["metadata"]
     fields = _known_fields(pool)
     spec = {name: value for name, value in config.items() if name in fields and value is not None}
-    spec["common"] = _common(pool)
+    if common := _common(pool):
+        spec["common"] = common
     digest = machine_template_hash(pool.deployment, spec)
     return {
         "apiVersion": kind.api_version,

@@ -9,7 +9,7 @@ from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.rke import cluster_spec, names
 from herder.api.rke.kinds import BEACON, CONTROL_PLANE, RKE_CLUSTER
 from herder.api.rke.schema.configuration import CONFIGURATION, OPERATIONS
-from herder.api.writing import owner_reference
+from herder.api.writing import appliable, owner_reference
 from herder.controllers.provisioning.generation.asked import Problem, pools_of, rke_config
 from herder.engine.meta.kinds import Kind, Object
 
@@ -23,7 +23,8 @@ def infrastructure(cluster: Object) -> Object:
     return _object(RKE_CLUSTER, cluster, annotations=annotations) | {"spec": {}}
 
 
-def control_plane(cluster: Object) -> Object:
+def control_plane(cluster: Object, there: Object | None = None) -> Object:
+    """As it is to be applied to the one that is there."""
     spec, config = cluster["spec"], rke_config(cluster)
     packed = cluster_spec.packed(spec)
     if len(packed) > cluster_spec.LARGEST:
@@ -40,7 +41,7 @@ def control_plane(cluster: Object) -> Object:
     asked |= {name: spec.get(name) for name in ("agentEnvVars", "localClusterAuthEndpoint", "kubernetesVersion")}
     told = {name: value for name, value in asked.items() if value is not None}
     whose = {"clusterName": cluster["metadata"]["name"], "managementClusterName": cluster["status"]["clusterName"]}
-    return made | {"spec": {**told, **whose}}
+    return made | {"spec": appliable({**told, **whose}, (there or {}).get("spec") or {})}
 
 
 def core_cluster(cluster: Object, plane: Object | None) -> Object:
