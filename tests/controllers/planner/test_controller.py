@@ -66,6 +66,12 @@ def test_nothing_is_planned_for_what_goes() -> None:
     assert waits.writes == ()
 
 
+def test_a_paused_cluster_that_is_deleted_is_not_kept_from_going() -> None:
+    decision = decide(around=(objects.cluster(deleting=True, paused=True), *SOUND[1:]))
+    (unpaused,) = patches(decision, CLUSTER)
+    assert unpaused.patch == {"spec": {"paused": False}}
+
+
 @pytest.mark.parametrize(
     ("around", "reason"),
     [

@@ -50,7 +50,7 @@ def reconcile(view: View) -> Decision:
     if cluster is None:
         return waiting("CAPI cluster does not exist")
     if is_deleting(cluster):
-        return waiting("the cluster is being deleted", ref(CLUSTER, cluster))
+        return Decision(writes=_unpaused(cluster)) + waiting("the cluster is being deleted", ref(CLUSTER, cluster))
     beacon = view.get(BEACON, view.name)
     if beacon is None:
         return waiting(f"Beacon {view.namespace}/{view.name} does not exist, so nobody may write plans")
@@ -68,6 +68,13 @@ def _cluster(view: View, control_plane: Object) -> Object | None:
             if found is not None and found["metadata"]["uid"] == reference["uid"]:
                 return found
     return None
+
+
+def _unpaused(cluster: Object) -> tuple[Patch, ...]:
+    """Whoever deletes a cluster that is paused wants it to go: Cluster API would wait for ever."""
+    if not (cluster.get("spec") or {}).get("paused"):
+        return ()
+    return (Patch(ref(CLUSTER, cluster), {"spec": {"paused": False}}, "it is being deleted"),)
 
 
 def _writer(beacon: Object) -> str:

@@ -30,6 +30,7 @@ from herder.engine.meta.kinds import Object
 
 SOCKET = "unix:///run/containerd/containerd.sock"
 TOKEN_GROUP = "system:bootstrappers:kubeadm:default-node-token"
+PATCHES = {"directory": "/var/lib/rancher/kubeadm/patches"}  # the installer puts something of its own in manifests
 CONTROL_PLANE_TAINT = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
 
 
@@ -76,6 +77,7 @@ def _init(
         "bootstrapTokens": [joining],
         "localAPIEndpoint": {"advertiseAddress": addresses(machine)[0], "bindPort": API_PORT},
         "nodeRegistration": registration,
+        "patches": PATCHES,
         "skipPhases": ["addon/coredns", "addon/kube-proxy"],
     }
     common: Object = {
@@ -105,7 +107,7 @@ def _join(cluster: ClusterInputs, machine: MachineInputs, registration: Object) 
     }
     if machine.roles.is_server:
         endpoint = {"advertiseAddress": addresses(machine)[0], "bindPort": API_PORT}
-        made["controlPlane"] = {"localAPIEndpoint": endpoint}
+        made |= {"controlPlane": {"localAPIEndpoint": endpoint}, "patches": PATCHES}
     return made
 
 

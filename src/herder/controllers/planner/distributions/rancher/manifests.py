@@ -10,7 +10,7 @@ import yaml
 from herder.api.management.manifest import as_yaml, manifest
 from herder.api.rke.names import CLUSTER_SPEC
 from herder.api.rke.plan import File, file
-from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs
+from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs
 from herder.controllers.planner.distributions.rancher.runtime import Runtime, loopback
 from herder.engine.schema.gotext import to_json
 
@@ -64,13 +64,13 @@ def _charts(cluster: ClusterInputs, config: Mapping[str, Any]) -> str:
     values: dict[str, Any] = dict(cluster.spec.get("chartValues") or {})
     if config.get("cloud-provider-name") == "rancher-vsphere":
         values.setdefault(_CSI_OF_VSPHERE, {})
-    charts = [_chart(name, values[name] or {}, cluster) for name in sorted(values)]
+    charts = [_chart(name, _object(values[name], name), cluster) for name in sorted(values)]
     return yaml.safe_dump_all(charts, sort_keys=False, explicit_start=True) if charts else ""
 
 
 def _chart(name: str, values: Mapping[str, Any], cluster: ClusterInputs) -> dict[str, Any]:
-    shared: Mapping[str, Any] = values.get("global") or {}
-    cattle: Mapping[str, Any] = shared.get("cattle") or {}
+    shared = _object(values.get("global"), name, "global")
+    cattle = _object(shared.get("cattle"), name, "global", "cattle")
     told = {**values, "global": {**shared, "cattle": {**cattle, "clusterId": cluster.management_name}}}
     return {
         "apiVersion": "helm.cattle.io/v1",
@@ -78,6 +78,14 @@ def _chart(name: str, values: Mapping[str, Any], cluster: ClusterInputs) -> dict
         "metadata": {"name": name, "namespace": "kube-system"},
         "spec": {"valuesContent": to_json(told)},
     }
+
+
+def _object(value: Any, *path: str) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"rkeConfig.chartValues.{'.'.join(path)}: must be an object, as a chart's values are")
+    return value
 
 
 def _webhook(address: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import binascii
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from herder.api.rke.names import AUTH_SECRET_TYPE
 from herder.api.rke.plan import File, file
 from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, Reference, Referenced
 from herder.controllers.planner.distributions.rancher.runtime import AGENT_REGISTRIES
-from herder.controllers.planner.distributions.rancher.text import in_order
+from herder.controllers.planner.distributions.rancher.text import as_text, in_order
 
 _BASIC, _DOCKER, _TLS = "kubernetes.io/basic-auth", "kubernetes.io/dockerconfigjson", "kubernetes.io/tls"
 
@@ -73,7 +74,7 @@ def _tls(
     host: str, config: Mapping[str, Any], cluster: ClusterInputs, directory: str, certificates: list[File]
 ) -> dict[str, Any] | None:
     insecure, name = bool(config.get("insecureSkipVerify")), config.get("tlsSecretName")
-    bundle = base64.b64decode(config.get("caBundle") or "")
+    bundle = _bundle(host, config.get("caBundle") or "")
     if not (insecure or name or bundle):
         return None
     contents = {"ca_file": ("ca.crt", bundle), "cert_file": ("tls.crt", b""), "key_file": ("tls.key", b"")}
@@ -93,15 +94,22 @@ def _tls(
     return {**paths, "insecure_skip_verify": insecure}
 
 
+def _bundle(host: str, encoded: str) -> bytes:
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except (ValueError, binascii.Error):
+        raise ConfigError(
+            f"rkeConfig.registries.configs[{host}].caBundle: must be certificates in PEM, in base64"
+        ) from None
+
+
 def _auth(host: str, secret: Referenced) -> dict[str, str]:
-    data = {key: value.decode() for key, value in secret.data.items()}
+    field = f"rkeConfig.registries.configs[{host}].authConfigSecretName"
+    data = {key: as_text(value, field) for key, value in secret.data.items()}
     if secret.type == _DOCKER:
         data = _from_docker(host, data.get(".dockerconfigjson", ""))
     elif secret.type not in (AUTH_SECRET_TYPE, _BASIC):
-        raise ConfigError(
-            f"rkeConfig.registries.configs[{host}].authConfigSecretName: the Secret must be of type "
-            f"{AUTH_SECRET_TYPE}, {_BASIC} or {_DOCKER}"
-        )
+        raise ConfigError(f"{field}: the Secret must be of type {AUTH_SECRET_TYPE}, {_BASIC} or {_DOCKER}")
     return {
         "username": data.get("username", ""),
         "password": data.get("password", ""),

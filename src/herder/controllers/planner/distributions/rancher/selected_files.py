@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,6 +19,8 @@ from herder.controllers.planner.distributions.interface import (
 )
 from herder.controllers.planner.distributions.rancher.runtime import selector
 
+_PERMISSIONS = re.compile(r"[0-7]{1,5}")
+_ON_WINDOWS = re.compile(r"[A-Za-z]:[\\/]")
 _SOURCES = (("secret", "Secret"), ("configMap", "ConfigMap"))
 
 
@@ -37,7 +40,18 @@ def selected_files(cluster: ClusterInputs, machine: MachineInputs) -> Iterator[F
         if matching is not None and not matching.matches(machine.labels):
             continue
         for number, source in enumerate(entry.get("fileSources") or ()):
-            yield from _from_source(cluster, source, f"rkeConfig.machineSelectorFiles[{index}].fileSources[{number}]")
+            field = f"rkeConfig.machineSelectorFiles[{index}].fileSources[{number}]"
+            for each in _from_source(cluster, source, field):
+                _check(each, machine, field)
+                yield each
+
+
+def _check(wanted: File, machine: MachineInputs, field: str) -> None:
+    """What the machine's agent could make nothing of."""
+    if not (wanted.path.startswith("/") or (machine.windows and _ON_WINDOWS.match(wanted.path))):
+        raise ConfigError(f'{field}: path "{wanted.path}" must be absolute')
+    if wanted.permissions and not _PERMISSIONS.fullmatch(wanted.permissions):
+        raise ConfigError(f'{field}: permissions "{wanted.permissions}" must be octal digits such as 0644')
 
 
 def _from_source(cluster: ClusterInputs, source: Mapping[str, Any], field: str) -> Iterator[File]:

@@ -12,6 +12,7 @@ from herder.api.machines.credentials import GLOBAL_NAMESPACE
 from herder.api.rke.plan import File
 from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs, Reference
 from herder.controllers.planner.distributions.rancher.runtime import Runtime
+from herder.controllers.planner.distributions.rancher.text import as_text
 
 _ENABLING = ("bucket", "endpoint", "folder", "cloudCredentialName", "region")
 
@@ -73,7 +74,7 @@ def _credential(cluster: ClusterInputs) -> dict[str, str]:
     found = cluster.referenced.get(reference)
     if found is None:
         raise ConfigError(f"{field}: {reference} does not exist")
-    return {key.rpartition("-")[2]: value.decode() for key, value in found.data.items()}
+    return {key.rpartition("-")[2]: as_text(value, field) for key, value in found.data.items()}
 
 
 def _authority(authority: str, cluster: ClusterInputs, runtime: Runtime) -> File:
