@@ -74,6 +74,7 @@ class World:
         self._prepare = prepare
         self._settings = settings or Settings()
         self._strict = strict
+        self._metrics = Metrics()  # dear to make, and nobody reads them here
         self._seen: list[tuple[int, Kind, WatchEvent]] = []  # that are yet to be put in order
         self._wrong: Exception | None = None  # the first invariant that did not hold
         self._manager_task: asyncio.Task[None] | None = None
@@ -130,7 +131,8 @@ class World:
             connect=self._connect,
             remote_performers=self._remote_performers,
             setting=self._settings.get,
-            metrics=Metrics(),
+            metrics=self._metrics,
+            stopwatch=asyncio.get_running_loop().time,
             strict=self._strict,
         )
         self._manager_task = asyncio.ensure_future(self.manager.run())

@@ -72,6 +72,7 @@ class Ranch:
         guards: Sequence[Guard] = GUARDS,
         patience: float = PATIENCE,
         stubborn: bool = False,
+        strict: bool = True,
     ) -> None:
         """`stubborn`: a user who goes on though nothing comes of what was asked for."""
         self.random = Random(f"user {seed}")
@@ -91,6 +92,7 @@ class Ranch:
             watched=WATCHED,
             invariant=self.judge,
             prepare=_admit,
+            strict=strict,
         )
 
     async def __aenter__(self) -> Ranch:

@@ -201,6 +201,6 @@ async def live(ranch: Ranch, story: Story) -> Ranch:
     return ranch
 
 
-async def live_through(seed: int, faults: Faults = HARSH) -> World:
-    ranch = Ranch(seed, faults, NO_TROUBLES if faults is NONE else TROUBLES)
+async def live_through(seed: int, faults: Faults = HARSH, *, strict: bool = True) -> World:
+    ranch = Ranch(seed, faults, NO_TROUBLES if faults is NONE else TROUBLES, strict=strict)
     return (await live(ranch, changes_of_mind)).sim.world

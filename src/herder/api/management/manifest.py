@@ -6,7 +6,9 @@ import base64
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
+import msgspec
 import yaml
 
 from herder.api.management.names import AGENT_ACCOUNT, AGENT_TOKEN_SECRET, SYSTEM_NAMESPACE
@@ -62,7 +64,14 @@ def manifest(agent: Agent) -> list[Object]:
 
 
 def as_yaml(objects: Sequence[Object]) -> str:
-    return yaml.safe_dump_all(objects, sort_keys=False, explicit_start=True)
+    return _dumped(msgspec.json.encode(objects))
+
+
+@lru_cache(64)
+def _dumped(encoded: bytes) -> str:
+    """Every server of a cluster is given the same, again with each of its plans."""
+    dumped: str = yaml.safe_dump_all(msgspec.json.decode(encoded), sort_keys=False, explicit_start=True)
+    return dumped
 
 
 # --- rights ---------------------------------------------------------------------------------------------------------

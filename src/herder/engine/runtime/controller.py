@@ -67,6 +67,7 @@ class Running:
         observe: Callable[[Decision, Key], None],
         follow: Callable[[Kind, Key], None],
         metrics: Metrics,
+        stopwatch: Callable[[], float] = time.perf_counter,
         strict: bool = False,
     ) -> None:
         self.controller = controller
@@ -83,6 +84,7 @@ class Running:
         self._watches = _by_kind(controller)
         self._metrics = metrics.of(controller.name)
         self._metrics.follow(self.queue)
+        self._stopwatch = stopwatch
         self._strict = strict
 
     def _group(self, key: Key) -> str:
@@ -112,20 +114,19 @@ class Running:
                 self.queue.finished(key, self._pace(key))
 
     def _pace(self, key: Key) -> float:
-        """What adds up thousands of objects takes long to decide: it is paced so that it never keeps the loop busy. A
-        simulation must not depend on how fast it runs."""
+        """What adds up thousands of objects takes long to decide: it is paced so that it never keeps the loop busy."""
         pace, deciding = self.controller.pace, self._deciding.pop(key, 0.0)
-        return pace if not pace or self._strict else max(pace, deciding * PASSES_APART)
+        return max(pace, deciding * PASSES_APART) if pace else 0.0
 
     async def _pass(self, key: Key) -> None:
-        started = time.perf_counter()
+        started = self._stopwatch()
         view = self._view_of(key, self._refused.get(key))
         try:
             await self._carrier.settle()
             view = self._view_of(key, self._refused.get(key))
-            began = time.perf_counter()
+            began = self._stopwatch()
             decision = self.controller.reconcile(view)
-            self._deciding[key] = time.perf_counter() - began
+            self._deciding[key] = self._stopwatch() - began
             if self._strict:
                 view.check_unchanged()
             self._observe(decision, key)
@@ -135,7 +136,7 @@ class Running:
             self._follow(met.kind, key)
         except (Conflict, AlreadyExists) as error:
             # The view was behind. That is ordinary: look again soon, with what is true by then.
-            self._metrics.reconciled("requeue", time.perf_counter() - started)
+            self._metrics.reconciled("requeue", self._stopwatch() - started)
             if self.queue.failures(key) < ORDINARY_CONFLICTS:
                 self.queue.retry(key)
                 log.debug("decides again", controller=self.controller.name, key=str(key), because=error.reason)
@@ -143,10 +144,10 @@ class Running:
                 self._failed(key, view, error)
         except Exception as error:
             self._failed(key, view, error)
-            self._metrics.reconciled("error", time.perf_counter() - started)
+            self._metrics.reconciled("error", self._stopwatch() - started)
         else:
             self._settled(key, view, outcome)
-            self._metrics.reconciled("success", time.perf_counter() - started)
+            self._metrics.reconciled("success", self._stopwatch() - started)
 
     def _failed(self, key: Key, view: View, error: Exception) -> None:
         delay = self.queue.retry(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -47,14 +48,17 @@ class Manager:
         remote_performers: Mapping[str, RemotePerformer] | None = None,
         setting: Callable[[str], str] | None = None,
         metrics: Metrics | None = None,
+        stopwatch: Callable[[], float] = time.perf_counter,
         strict: bool = False,
     ) -> None:
+        """`stopwatch` tells how long passes take; what a simulation does must not depend on how fast it runs."""
         self.metrics = metrics or Metrics()
         self._client = client
         self._clock = clock
         self._setting = setting or _no_settings
         self._seed = entropy(32)
         self._entropy = entropy
+        self._stopwatch = stopwatch
         self._strict = strict
         self._tasks = Tasks()
         self._workers: list[asyncio.Task[None]] = []
@@ -118,6 +122,7 @@ class Manager:
             observe=lambda decision, key: self._observe(name, decision, key),
             follow=lambda kind, key: self._follow(kind, name, key),
             metrics=self.metrics,
+            stopwatch=self._stopwatch,
             strict=self._strict,
         )
 
