@@ -6,14 +6,17 @@ import asyncio
 import json
 from typing import Any
 
+from herder.api.capi.kinds import MACHINE, NODE
 from herder.api.rke import names
 from herder.api.rke.kinds import CUSTOM_MACHINE
 from herder.engine.meta.kinds import Object
+from herder.machine.host.kinds import Place
 from tests.machine.process.visits import run
 from tests.support.provisioned import Asked, Site
 from tests.support.simulated_nodes import SimulatedNodes, simulated
 
 ALL_ROLES = ("--worker", "--etcd", "--controlplane")
+OWN = "its own address"
 
 
 async def one_node_with_delete(site: Site) -> None:
@@ -26,18 +29,39 @@ async def one_node_with_delete(site: Site) -> None:
     assert len(machine["status"]["addresses"]) == 2
     secret = await cluster.plan_secret(machine)
     assert _told(secret, names.LABELS) == {"cattle.io/os": "linux", "foo": "bar", "ball": "life"}
+    await _every_flag_reaches_the_node(site, cluster)
     await cluster.delete_and_wait(CUSTOM_MACHINE)
-    cluster.assert_few_conflicts()
+    cluster.assert_few_conflicts(machines=2)
 
 
-async def _register(site: Site, cluster: Asked, name: str, *flags: str) -> None:
-    """The command of the cluster, by the shell of a machine that is there already."""
+async def _every_flag_reaches_the_node(site: Site, cluster: Asked) -> None:
+    """Beyond the upstream scenario: a worker that is told all that can be told of one."""
+    flags = ("--worker", "--node-name", "sheep-1", "--label", "colour=black", "--taint", "wool=thick:PreferNoSchedule")
+    place = await _register(site, cluster, "custom-two", *flags, "--address", "203.0.113.9", "--internal-address", OWN)
+    machines = await cluster.until(
+        MACHINE, lambda found: len([each for each in found if "nodeRef" in each["status"]]) == 2
+    )
+    [machine] = [each for each in machines if each["metadata"]["labels"].get(names.NODE_NAME) == "sheep-1"]
+    async with cluster.workload() as workload:
+        node = await workload.get(NODE.resource, "sheep-1")
+    labels = node["metadata"]["labels"]
+    assert labels["colour"] == "black"
+    assert labels[names.MACHINE_UID] == machine["metadata"]["uid"]
+    assert {"key": "wool", "value": "thick", "effect": "PreferNoSchedule"} in node["spec"]["taints"]
+    told = {each["type"]: each["address"] for each in machine["status"]["addresses"]}
+    assert (told["InternalIP"], told["ExternalIP"]) == (place.address, "203.0.113.9")
+    assert machine["spec"]["providerID"] == node["spec"]["providerID"]
+
+
+async def _register(site: Site, cluster: Asked, name: str, *flags: str) -> Place:
+    """The command of the cluster, by the shell of a machine that is there already; `OWN` stands for its address."""
     await asyncio.to_thread(site.others.start)
     place = await asyncio.to_thread(site.others.create, name)
     command, token = await cluster.registration()
     words = command.replace("{token}", token).replace("| sudo sh", "| sh")  # there is no other user to become
-    done = await run(place, f"{words} {' '.join(flags)}")
+    done = await run(place, " ".join((words, *(place.address if flag == OWN else flag for flag in flags))))
     assert done.exit_status == 0, done.stderr
+    return place
 
 
 async def three_node(site: Site) -> None:
