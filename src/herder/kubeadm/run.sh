@@ -9,6 +9,7 @@ state=/var/lib/rancher/kubeadm
 role=${INSTALL_KUBEADM_EXEC:-server} # init, server or agent
 admin=/etc/kubernetes/admin.conf
 manifests=/etc/kubernetes/manifests
+patches=$state/patches # of those; init.yaml and join.yaml lead there
 build=$(cat "$here/VERSION") # such as v1.36.3+kubeadm1
 version=${build%%+*}
 export PATH="/usr/local/bin:$PATH"
@@ -95,6 +96,14 @@ name_pause_as_wanted() {
     if [ -n "$wanted" ] && [ -n "$there" ] && [ "$wanted" != "$there" ]; then
         ctr -n k8s.io images tag --force "$there" "$wanted" > /dev/null
     fi
+}
+
+# Another build of the same version has images of the same names. What is noted of it in a manifest makes it start anew.
+note_build() {
+    mkdir -p "$patches"
+    for each in etcd kube-apiserver kube-controller-manager kube-scheduler; do
+        echo "{\"metadata\": {\"annotations\": {\"kubeadm.herder.io/build\": \"$build\"}}}" > "$patches/$each+merge.json"
+    done
 }
 
 # What is right for the kubelet depends on the machine: the version of its control groups, and who manages them.
@@ -193,9 +202,10 @@ upgrade() {
         sed "s/\"kubernetesVersion\": \"$version\"/\"kubernetesVersion\": \"$installed\"/" "$config/init.yaml" > "$state/upgraded.yaml"
         kubeadm init phase upload-config kubeadm --config "$state/upgraded.yaml" > /dev/null
         rm "$state/upgraded.yaml"
-        kubeadm upgrade apply "$version" --yes --ignore-preflight-errors="$ignored" --certificate-renewal=false
+        kubeadm upgrade apply "$version" --yes --ignore-preflight-errors="$ignored" --certificate-renewal=false \
+            --patches "$patches"
     else
-        kubeadm upgrade node --ignore-preflight-errors="$ignored" --certificate-renewal=false
+        kubeadm upgrade node --ignore-preflight-errors="$ignored" --certificate-renewal=false --patches "$patches"
     fi
     echo "$version" > "$state/version"
 }
@@ -208,6 +218,7 @@ reconfigure() {
 }
 
 control_plane() {
+    etcd_of_this_build
     if ! cmp -s "$config/names" "$state/names"; then # of the certificate; the API server reads it again by itself
         rm -f /etc/kubernetes/pki/apiserver.crt /etc/kubernetes/pki/apiserver.key
         kubeadm init phase certs apiserver --config "$config/init.yaml" > /dev/null
@@ -221,6 +232,17 @@ control_plane() {
     for each in kube-apiserver kube-controller-manager kube-scheduler; do
         cmp -s "$manifests/$each.yaml" "$state/$each.yaml" || replaced "$each"
     done
+}
+
+# kubeadm has no word for it: where the version is another, this was done with the upgrade.
+etcd_of_this_build() {
+    if grep -qx " *kubeadm.herder.io/build: $build" "$manifests/etcd.yaml"; then return; fi
+    running etcd > "$state/etcd.running"
+    kubectl patch --local --type merge --patch-file "$patches/etcd+merge.json" -o yaml \
+        -f "$manifests/etcd.yaml" > "$manifests/.etcd.yaml.new" # a name that the kubelet passes over
+    chmod 600 "$manifests/.etcd.yaml.new"
+    mv "$manifests/.etcd.yaml.new" "$manifests/etcd.yaml"
+    replaced etcd
 }
 
 running() { pgrep -f "^$1 --" || true; }
@@ -237,8 +259,8 @@ replaced() {
     fail "$1 does not run with its new flags after 5 minutes: what is in /var/log/pods/kube-system_$1-${name}_* tells why"
 }
 
-answers() { # COMPONENT; whether the others do is asked by probes
-    [ "$1" = kube-apiserver ] || return 0
+answers() { # COMPONENT; whether the others do is asked by probes. An API server answers when its etcd does
+    case $1 in etcd | kube-apiserver) ;; *) return 0 ;; esac
     kubectl --kubeconfig "$admin" --server https://127.0.0.1:6443 --request-timeout=5s get --raw /readyz > /dev/null 2>&1
 }
 
@@ -316,6 +338,7 @@ install_program kubectl || true
 [ -n "$installed" ] || install_program kubelet || true
 container_runtime
 import_images
+note_build
 kubelet_service
 become_member
 upgrade
