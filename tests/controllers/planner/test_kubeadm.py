@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+import herder.kubeadm
 from herder.api.management.manifest import Agent
 from herder.api.rke.names import AUTH_SECRET_TYPE, KUBEADM_INSTALLER
 from herder.api.rke.plan import Plan
@@ -25,6 +27,7 @@ from herder.controllers.planner.distributions.interface import (
 from herder.controllers.planner.distributions.kubeadm.distribution import Kubeadm
 from herder.controllers.planner.distributions.kubeadm.places import HERE
 
+INSTALLER = Path(herder.kubeadm.__file__).parent / "run.sh"
 SERVER, WORKER = Roles(etcd=True, control_plane=True), Roles(worker=True)
 ALL = Roles(etcd=True, control_plane=True, worker=True)
 AUTHORITIES = {name: Authority(f"certificate of {name}", f"key of {name}") for name in Kubeadm.authorities}
@@ -133,6 +136,14 @@ def test_everybody_finds_the_servers_by_one_name() -> None:
     assert content(rendered(told, machine()), "endpoints").split() == ["10.0.0.1", "10.0.0.3"]
     own = machine(SERVER, internal_addresses=("10.0.0.3",))
     assert content(rendered(told, own), "endpoints").split() == ["10.0.0.3", "10.0.0.1"], "a server asks itself first"
+
+
+def test_what_the_installer_notes_in_manifests_is_there_however_a_server_came_to_be() -> None:
+    for whom, path, kind in ((first(), "init.yaml", "Init"), (machine(SERVER), "join.yaml", "Join")):
+        found = documents(rendered(whom=whom), path)[f"{kind}Configuration"]
+        assert found["patches"] == {"directory": "/var/lib/rancher/kubeadm/patches"}
+    assert "state=/var/lib/rancher/kubeadm\n" in (script := INSTALLER.read_text())
+    assert "patches=$state/patches" in script
 
 
 def test_what_machines_join_with_has_the_form_that_kubeadm_wants() -> None:
