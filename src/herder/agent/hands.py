@@ -14,6 +14,7 @@ from herder.agent.execution import Executor
 from herder.agent.images.reference import ImageError
 from herder.agent.interlock import Interlock
 from herder.agent.log import Log
+from herder.agent.plan import images_of
 
 _KEPT = 64
 _SUFFIX = "-applied.plan"
@@ -28,6 +29,7 @@ class Hands:
         self._log = log
         self._lock = threading.Lock()
         self._stamp = ""
+        self._plan = b""  # that is being applied
         self._cleared = False  # nothing was run since the work directory was emptied
         self._interlock = Interlock(config.interlock_directory)
         self._interlock.clean()
@@ -49,6 +51,7 @@ class Hands:
             self._lock.release()
             return Blocked(reason)
         self._stamp = time.strftime(_STAMP)
+        self._plan = action.plan
         if self._config.applied_plan_directory:
             keep_plan(self._config.applied_plan_directory, self._stamp, action.plan, action.checksum)
         self._clear()
@@ -90,10 +93,14 @@ class Hands:
 
     def _stage(self, image: str, directory: str) -> None:
         """Loaded when it is first needed: most plans of a node's life have no image."""
+        from herder.agent.images.keychain import Keychain
         from herder.agent.images.staging import Stager
 
-        scratch = os.path.join(self._config.state_directory, "pull")
-        stager = Stager(self._config.images_directory, self._config.registries_file, scratch, self._say)
+        config = self._config
+        keychain = Keychain(config.credential_provider_config, config.credential_provider_directory, self._say)
+        own = os.path.join(config.state_directory, "images")
+        stager = Stager(config.images_directory, config.registries_file, own, self._say, keychain)
+        stager.begin(images_of(self._plan))
         stager.stage(image, directory)
 
     def _say(self, text: str) -> None:

@@ -75,6 +75,13 @@ def parse(raw: bytes) -> Plan:
     )
 
 
+def images_of(raw: bytes) -> List[str]:
+    """Of one-time and periodic instructions."""
+    plan = parse(raw)
+    instructions = [*plan.instructions, *(each.instruction for each in plan.periodic)]
+    return sorted({each.image for each in instructions if each.image})
+
+
 class _Fields:
     """One JSON object, read field by field; null counts as absent."""
 

@@ -1,14 +1,14 @@
 """Images in archives on this node: what `docker save` writes, and OCI layouts, in a tar of any compression."""
 
-import hashlib
 import json
 import os
 import re
+import shutil
 import tarfile
-from typing import IO, Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional
 
 from herder.agent.images import blobs, compression, reference
-from herder.agent.images.blobs import LARGEST_MANIFEST
+from herder.agent.images.blobs import LARGEST_MANIFEST, LayerFile
 from herder.agent.images.reference import ImageError, Reference
 
 _EXTENSIONS = (".tar", ".tar.lz4", ".tar.bz2", ".tbz", ".tar.gz", ".tgz", ".tar.zst", ".tzst")
@@ -23,22 +23,25 @@ class Layer(NamedTuple):
     content_digest: str  # of what is in it, without compression; empty: not told
 
 
-def find(directory: str, image: Reference, architecture: str, system: str, scratch: str) -> Optional[List[str]]:
-    """Files with the image's layers, in `scratch`; None where no archive has the image. Names decide the order."""
-    problems: List[str] = []
-    for path in _archives(directory):
-        try:
-            layers = _layers(path, image, architecture, system)
-            if layers is not None:
-                return _extract(path, layers, scratch)
-        except (OSError, ValueError, tarfile.TarError, EOFError) as error:
-            problems.append(f"{path}: {error}")
-    if problems:
-        raise ImageError(f"{image} may be in an archive that cannot be read: {'; '.join(problems)}")
-    return None
+class Found(NamedTuple):
+    """An image in an archive."""
+
+    digest: str  # of its manifest; of its configuration where the archive has no manifest
+    layers: List[Layer]
+    archive: "_Archive"
+
+    def fetch(self, scratch: str) -> List[LayerFile]:
+        files = []
+        for index, layer in enumerate(self.layers):
+            path, name = os.path.join(scratch, f"layer-{index}"), f"{self.archive.path}: {layer.member}"
+            self.archive.copy(layer, path)
+            files.append(LayerFile(path, name, layer.content_digest))
+        self.archive.close()
+        return files
 
 
-def _archives(directory: str) -> List[str]:
+def listed(directory: str) -> List[str]:
+    """Archives, by name."""
     found = []
     for folder, _, names in os.walk(directory):
         for name in names:
@@ -47,54 +50,59 @@ def _archives(directory: str) -> List[str]:
     return sorted(found)
 
 
+def find(path: str, image: Reference, architecture: str, system: str, scratch: str) -> Optional[Found]:
+    """None where it is not in this archive. The archive is decompressed once, into `scratch`."""
+    archive = _Archive(path, scratch)
+    found = None
+    try:
+        if archive.has(_OCI):
+            found = _in_layout(archive, image, architecture, system)
+        if found is None and archive.has(_DOCKER) and not image.digest:
+            found = _saved_by_docker(archive, image)
+    finally:
+        if found is None:
+            archive.close()
+    return found
+
+
 # --- looking for the image ------------------------------------------------------------------------------------------
 
 
-def _layers(path: str, image: Reference, architecture: str, system: str) -> Optional[List[Layer]]:
-    """What to take out of this archive; None where the image is not in it."""
-    tables = _small_members(path, {_DOCKER, _OCI})
-    if _OCI in tables:
-        found = _oci_layers(path, json.loads(tables[_OCI].decode("utf-8")), image, architecture, system)
-        if found is not None:
-            return found
-    if _DOCKER in tables and not image.digest:
-        return _docker_layers(path, json.loads(tables[_DOCKER].decode("utf-8")), image)
-    return None
-
-
-def _docker_layers(path: str, manifest: Any, image: Reference) -> Optional[List[Layer]]:
-    for entry in manifest if isinstance(manifest, list) else []:
+def _saved_by_docker(archive: "_Archive", image: Reference) -> Optional[Found]:
+    table = archive.json(_DOCKER)
+    for entry in table if isinstance(table, list) else []:
         if any(_is(str(tag), image) for tag in entry.get("RepoTags") or []):
             members = [str(each) for each in entry.get("Layers") or []]
-            contents = _content_digests(path, str(entry.get("Config") or ""), len(members))
-            return [Layer(member, "", digest) for member, digest in zip(members, contents)]
+            config = str(entry.get("Config") or "")
+            digest, contents = _configuration(archive, config, len(members))
+            return Found(digest, [Layer(*each) for each in zip(members, [""] * len(members), contents)], archive)
     return None
 
 
-def _content_digests(path: str, member: str, count: int) -> List[str]:
-    content = _small_members(path, {member}).get(member)
-    if content is None:
-        raise ImageError(f"{path}: {member} is named in {_DOCKER} and not there")
+def _configuration(archive: "_Archive", member: str, count: int) -> Any:
+    """Its digest, and those of the contents of all layers."""
+    content = archive.small(member)
     told = _HASH.match(member)
     if told:
-        blobs.check(content, "sha256:" + told.group(1), f"{path}: {member}")
+        blobs.check(content, "sha256:" + told.group(1), f"{archive.path}: {member}")
     digests = (json.loads(content.decode("utf-8")).get("rootfs") or {}).get("diff_ids") or []
     if len(digests) != count:
-        raise ImageError(f"{path}: {member} tells of {len(digests)} layers, {_DOCKER} of {count}")
-    return [str(each) for each in digests]
+        raise ImageError(f"{archive.path}: {member} tells of {len(digests)} layers, {_DOCKER} of {count}")
+    return blobs.digest_of(content), [str(each) for each in digests]
 
 
-def _oci_layers(
-    path: str, index: Dict[str, Any], image: Reference, architecture: str, system: str
-) -> Optional[List[Layer]]:
-    for each in index.get("manifests") or []:
-        entry = blobs.descriptor(each, path)
+def _in_layout(archive: "_Archive", image: Reference, architecture: str, system: str) -> Optional[Found]:
+    for each in archive.json(_OCI).get("manifests") or []:
+        entry = blobs.descriptor(each, archive.path)
         if not _names(each, entry.digest, image):
             continue
-        manifest = _blob(path, entry.digest)
+        digest = entry.digest
+        manifest = _manifest(archive, digest)
         while blobs.is_index(manifest):
-            manifest = _blob(path, blobs.choose(manifest, architecture, system, str(image)).digest)
-        return [Layer(_blob_name(layer.digest), layer.digest, "") for layer in blobs.layers(manifest, str(image))]
+            digest = blobs.choose(manifest, architecture, system, str(image)).digest
+            manifest = _manifest(archive, digest)
+        found = blobs.layers(manifest, str(image))
+        return Found(digest, [Layer(_blob_name(layer.digest), layer.digest, "") for layer in found], archive)
     return None
 
 
@@ -114,15 +122,12 @@ def _is(name: str, image: Reference) -> bool:
     return (found.registry, found.repository, found.tag) == (image.registry, image.repository, image.tag)
 
 
-def _blob(path: str, digest: str) -> Dict[str, Any]:
+def _manifest(archive: "_Archive", digest: str) -> Dict[str, Any]:
     member = _blob_name(digest)
-    content = _small_members(path, {member}).get(member)
-    if content is None:
-        raise ImageError(f"{path}: {member} is not there")
-    blobs.check(content, digest, f"{path}: {member}")
-    value = json.loads(content.decode("utf-8"))
+    blobs.check(archive.small(member), digest, f"{archive.path}: {member}")
+    value = archive.json(member)
     if not isinstance(value, dict):
-        raise ImageError(f"{path}: {member} is no manifest")
+        raise ImageError(f"{archive.path}: {member} is no manifest")
     return value
 
 
@@ -133,53 +138,49 @@ def _blob_name(digest: str) -> str:
 # --- reading archives -----------------------------------------------------------------------------------------------
 
 
-def _members(path: str) -> Iterator[Tuple[str, IO[bytes], tarfile.TarInfo]]:
-    with compression.opened(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
-        for member in archive:
-            if member.isreg():
-                content = archive.extractfile(member)
-                assert content is not None
-                yield member.name[2:] if member.name.startswith("./") else member.name, content, member
+class _Archive:
+    """Read here and there: one that is compressed is first decompressed as a whole."""
+
+    def __init__(self, path: str, scratch: str) -> None:
+        self.path = path
+        self._copy = ""
+        if compression.is_compressed(path):
+            self._copy = os.path.join(scratch, "archive")
+            with compression.opened(path) as stream, open(self._copy, "wb") as target:
+                shutil.copyfileobj(stream, target, 1 << 20)
+        self._tar = tarfile.open(self._copy or path, "r:")  # noqa: SIM115 - closed by whoever has it
+        self._members = {_normal(member.name): member for member in self._tar.getmembers() if member.isreg()}
+
+    def has(self, name: str) -> bool:
+        return name in self._members
+
+    def json(self, name: str) -> Any:
+        return json.loads(self.small(name).decode("utf-8"))
+
+    def small(self, name: str) -> bytes:
+        if self._member(name).size > LARGEST_MANIFEST:
+            raise ImageError(f"{self.path}: {name} is too large for what it should be")
+        content = self._tar.extractfile(self._member(name))
+        assert content is not None
+        return content.read()
+
+    def copy(self, layer: Layer, target: str) -> None:
+        content = self._tar.extractfile(self._member(layer.member))
+        assert content is not None
+        with open(target, "wb") as stream:
+            wanted = blobs.Descriptor("", layer.digest, -1, {})
+            blobs.copy(content.read, stream, wanted, f"{self.path}: {layer.member}")
+
+    def close(self) -> None:
+        self._tar.close()
+        if self._copy:
+            os.unlink(self._copy)
+
+    def _member(self, name: str) -> tarfile.TarInfo:
+        if name not in self._members:
+            raise ImageError(f"{self.path}: {name} is named in its tables and not there")
+        return self._members[name]
 
 
-def _small_members(path: str, wanted: Set[str]) -> Dict[str, bytes]:
-    """Those of them that are there; reading ends with the last one."""
-    found: Dict[str, bytes] = {}
-    for name, content, member in _members(path):
-        if name in wanted:
-            if member.size > LARGEST_MANIFEST:
-                raise ImageError(f"{path}: {name} is too large for what it should be")
-            found[name] = content.read()
-            if len(found) == len(wanted):
-                break
-    return found
-
-
-def _extract(path: str, layers: List[Layer], scratch: str) -> List[str]:
-    targets = {layer.member: os.path.join(scratch, f"layer-{index}") for index, layer in enumerate(layers)}
-    digests = {layer.member: layer.digest for layer in layers}
-    found = set()
-    for name, content, _ in _members(path):
-        if name in targets:
-            with open(targets[name], "wb") as stream:
-                wanted = blobs.Descriptor("", digests[name], -1, {})
-                blobs.copy(content.read, stream, wanted, f"{path}: {name}")
-            found.add(name)
-    for layer in layers:
-        if layer.member not in found:
-            raise ImageError(f"{path}: the layer {layer.member} is not there")
-        if layer.content_digest:
-            _check_content(targets[layer.member], layer.content_digest, f"{path}: {layer.member}")
-    return [targets[layer.member] for layer in layers]
-
-
-def _check_content(path: str, digest: str, what: str) -> None:
-    found = hashlib.sha256()
-    with compression.opened(path) as stream:
-        while True:
-            chunk = stream.read(1 << 16)
-            if not chunk:
-                break
-            found.update(chunk)
-    if "sha256:" + found.hexdigest() != digest:
-        raise ImageError(f"{what}: the digest of its content is sha256:{found.hexdigest()}, and not {digest}")
+def _normal(name: str) -> str:
+    return name[2:] if name.startswith("./") else name

@@ -18,6 +18,37 @@ class Descriptor(NamedTuple):
     platform: Dict[str, Any]
 
 
+class LayerFile(NamedTuple):
+    """A layer that was brought here."""
+
+    path: str
+    name: str  # for messages
+    content_digest: str  # of what is in it, without compression; empty: what was brought here is checked
+
+
+class Checked:
+    """A stream that is what its digest says, which is known at its end."""
+
+    def __init__(self, stream: IO[bytes], digest: str, what: str) -> None:
+        self._stream = stream
+        self._wanted = digest
+        self._what = what
+        self._digest = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        content = self._stream.read(size)
+        if self._wanted:
+            self._digest.update(content)
+        return content
+
+    def finish(self) -> None:
+        while self.read(_CHUNK):
+            pass
+        found = "sha256:" + self._digest.hexdigest()
+        if self._wanted and found != self._wanted:
+            raise ImageError(f"{self._what}: the digest of its content is {found}, and not {self._wanted}")
+
+
 def descriptor(value: Any, what: str) -> Descriptor:
     digest = value.get("digest") if isinstance(value, dict) else None
     if not isinstance(digest, str) or not _DIGEST.match(digest):
@@ -32,8 +63,12 @@ def descriptor(value: Any, what: str) -> Descriptor:
     )
 
 
+def digest_of(content: bytes) -> str:
+    return "sha256:" + hashlib.sha256(content).hexdigest()
+
+
 def check(content: bytes, digest: str, what: str) -> None:
-    found = "sha256:" + hashlib.sha256(content).hexdigest()
+    found = digest_of(content)
     if digest and found != digest:
         raise ImageError(f"{what}: its digest is {found}, and {digest} was asked for")
 

@@ -12,6 +12,11 @@ from herder.agent.images.reference import ImageError
 _MAGICS = ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip2"), (b"\x04\x22\x4d\x18", "lz4"))
 
 
+def is_compressed(path: str) -> bool:
+    with open(path, "rb") as stream:
+        return _kind(stream.read(4)) != ""
+
+
 @contextmanager
 def opened(path: str) -> Iterator[IO[bytes]]:
     """What is in a file, whatever it was compressed with: its first bytes tell, not its name."""

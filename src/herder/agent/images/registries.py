@@ -84,11 +84,11 @@ class Registries:
         target = _normal(address)
         host = target.netloc
         config = _first(self._configs, [host, *(["docker.io"] if host == DEFAULT_REGISTRY else []), "*"]) or {}
-        credentials, tls = config.get("auth"), config.get("tls")
+        auth, tls = config.get("auth"), config.get("tls")
         return Endpoint(
             url=f"{target.scheme}://{host}{target.path}",
             repository=repository,
-            credentials=_credentials(credentials if isinstance(credentials, dict) else {}, host),
+            credentials=credentials(auth if isinstance(auth, dict) else {}, f"{self._path}: configs.{host}.auth"),
             tls=self._tls(tls if isinstance(tls, dict) else {}, host),
         )
 
@@ -144,10 +144,11 @@ def _is_here(host: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
-def _credentials(values: Dict[str, Any], host: str) -> Credentials:
+def credentials(values: Dict[str, Any], where: str) -> Credentials:
+    """As registries.yaml and docker write them."""
     username, password = str(values.get("username") or ""), str(values.get("password") or "")
     if values.get("auth"):
-        username, password = _pair(str(values["auth"]), f"registries.yaml: configs.{host}.auth.auth")
+        username, password = _pair(str(values["auth"]), f"{where}.auth")
     token = values.get("identity_token") or values.get("identitytoken") or ""
     return Credentials(username, password, str(token))
 

@@ -7,12 +7,13 @@ import os
 import re
 import ssl
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from herder import __version__
 from herder.agent import transport
 from herder.agent.images import blobs
+from herder.agent.images.blobs import Descriptor, LayerFile
 from herder.agent.images.reference import ImageError, Reference
 from herder.agent.images.registries import Credentials, Endpoint
 
@@ -30,27 +31,35 @@ _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
+class Found(NamedTuple):
+    digest: str  # of the manifest
+    layers: List[Descriptor]
+
+
 class Puller:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._authorization = ""
         self._context: Optional[ssl.SSLContext] = None
 
-    def pull(self, image: Reference, architecture: str, system: str, scratch: str) -> List[str]:
-        """Files with the image's layers, in `scratch`."""
-        manifest = self._manifest(image.pinned, image.digest)
+    def find(self, image: Reference, architecture: str, system: str) -> Found:
+        digest, manifest = self._manifest(image.pinned, image.digest)
         while blobs.is_index(manifest):
-            digest = blobs.choose(manifest, architecture, system, str(image)).digest
-            manifest = self._manifest(digest, digest)
-        paths = []
-        for index, layer in enumerate(blobs.layers(manifest, str(image))):
-            path = os.path.join(scratch, f"layer-{index}")
-            with open(path, "wb") as stream, self._get(f"blobs/{layer.digest}", "*/*") as response:
-                blobs.copy(response.read, stream, layer, f"layer {layer.digest}")
-            paths.append(path)
-        return paths
+            chosen = blobs.choose(manifest, architecture, system, str(image)).digest
+            digest, manifest = self._manifest(chosen, chosen)
+        return Found(digest, blobs.layers(manifest, str(image)))
 
-    def _manifest(self, name: str, digest: str) -> Dict[str, Any]:
+    def fetch(self, image: Found, scratch: str) -> List[LayerFile]:
+        files = []
+        for index, layer in enumerate(image.layers):
+            path, name = os.path.join(scratch, f"layer-{index}"), f"layer {layer.digest}"
+            with open(path, "wb") as stream, self._get(f"blobs/{layer.digest}", "*/*") as response:
+                blobs.copy(response.read, stream, layer, name)
+            files.append(LayerFile(path, name, ""))
+        return files
+
+    def _manifest(self, name: str, digest: str) -> Tuple[str, Dict[str, Any]]:
+        """With its digest."""
         with self._get(f"manifests/{name}", _MANIFESTS) as response:
             content = response.read(blobs.LARGEST_MANIFEST)
         blobs.check(content, digest, f"manifest {name}")
@@ -60,7 +69,7 @@ class Puller:
             raise ImageError(f"manifest {name}: not JSON") from error
         if not isinstance(value, dict):
             raise ImageError(f"manifest {name}: no manifest")
-        return value
+        return digest or blobs.digest_of(content), value
 
     @contextmanager
     def _get(self, path: str, accept: str) -> Iterator[http.client.HTTPResponse]:

@@ -1,72 +1,112 @@
-"""Gets an image and unpacks it into a directory."""
+"""Gets an image and puts it into a directory."""
 
-import json
+import contextlib
 import os
 import shutil
 import tarfile
-from typing import Callable, List
+from typing import IO, Callable, Iterable, List, Optional, cast
 
 from herder.agent.images import archives, blobs, compression, layers, reference, registries
-from herder.agent.images.reference import DEFAULT_REGISTRY, ImageError, Reference
-from herder.agent.images.registries import Credentials, Endpoint, Registries
+from herder.agent.images.blobs import LayerFile
+from herder.agent.images.kept import Kept
+from herder.agent.images.keychain import Keychain
+from herder.agent.images.reference import ImageError, Reference
 from herder.agent.images.registry import Puller
 
 _WINDOWS_ROOT = "Files/bin"
+_SYSTEM = "windows" if os.name == "nt" else "linux"
 
 
 class Stager:
-    def __init__(self, images_directory: str, registries_file: str, scratch: str, say: Callable[[str], None]) -> None:
-        """`scratch` holds layers while they are checked, and is emptied each time."""
+    def __init__(
+        self,
+        images_directory: str,
+        registries_file: str,
+        directory: str,
+        say: Callable[[str], None],
+        keychain: Optional[Keychain] = None,
+    ) -> None:
+        """`directory` is for images that are kept, and for what is worked at."""
         self._images = images_directory
         self._registries = registries_file
-        self._scratch = scratch
+        self._scratch = os.path.join(directory, "scratch")
         self._say = say
+        self._keychain = keychain or Keychain("", "")
+        self._kept = Kept(os.path.join(directory, "kept"))
+
+    def begin(self, images: Iterable[str]) -> None:
+        """A plan that refers to these images is to be run. What is no name of an image is told when it is its turn."""
+        names = set()
+        for name in images:
+            with contextlib.suppress(ImageError):
+                names.add(str(reference.parse(name)))
+        self._kept.begin(names)
 
     def stage(self, name: str, directory: str) -> None:
         image = reference.parse(name)
-        system = "windows" if os.name == "nt" else "linux"
         shutil.rmtree(self._scratch, ignore_errors=True)
         os.makedirs(self._scratch, 0o700)
         try:
-            paths = archives.find(self._images, image, blobs.platform(), system, self._scratch)
-            if paths is None:
-                paths = self._pull(image, system)
-            for path in paths:
-                with compression.opened(path) as stream:
-                    layers.unpack(stream, directory, _WINDOWS_ROOT if system == "windows" else "")
+            digest = self._found(image)
+            self._kept.place(str(image), digest, directory)
         except (OSError, EOFError, tarfile.TarError) as error:
             raise ImageError(f"image {image}: {error}") from error
         finally:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _pull(self, image: Reference, system: str) -> List[str]:
+    def _found(self, image: Reference) -> str:
+        """Its digest, once it is among those that are kept."""
+        if image.digest and self._kept.has(image.digest):
+            return image.digest
+        return self._in_archives(image) or self._pulled(image)
+
+    # --- where images come from -------------------------------------------------------------------------------------
+
+    def _in_archives(self, image: Reference) -> str:
+        """Of the first archive that has it, by name; empty: none has."""
+        problems: List[str] = []
+        for path in archives.listed(self._images):
+            known = self._kept.digest_in(path, str(image))
+            if known == "":
+                continue
+            if known and self._kept.has(known):
+                return known
+            try:
+                found = archives.find(path, image, blobs.platform(), _SYSTEM, self._scratch)
+                self._kept.note(path, str(image), found.digest if found else "")
+                if found:
+                    return self._keep(found.digest, found.fetch(self._scratch))
+            except (OSError, ValueError, tarfile.TarError, EOFError) as error:
+                problems.append(f"{path}: {error}")
+        if problems:
+            raise ImageError(f"{image} may be in an archive that cannot be read: {'; '.join(problems)}")
+        return ""
+
+    def _pulled(self, image: Reference) -> str:
         """From the first endpoint that has all of it."""
         problems: List[str] = []
         for endpoint in registries.find(self._registries).endpoints(image):
-            self._say(f"pulling {image} from {endpoint.url}")
+            self._say(f"looking for {image} at {endpoint.url}")
             try:
-                return Puller(_with_keychain(endpoint)).pull(image, blobs.platform(), system, self._scratch)
+                puller = Puller(self._keychain.completed(endpoint))
+                found = puller.find(image, blobs.platform(), _SYSTEM)
+                if self._kept.has(found.digest):
+                    return found.digest
+                self._say(f"pulling {image}, {found.digest}")
+                return self._keep(found.digest, puller.fetch(found, self._scratch))
             except ImageError as error:
                 problems.append(str(error))
         raise ImageError(f"image {image} cannot be pulled: {'; '.join(problems)}")
 
+    def _keep(self, digest: str, files: List[LayerFile]) -> str:
+        self._kept.add(digest, lambda directory: _unpack(files, directory))
+        return digest
 
-def _with_keychain(endpoint: Endpoint) -> Endpoint:
-    """Without credentials of its own, an endpoint gets those that docker has for it."""
-    home = os.environ.get("HOME", "")
-    if endpoint.credentials != Credentials() or not home:
-        return endpoint
-    path = os.path.join(os.environ.get("DOCKER_CONFIG") or os.path.join(home, ".docker"), "config.json")
-    try:
-        with open(path, encoding="utf-8") as stream:
-            known = json.load(stream).get("auths") or {}
-    except (OSError, ValueError, AttributeError):
-        return endpoint
-    host = endpoint.url.split("/")[2]
-    keys = (host, f"https://{host}", f"https://{host}/v1/") if host == DEFAULT_REGISTRY else (host, f"https://{host}")
-    found = next((known[key] for key in keys if isinstance(known.get(key), dict)), None)
-    if found is None:
-        return endpoint
-    config = {"configs": {host: {"auth": dict(found, identity_token=found.get("identitytoken"))}}}
-    known_as = Registries(config, path).endpoints(Reference(host, endpoint.repository, "latest", ""))[-1]
-    return endpoint._replace(credentials=known_as.credentials)
+
+def _unpack(files: List[LayerFile], directory: str) -> None:
+    for file in files:
+        with compression.opened(file.path) as stream:
+            content = blobs.Checked(stream, file.content_digest, file.name)
+            layers.unpack(cast(IO[bytes], content), directory, _WINDOWS_ROOT if _SYSTEM == "windows" else "")
+            content.finish()
+        os.unlink(file.path)
