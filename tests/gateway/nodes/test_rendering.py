@@ -5,14 +5,17 @@ from __future__ import annotations
 import base64
 import gzip
 import random
+import re
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
-from herder.api.management.commands import ca_checksum
+from herder.agent import cli
+from herder.api.management.commands import ca_checksum, commands
 from herder.api.settings import Settings
 from herder.gateway.nodes.rendering import (
     SCRIPTS,
@@ -136,6 +139,32 @@ def test_the_powershell_script_pins_before_it_sends_and_shows_no_token_to_other_
     assert "Token" not in asks
     assert script.count("{") == script.count("}")
     assert script.count("(") == script.count(")")
+
+
+def test_the_powershell_script_takes_what_the_command_of_a_cluster_gives_it_and_what_upstreams_takes() -> None:
+    script = (SCRIPTS / "install.ps1").read_text()
+    declared = set(re.findall(r"^        \[(?:String|String\[\]|Switch)\] \$(\w+)", script, re.MULTILINE))
+    upstream = {"Address", "CaChecksum", "InternalAddress", "Label", "NodeName", "Server", "Taint", "Token", "Worker"}
+    assert declared == upstream
+    command = commands(SERVER, "c-m-meadow22", "some certificates")["windowsNodeCommand"]
+    assert set(re.findall(r" -([A-Z]\w+) ", command.partition("./install.ps1")[2])) <= declared
+    documented = script.partition("# Environment")[2].partition("function ")[0]
+    for name in ("LOGLEVEL", "CONFIG_DIR", "VAR_DIR", "STRICT_VERIFY", "BINARY_URL", "BINARY_CHECKSUM"):
+        assert name.rpartition("BINARY_")[2] in documented
+        assert f"$env:CATTLE_AGENT_{name}" in script
+
+
+def test_the_powershell_script_asks_the_agent_for_nothing_that_it_does_not_know(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = (SCRIPTS / "install.ps1").read_text()
+    asked = set(re.findall(r'\$agent(?:`")? ([a-z-]+)', script))
+    assert asked == {"validate-connection", "service"}
+    nowhere = str(tmp_path / "none.yaml")
+    monkeypatch.setattr(cli, "os", SimpleNamespace(name="nt", environ={"CATTLE_AGENT_CONFIG": nowhere}))
+    for command in asked:
+        assert cli.main([command, nowhere]) == 1
+        assert "unknown command" not in capsys.readouterr().err
 
 
 # --- cloud-init -------------------------------------------------------------------------------------------------------

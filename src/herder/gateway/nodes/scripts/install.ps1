@@ -1,5 +1,14 @@
 # Installs the node agent on this Windows machine, and tells it where its plan is. What stands above was written by the
 # manager that the script comes from. Run it again to repair or to update: the machine stays who it is.
+#
+# Exit codes: 1 something on this machine, 2 bad arguments, 3 not the manager that was pinned, 4 the manager refuses,
+# 5 given up after all retries.
+#
+# Environment (parameters win): CATTLE_SERVER, CATTLE_TOKEN, CATTLE_CA_CHECKSUM, CATTLE_ROLE_{WORKER,NONE},
+# CATTLE_NODE_NAME, CATTLE_ADDRESS, CATTLE_INTERNAL_ADDRESS, CATTLE_LABELS, CATTLE_TAINTS, CATTLE_ID,
+# CATTLE_REMOTE_ENABLED, CATTLE_PRESERVE_WORKDIR, CATTLE_AGENT_{LOGLEVEL,CONFIG_DIR,VAR_DIR},
+# CATTLE_AGENT_BINARY_{URL,BASE_URL,CHECKSUM}, CATTLE_AGENT_STRICT_VERIFY, CATTLE_AGENT_{RETRIES,RETRY_SECONDS},
+# {HTTP,HTTPS,NO}_PROXY.
 
 function Invoke-AgentInstaller {
     [CmdletBinding()]
@@ -19,6 +28,9 @@ function Invoke-AgentInstaller {
     $ProgressPreference = "SilentlyContinue"
     $configDirectory = if ($env:CATTLE_AGENT_CONFIG_DIR) { $env:CATTLE_AGENT_CONFIG_DIR } else { "C:\etc\rancher\agent" }
     $varDirectory = if ($env:CATTLE_AGENT_VAR_DIR) { $env:CATTLE_AGENT_VAR_DIR } else { "C:\var\lib\rancher\agent" }
+    $isRemote = $env:CATTLE_REMOTE_ENABLED -ne "false"
+    $isWorker = $Worker -or $env:CATTLE_ROLE_WORKER -eq "true"
+    $isMade = $env:CATTLE_ROLE_NONE -eq "true" # by a driver of the manager, which knows its roles
     $retries = if ($env:CATTLE_AGENT_RETRIES) { [int] $env:CATTLE_AGENT_RETRIES } else { 4499 }
     $pause = if ($env:CATTLE_AGENT_RETRY_SECONDS) { [int] $env:CATTLE_AGENT_RETRY_SECONDS } else { 5 }
     $curl = "$env:SystemRoot\System32\curl.exe"
@@ -55,17 +67,46 @@ function Invoke-AgentInstaller {
         foreach ($candidate in "py.exe", "python3.exe", "python.exe") {
             $found = Get-Command $candidate -ErrorAction SilentlyContinue
             if ($found) {
-                & $found.Source -c "import sys, ssl; sys.exit(sys.version_info < (3, 6))"
-                if ($LASTEXITCODE -eq 0) { return $found.Source }
+                # The interpreter itself: what the service manager starts must not hand over to another process.
+                $path = & $found.Source -c "import sys, ssl; print(sys.executable if sys.version_info >= (3, 6) else '')"
+                if ($LASTEXITCODE -eq 0 -and $path) { return $path }
             }
         }
         Stop-WithError 1 "Python 3.6 or newer is needed on Windows machines, for all users"
     }
 
-    if (-not $Server) { Stop-WithError 2 "-Server: needed, the address of the manager" }
-    if (-not $Token) { Stop-WithError 2 "-Token: needed, the registration token of the cluster" }
-    if (-not $Worker -and $env:CATTLE_ROLE_NONE -ne "true") { Stop-WithError 2 "choose a role: -Worker, the only one on Windows" }
-    $Server = $Server.TrimEnd("/")
+    # An address, the name of an interface, or a word for what a cloud says of this machine.
+    function Find-Address([String] $Value) {
+        $link = "http://169.254.169.254"
+        $azure = "$link/metadata/instance/network/interface/0/ipv4/ipAddress/0"
+        $google = "http://metadata.google.internal/computeMetadata/v1/instance/network-interfaces/0"
+        switch ($Value) {
+            "" { return "" }
+            "awslocal" { return Get-Metadata "$link/latest/meta-data/local-ipv4" }
+            "awspublic" { return Get-Metadata "$link/latest/meta-data/public-ipv4" }
+            "doprivate" { return Get-Metadata "$link/metadata/v1/interfaces/private/0/ipv4/address" }
+            "dopublic" { return Get-Metadata "$link/metadata/v1/interfaces/public/0/ipv4/address" }
+            "azprivate" { return Get-Metadata "$azure/privateIpAddress?api-version=2017-08-01&format=text" "Metadata: true" }
+            "azpublic" { return Get-Metadata "$azure/publicIpAddress?api-version=2017-08-01&format=text" "Metadata: true" }
+            "gceinternal" { return Get-Metadata "$google/ip" "Metadata-Flavor: Google" }
+            "gceexternal" { return Get-Metadata "$google/access-configs/0/external-ip" "Metadata-Flavor: Google" }
+            "ipify" { return Get-Metadata "https://api.ipify.org" }
+        }
+        if (-not (Get-NetAdapter -Name $Value -ErrorAction SilentlyContinue)) { return $Value }
+        $found = Get-NetIPAddress -InterfaceAlias $Value | Where-Object { $_.PrefixOrigin -ne "WellKnown" }
+        return $found.IPAddress -join ","
+    }
+
+    function Get-Metadata([String] $Url, [String] $Header) {
+        $answer = Join-Path $scratch "metadata"
+        Get-FromServer "the address that $Url tells" $Url $answer @($Header | Where-Object { $_ }) @() | Out-Null
+        return (Get-Content $answer -TotalCount 1).Trim()
+    }
+
+    if ($isRemote -and -not $Server) { Stop-WithError 2 "-Server: needed, the address of the manager" }
+    if ($isRemote -and -not $Token) { Stop-WithError 2 "-Token: needed, the registration token of the cluster" }
+    if ($isRemote -and -not $isWorker -and -not $isMade) { Stop-WithError 2 "choose a role: -Worker, the only one on Windows" }
+    $Server = "$Server".TrimEnd("/")
 
     $scratch = Join-Path $varDirectory ".install"
     foreach ($directory in $configDirectory, $varDirectory, $scratch) {
@@ -75,7 +116,7 @@ function Invoke-AgentInstaller {
 
     # Before anything is sent. From here on nobody is trusted but the authority with this digest.
     $trust = @()
-    if ($CaChecksum) {
+    if ($isRemote -and $CaChecksum) {
         $certificates = Join-Path $scratch "ca.crt"
         Get-FromServer "the manager's certificates" "$Server/cacerts" $certificates @() @("--insecure")
         $found = (Get-FileHash -Algorithm SHA256 -Path $certificates).Hash.ToLower()
@@ -84,23 +125,32 @@ function Invoke-AgentInstaller {
         }
         $trust = @("--cacert", $certificates, "--ssl-revoke-best-effort")
     }
-    Get-FromServer "the manager" "$Server/healthz" (Join-Path $scratch "answer") @() $trust
+    if ($isRemote) { Get-FromServer "the manager" "$Server/healthz" (Join-Path $scratch "answer") @() $trust }
 
     $service = Get-Service -Name rancher-system-agent -ErrorAction SilentlyContinue
     if ($service) { Stop-Service -Name rancher-system-agent -Force }
     $python = Find-Python
     $agent = Join-Path $varDirectory "herder-agent.pyz"
     $base = if ($env:CATTLE_AGENT_BINARY_BASE_URL) { $env:CATTLE_AGENT_BINARY_BASE_URL } else { "$Server/assets" }
-    Get-FromServer "the agent" "$base/herder-agent.pyz" $agent @() $trust
+    $url = if ($env:CATTLE_AGENT_BINARY_URL) { $env:CATTLE_AGENT_BINARY_URL } else { "$base/herder-agent.pyz" }
+    # The manager's authority says nothing of other servers.
+    $trustOfAgent = if ($url.StartsWith("$Server/")) { $trust } else { @() }
+    $new = Join-Path $scratch "herder-agent.pyz"
+    Get-FromServer "the agent" $url $new @() $trustOfAgent
+    $checksum = $env:CATTLE_AGENT_BINARY_CHECKSUM
+    if ($checksum -and (Get-FileHash -Algorithm SHA256 -Path $new).Hash.ToLower() -ne $checksum.ToLower()) {
+        Stop-WithError 1 "the agent from $url is not the one with checksum $checksum"
+    }
+    Move-Item -Force $new $agent
 
     $connection = Join-Path $varDirectory "rancher2_connection_info.json"
     $config = Join-Path $configDirectory "config.yaml"
     [IO.File]::WriteAllLines($config, @(
         "workDirectory: $varDirectory\work",
         "appliedPlanDirectory: $varDirectory\applied",
-        "remoteEnabled: true",
+        "remoteEnabled: $("$isRemote".ToLower())",
         "connectionInfoFile: $connection",
-        "preserveWorkDirectory: false",
+        "preserveWorkDirectory: $(if ($env:CATTLE_PRESERVE_WORKDIR -eq "true") { "true" } else { "false" })",
         "imagesDirectory: $varDirectory\images",
         "interlockDirectory: $varDirectory\interlock"
     ))
@@ -116,22 +166,39 @@ function Invoke-AgentInstaller {
     }
     [IO.File]::WriteAllText($kept, $id)
 
-    $headers = @("Authorization: Bearer $Token", "X-Cattle-Id: $id")
-    if ($env:CATTLE_ROLE_NONE -ne "true") { $headers += "X-Cattle-Role-Worker: true" }
-    if ($NodeName) { $headers += "X-Cattle-Node-Name: $NodeName" }
-    if ($Address) { $headers += "X-Cattle-Address: $Address" }
-    if ($InternalAddress) { $headers += "X-Cattle-Internal-Address: $InternalAddress" }
-    $labels = @($env:CATTLE_LABELS) + $Label | Where-Object { $_ }
-    $taints = @($env:CATTLE_TAINTS) + $Taint | Where-Object { $_ }
-    if ($labels) { $headers += "X-Cattle-Labels: $($labels -join ',')" }
-    if ($taints) { $headers += "X-Cattle-Taints: $($taints -join ',')" }
-    Get-FromServer "the connection" "$Server/v3/connect/agent" $connection $headers $trust
-
     $env:CATTLE_AGENT_CONFIG = $config
-    & $python $agent validate-connection $connection
-    if ($LASTEXITCODE -ne 0) { Stop-WithError 1 "the agent cannot use the connection that the manager gave it" }
-    & $python $agent service install --name rancher-system-agent --config $config
-    if ($LASTEXITCODE -ne 0) { Stop-WithError 1 "the service rancher-system-agent could not be installed" }
+    if ($isRemote) {
+        $headers = @("Authorization: Bearer $Token", "X-Cattle-Id: $id")
+        if (-not $isMade) { $headers += "X-Cattle-Role-Worker: true" }
+        if ($NodeName) { $headers += "X-Cattle-Node-Name: $NodeName" }
+        $public = Find-Address $Address
+        $private = Find-Address $InternalAddress
+        if ($public) { $headers += "X-Cattle-Address: $public" }
+        if ($private) { $headers += "X-Cattle-Internal-Address: $private" }
+        $labels = @($env:CATTLE_LABELS) + $Label | Where-Object { $_ }
+        $taints = @($env:CATTLE_TAINTS) + $Taint | Where-Object { $_ }
+        if ($labels) { $headers += "X-Cattle-Labels: $($labels -join ',')" }
+        if ($taints) { $headers += "X-Cattle-Taints: $($taints -join ',')" }
+        $told = Join-Path $scratch "rancher2_connection_info.json"
+        Get-FromServer "the connection" "$Server/v3/connect/agent" $told $headers $trust
+        & $python $agent validate-connection $told
+        if ($LASTEXITCODE -ne 0) { Stop-WithError 1 "the agent cannot use the connection that the manager gave it" }
+        Move-Item -Force $told $connection
+    }
+
+    $command = "`"$python`" `"$agent`" service"
+    $key = "HKLM:\SYSTEM\CurrentControlSet\Services\rancher-system-agent"
+    if ($service) {
+        Set-ItemProperty -Path $key -Name ImagePath -Value $command
+    } else {
+        New-Service -Name rancher-system-agent -DisplayName "Rancher System Agent" -BinaryPathName $command -StartupType Automatic | Out-Null
+    }
+    $loglevel = if ($env:CATTLE_AGENT_LOGLEVEL) { $env:CATTLE_AGENT_LOGLEVEL.ToLower() } else { "info" }
+    $strict = if ($env:CATTLE_AGENT_STRICT_VERIFY) { $env:CATTLE_AGENT_STRICT_VERIFY } else { $env:STRICT_VERIFY }
+    $environment = @("CATTLE_AGENT_CONFIG=$config", "CATTLE_LOGLEVEL=$loglevel", "CATTLE_AGENT_STRICT_VERIFY=$strict")
+    $environment += Get-ChildItem env: | Where-Object { $_.Name -match "^(NO|HTTP|HTTPS)_PROXY$" } | ForEach-Object { "$($_.Name)=$($_.Value)" }
+    New-ItemProperty -Path $key -Name Environment -PropertyType MultiString -Value $environment -Force | Out-Null
+    & sc.exe failure rancher-system-agent reset= 60 actions= restart/5000 | Out-Null
     Start-Service -Name rancher-system-agent
     Remove-Item -Recurse -Force $scratch
     Write-Host "[INFO]  the agent is installed and runs"
