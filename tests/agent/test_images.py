@@ -244,7 +244,8 @@ def test_tls_with_its_own_authority_or_unchecked(node: Node, tmp_path: Path) -> 
         ({"mirrors": {"h.test": [1]}}, "mirrors.h.test must have keys and values"),
         ({"mirrors": {"h.test": {"endpoint": ["x"], "rewrite": {"(": "y"}}}}, "no regular expression"),
         ({"configs": {"h.test": {"tls": {"cert_file": "x"}}}}, "needs both cert_file and key_file"),
-        ({"configs": {"h.test": {"auth": {"auth": "?"}}}}, "must be base64 of user:password"),
+        ({"configs": {"h.test": {"auth": {"auth": "?"}}}}, "configs.h.test.auth.auth must be base64 of user:password"),
+        ({"configs": {"h.test": {"auth": {"password": True}}}}, "configs.h.test.auth.password must be text"),
     ],
 )
 def test_a_registries_file_that_is_wrong_says_where(content: dict[str, object], message: str) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from herder.agent import windows
+from herder.agent import cli, windows
 from herder.agent.windows import INTERROGATE, RUNNING, SHUTDOWN, START_PENDING, STOP, STOP_PENDING, STOPPED, Service
 
 
@@ -21,7 +23,7 @@ class Manager:
 
     def StartServiceCtrlDispatcherW(self, table: Any) -> int:
         if self.knows_us:
-            assert (table[0].name, table[1].name) == ("herder-agent", None)
+            assert (table[0].name, table[1].name) == (windows.NAME, None)
             table[0].main(0, None)
         return int(self.knows_us)
 
@@ -72,5 +74,17 @@ def test_a_failure_is_told_with_its_code() -> None:
 
 
 def test_by_hand_it_says_how_it_is_started() -> None:
-    with pytest.raises(OSError, match="sc start herder-agent"):
+    with pytest.raises(OSError, match="sc start rancher-system-agent"):
         served(Manager(knows_us=False))
+
+
+def test_elsewhere_there_is_no_service(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["service"]) == 1
+    assert "service is for Windows; use: herder-agent sentinel" in capsys.readouterr().err
+
+
+def test_the_install_script_registers_what_is_here() -> None:
+    """The only place where the name of the service and the word that starts it are written a second time."""
+    script = (Path(cli.__file__).parents[1] / "gateway" / "nodes" / "scripts" / "install.ps1").read_text()
+    assert re.search(r'\$command = .*\$agent.* service"', script)
+    assert f"New-Service -Name {windows.NAME} " in script

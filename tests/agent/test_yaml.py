@@ -6,11 +6,12 @@ import pytest
 import yaml as judge
 
 from herder.agent import kubeconfig, yaml
+from tests.support.canaries import canary
 
 READ = {
     "nothing": "",
     "a comment alone": "# hello\n",
-    "scalars": "a: 1\nb: true\nc: null\nd: ~\ne:\nf: 1.5\ng: text with spaces\nh: '1'\ni: \"tab\\t\\u00e9\"\nj: -3\n",
+    "scalars": "a: 1\nb: true\nc: null\nd: ~\ne:\nf: TRUE\ng: text with spaces\nh: '1'\ni: \"tab\\t\\u00e9\"\nj: -3\n",
     "quotes": "a: 'it''s'\nb: \"say \\\"hi\\\"\"\nc: 'x # y'\nd: \"#\"\n",
     "comments": "a: b # c\n# d\nurl: http://x/#frag\n",
     "colons in values": "server: https://127.0.0.1:6443\ntime: a:b\n",
@@ -23,6 +24,9 @@ READ = {
     "a block of a kubeconfig": "kubeConfig: |\n  clusters:\n  - cluster:\n      server: https://x\nnamespace: n\n",
     "keys in quotes": "'*':\n  endpoint: [a]\n\"x:5000\": y\nplain.host:5000:\n  z: 1\n",
     "a document that begins": "---\na: 1\n",
+    "a document that ends": "a: 1\n...\n",
+    "a mark at the beginning": "\ufeffa: 1\n",
+    "words": "a: True\nb: FALSE\nc: NULL\nd: true story\n",
     "windows": "a: 1\r\nb:\r\n  - c\r\n",
     "json": '{"a": [1, 2, {"b": null}], "c": "d"}',
     "json over lines": '{\n  "a": 1\n}\n',
@@ -32,6 +36,12 @@ READ = {
 @pytest.mark.parametrize("text", READ.values(), ids=READ)
 def test_what_is_read_is_read_as_everybody_reads_it(text: str) -> None:
     assert yaml.load(text) == judge.safe_load(text)
+
+
+@pytest.mark.parametrize("text", ["0600", "0x1f", "1e5", "1.50", "1_000", "yes", "off", "2026-01-01", "+1", "12:30"])
+def test_what_versions_of_yaml_do_not_agree_on_stays_text(text: str) -> None:
+    assert yaml.load(f"password: {text}\n") == {"password": text}
+    assert yaml.load(f"passwords: [{text}]\n") == {"passwords": [text]}
 
 
 REFUSED = {
@@ -45,7 +55,14 @@ REFUSED = {
     "an open quote": ("a: 'b\n", "line 1: a quote"),
     "an open list": ("a: [1,\n  2]\n", "line 1"),
     "no key": ("a: 1\nb\n", "line 2: expected 'key: value'"),
-    "something after a value": ("a: 'b' c\n", "line 1: unexpected 'c'"),
+    "a key in a value": ("a: b: c\n", "line 1: a value that"),
+    "an item in a value": ("a: - b\n", "line 1: a value that"),
+    "a merge": ("a: 1\n<<: x\n", "line 2: merging"),
+    "a block that keeps": ("a: |+\n  x\n", "line 1: '|'"),
+    "a block with its own indentation": ("a: |2\n   x\n", "line 1: '|'"),
+    "a folded block of paragraphs": ("a: >\n  x\n\n  y\nb: 1\n", "line 4: in a block with '>'"),
+    "a folded block with more indentation": ("a: >\n  x\n    y\n", "line 3: in a block with '>'"),
+    "something after a value": ("a: 'b' c\n", "line 1: there is something after"),
 }
 
 
@@ -54,6 +71,14 @@ def test_what_is_beyond_it_is_refused_by_its_line(text: str, message: str) -> No
     with pytest.raises(yaml.YamlError, match=r"^line \d+: ") as found:
         yaml.load(text)
     assert message in str(found.value)
+
+
+@pytest.mark.parametrize("line", ["{}", "password: x: {}", "password: 'x' {}", "password: ['{}", 'password: "{}'])
+def test_what_is_refused_is_not_told_on(line: str) -> None:
+    secret = canary("file")
+    with pytest.raises(yaml.YamlError) as found:
+        yaml.load("a: 1\n" + line.format(secret) + "\n")
+    assert secret not in str(found.value)
 
 
 def test_a_kubeconfig_as_servers_write_it() -> None:

@@ -1,4 +1,4 @@
-"""The command: sentinel, validate-config, validate-connection, version."""
+"""The command: sentinel, service, validate-config, validate-connection, version."""
 
 import os
 import signal
@@ -19,6 +19,7 @@ from herder.agent.remote import Remote
 _USAGE = """usage: herder-agent COMMAND
 
   sentinel                    apply the plans of this node, until it is stopped
+  service                     the same, started by the service manager of Windows
   validate-config FILE        is this configuration complete and private?
   validate-connection FILE    can the manager be found with this connection file?
   version                     which version this is
@@ -40,7 +41,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
             print(_USAGE.format(default=configuration.DEFAULT_PATH), end="")
         elif command == "sentinel":
             return sentinel(_config_path(), _until_signal)
-        elif command == "service" and os.name == "nt":
+        elif command == "service":
+            if os.name != "nt":
+                raise ConfigError("service is for Windows; use: herder-agent sentinel")
             return sentinel(_config_path(), _as_service)
         elif command == "validate-config":
             configuration.load(_operand(words, command))

@@ -4,8 +4,9 @@ import contextlib
 import os
 import signal
 import subprocess
+import tempfile
 import threading
-from typing import IO, Dict, List, Optional
+from typing import IO, Dict, List, Optional, cast
 
 from herder.agent.events import Finished
 from herder.agent.plan import Instruction
@@ -65,6 +66,8 @@ class Executor:
 
     def _file(self) -> IO[bytes]:
         """Appended to, and gone from its directory at once: a child that stays behind may go on writing."""
+        if os.name == "nt":  # where an open file keeps its name
+            return cast(IO[bytes], tempfile.TemporaryFile(dir=self._scratch, buffering=0))
         path = os.path.join(self._scratch, "output")
         stream = open(path, "a+b", buffering=0)  # noqa: SIM115 - whoever asked closes it
         os.unlink(path)
@@ -79,7 +82,7 @@ def environment_of(directory: str, instruction: Instruction, attempt: int) -> Di
             environment[name] = value
     environment["CATTLE_AGENT_EXECUTION_PWD"] = directory
     environment["CATTLE_AGENT_ATTEMPT_NUMBER"] = str(attempt)
-    environment["PATH"] = f"{os.environ.get('PATH', os.defpath)}:{directory}"
+    environment["PATH"] = f"{os.environ.get('PATH', os.defpath)}{os.pathsep}{directory}"
     return environment
 
 
@@ -94,6 +97,10 @@ def _wait(process: "subprocess.Popen[bytes]", timeout: int) -> str:
 
 
 def _end_group(process: "subprocess.Popen[bytes]") -> None:
+    if os.name == "nt":
+        subprocess.call(["taskkill", "/T", "/F", "/PID", str(process.pid)])
+        process.wait()
+        return
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)

@@ -93,5 +93,5 @@ def _settle(file: File, mode: int) -> None:
     found = os.stat(file.path)
     if found.st_mode & 0o7777 != mode:
         os.chmod(file.path, mode)
-    if os.geteuid() == 0 and (found.st_uid, found.st_gid) != (file.uid, file.gid):
+    if hasattr(os, "geteuid") and os.geteuid() == 0 and (found.st_uid, found.st_gid) != (file.uid, file.gid):
         os.chown(file.path, file.uid, file.gid)

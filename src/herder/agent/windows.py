@@ -6,7 +6,7 @@ Nothing here was run on Windows yet: tests play the service manager's part.
 import ctypes
 from typing import Any, Callable, Optional
 
-NAME = "herder-agent"
+NAME = "rancher-system-agent"  # as the install script calls it
 
 START_PENDING, STOP_PENDING, RUNNING, STOPPED = 2, 3, 4, 1
 STOP, INTERROGATE, SHUTDOWN = 1, 4, 5
@@ -52,7 +52,7 @@ class Service:
         """Hands this process to the service manager, until the service has stopped."""
         table = (_Entry * 2)(_Entry(NAME, self._main), _Entry(None, _Main()))
         if not self._library.StartServiceCtrlDispatcherW(table):
-            raise OSError("only the service manager can start this: use 'sc start herder-agent', or 'sentinel' by hand")
+            raise OSError(f"only the service manager can start this: use 'sc start {NAME}', or 'sentinel' by hand")
 
     def _service_main(self, *_: Any) -> None:
         self._handle = self._library.RegisterServiceCtrlHandlerExW(NAME, self._handler, None)

@@ -2,6 +2,9 @@
 
 Block mappings and sequences, plain and quoted scalars on one line, `|` and `>` blocks, flow collections on one line,
 comments. Not: anchors, aliases, tags, several documents, complex keys, plain scalars over several lines.
+
+Whole numbers are numbers where they are written as everybody writes them. All else that YAML takes for a number, a date
+or a truth (0600, 1e5, yes) stays the text that it is, on which versions of YAML do not agree: it may be a password.
 """
 
 import json
@@ -11,14 +14,15 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 _KEY = re.compile(
     r"""("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s'"\[\]{}#&*!|>%@`,?-][^#]*?|[-?][^\s#][^#]*?)\s*:(?=\s|$)"""
 )
-_INTEGER = re.compile(r"[-+]?[0-9]+$")
-_FLOAT = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)([eE][-+]?[0-9]+)?$")
-_BLOCK = re.compile(r"[|>][-+]?\s*(#.*)?$")
-_WORDS = {"true": True, "True": True, "false": False, "False": False, "null": None, "~": None, "": None, "Null": None}
+_INTEGER = re.compile(r"(0|-?[1-9][0-9]*)$")
+_BLOCK = re.compile(r"[|>]-?\s*(#.*)?$")
+_WORDS: Dict[str, Any] = {"": None, "~": None}
+for _word, _meaning in (("true", True), ("false", False), ("null", None)):
+    _WORDS.update({_word: _meaning, _word.title(): _meaning, _word.upper(): _meaning})
 
 
 class YamlError(ValueError):
-    """What cannot be read, with its line."""
+    """What cannot be read, with its line, but never with what is there: that may be a secret."""
 
 
 class _Line(NamedTuple):
@@ -29,6 +33,7 @@ class _Line(NamedTuple):
 
 def load(text: str) -> Any:
     """JSON is taken as it is."""
+    text = text.lstrip("\ufeff")  # Windows marks files with it
     if text.lstrip().startswith(("{", "[")):
         try:
             return json.loads(text)
@@ -51,6 +56,9 @@ class _Reader:
             return None
         value = self._node(line.indent)
         rest = self._peek()
+        if rest is not None and rest.text == "...":
+            self._at = rest.number
+            rest = self._peek()
         if rest is not None:
             what = (
                 "a second document" if rest.text.startswith("---") else "this line does not belong to what is before it"
@@ -85,7 +93,7 @@ class _Reader:
         found: Dict[str, Any] = {}
         while True:
             line = self._peek()
-            if line is None or line.indent != indent or line.text == "---":
+            if line is None or line.indent != indent or line.text in ("---", "..."):
                 if line is not None and line.indent > indent:
                     raise YamlError(
                         f"line {line.number}: indented more than the lines before it, or a value over lines"
@@ -95,8 +103,10 @@ class _Reader:
             if not match or _is_item(line.text):
                 if _is_item(line.text):
                     return found
-                raise YamlError(f"line {line.number}: expected 'key: value', found {line.text[:40]!r}")
+                raise YamlError(f"line {line.number}: expected 'key: value'")
             key = _key(match.group(1), line.number)
+            if key == "<<":
+                raise YamlError(f"line {line.number}: merging with '<<' is beyond the part of YAML that is read here")
             if key in found:
                 raise YamlError(f"line {line.number}: the key {key!r} is there twice")
             self._at = line.number
@@ -147,9 +157,12 @@ class _Reader:
                 inner = depth if inner is None else inner
             lines.append(raw[inner or 0 :] if raw.strip() else "")
             self._at += 1
-        kept = "\n".join(lines).rstrip("\n")
-        if header[0] == ">":
-            kept = re.sub(r"(?<!\n)\n(?!\n)", " ", kept)
+        while lines and not lines[-1]:
+            lines.pop()
+            self._at -= 1  # what is after the text is not a part of it
+        if header[0] == ">" and any(not line or line[0] in " \t" for line in lines):
+            raise YamlError(f"line {self._at}: in a block with '>', all lines must be indented alike; use '|'")
+        kept = (" " if header[0] == ">" else "\n").join(lines)
         return kept if header[1:2] == "-" or not kept else kept + "\n"
 
 
@@ -185,20 +198,20 @@ def _scalar(text: str, number: int) -> Any:
     if text[0] in "\"'[{":
         value, rest = _flow(text, number)
         if rest.strip():
-            raise YamlError(f"line {number}: unexpected {rest.strip()[:20]!r} after a value")
+            raise YamlError(f"line {number}: there is something after the end of a value")
         return value
     return _plain(text, number)
 
 
 def _plain(text: str, number: int) -> Any:
+    if _is_item(text) or _KEY.match(text):
+        raise YamlError(f"line {number}: a value that begins with '- ', or has ': ' in it, must be in quotes")
     if text[0] in "&*!|>%@`":
         raise YamlError(f"line {number}: {text[0]!r} is beyond the part of YAML that is read here; write the value out")
     if text in _WORDS:
         return _WORDS[text]
     if _INTEGER.match(text):
         return int(text)
-    if _FLOAT.match(text):
-        return float(text)
     return text
 
 

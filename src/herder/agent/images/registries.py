@@ -146,6 +146,9 @@ def _is_here(host: str) -> bool:
 
 def credentials(values: Dict[str, Any], where: str) -> Credentials:
     """As registries.yaml and docker write them."""
+    for name in ("username", "password", "auth"):
+        if isinstance(values.get(name), (bool, list, dict)):
+            raise ImageError(f"{where}.{name} must be text; put it in quotes")
     username, password = str(values.get("username") or ""), str(values.get("password") or "")
     if values.get("auth"):
         username, password = _pair(str(values["auth"]), f"{where}.auth")
