@@ -7,6 +7,7 @@ waited for, so the order of everything follows from the order in which it was sc
 from __future__ import annotations
 
 import asyncio
+import os
 import selectors
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
@@ -51,6 +52,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jumping.now
+
+
+def fork() -> int:
+    """As os.fork. All that a simulation is stands in its process, so from here on there are two of it."""
+    loop = asyncio.get_running_loop()
+    process = os.fork()
+    if process == 0:
+        asyncio._set_running_loop(loop)  # it is known by its process too
+    return process
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

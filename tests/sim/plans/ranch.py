@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -73,8 +73,10 @@ class Ranch:
         patience: float = PATIENCE,
         stubborn: bool = False,
         strict: bool = True,
+        crossroads: Callable[[], str] | None = None,
     ) -> None:
-        """`stubborn`: a user who goes on though nothing comes of what was asked for."""
+        """`stubborn`: a user who goes on though nothing comes of what was asked for. `crossroads` tells where a story
+        comes to when it may go on in several ways."""
         self.random = Random(f"user {seed}")
         self.judge = Judge(lambda: asyncio.get_running_loop().time())
         self.wish = Wish("", {})
@@ -82,6 +84,7 @@ class Ranch:
         self.disappointments: list[str] = []
         self._patience = patience
         self._stubborn = stubborn
+        self._crossroads = crossroads
         self.sim = Provisioned(
             seed,
             controllers(),
@@ -183,6 +186,16 @@ class Ranch:
         if node.name not in cluster.members:
             return sum(each.running and each.has_api for each in self.nodes if each is not node) > 0
         return len(cluster.members) >= 3 and len(cluster.voters) == len(cluster.members)
+
+    # --- ways -------------------------------------------------------------------------------------------------------
+
+    def choose_way(self) -> None:
+        """All that follows by chance follows from the way that is taken here."""
+        way = self._crossroads() if self._crossroads else ""
+        if way:
+            self.did(f"takes the way {way}")
+            for random in (self.random, self.sim.world.random, self.sim.around.random):
+                random.seed(f"{random.random()} {way}")
 
     # --- time -------------------------------------------------------------------------------------------------------
 

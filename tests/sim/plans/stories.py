@@ -161,6 +161,7 @@ async def changes_of_mind(ranch: Ranch) -> None:
     if random.random() < 0.7:
         await ranch.until_settled()
     for _ in range(random.randint(3, 6)):
+        ranch.choose_way()
         await random.choice(EDITS if random.random() < 0.6 else BLOWS)(ranch)
         await ranch.pass_time(0, random.choice((5, 60, 300)))
     await ranch.calm()

@@ -6,11 +6,16 @@ long runs (`make soak`) go through ten thousand seeds.
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import pytest
 
 from herder.sim import loop
 from herder.sim.faults import NONE
 from herder.sim.nodes import TROUBLES
+from tests.sim.plans.crossroads import live_one
 from tests.sim.plans.ranch import Ranch
 from tests.sim.plans.stories import HARSH, live, live_through, ordeal
 
@@ -33,3 +38,13 @@ def test_all_that_there_is_one_after_the_other() -> None:
 def test_the_same_seed_gives_the_same_event_log() -> None:
     first, second = (loop.run(live_through(11, HARSH)) for _ in range(2))
     assert first.log == second.log
+
+
+def test_a_story_that_parted_from_others_can_be_lived_through_alone() -> None:
+    told = subprocess.check_output([sys.executable, "-m", "tests.sim.plans.crossroads", "10"])
+    stories = {report["ways"]: report for report in map(json.loads, told.splitlines())}
+    assert len(stories) in (8, 16)
+    assert len({report["digest"] for report in stories.values()}) == len(stories), "no two are the same"
+    ways = list(stories)[5]
+    ranch, wrong = live_one(10, ways)
+    assert (ranch.sim.world.digest(), wrong) == (stories[ways]["digest"], stories[ways]["wrong"])
