@@ -178,9 +178,11 @@ def test_deletion_leaves_no_process_directory_object_or_secret_behind(site: Site
 
 
 def test_what_became_of_it_can_still_be_read(site: Site) -> None:
-    logs = site.kubectl("get", "configmaps", "-n", "herder-archive")["items"]
-    told = "\n".join(value for each in logs for value in (each.get("data") or {}).values())
-    assert "waiting for" in told
+    told = site.say("logs", "cluster", NAME).splitlines()
+    assert "waiting for" in told[0]
+    assert any(line.endswith("] provisioning done") for line in told)
+    assert "to delete" in told[-1]
+    assert "nothing was said yet" in refused("logs", "cluster", "heath", KUBECONFIG=str(site.server.kubeconfig))
 
 
 def test_the_help_tells_what_pools_are(site: Site) -> None:

@@ -15,6 +15,7 @@ from herder.api.machines.names import (
     REMOVE_LOG,
     archived_log,
 )
+from herder.cli.cluster_logs import cluster
 from herder.cli.finding import Found, find_machine
 from herder.cli.places import kubeconfig_option, kubeconfig_path
 from herder.engine.client import kubeconfig as kubeconfigs
@@ -30,6 +31,9 @@ CONFIG_MAPS = GroupVersionResource("", "v1", "configmaps")
 @click.group()
 def command() -> None:
     """Show what was said, also by what is gone."""
+
+
+command.add_command(cluster)
 
 
 @command.command()

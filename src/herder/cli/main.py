@@ -20,7 +20,7 @@ WORDS = {
     "delete": ("deleting", "Remove a cluster and its machines"),
     "get": ("get", "List objects, or show one"),
     "describe": ("describe", "Show a cluster and how each part of it is"),
-    "logs": ("machine_logs", "Show how a machine was created and removed, also when it is gone"),
+    "logs": ("machine_logs", "Show what became of a machine or a cluster, also when it is gone"),
     "ssh": ("ssh", "Open a shell on a machine, or run a command there"),
     "scp": ("scp", "Copy files to a machine or from it"),
     "import": ("importing", "Manage a cluster that exists from here"),

@@ -407,9 +407,28 @@ async def live(pasture: Pasture) -> None:
             return not left and not spaces
 
         await world.until(is_gone)
-        archived = await pasture.get(CONFIG_MAP, "fleet-default-meadow-provisioning-log", ARCHIVE_NAMESPACE)
-        assert archived is not None
-        assert "to delete" in archived["data"]["log"]
+        [log] = await archived(pasture)
+        assert "to delete" in log
+        await pasture.create(KINDS.config, config("sheds", image="debian", size="small"))
+        await pasture.create(PROVISIONING_CLUSTER, cluster(SERVERS))
+
+        async def is_logged() -> bool:
+            return len(await archived(pasture)) == 2
+
+        await world.until(lambda: _is_there(pasture, CONTROL_PLANE), within=600)
+        await plane_says(pasture, condition("Ready", "Unknown", "waiting for machines"))
+        await world.until(is_logged, within=600)
+        assert log in await archived(pasture), "the next cluster of that name has a log of its own"
+
+
+async def _is_there(pasture: Pasture, kind: Kind) -> bool:
+    return await pasture.get(kind, NAME) is not None
+
+
+async def archived(pasture: Pasture) -> list[str]:
+    """The logs that are kept."""
+    kept = [each for each in await pasture.all(CONFIG_MAP) if each["metadata"]["namespace"] == ARCHIVE_NAMESPACE]
+    return [each["data"]["log"] for each in kept if "log" in each["data"]]
 
 
 @pytest.mark.parametrize(("seed", "faults"), [(0, NONE), (1, ROUGH), (2, ROUGH), (3, ROUGH)])

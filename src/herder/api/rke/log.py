@@ -6,7 +6,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from herder.api.capi.conditions import find, is_false, is_true, timestamp
-from herder.api.capi.names import is_deleting
+from herder.api.capi.names import annotations_of, is_deleting
 from herder.api.machines import archive
 from herder.api.machines import names as machine_names
 from herder.api.rke.removal import REMOVED
@@ -55,7 +55,7 @@ def archived(cluster: Object, text: str) -> Object:
         "apiVersion": archive.CONFIG_MAP.api_version,
         "kind": archive.CONFIG_MAP.kind,
         "metadata": {
-            "name": archived_name(meta["namespace"], meta["name"]),
+            "name": archived_name(cluster),
             "namespace": machine_names.ARCHIVE_NAMESPACE,
             "labels": {machine_names.ARCHIVE_LABEL: ARCHIVED},
             "annotations": {NAMESPACE_OF: meta["namespace"], NAME_OF: meta["name"], UID_OF: meta["uid"]},
@@ -64,5 +64,13 @@ def archived(cluster: Object, text: str) -> Object:
     }
 
 
-def archived_name(namespace: str, cluster: str) -> str:
-    return machine_names.safe_concat(namespace, cluster, "provisioning", "log")
+def archived_name(cluster: Object) -> str:
+    """Another for each: the next cluster of the same name does not write over what became of this one."""
+    meta = cluster["metadata"]
+    return machine_names.safe_concat(meta["namespace"], meta["name"], "provisioning", "log", meta["uid"][:8])
+
+
+def cluster_of(kept: Object) -> tuple[str, str]:
+    """Namespace and name of the cluster that a log is of."""
+    told = annotations_of(kept)
+    return told.get(NAMESPACE_OF, ""), told.get(NAME_OF, "")

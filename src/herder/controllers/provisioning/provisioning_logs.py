@@ -95,14 +95,13 @@ def reconcile_archive(view: View) -> Decision:
 
 
 def _is_there(view: View, kept: Object) -> bool:
-    told = annotations_of(kept)
-    cluster = view.get(PROVISIONING_CLUSTER, told.get(log.NAME_OF, ""), told.get(log.NAMESPACE_OF, ""))
-    return cluster is not None and cluster["metadata"]["uid"] == told.get(log.UID_OF)
+    namespace, name = log.cluster_of(kept)
+    cluster = view.get(PROVISIONING_CLUSTER, name, namespace)
+    return cluster is not None and cluster["metadata"]["uid"] == annotations_of(kept).get(log.UID_OF)
 
 
 def _its_archive(cluster: Object) -> Iterable[Key]:
-    meta = cluster["metadata"]
-    return (Key(machine_names.ARCHIVE_NAMESPACE, log.archived_name(meta["namespace"], meta["name"])),)
+    return (Key(machine_names.ARCHIVE_NAMESPACE, log.archived_name(cluster)),)
 
 
 ARCHIVE = Controller(

@@ -1,0 +1,50 @@
+"""`herder logs cluster`: what was waited for while a cluster was built, changed and removed, also when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from herder.api.machines.archive import CONFIG_MAP
+from herder.api.machines.names import ARCHIVE_LABEL, ARCHIVE_NAMESPACE
+from herder.api.management.names import DEFAULT_WORKSPACE
+from herder.api.rke import log
+from herder.cli.places import kubeconfig_option, kubeconfig_path
+from herder.engine.client import kubeconfig as kubeconfigs
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import StatusError
+from herder.engine.meta.kinds import Object
+
+
+@click.command()
+@click.argument("name")
+@click.option("-n", "--namespace", default=DEFAULT_WORKSPACE, show_default=True, help="Where the Cluster is or was.")
+@kubeconfig_option
+def cluster(name: str, namespace: str, kubeconfig: str | None) -> None:
+    """Show what became of the cluster NAME, and of others that had its name before."""
+    try:
+        logs = asyncio.run(_logs(kubeconfigs.load(kubeconfig_path(kubeconfig)), namespace, name))
+    except (StatusError, kubeconfigs.KubeconfigError) as error:
+        raise click.ClickException(str(error)) from error
+    if not logs:
+        raise click.ClickException(f'nothing was said yet about a cluster "{name}" in namespace "{namespace}"')
+    click.echo("".join(logs), nl=False)
+
+
+async def _logs(connection: kubeconfigs.Connection, namespace: str, name: str) -> list[str]:
+    """The oldest first. What is kept is never behind the log beside the cluster."""
+    from herder.engine.client.http import HttpTransport
+
+    client = Client(HttpTransport(connection))
+    try:
+        labels = f"{ARCHIVE_LABEL}={log.ARCHIVED}"
+        kept = (await client.list_all(CONFIG_MAP.resource, namespace=ARCHIVE_NAMESPACE, labels=labels)).items
+    finally:
+        await client.close()
+    its = [each for each in kept if log.cluster_of(each) == (namespace, name)]
+    return [str((each.get("data") or {}).get(log.LOG, "")) for each in sorted(its, key=_made)]
+
+
+def _made(kept: Object) -> str:
+    return str(kept["metadata"]["creationTimestamp"])
