@@ -43,6 +43,15 @@ sys.exit(cli.main(["sentinel"]))
 """
 
 
+FAILING = """
+import sys
+from herder.agent import cli, kube
+
+kube.Api.watch = lambda *_: 1 / 0
+sys.exit(cli.main(["sentinel"]))
+"""
+
+
 @dataclass
 class Node:
     api: Api
@@ -132,6 +141,13 @@ async def test_stopped_together_with_its_instruction_it_runs_the_plan_anew(node:
     node.agent.start()
     await node.told("plan-state", "succeeded")
     assert node.ran == "1\n2\n"
+
+
+async def test_what_nobody_expected_ends_it_so_that_it_is_started_again(node: Node) -> None:
+    node.agent.command = [sys.executable, "-c", FAILING]
+    node.agent.start()
+    assert await asyncio.to_thread(node.agent.wait) == 1
+    assert "ZeroDivisionError" in node.agent.log()
 
 
 async def test_only_one_of_them_runs(node: Node) -> None:

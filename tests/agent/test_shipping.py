@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gzip
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from herder.agent.build import build
 from tests.support.api import Api
 from tests.support.engines import Engine
 from tests.support.node_agents import NodeAgent, decoded, plan_secret, said
+from tests.support.oci import image
 
 SOURCE = Path(__file__).parents[2] / "src" / "herder" / "agent"
 SHIPPED = sorted(path for path in SOURCE.rglob("*.py") if path.name != "build.py")
@@ -117,6 +119,7 @@ async def test_it_applies_a_plan_on_every_python(python: str, embedded_engine: E
         "files": [{"path": str(tmp_path / "f"), "content": "aGVsbG8="}],
         "instructions": [
             {"name": "it", "command": "sh", "args": ["-c", f"cat {tmp_path}/f"], "saveOutput": True},
+            {"name": "good image", "image": "somewhere.test/good:v1", "saveOutput": True},
             {"name": "image", "image": "somewhere.test/a/b:c", "command": "true"},
         ],
         "periodicInstructions": [{"name": "p", "command": "echo", "args": ["again"]}],
@@ -126,6 +129,8 @@ async def test_it_applies_a_plan_on_every_python(python: str, embedded_engine: E
     kubeconfig = embedded_engine.kubeconfig.read_text()
     (tmp_path / "agent" / "images").mkdir(parents=True)
     (tmp_path / "agent" / "images" / "broken.tar").write_bytes(b"no archive at all")
+    installer = image({"run.sh": "#!/bin/sh\necho unpacked\n"}).docker_archive("somewhere.test/good:v1")
+    (tmp_path / "agent" / "images" / "good.tar.gz").write_bytes(gzip.compress(installer))
     with NodeAgent(tmp_path / "agent", kubeconfig, api.namespace, "plan", python=python) as agent:
         secret = await api.until_object(
             api.at("secrets", "plan"), lambda found: b"failureCount" in decoded(found).get("probe-statuses", b"")
@@ -133,7 +138,7 @@ async def test_it_applies_a_plan_on_every_python(python: str, embedded_engine: E
         assert agent.stop() == 0
         assert "Traceback" not in agent.log()
     told = decoded(secret)
-    assert said(told["failed-output"]) == {"it": "hello\n"}
+    assert said(told["failed-output"]) == {"it": "hello\n", "good image": "unpacked\n"}
     evidence = json.loads(told["failed-evidence"])
     assert evidence["instruction"] == "image"
     assert "broken.tar" in evidence["error"]
