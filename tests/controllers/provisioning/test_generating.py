@@ -179,7 +179,7 @@ def test_a_pool_in_all_its_fields() -> None:
                     "kind": "ShedMachineTemplate",
                     "name": "meadow-workers-abcd",
                 },
-                "deletion": {"nodeDrainTimeoutSeconds": 120},
+                "deletion": {"nodeDeletionTimeoutSeconds": 900, "nodeDrainTimeoutSeconds": 120},
             },
         },
     }

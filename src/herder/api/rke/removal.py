@@ -12,6 +12,9 @@ from herder.api.rke.names import CLUSTER_NAME
 from herder.engine.meta.kinds import Kind, Object
 
 REMOVED = "Removed"
+NODE_DELETION_SECONDS = 900
+"""How long the Node of a machine that is gone is tried to be deleted: if the cluster's agent was there too, it takes
+minutes until it runs elsewhere and the cluster can be reached again."""
 BY_CLUSTER = "machines-of-cluster"  # the index of Machines that `of_cluster` asks
 
 

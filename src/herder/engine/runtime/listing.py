@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from herder.engine.client.client import Client
@@ -25,12 +25,12 @@ async def _names(client: Client, kind: Kind) -> list[str]:
 
 
 async def find(remotes: Remotes, arguments: Mapping[str, Any]) -> list[str]:
-    """Arguments: `cluster`, `kind`, `field` (dotted), `value`. The names of those objects in a downstream cluster."""
+    """Arguments: `cluster`, `kind`, `field` (parts), `value`. The names of those objects in a downstream cluster."""
     listed = await remotes.client(arguments["cluster"]).list_all(arguments["kind"].resource)
     return [obj["metadata"]["name"] for obj in listed.items if _at(obj, arguments["field"]) == arguments["value"]]
 
 
-def _at(obj: Any, field: str) -> Any:
-    for part in field.split("."):
+def _at(obj: Any, field: Sequence[str]) -> Any:
+    for part in field:
         obj = obj.get(part) if isinstance(obj, dict) else None
     return obj

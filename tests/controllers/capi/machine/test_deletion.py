@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
@@ -270,6 +271,36 @@ def test_that_a_machine_left_no_node_is_asked_of_the_cluster_itself(
         assert (question.performer, question.key, question.arguments["value"]) == ("find", key, "x://1")
 
 
+def provisioned(**given: Any) -> Object:
+    """A Machine of a cluster that was provisioned here, before its provider ID is known."""
+    known = machine(node="", provider_id="", limits=TEN, **given)
+    reference = {**known["spec"]["bootstrap"]["configRef"], "apiGroup": "rke.cattle.io"}
+    return {**known, "spec": {**known["spec"], "bootstrap": {"configRef": reference}}}
+
+
+INITIALIZED = cluster() | {"status": {"conditions": [{"type": "ControlPlaneInitialized", "status": "True"}]}}
+OWN_NODE = node(labels={"rke.cattle.io/machine": "Machine-m"})
+
+
+def test_a_node_that_says_whose_it_is_goes_though_its_provider_id_was_never_written_down() -> None:
+    """A server may have joined, and its etcd member have left, before anybody has looked at its Node."""
+    begun = deletion_of(provisioned(), of=INITIALIZED, workload=Workload([OWN_NODE]))
+    assert (begun.node, told(begun)[0]) == ("n", "WaitingForInfrastructureDeletion")
+    ends = at_the_end(provisioned(), Workload([OWN_NODE]), of=INITIALIZED)
+    assert [write.ref.name for write in ends.decision.writes if isinstance(write, Delete)] == ["n"]
+
+
+def test_that_there_is_no_such_node_is_asked_of_the_cluster_itself_too() -> None:
+    step = at_the_end(provisioned(), Workload([]), of=INITIALIZED)
+    (question,) = step.decision.effects
+    assert question.arguments["field"] == ("metadata", "labels", "rke.cattle.io/machine")
+    assert question.arguments["value"] == "Machine-m"
+
+
+def test_a_cluster_that_has_never_answered_has_no_node_of_it() -> None:
+    assert at_the_end(provisioned(), Workload([OWN_NODE]), of=cluster()).finished
+
+
 def test_a_node_of_the_same_name_that_belongs_to_another_machine_is_left_alone() -> None:
     theirs = node(cordoned=False)
     theirs["spec"]["providerID"] = "x://9"
@@ -280,8 +311,8 @@ def test_a_node_of_the_same_name_that_belongs_to_another_machine_is_left_alone()
 # --- the end of the Node ----------------------------------------------------------------------------------------
 
 
-def at_the_end(given: Object, workload: Workload) -> DeletionStep:
-    return deletion_of(given, infra=MISSING, boot=MISSING, workload=workload)
+def at_the_end(given: Object, workload: Workload, *, of: Object | None = None) -> DeletionStep:
+    return deletion_of(given, of=of, infra=MISSING, boot=MISSING, workload=workload)
 
 
 TEN = {"nodeDeletionTimeoutSeconds": 10}

@@ -13,6 +13,7 @@ from herder.api.capi.names import CLUSTER_NAME, annotations_of, is_deleting, lab
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.rke import names
 from herder.api.rke.kinds import BOOTSTRAP, CUSTOM_MACHINE
+from herder.api.rke.removal import NODE_DELETION_SECONDS
 from herder.api.rke.requests import BadClaim, MachineRequest, check_roles, parsed
 from herder.api.writing import delete, ref
 from herder.controllers.machines.managed import provisioning_of
@@ -108,6 +109,7 @@ def _made(view: View, name: str, cluster: Object, claims: MachineRequest) -> tup
             "clusterName": of,
             "bootstrap": {"configRef": _reference(BOOTSTRAP, name)},
             "infrastructureRef": _reference(CUSTOM_MACHINE, name),
+            "deletion": {"nodeDeletionTimeoutSeconds": NODE_DELETION_SECONDS},
         },
     )
     missing = [Create(kind, obj, reason) for kind, obj in parts.items() if view.get(kind, name, namespace) is None]

@@ -10,6 +10,7 @@ from herder.api.machines.names import HOSTNAME_LIMIT
 from herder.api.rke import names
 from herder.api.rke.durations import whole_seconds
 from herder.api.rke.kinds import BOOTSTRAP_TEMPLATE
+from herder.api.rke.removal import NODE_DELETION_SECONDS
 from herder.controllers.provisioning.generation.asked import Pool
 from herder.controllers.provisioning.generation.templates import bootstrap_template_name
 from herder.engine.meta.kinds import Kind, Object
@@ -62,10 +63,11 @@ def _machine(pool: Pool, template: Object | None) -> Object:
                 }
             },
             "infrastructureRef": _infrastructure(pool, template),
+            "deletion": {"nodeDeletionTimeoutSeconds": NODE_DELETION_SECONDS},
         },
     }
     if timeout := pool.spec.get("drainBeforeDeleteTimeout"):
-        made["spec"]["deletion"] = {"nodeDrainTimeoutSeconds": whole_seconds(timeout)}
+        made["spec"]["deletion"] |= {"nodeDrainTimeoutSeconds": whole_seconds(timeout)}
     return made
 
 

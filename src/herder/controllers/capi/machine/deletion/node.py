@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 
-from herder.api.capi.conditions import legacy, timestamp
+from herder.api.capi.conditions import is_true, legacy, timestamp
 from herder.api.capi.contract import control_plane, infra_machine
 from herder.api.capi.kinds import MACHINE, NODE
 from herder.api.capi.names import (
@@ -16,7 +16,9 @@ from herder.api.capi.names import (
     is_deleting,
     labels_of,
 )
-from herder.api.capi.nodes import node_by_name, node_by_provider_id, node_condition, provider_id
+from herder.api.capi.nodes import node_by_machine, node_by_name, node_by_provider_id, node_condition, provider_id
+from herder.api.rke.kinds import GROUP as PROVISIONED
+from herder.api.rke.names import MACHINE_UID
 from herder.api.writing import PROGRESS_PATIENCE, delete, ref
 from herder.controllers.capi.externals import External, look_up
 from herder.controllers.capi.machine.deletion.scope import Clock, NodeOperations, Scope, earlier
@@ -27,6 +29,9 @@ from herder.engine.runtime.view import Observed, Unreachable, View
 
 ACTIVE_CONTROL_PLANE = "active-control-plane"
 """The index of Machines by which a Cluster's control plane Machines are counted, those being deleted left out."""
+
+_FIELDS = {"providerID": ("spec", "providerID"), "machine": ("metadata", "labels", MACHINE_UID)}
+"""Of a Node: by what it is found, as the indexes of its records are called."""
 
 RETRY = timedelta(seconds=2)
 LOOK_AGAIN = timedelta(seconds=20)
@@ -39,7 +44,7 @@ def active_control_plane(machine: Object) -> Iterable[str]:
 
 
 def look_at_node(view: View, machine: Object, cluster: Object, infrastructure: External) -> NodeOperations:
-    """By the name that the Machine remembers, else by the provider ID."""
+    """By the name that the Machine remembers, else by the provider ID, else by what the Node itself says."""
     if is_deleting(cluster):
         return NodeOperations(off="its Cluster is being deleted, and the Nodes with it")
     wish, name = _wish(machine, cluster, infrastructure)
@@ -64,7 +69,7 @@ def _found(wish: Observe, name: str, nodes: list[Object]) -> NodeOperations:
         return NodeOperations(name=name, observe=(wish,))
     if nodes:
         return NodeOperations(off="several Nodes have its provider ID")
-    return NodeOperations(off="it has no Node", unseen=wish.focus[1] if wish.focus else "", observe=(wish,))
+    return NodeOperations(off="it has no Node", unseen=wish.focus, observe=(wish,))
 
 
 def _wish(machine: Object, cluster: Object, infrastructure: External) -> tuple[Observe | None, str]:
@@ -75,7 +80,16 @@ def _wish(machine: Object, cluster: Object, infrastructure: External) -> tuple[O
     known: str = machine["spec"].get("providerID") or ""
     if not known and infrastructure.obj is not None:
         known = infra_machine.provider_id(infrastructure.obj, infrastructure.contract)
-    return (node_by_provider_id(where, known) if known else None), ""
+    if known:
+        return node_by_provider_id(where, known), ""
+    return (node_by_machine(where, machine["metadata"]["uid"]) if _may_be_named(machine, cluster) else None), ""
+
+
+def _may_be_named(machine: Object, cluster: Object) -> bool:
+    """Nodes of provisioned clusters say from the start whose they are. Such a Node may be there, and its etcd member
+    have come and gone, before anybody has written down its provider ID."""
+    reference = (machine["spec"].get("bootstrap") or {}).get("configRef") or {}
+    return reference.get("apiGroup") == PROVISIONED and is_true(cluster, "ControlPlaneInitialized")
 
 
 def _is_of(machine: Object, node: Object) -> bool:
@@ -151,7 +165,8 @@ def _make_sure_of_none(scope: Scope) -> Stage:
     result = scope.view.result(key)
     if result is not None and result.done and not result.value:
         return Passed()
-    about = {"cluster": scope.workload, "kind": NODE, "field": "spec.providerID", "value": scope.node.unseen}
+    index, value = scope.node.unseen or ("", "")
+    about = {"cluster": scope.workload, "kind": NODE, "field": _FIELDS[index], "value": value}
     question = Decision(effects=(Effect("find", key, about, "whether it left a Node behind"),))
     if result is None:
         return Held("DeletingNode", "Making sure that it has no Node", question)
@@ -167,7 +182,8 @@ def node_deletion_clock(scope: Scope) -> Clock:
 
 
 def _cannot_be_deleted(scope: Scope, clock: Clock) -> Held:
-    which = scope.node.name or f"with provider ID {scope.machine['spec'].get('providerID', '')}"
+    known = scope.machine["spec"].get("providerID")
+    which = scope.node.name or (f"with provider ID {known}" if known else "that it may have")
     message = f"Error deleting Node {which}: {why_unreachable(scope.node)}"
     running = Clock(clock.started or scope.view.now, clock.limit)
     wake_at = earlier(scope.view.now + LOOK_AGAIN, running.deadline)

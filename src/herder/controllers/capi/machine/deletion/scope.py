@@ -44,7 +44,7 @@ class NodeOperations(NamedTuple):
     record: Object | None = None  # None: it does not exist
     unreachable: Unreachable | None = None
     looking: bool = False  # nothing is known yet
-    unseen: str = ""  # the provider ID of which no Node was seen; off too, for there is nothing to take out of service
+    unseen: tuple[str, str] | None = None  # by what no Node was seen; off too: nothing is to be taken out of service
     observe: tuple[Observe, ...] = ()
 
     @property
