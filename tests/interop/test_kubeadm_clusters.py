@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from herder.api.rke.names import INIT_NODE, KUBEADM_INSTALLER
+from herder.cli.demo_site import ON_A_FULL_DISK
 from herder.installers import tag
-from tests.support.embedded import HERDER
 from tests.support.images import BUSYBOX
 from tests.support.kubeadm_clusters import (
     CONTROL_PLANE,
+    FENCED,
     NEXT,
+    REBUILT,
     VERSION,
     kubeadm_cluster,
     kubernetes,
@@ -28,10 +30,15 @@ from tests.support.kubeadm_clusters import (
     programs,
     push_installer,
 )
-from tests.support.serving_pods import assert_pods_reach_each_other, serve_on_each_node
+from tests.support.serving_pods import (
+    assert_a_service_leads_to_them,
+    assert_pods_reach_each_other,
+    serve_on_each_node,
+)
 from tests.support.site import MIRROR, REGISTRY, Cluster, Object, Site, site_in
 
 NAME = "farm"
+COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 PASSING = "node.kubernetes.io/"  # taints that come and go with conditions, a moment later
 
 
@@ -72,7 +79,7 @@ def test_nodes_are_what_their_machines_are(farm: Cluster) -> None:
         is_server = "-servers-" in name
         assert (CONTROL_PLANE in labels) is is_server
         lasting = [taint["key"] for taint in taints if not taint["key"].startswith(PASSING)]
-        assert lasting == ([CONTROL_PLANE] if is_server else [])
+        assert lasting == ([CONTROL_PLANE] if is_server else [FENCED])
         assert labels.get("farm.example/breed") == (None if is_server else "merino")
         assert ("node-role.kubernetes.io/worker" in labels) is not is_server
 
@@ -81,18 +88,21 @@ def test_the_agent_is_a_pod_and_the_cluster_is_asked_through_it(farm: Cluster) -
     farm.assert_its_agent_is_a_pod()
 
 
-def test_pods_on_each_node_reach_each_other(farm: Cluster) -> None:
+def test_pods_on_each_node_reach_each_other_and_services(farm: Cluster) -> None:
     assert_pods_run_everywhere(farm)
+    assert_a_service_leads_to_them(farm.kubectl)
 
 
-def test_a_flag_is_changed_in_place(farm: Cluster) -> None:
+def test_flags_and_another_build_of_the_same_version_come_to_machines_that_stay(farm: Cluster) -> None:
     before = farm.uids()
-    flags = {"kube-apiserver-arg": ["max-requests-inflight=321"], "kubelet-arg": ["max-pods=77"]}
-    farm.edit(machineGlobalConfig=flags)
+    push_installer(farm.site, REBUILT, farm.site.directory / "programs")
+    farm.upgrade(REBUILT)
+    kubelet = [*ON_A_FULL_DISK, "max-pods=77"]
+    farm.edit(machineGlobalConfig={"kube-apiserver-arg": ["max-requests-inflight=321"], "kubelet-arg": kubelet})
     farm.until_ready("servers=1")
     assert farm.uids() == before
-    (server,) = api_servers(farm)
-    assert "--max-requests-inflight=321" in server["command"]
+    assert_flags_are_kept(farm)
+    assert builds(farm) == {(component, REBUILT) for component in COMPONENTS}
     assert {node["status"]["capacity"]["pods"] for node in farm.nodes().values()} == {"77"}
 
 
@@ -116,7 +126,7 @@ def test_a_worker_is_added_and_drained_before_it_goes(farm: Cluster) -> None:
 def test_one_server_becomes_two(farm: Cluster) -> None:
     """On the way to three; chapters are short, for the sake of who waits for them."""
     farm.scale("servers=3")
-    farm.site.eventually(lambda: len(servers(farm)) >= 2, "another server has joined")
+    farm.site.eventually(lambda: len(joined(farm, "-servers-")) >= 2, "another server has joined", farm.told)
 
 
 def test_and_then_three(farm: Cluster) -> None:
@@ -125,7 +135,7 @@ def test_and_then_three(farm: Cluster) -> None:
     assert len(nodes) == 4
     assert all(is_ready(node) for node in nodes.values())
     assert members(farm) == servers(farm)
-    assert all("--max-requests-inflight=321" in each["command"] for each in api_servers(farm))
+    assert_flags_are_kept(farm)
     assert_pods_run_everywhere(farm)
 
 
@@ -134,7 +144,7 @@ def upgrade(farm: Cluster) -> Upgrade:
     """Has begun."""
     push_installer(farm.site, NEXT, next_programs(farm.site.directory / "next-programs"))
     begun = Upgrade(farm)
-    farm.site(HERDER, "upgrade", "cluster", NAME, NEXT, "--no-wait")
+    farm.upgrade(NEXT)
     return begun
 
 
@@ -152,8 +162,8 @@ def test_workers_come_last_and_nothing_is_made_anew(farm: Cluster, upgrade: Upgr
     upgrade.until_done(len(farm.nodes()))
     farm.until_ready("workers=1")
     assert all(is_ready(node) for node in farm.nodes().values())
-    assert {each["image"].rpartition(":")[2] for each in api_servers(farm)} == {kubernetes(NEXT)}
-    assert all("--max-requests-inflight=321" in each["command"] for each in api_servers(farm))
+    assert builds(farm) == {(component, NEXT) for component in COMPONENTS}
+    assert_flags_are_kept(farm)
     assert members(farm) == servers(farm)
     assert farm.uids() == upgrade.machines
     assert certificates(farm) == upgrade.certificates
@@ -212,10 +222,29 @@ def is_ready(node: Object) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in node["status"]["conditions"])
 
 
-def api_servers(farm: Cluster) -> list[Object]:
-    """The container of each, as it runs."""
-    found = json.loads(farm.kubectl("get", "pods", "-n", "kube-system", "-l", "component=kube-apiserver", "-o", "json"))
-    return [pod["spec"]["containers"][0] for pod in found["items"]]
+def static_pods(farm: Cluster) -> list[Object]:
+    found: list[Object] = json.loads(
+        farm.kubectl("get", "pods", "-n", "kube-system", "-l", "tier=control-plane", "-o", "json")
+    )["items"]
+    return found
+
+
+def assert_flags_are_kept(farm: Cluster) -> None:
+    commands = [pod["spec"]["containers"][0]["command"] for pod in static_pods(farm)]
+    api_servers = [command for command in commands if command[0] == "kube-apiserver"]
+    assert len(api_servers) == len(servers(farm))
+    assert all("--max-requests-inflight=321" in command for command in api_servers)
+
+
+def builds(farm: Cluster) -> set[tuple[str, str]]:
+    """Which one of each component runs."""
+    found = [pod["metadata"] for pod in static_pods(farm)]
+    return {(each["labels"]["component"], each["annotations"].get("kubeadm.herder.io/build", "")) for each in found}
+
+
+def joined(farm: Cluster, pool: str) -> list[str]:
+    """As the manager knows it: the cluster itself may be busy."""
+    return [name for name, each in farm.machines().items() if pool in name and each["status"].get("nodeRef")]
 
 
 def servers(farm: Cluster) -> set[str]:

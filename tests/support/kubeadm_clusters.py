@@ -9,13 +9,15 @@ from pathlib import Path
 from herder.api.management.names import DEFAULT_WORKSPACE
 from herder.api.rke.names import KUBEADM_INSTALLER
 from herder.api.rke.sample import Pool, cluster_objects
+from herder.cli.demo_site import ON_A_FULL_DISK
 from herder.kubeadm.installer import PROGRAMS
 from tests.support.embedded import HERDER
 from tests.support.peers import peer
 from tests.support.site import Object, Site
 
-VERSION, NEXT = "v1.36.3+kubeadm1", "v1.36.4+kubeadm1"
+VERSION, REBUILT, NEXT = "v1.36.3+kubeadm1", "v1.36.3+kubeadm2", "v1.36.4+kubeadm1"
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+FENCED = "farm.example/fenced"  # a taint of workers
 
 
 def kubernetes(version: str) -> str:
@@ -52,9 +54,10 @@ def kubeadm_cluster(name: str, pools: Mapping[str, int], **config: object) -> li
     wanted = [Pool(pool, quantity, roles[pool], {"kubernetes": True}) for pool, quantity in pools.items()]
     made = [obj for _, obj in cluster_objects(name, DEFAULT_WORKSPACE, driver="local", version=VERSION, pools=wanted)]
     rke_config = made[-1]["spec"]["rkeConfig"]
-    rke_config |= config
+    rke_config |= {"machineGlobalConfig": {"kubelet-arg": [*ON_A_FULL_DISK]}, **config}
     for pool in rke_config["machinePools"]:
         pool["drainBeforeDelete"] = True
         if pool["name"] == "workers":
             pool["labels"] = {"farm.example/breed": "merino", "node-role.kubernetes.io/worker": ""}
+            pool["taints"] = [{"key": FENCED, "value": "loosely", "effect": "PreferNoSchedule"}]
     return made

@@ -41,3 +41,14 @@ def assert_pods_reach_each_other(kubectl: Kubectl) -> None:
     for name in addresses:
         told = kubectl("exec", name, "--", "sh", "-c", asking)
         assert [line for line in told.splitlines() if line.startswith("on-")] == list(addresses), f"from {name}: {told}"
+
+
+def assert_a_service_leads_to_them(kubectl: Kubectl) -> None:
+    """Asked on each node, for it is the node's own kube-proxy that knows where it leads, a moment later."""
+    kubectl("create", "service", "clusterip", "serving", "--tcp=80:8080")
+    address = kubectl("get", "service", "serving", "-o", "jsonpath={.spec.clusterIP}")
+    asking = f"for n in 1 2 3 4 5 6 7 8 9; do {_REQUEST} | nc -w 3 {address} 80 && break; sleep 1; done"
+    pods = kubectl("get", "pods", "-l", "app=serving", "-o", "jsonpath={.items[*].metadata.name}").split()
+    for name in pods:
+        told = kubectl("exec", name, "--", "sh", "-c", asking)
+        assert told.splitlines()[-1] in pods, f"from {name}: {told}"

@@ -147,6 +147,9 @@ class Cluster:
     def scale(self, *pools: str) -> None:
         self.site(HERDER, "scale", "cluster", self.name, *pools, "--no-wait")
 
+    def upgrade(self, version: str) -> None:
+        self.site(HERDER, "upgrade", "cluster", self.name, version, "--no-wait")
+
     def until_ready(self, *pools: str) -> str:
         """Sizes of pools as they are wanted then; those that they have anyway change nothing."""
         told = self.site(HERDER, "scale", "cluster", self.name, *pools, "--timeout", str(self.site.patience))

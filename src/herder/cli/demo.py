@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from herder.api.rke import names
 from herder.api.rke.sample import cluster_objects
 from herder.cli.cluster_options import edit
 from herder.cli.cluster_progress import until_as_wanted, until_gone
+from herder.cli.demo_installer import Installer, given, made
 from herder.cli.demo_site import Site, of_debians, of_this_host
 from herder.engine.meta.errors import AlreadyExists, NotFound, StatusError
 from herder.engine.meta.kinds import Object
@@ -57,24 +58,37 @@ WIDTH = 124  # of a terminal that all of it fits
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="With kubeadm: the archive that `herder installer kubeadm --output` wrote.",
 )
-def command(once: bool, workers: int, driver: str, kubernetes: str, installer: Path | None) -> None:
+@click.option(
+    "--programs",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="With kubeadm: where its programs are, to make an installer of; without both, they are looked for.",
+)
+def command(
+    once: bool, workers: int, driver: str, kubernetes: str, installer: Path | None, programs: Path | None
+) -> None:
     """Show it working: a cluster comes up on machines of this host, is changed in place, and goes."""
     from herder.cli.logs import configure
     from herder.cli.process import run_loop
 
     if (driver == "local") != (kubernetes == "kubeadm"):
         raise click.UsageError("--driver local and --kubernetes kubeadm go together")
-    if kubernetes == "kubeadm" and installer is None:
-        raise click.UsageError(
-            "--installer: needed with kubeadm; make one with: herder installer kubeadm --version v1.36.3+kubeadm1 "
-            "--from DIRECTORY-OF-PROGRAMS --output installer.tar"
-        )
+    if kubernetes == "embedded" and (installer or programs):
+        raise click.UsageError("--installer and --programs are for --kubernetes kubeadm")
+    if installer and programs:
+        raise click.UsageError("one of --installer and --programs is enough")
     configure(level="error")
     stays = not once and sys.stdin.isatty() and sys.stdout.isatty()
     with tempfile.TemporaryDirectory(prefix="herder-demo-") as directory:
         place = Path(directory)
-        with of_debians(place, installer) if installer else nullcontext(of_this_host()) as site:
+        with _debians(place, installer, programs) if driver == "local" else nullcontext(of_this_host()) as site:
             run_loop(_demo(place / "data", site, workers, stays=stays))
+
+
+def _debians(directory: Path, archive: Path | None, programs: Path | None) -> AbstractContextManager[Site]:
+    def installer(place: Path) -> Installer:
+        return given(archive) if archive else made(programs, place, _say)
+
+    return of_debians(directory, installer)
 
 
 async def _demo(directory: Path, site: Site, workers: int, *, stays: bool) -> None:
@@ -126,8 +140,7 @@ async def _provision(client: Client, site: Site, workers: int) -> None:
     objects = cluster_objects(
         NAME, DEFAULT_WORKSPACE, driver=site.driver, version=site.version, pools=site.pools(workers)
     )
-    if site.registries:
-        objects[-1][1]["spec"]["rkeConfig"]["registries"] = site.registries
+    objects[-1][1]["spec"]["rkeConfig"] |= site.config
     for kind, obj in objects:
         await client.create(kind.resource, obj, namespace=DEFAULT_WORKSPACE)
     await until_as_wanted(client, DEFAULT_WORKSPACE, NAME, _detail)
@@ -181,7 +194,8 @@ async def _edit_in_place(client: Client) -> None:
     before = await _machine_uids(client)
 
     def add_label(cluster: Object) -> None:
-        cluster["spec"]["rkeConfig"]["machineGlobalConfig"] = {"node-label": ["=".join(LABEL)]}
+        config = cluster["spec"]["rkeConfig"]
+        config["machineGlobalConfig"] = {**(config.get("machineGlobalConfig") or {}), "node-label": ["=".join(LABEL)]}
 
     await edit(client, DEFAULT_WORKSPACE, NAME, add_label)
     await until_as_wanted(client, DEFAULT_WORKSPACE, NAME, _detail)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-import tarfile
-from collections.abc import Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,13 +15,15 @@ import click
 from herder.api.rke.sample import Pool, servers_and_workers
 from herder.api.settings import IMAGE_ARCHIVES, SERVER_URL
 from herder.cli.creating import DEFAULT_VERSION
+from herder.cli.demo_installer import Installer
 from herder.cli.settings import Layers
-from herder.engine.meta.kinds import Object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NETWORK, HOST = "10.99.0.0/24", "10.99.0.1"  # of the machines; the host is in it, as their gateway
+# The disk that their kubelets see is this host's: that it is rather full is no reason to take pods and images away.
+ON_A_FULL_DISK = ("eviction-hard=nodefs.available<1%,imagefs.available<1%", "image-gc-high-threshold=100")
 NETWORK_VARIABLE = "HERDER_LOCAL_NETWORK"
 
 
@@ -36,7 +36,7 @@ class Site:
     listen: tuple[str, int]
     advertise: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
-    registries: Object | None = None
+    config: Mapping[str, object] = field(default_factory=dict)  # fields of rkeConfig
     machine: Mapping[str, object] = field(default_factory=dict)  # fields of the driver's config
 
     @property
@@ -52,13 +52,18 @@ def of_this_host() -> Site:
 
 
 @contextmanager
-def of_debians(directory: Path, installer: Path) -> Iterator[Site]:
-    """Booted from an image, with Kubernetes by kubeadm. They pull from the manager: nothing else is reached."""
+def of_debians(directory: Path, installer: Callable[[Path], Installer]) -> Iterator[Site]:
+    """Booted from an image, with Kubernetes by kubeadm. They pull from the manager: nothing else is reached.
+
+    `installer` is told where it can be made."""
     if os.geteuid() != 0:
         raise click.ClickException("--driver local: pods on machines in a network of their own need root")
     archives = directory / "images"
     archives.mkdir()
-    (archives / "installer.tar").symlink_to(installer.absolute())
+    place = archives / "installer.tar"
+    found = installer(place)
+    if found.archive != place:
+        place.symlink_to(found.archive.absolute())
     _write_agent_image(archives / "agent.tar")
     port = _free_port()
     before = os.environ.get(NETWORK_VARIABLE)
@@ -67,11 +72,14 @@ def of_debians(directory: Path, installer: Path) -> Iterator[Site]:
     try:
         yield Site(
             "local",
-            _version(installer),
+            found.version,
             ("0.0.0.0", port),  # noqa: S104 - their network is not there before the first of them
             ("127.0.0.1", HOST),
             {SERVER_URL: manager, IMAGE_ARCHIVES: str(archives)},
-            {"mirrors": {"docker.io": {"endpoint": [manager]}}},
+            {
+                "registries": {"mirrors": {"docker.io": {"endpoint": [manager]}}},
+                "machineGlobalConfig": {"kubelet-arg": list(ON_A_FULL_DISK)},
+            },
             {"kubernetes": True},
         )
     finally:
@@ -88,18 +96,6 @@ def _write_agent_image(target: Path) -> None:
 
     with target.open("wb") as archive:
         write_archive(whole(), DEFINITIONS[AGENT_IMAGE].default, archive)
-
-
-def _version(installer: Path) -> str:
-    """What clusters ask for to be installed from it: its tag, which cannot have the plus."""
-    with suppress(OSError, tarfile.TarError, KeyError, ValueError), tarfile.open(installer, "r:") as archive:
-        member = archive.extractfile("index.json")
-        assert member is not None
-        (only,) = json.load(member)["manifests"]
-        tag = str(only["annotations"]["org.opencontainers.image.ref.name"]).rpartition(":")[2]
-        if "-kubeadm" in tag:
-            return tag.replace("-kubeadm", "+kubeadm")
-    raise click.ClickException(f"--installer: {installer} is no archive of `herder installer kubeadm --output`")
 
 
 def _free_port() -> int:

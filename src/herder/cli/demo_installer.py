@@ -1,0 +1,112 @@
+"""What the demo's Debians install Kubernetes from: an archive that was given, or one made of programs that are here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from herder.api.rke.names import KUBEADM_INSTALLER
+from herder.installers import InstallerError, tag
+from herder.kubeadm.installer import PROGRAMS
+
+BUILD = Path(__file__).parents[3] / "peers" / "build.py"  # of a checkout
+NEEDED = (
+    f"kubeadm needs the programs {', '.join(PROGRAMS)}: of a release of Kubernetes, of etcd, and the one of the image "
+    "pause. Give a directory that has them all: --programs DIRECTORY"
+)
+
+
+@dataclass(frozen=True)
+class Installer:
+    archive: Path
+    version: str  # what clusters ask for to be installed from it
+
+
+def given(archive: Path) -> Installer:
+    """Its tag tells the version, but cannot have the plus."""
+    with suppress(OSError, tarfile.TarError, KeyError, ValueError), tarfile.open(archive, "r:") as opened:
+        member = opened.extractfile("index.json")
+        assert member is not None
+        (only,) = json.load(member)["manifests"]
+        told = str(only["annotations"]["org.opencontainers.image.ref.name"]).rpartition(":")[2]
+        if "-kubeadm" in told:
+            return Installer(archive, told.replace("-kubeadm", "+kubeadm"))
+    raise click.ClickException(f"--installer: {archive} is no archive of `herder installer kubeadm --output`")
+
+
+def made(directory: Path | None, target: Path, say: Callable[[str], None]) -> Installer:
+    """Of the programs in `directory`; without one, of those that are found."""
+    from herder.kubeadm.installer import build
+    from herder.oci import write_archive
+
+    where, programs = _all_in(directory) if directory else _found()
+    version = f"{_version(programs['kubeadm'])}+kubeadm1"
+    say(f"an installer image of {version} is made, from the programs {where}")
+    with tempfile.TemporaryDirectory(prefix="installer-", dir=target.parent) as scratch:
+        try:
+            image = build(version, programs, Path(scratch))
+        except InstallerError as problem:
+            raise click.ClickException(str(problem)) from None
+        with target.open("wb") as file:
+            write_archive(image, f"{KUBEADM_INSTALLER}:{tag(version)}", file)
+    return Installer(target, version)
+
+
+# --- programs ---------------------------------------------------------------------------------------------------------
+
+
+def _all_in(directory: Path) -> tuple[str, Mapping[str, Path]]:
+    programs = {name: directory / name for name in PROGRAMS if (directory / name).is_file()}
+    if missing := _missing(programs):
+        raise click.ClickException(f"--programs: {directory} lacks {missing}")
+    return f"in {directory}", programs
+
+
+def _found() -> tuple[str, Mapping[str, Path]]:
+    """All from one place: programs of several versions do not fit together."""
+    told = [NEEDED]
+    for where, programs in _places():
+        missing = _missing(programs)
+        if not missing:
+            return where, programs
+        told.append(f"  {where}: {f'all but {missing}' if programs else 'none of them'}")
+    if BUILD.exists():
+        told.append(f"  to build them (with Go): python3 {os.path.relpath(BUILD)} {' '.join(PROGRAMS)}")
+    raise click.ClickException("\n".join(told))
+
+
+def _places() -> Iterator[tuple[str, Mapping[str, Path]]]:
+    yield "in PATH", {name: Path(path) for name in PROGRAMS if (path := shutil.which(name))}
+    if BUILD.exists():
+        yield "built in this checkout", _built()
+
+
+def _built() -> Mapping[str, Path]:
+    listed = subprocess.run([sys.executable, BUILD, "--list"], capture_output=True, text=True, check=False, timeout=60)
+    paths = dict(line.split("\t") for line in listed.stdout.splitlines())  # none where there is no Go
+    return {name: Path(paths[name]) for name in PROGRAMS if name in paths and Path(paths[name]).is_file()}
+
+
+def _missing(programs: Mapping[str, Path]) -> str:
+    return ", ".join(name for name in PROGRAMS if name not in programs)
+
+
+def _version(kubeadm: Path) -> str:
+    with suppress(OSError, subprocess.TimeoutExpired):
+        told = subprocess.run(
+            [kubeadm, "version", "--output=short"], capture_output=True, text=True, check=False, timeout=60
+        )
+        if told.returncode == 0 and told.stdout.startswith("v"):
+            return told.stdout.strip()
+    raise click.ClickException(f"{kubeadm}: does not tell its version; is it kubeadm, for this kind of machine?")
