@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import faulthandler
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -28,20 +27,21 @@ from tests.support.k3s_clusters import (
     PARTS,
     REAL,
     STAND_IN,
+    WITH_GO_AGENT,
     K3s,
+    go_agent_in,
     k3s_cluster,
     k3s_of,
     push_installer,
+    runs_go_agent,
     stand_in,
     write_installer,
 )
-from tests.support.peers import peer
 from tests.support.serving_pods import assert_pods_reach_each_other, serve_on_each_node
 from tests.support.site import HOST, REGISTRY, Cluster, Object, Site, site_in
 
 NAME, BESIDE = "farm", "croft"
 LATER = "v1.36.4+k3s1"  # of the cluster whose installer is not there when it is first asked for
-GO_AGENT = f"rancher-system-agent-{'arm64' if os.uname().machine == 'aarch64' else 'amd64'}"
 SERVER_PROBES = {"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet"}
 
 
@@ -59,12 +59,9 @@ def farm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     k3s = k3s_of(request.param, directory)
     if k3s.runs_pods:
         faulthandler.cancel_dump_traceback_later()
-    assets = directory / "assets"
-    assets.mkdir()
-    (assets / GO_AGENT).symlink_to(peer("rancher-system-agent"))
     archives = directory / "archives"
     archives.mkdir()
-    settings = {"system-agent-assets": str(assets), "image-archives": str(archives)}
+    settings = {"system-agent-assets": str(go_agent_in(directory)), "image-archives": str(archives)}
     with site_in(directory, settings, patience=k3s.patience, pods=k3s.runs_pods) as site:
         push_installer(site, k3s)
         yield Farm(k3s, site, site.ask_for(NAME, *k3s_cluster(NAME, k3s.version, {"servers": 1, "workers": 1})))
@@ -83,10 +80,9 @@ def beside(farm: Farm) -> Cluster:
     the manager itself, and take the agent that they are told to."""
     if farm.k3s.runs_pods:
         pytest.skip("the Go agent is shown with the stand-in, and runs the same plans with a real k3s")
-    agent = {"name": "CATTLE_AGENT_BINARY_URL", "value": f"https://{HOST}:7443/assets/{GO_AGENT}"}
     from_manager = {**GLOBAL_CONFIG, "system-default-registry": f"{HOST}:7443"}
     *configs, asked = k3s_cluster(BESIDE, LATER, {"servers": 1, "workers": 1}, machineGlobalConfig=from_manager)
-    asked["spec"]["agentEnvVars"] = [agent]
+    asked["spec"]["agentEnvVars"] = [WITH_GO_AGENT]
     farm.site.apply(*configs, asked)
     return Cluster(farm.site, BESIDE)
 
@@ -170,10 +166,7 @@ def test_the_go_agent_runs_the_same_plans(beside: Cluster) -> None:
     beside.until_ready("servers=1")
     assert_nodes_are_what_their_machines_are(beside, LATER)
     own = [each for each in beside.site.machine_directories() if f"-{BESIDE}-" in each.name]
-    assert len(own) == 2
-    for directory in own:
-        program = (directory / "upper/usr/local/bin/rancher-system-agent").read_bytes()
-        assert program == peer("rancher-system-agent").read_bytes()
+    assert [runs_go_agent(directory) for directory in own] == [True, True]
     beside.edit(machineGlobalConfig={"kubelet-arg": ["max-pods=66"]})
     beside.until_ready("servers=1")
     assert {node["status"]["capacity"]["pods"] for node in beside.nodes().values()} == {"66"}

@@ -21,13 +21,21 @@ from herder.api.rke.sample import Pool, cluster_objects
 from herder.k3s.installer import version_of
 from tests.support import k3s_stand_in
 from tests.support.embedded import HERDER
-from tests.support.site import MIRROR, REGISTRY, Object, Site
+from tests.support.peers import peer
+from tests.support.site import HOST, MIRROR, REGISTRY, Object, Site
 
 K3S, K3S_VERSION = "HERDER_K3S", "HERDER_K3S_VERSION"  # of a real one: where it is, and which, if it does not tell
 STAND_IN, REAL = "stand-in", "real"
 DATA = "/var/lib/rancher/k3s"
 INSTALLER = "rancher/system-agent-installer-k3s"
-CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+CONTROL_PLANE, ETCD = "node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/etcd"
+ROLES = {  # of machines, by the names of their pools
+    "servers": ("etcd", "controlplane"),
+    "members": ("etcd",),
+    "planes": ("controlplane",),
+    "workers": ("worker",),
+}
+GO_AGENT = f"rancher-system-agent-{'arm64' if os.uname().machine == 'aarch64' else 'amd64'}"
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,23 @@ def push_installer(site: Site, k3s: K3s) -> None:
 def write_installer(k3s: K3s, archive: Path) -> None:
     words = ("--binary", k3s.binary, "--version", k3s.version, "--output", archive)
     subprocess.run([HERDER, "installer", "k3s", *words], check=True, capture_output=True, timeout=120)
+
+
+# --- the node agent ---------------------------------------------------------------------------------------------------
+
+
+def go_agent_in(directory: Path) -> Path:
+    """A directory for setting `system-agent-assets`, with the Go rancher-system-agent in it."""
+    assets = directory / "assets"
+    assets.mkdir()
+    (assets / GO_AGENT).symlink_to(peer("rancher-system-agent"))
+    return assets
+
+
+def runs_go_agent(directory: Path) -> bool:
+    """Whether the machine that is kept there does."""
+    program = (directory / "upper/usr/local/bin/rancher-system-agent").read_bytes()
+    return program == peer("rancher-system-agent").read_bytes()
 
 
 # --- the Cluster object -----------------------------------------------------------------------------------------------
@@ -130,6 +155,8 @@ FILES = {  # where, and with which permissions
         "0644",
     ),
 }
+# The variable by which machines of a cluster take the Go agent from the manager.
+WITH_GO_AGENT = {"name": "CATTLE_AGENT_BINARY_URL", "value": f"https://{HOST}:7443/assets/{GO_AGENT}"}
 _RBAC = "rbac.authorization.k8s.io"
 # A plain build lacks the rights of its own parts. A release grants them itself, more narrowly; then these add nothing.
 PARTS = ("k3s-cloud-controller-manager", "system:k3s-controller", "kube-apiserver")
@@ -146,8 +173,7 @@ MANIFEST = [
 
 def k3s_cluster(name: str, version: str, pools: Mapping[str, int], **config: object) -> list[Object]:
     """Machine configs, the files as a ConfigMap, and last the Cluster. `config` are fields of rkeConfig."""
-    roles = {"servers": ("etcd", "controlplane"), "workers": ("worker",)}
-    wanted = [Pool(pool, quantity, roles[pool], {"kubernetes": True}) for pool, quantity in pools.items()]
+    wanted = [Pool(pool, quantity, ROLES[pool], {"kubernetes": True}) for pool, quantity in pools.items()]
     made = [obj for _, obj in cluster_objects(name, DEFAULT_WORKSPACE, driver="local", version=version, pools=wanted)]
     rke_config = made[-1]["spec"]["rkeConfig"]
     rke_config |= {
