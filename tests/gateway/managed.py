@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from herder.api.capi.kinds import NAMESPACE, SECRET
 from herder.api.management import names
+from herder.api.management.clusters import NAMESPACE_CREATED
 from herder.api.management.crds import CRDS
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.registration import Tokens, token_secret
@@ -26,10 +27,13 @@ from herder.gateway.registration import Admitted, Registration
 from herder.tunnel.registry import Registry
 from tests.engine.runtime.world import world
 
+AT_HOME = {"conditions": [{"type": NAMESPACE_CREATED, "status": "True", "reason": "Created"}]}
+
 
 async def managed(client: Client, name: str, tokens: Tokens) -> None:
     cluster = {"apiVersion": MANAGEMENT_CLUSTER.api_version, "kind": "Cluster", "metadata": {"name": name}, "spec": {}}
     await client.create(MANAGEMENT_CLUSTER.resource, cluster)
+    await client.patch(MANAGEMENT_CLUSTER.resource, name, {"status": AT_HOME}, subresource="status")
     await client.create(NAMESPACE.resource, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     registration = {
         "apiVersion": REGISTRATION_TOKEN.api_version,

@@ -28,7 +28,7 @@ from herder.engine.client.wire import Request, Response
 from herder.engine.meta.kinds import Object
 from herder.gateway.registration import Admitted, Refused, Registration
 from tests.engine.runtime.world import world
-from tests.gateway.managed import managed
+from tests.gateway.managed import AT_HOME, managed
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CA = authority("downstream", now=NOW, life=timedelta(days=1)).certificate_pem.decode()
@@ -136,7 +136,7 @@ async def test_an_agent_is_let_in_and_what_it_tells_is_kept(desk: Desk) -> None:
     )
     assert base64.b64decode(secret["data"]["credential"]) == b"service-account-token"
     assert "service-account-token" not in str(await desk.cluster(MEADOW))
-    assert "status" not in await desk.cluster(PASTURE)
+    assert (await desk.cluster(PASTURE))["status"] == AT_HOME
 
 
 async def test_an_agent_that_comes_back_writes_nothing(desk: Desk) -> None:
@@ -185,6 +185,20 @@ async def test_a_cluster_that_is_deleted_is_closed(desk: Desk) -> None:
     assert desk.gone == [MEADOW]
     assert await desk.connect(CURRENT) == Refused(401, "failed authentication")
     assert desk.ask(f"/v3/import/{CURRENT}_{MEADOW}.yaml").status == 400
+
+
+async def test_the_next_cluster_of_that_name_is_not_opened_by_what_is_left_of_the_one_before(desk: Desk) -> None:
+    """The namespace of the deleted one, with its token, goes a while after it."""
+    await desk.client.delete(MANAGEMENT_CLUSTER.resource, MEADOW)
+    cluster = {"apiVersion": MANAGEMENT_CLUSTER.api_version, "kind": "Cluster", "metadata": {"name": MEADOW}}
+    await desk.client.create(MANAGEMENT_CLUSTER.resource, cluster | {"spec": {}})
+    for _ in range(100):  # until it is known here, and longer
+        await asyncio.sleep(0)
+        assert await desk.connect(CURRENT) == Refused(401, "failed authentication")
+        assert desk.ask(f"/v3/import/{CURRENT}_{MEADOW}.yaml").status == 400
+    await desk.client.patch(MANAGEMENT_CLUSTER.resource, MEADOW, {"status": AT_HOME}, subresource="status")
+    while await desk.connect(CURRENT) != Admitted(MEADOW):  # were it its own
+        await asyncio.sleep(0)
 
 
 # --- what an agent may say ------------------------------------------------------------------------------------------

@@ -7,11 +7,15 @@ import json
 from typing import Any
 
 from herder.api.capi.kinds import MACHINE, NODE
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
+from herder.api.management.names import MANAGEMENT_NAME
 from herder.api.rke import names
 from herder.api.rke.kinds import CUSTOM_MACHINE
 from herder.engine.meta.kinds import Object
 from herder.machine.host.kinds import Place
 from tests.machine.process.visits import run
+from tests.support.capi import none_left, said, until
+from tests.support.engines import unique
 from tests.support.provisioned import Asked, Site
 from tests.support.simulated_nodes import SimulatedNodes, simulated
 
@@ -62,6 +66,43 @@ async def _register(site: Site, cluster: Asked, name: str, *flags: str) -> Place
     done = await run(place, " ".join((words, *(place.address if flag == OWN else flag for flag in flags))))
     assert done.exit_status == 0, done.stderr
     return place
+
+
+async def recreate_with_same_management_cluster_name(site: Site) -> None:
+    """The first node goes on running with its cluster's agent: a cluster that has the same names is none of theirs."""
+    name, management = "test-custom-recreate-same-mgmt-cluster-name", unique("c-m")
+    named = {MANAGEMENT_NAME: management}
+    first = await site.ask_for(name, annotations=named)
+    before = await first.registration()
+    await _register(site, first, "custom-before", *ALL_ROLES)
+    assert (await first.wait())["status"]["clusterName"] == management
+    old = await site.client.get(MANAGEMENT_CLUSTER.resource, management)
+    await site.client.delete(PROVISIONING_CLUSTER.resource, name, namespace=first.namespace)
+    await first.until(PROVISIONING_CLUSTER, none_left)
+
+    second = await site.ask_for(name, annotations=named, namespace=first.namespace)
+
+    def is_at_home(found: list[Object]) -> bool:
+        others = [each for each in found if each["metadata"]["name"] == management and _uid(each) != _uid(old)]
+        return any(said(each, "BackingNamespaceCreated") == "True" for each in others)
+
+    await until(site.client, MANAGEMENT_CLUSTER, "", is_at_home)
+    after = await second.registration()
+    assert after != before, "its token is another"
+    await asyncio.sleep(3)  # time for the first agent to come back, which it tries each second
+    new = await site.client.get(MANAGEMENT_CLUSTER.resource, management)
+    assert said(new, "Connected") == "False", "no node was registered yet"
+    await _register(site, second, "custom-after", *ALL_ROLES)
+    assert (await second.wait())["status"]["clusterName"] == management
+    new = await site.client.get(MANAGEMENT_CLUSTER.resource, management)
+    assert new["status"]["caCert"] != old["status"]["caCert"]
+    assert len(await second.machines()) == 1
+    async with second.workload() as workload:
+        assert len((await workload.list(NODE.resource)).items) == 1
+
+
+def _uid(obj: Object) -> str:
+    return str(obj["metadata"]["uid"])
 
 
 async def three_node(site: Site) -> None:
@@ -120,7 +161,10 @@ def _told(secret: Object, mark: str) -> Any:
     return json.loads(secret["metadata"]["annotations"].get(mark) or "null")
 
 
-SCENARIOS = {"Provisioning_Custom_OneNodeWithDelete": one_node_with_delete}
+SCENARIOS = {
+    "Provisioning_Custom_OneNodeWithDelete": one_node_with_delete,
+    "Provisioning_Custom_RecreateWithSameManagementClusterName": recreate_with_same_management_cluster_name,
+}
 SIMULATED = {
     "Provisioning_Custom_ThreeNode": three_node,
     "Provisioning_Custom_UniqueRoles": unique_roles,

@@ -80,11 +80,15 @@ class Site:
         kinds: DriverKinds = PROCESS,
         version: str = VERSION,
         spec: Object | None = None,
+        annotations: Object | None = None,
+        namespace: str = "",
         **rke_config: Any,
     ) -> Asked:
-        """A provisioning Cluster in a namespace of its own; pools are named by their place, and have a config each."""
-        namespace = unique("test-ns")
-        await make_namespace(self.client, namespace)
+        """A provisioning Cluster, in a namespace of its own unless one is named; pools are named by their place, and
+        have a config each."""
+        if not namespace:
+            namespace = unique("test-ns")
+            await make_namespace(self.client, namespace)
         asked = Asked(self, namespace, name)
         wanted = [
             {"name": f"pool-{number}", "machineConfigRef": await asked.new_config(kinds.config), **pool}
@@ -92,6 +96,7 @@ class Site:
         ]
         wanted_here = {**({"machinePools": wanted} if wanted else {}), **rke_config}
         cluster = made(PROVISIONING_CLUSTER, name, namespace)
+        cluster["metadata"]["annotations"] = annotations or {}
         cluster["spec"] = {"kubernetesVersion": version, "rkeConfig": wanted_here, **(spec or {})}
         await self.client.create(PROVISIONING_CLUSTER.resource, cluster, namespace=namespace)
         return asked

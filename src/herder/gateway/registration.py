@@ -20,6 +20,7 @@ from herder.api import settings
 from herder.api.capi.kinds import SECRET
 from herder.api.capi.names import is_deleting
 from herder.api.management import names, registration
+from herder.api.management.clusters import is_at_home
 from herder.api.management.commands import ca_checksum
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.management.manifest import Agent, as_yaml, manifest
@@ -172,12 +173,15 @@ class Registration:
         return Admitted(_name(cluster))
 
     def cluster_of(self, token: str) -> Object | None:
-        """The cluster that the token opens. It is found by its digest: how long that takes tells nothing of tokens."""
+        """The cluster that the token opens. It is found by its digest: how long that takes tells nothing of tokens. A
+        cluster that has the name of one that was just deleted is not opened by what that one has left."""
         if not token or len(token) > _MOST_TOKEN:
             return None
         for secret in self._secrets.select(index=(BY_DIGEST, _digest(token))):
             cluster = self._clusters.get(Key("", secret["metadata"]["namespace"]))
-            if cluster is not None and not is_deleting(cluster) and self._accepts(secret, token):
+            if cluster is None or is_deleting(cluster) or not is_at_home(cluster):
+                continue
+            if self._accepts(secret, token):
                 return cluster
         return None
 

@@ -30,6 +30,11 @@ def is_internal(management: Object) -> bool:
     return bool((management.get("spec") or {}).get("internal"))
 
 
+def is_at_home(management: Object) -> bool:
+    """Whether the namespace of its name is its own. What lies there before that belongs to another of the same name."""
+    return is_true(management, NAMESPACE_CREATED)
+
+
 def is_provisioned_here(provisioning: Object) -> bool:
     """Whether the cluster is built from here, rather than imported."""
     return (provisioning.get("spec") or {}).get("rkeConfig") is not None

@@ -184,11 +184,11 @@ def _tell(view: View, management: Object, info: Object, pushed: str) -> Decision
     before = management.get("status") or {}
     home = view.get(NAMESPACE, view.name)
     conditions = clusters.management_conditions(management, view.now)
-    taken = home is not None and not _is_home(home, management)
+    taken = home is not None and not is_deleting(home) and not _is_home(home, management)
     problem = f"namespace {view.name} is there already and not this cluster's: the cluster needs another name"
     if taken:
         backing = condition(clusters.NAMESPACE_CREATED, "False", "Taken", problem)
-    elif home is None:
+    elif home is None or is_deleting(home):
         backing = condition(clusters.NAMESPACE_CREATED, "Unknown", "Creating")
     else:
         backing = condition(clusters.NAMESPACE_CREATED, "True", "Created")
