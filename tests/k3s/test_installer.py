@@ -75,6 +75,11 @@ def test_a_binary_tells_its_version_or_nothing(tmp_path: Path) -> None:
     assert version_of(_binary(tmp_path / "built", "dev")) == ""
 
 
+def test_a_binary_is_the_file_of_that_name_here(binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert version_of(Path("./k3s")) == VERSION
+
+
 # --- herder installer k3s ---------------------------------------------------------------------------------------------
 
 

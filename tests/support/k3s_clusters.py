@@ -65,9 +65,10 @@ def _real() -> K3s:
     given = os.environ.get(K3S)
     if not given:
         pytest.skip(f"a real k3s: set {K3S} to the path of its binary")
-    version = os.environ.get(K3S_VERSION) or version_of(Path(given))
+    binary = Path(given).absolute()
+    version = os.environ.get(K3S_VERSION) or version_of(binary)
     assert version, f"{given} does not tell its version: set {K3S_VERSION}, such as v1.36.3+k3s1"
-    return K3s(REAL, Path(given), version)
+    return K3s(REAL, binary, version)
 
 
 def push_installer(site: Site, k3s: K3s) -> None:

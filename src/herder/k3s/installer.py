@@ -27,9 +27,12 @@ def build(version: str, binary: Path, scratch: Path) -> Image:
 
 def version_of(binary: Path) -> str:
     """As it tells itself; empty where it does not."""
+    asked = [binary.absolute(), "--version"]  # a name alone would be looked for among the programs of this machine
     try:
-        told = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False, timeout=60)
+        told = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60)
     except OSError as problem:
         raise InstallerError(f"{binary}: cannot be run here: {problem.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise InstallerError(f"{binary}: does not tell its version within a minute") from None
     found = VERSION.search(told.stdout)
     return found[0] if found else ""
