@@ -27,7 +27,7 @@ def build(version: str, binary: Path, scratch: Path) -> Image:
 
 def version_of(binary: Path) -> str:
     """As it tells itself; empty where it does not."""
-    asked = [binary.absolute(), "--version"]  # a name alone would be looked for among the programs of this machine
+    asked = [str(binary.absolute()), "--version"]  # a name alone would be looked for among the programs of this machine
     try:
         told = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60)
     except OSError as problem:
