@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from herder.api.capi.crds import CRDS as CORE_CRDS
@@ -16,6 +16,7 @@ from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.management.registration import RENEW
 from herder.api.rke.crds import CRDS as RKE_CRDS
+from herder.api.settings import Settings
 from herder.cli.admission import install_admission, install_cluster_admission
 from herder.cli.parts import core_controllers
 from herder.controllers.provisioning import (
@@ -30,6 +31,7 @@ from herder.controllers.provisioning.generation import controller as generation
 from herder.engine.apiserver.server import ApiServer
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Kind, Object
+from herder.engine.runtime.controller import Controller
 from herder.gateway.registration_tokens import Renewal
 from herder.sim.faults import NONE, Faults
 from herder.sim.world import World
@@ -72,7 +74,18 @@ class Pasture:
     """The embedded server with Cluster API's core and the controllers of provisioned clusters, and no machines: what
     Machines there are stay as they were made."""
 
-    def __init__(self, seed: int = 0, faults: Faults = NONE, watched: tuple[Kind, ...] = ()) -> None:
+    def __init__(
+        self,
+        seed: int = 0,
+        faults: Faults = NONE,
+        watched: tuple[Kind, ...] = (),
+        *,
+        controllers: Sequence[Controller] = (),
+        crds: Sequence[Object] = (),
+        performers: Mapping[str, Callable[[Mapping[str, Any]], Awaitable[Any]]] | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        """`controllers`, `crds` and `performers`: more than these."""
         managed = (management_clusters, provisioning_clusters, registration_tokens)
         provisioned = (generation, rke_clusters, rke_control_planes, provisioning_logs)
         self.world = World(
@@ -81,8 +94,10 @@ class Pasture:
                 *core_controllers(),
                 *(module.CONTROLLER for module in (*managed, *provisioned)),
                 provisioning_logs.ARCHIVE,
+                *controllers,
             ],
             crds=[
+                *crds,
                 *CORE_CRDS,
                 *MACHINE_CRDS,
                 *MANAGEMENT_CRDS,
@@ -90,7 +105,8 @@ class Pasture:
                 SETTING_CRD,
                 *driver_definitions(DRIVER, FIELDS),
             ],
-            performers={RENEW: self._renew},
+            performers={RENEW: self._renew, **(performers or {})},
+            settings=settings,
             faults=faults,
             watched=watched,
             prepare=_install_rules,

@@ -45,14 +45,16 @@ def control_plane(cluster: Object, there: Object | None = None) -> Object:
 
 
 def core_cluster(cluster: Object, plane: Object | None) -> Object:
-    """Where the API answers is the control plane's to say; until it does, what infrastructure says is good enough."""
+    """Where the API answers is the control plane's to say; until it does, what infrastructure says is good enough. That
+    of another provider may have a balancer, so there Cluster API takes what it is told first."""
     owners = [owner_reference(PROVISIONING_CLUSTER, cluster, controller=True)]
     made = _object(CLUSTER, cluster, annotations=_autoscaling(cluster), ownerReferences=owners)
     spec = {
         "infrastructureRef": infrastructure_reference(cluster),
         "controlPlaneRef": _reference(CONTROL_PLANE, cluster["metadata"]["name"]),
     }
-    endpoint = ((plane or {}).get("spec") or {}).get("controlPlaneEndpoint")
+    told = ((plane or {}).get("spec") or {}).get("controlPlaneEndpoint")
+    endpoint = told if has_own_infrastructure(cluster) else None
     return made | {"spec": spec | ({"controlPlaneEndpoint": endpoint} if endpoint else {})}
 
 
