@@ -117,6 +117,6 @@ def keep_plan(directory: str, stamp: str, plan: bytes, checksum: str) -> None:
     kept = sorted(name for name in os.listdir(directory) if name.endswith(_SUFFIX))
     if kept and storing.read(os.path.join(directory, kept[-1])) == content:
         return
-    storing.write(os.path.join(directory, stamp + _SUFFIX), content)
+    storing.write_plainly(os.path.join(directory, stamp + _SUFFIX), content)
     for name in kept[: max(0, len(kept) + 1 - _KEPT)]:
         storing.remove(os.path.join(directory, name))

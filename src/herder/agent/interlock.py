@@ -48,7 +48,7 @@ class Interlock:
             return f"a restart of this daemon is pending ({pending}): waiting for process {_owner(content)}"
         if content is not None:
             storing.remove(pending)
-        storing.write(self._path(_ACTIVE), self._myself)
+        storing.write_plainly(self._path(_ACTIVE), self._myself)
         return ""
 
     def leave(self) -> None:

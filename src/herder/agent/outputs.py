@@ -3,12 +3,12 @@
 import base64
 import binascii
 import calendar
-import gzip
-import io
 import json
 import time
+import zlib
 from typing import Any, Dict, NamedTuple, Optional
 
+_GZIP = 16 + zlib.MAX_WBITS  # the format, in words of the library
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
@@ -55,22 +55,23 @@ def parse_unix_date(text: str) -> Optional[float]:
 
 def pack(value: Any) -> bytes:
     """gzip of JSON; the same value always gives the same bytes, so that nothing looks changed which is not."""
-    packed = io.BytesIO()
-    with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as stream:
-        stream.write(compact(value))
-    return packed.getvalue()
+    return _gzipped(compact(value)) if value else _NOTHING
 
 
 def unpack(packed: bytes) -> Dict[str, Any]:
     """Empty where nothing was written, or nothing that can be read."""
-    if not packed:
+    if not packed or packed == _NOTHING:
         return {}
     try:
-        with gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
-            value = json.loads(stream.read().decode("utf-8"))
-    except (OSError, EOFError, ValueError):
+        value = json.loads(zlib.decompress(packed, _GZIP).decode("utf-8"))
+    except (zlib.error, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def _gzipped(content: bytes) -> bytes:
+    compressor = zlib.compressobj(zlib.Z_BEST_COMPRESSION, zlib.DEFLATED, _GZIP)
+    return compressor.compress(content) + compressor.flush()
 
 
 def compact(value: Any) -> bytes:
@@ -129,6 +130,9 @@ def pack_periodic(outputs: Dict[str, PeriodicOutput]) -> bytes:
             for name, each in outputs.items()
         }
     )
+
+
+_NOTHING = _gzipped(b"{}")  # most plans have nothing to tell
 
 
 # --- probes --------------------------------------------------------------------------------------------------------

@@ -16,21 +16,30 @@ def write(path: str, content: bytes, mode: int = 0o600, durable: bool = False) -
         sync_directory(os.path.dirname(path))
 
 
+def write_plainly(path: str, content: bytes, mode: int = 0o600) -> None:
+    """For files that nobody needs after a crash: half of the content may be there then."""
+    _write(path, content, mode, False)
+
+
 def put_in_place(path: str, content: bytes, mode: int, durable: bool) -> None:
     """As `write`; but which of the two is there after a power failure is settled by `sync_directory` alone."""
     temporary = f"{path}.{os.getpid()}.tmp"
-    descriptor = open_for_writing(temporary, os.O_TRUNC, mode)
     try:
-        try:
-            write_all(descriptor, content)
-            if durable:
-                os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _write(temporary, content, mode, durable)
         os.replace(temporary, path)
     except OSError:
         remove(temporary)
         raise
+
+
+def _write(path: str, content: bytes, mode: int, durable: bool) -> None:
+    descriptor = open_for_writing(path, os.O_TRUNC, mode)
+    try:
+        write_all(descriptor, content)
+        if durable:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def open_for_writing(path: str, flags: int, mode: int = 0o600) -> int:
