@@ -98,10 +98,11 @@ name_pause_as_wanted() {
     fi
 }
 
-# Another build of the same version has images of the same names. What is noted of it in a manifest makes it start anew.
+# Another build of the same version has images of the same names. What is noted of it in a manifest makes it start anew;
+# not in etcd's: its kubelet would ask the API first to forget the old one, which cannot answer without etcd.
 note_build() {
     mkdir -p "$patches"
-    for each in etcd kube-apiserver kube-controller-manager kube-scheduler; do
+    for each in kube-apiserver kube-controller-manager kube-scheduler; do
         echo "{\"metadata\": {\"annotations\": {\"kubeadm.herder.io/build\": \"$build\"}}}" > "$patches/$each+merge.json"
     done
 }
@@ -218,7 +219,6 @@ reconfigure() {
 }
 
 control_plane() {
-    etcd_of_this_build
     if ! cmp -s "$config/names" "$state/names"; then # of the certificate; the API server reads it again by itself
         rm -f /etc/kubernetes/pki/apiserver.crt /etc/kubernetes/pki/apiserver.key
         kubeadm init phase certs apiserver --config "$config/init.yaml" > /dev/null
@@ -232,17 +232,6 @@ control_plane() {
     for each in kube-apiserver kube-controller-manager kube-scheduler; do
         cmp -s "$manifests/$each.yaml" "$state/$each.yaml" || replaced "$each"
     done
-}
-
-# kubeadm has no word for it: where the version is another, this was done with the upgrade.
-etcd_of_this_build() {
-    if grep -qx " *kubeadm.herder.io/build: $build" "$manifests/etcd.yaml"; then return; fi
-    running etcd > "$state/etcd.running"
-    kubectl patch --local --type merge --patch-file "$patches/etcd+merge.json" -o yaml \
-        -f "$manifests/etcd.yaml" > "$manifests/.etcd.yaml.new" # a name that the kubelet passes over
-    chmod 600 "$manifests/.etcd.yaml.new"
-    mv "$manifests/.etcd.yaml.new" "$manifests/etcd.yaml"
-    replaced etcd
 }
 
 running() { pgrep -f "^$1 --" || true; }
@@ -259,8 +248,8 @@ replaced() {
     fail "$1 does not run with its new flags after 5 minutes: what is in /var/log/pods/kube-system_$1-${name}_* tells why"
 }
 
-answers() { # COMPONENT; whether the others do is asked by probes. An API server answers when its etcd does
-    case $1 in etcd | kube-apiserver) ;; *) return 0 ;; esac
+answers() { # COMPONENT; whether the others do is asked by probes
+    [ "$1" = kube-apiserver ] || return 0
     kubectl --kubeconfig "$admin" --server https://127.0.0.1:6443 --request-timeout=5s get --raw /readyz > /dev/null 2>&1
 }
 
