@@ -118,6 +118,17 @@ def test_what_changes_on_the_bootstrap_reaches_the_plan_secret_and_what_others_w
     assert write.patch == {"metadata": {"annotations": {"rke.cattle.io/address": "10.0.0.7"}}}
 
 
+def test_what_the_bootstrap_does_not_say_of_the_node_any_more_goes_from_the_plan_secret() -> None:
+    there = objects.plan_secret(bootstrap(), machine(), cluster())
+    own = {names.LABELS: '{"a":"b"}', names.TAINTS: "[]", names.ADDRESS: "10.0.0.7", names.INTERNAL_ADDRESS: "10.0.0.8"}
+    there["metadata"]["annotations"] = {**own, names.JOIN_URL: "https://10.0.0.1:9345", "example.com/hook": "done"}
+    found = [each for each in accounts() if each["metadata"]["name"] != PLAN or each["kind"] != "Secret"]
+    decision = decide(*scene(bootstrap(annotations={names.ADDRESS: "10.0.0.7"}), *found, there))
+    (write,) = [write for write in writes(decision) if isinstance(write, Patch)]
+    gone = dict.fromkeys((names.LABELS, names.TAINTS, names.INTERNAL_ADDRESS))
+    assert write.patch == {"metadata": {"annotations": gone}}
+
+
 def test_a_role_that_somebody_widened_is_made_narrow_again() -> None:
     role = objects.plan_role(bootstrap())
     wide = {**role, "rules": [{**role["rules"][0], "resourceNames": []}]}

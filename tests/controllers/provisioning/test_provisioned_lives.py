@@ -208,9 +208,13 @@ def test_labels_taints_and_credentials_change_templates_in_place_and_replace_no_
             assert {"labels": {"wool": "black"}, "taints": [taint], "cloudCredentialSecretName": "cc-shed"} in (
                 await commons(pasture)
             )
+            told = [each["metadata"].get("annotations") or {} for each in await pasture.all(BOOTSTRAP)]
+            assert '{"wool":"black"}' in [each.get("rke.cattle.io/labels") for each in told]
             await pasture.edit_pools(SERVERS, {**WORKERS, "labels": {}})
             await asyncio.sleep(60)
             assert await commons(pasture) == [None, None], "they can all be taken away again"
+            told = [each["metadata"].get("annotations") or {} for each in await pasture.all(BOOTSTRAP)]
+            assert not any({"rke.cattle.io/labels", "rke.cattle.io/taints"} & set(each) for each in told)
             assert await pasture.names(KINDS.template) == known
 
     loop.run(run(Pasture()))

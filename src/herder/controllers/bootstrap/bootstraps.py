@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from herder.api import settings
 from herder.api.capi.kinds import CLUSTER, MACHINE, SECRET, SECRET_METADATA
@@ -117,12 +117,19 @@ def _plan_secret(view: View, bootstrap: Object, machine: Object, cluster: Object
     if there is None:
         new = objects.new_plan_secret(bootstrap, machine, cluster)
         return (Create(SECRET, new, "where the planner leaves the machine's plan"),)
-    changes = {
-        part: {name: value for name, value in wanted["metadata"][part].items() if known.get(name) != value}
-        for part, known in (("labels", labels_of(there)), ("annotations", annotations_of(there)))
+    meta = wanted["metadata"]
+    changes: Object = {
+        "labels": _news(labels_of(there), meta["labels"]),
+        "annotations": _news(annotations_of(there), meta["annotations"], gone=objects.ABOUT_THE_NODE),
     }
     changes = {part: values for part, values in changes.items() if values}
     return (Patch(ref(SECRET, there), {"metadata": changes}, "as its RKEBootstrap is"),) if changes else ()
+
+
+def _news(known: Mapping[str, str], wanted: Mapping[str, str], gone: Iterable[str] = ()) -> Object:
+    """`gone`: names that are nobody else's, so what is not wanted any more goes."""
+    removed: Object = {name: None for name in gone if name in known and name not in wanted}
+    return removed | {name: value for name, value in wanted.items() if known.get(name) != value}
 
 
 def _right(view: View, kind: Kind, wanted: Object, part: str) -> tuple[Write, ...]:

@@ -20,6 +20,9 @@ TOKEN_OF_UID = "kubernetes.io/service-account.uid"  # written together with the 
 
 PLAN_VERBS = ["get", "list", "watch", "update"]
 
+ABOUT_THE_NODE = (names.LABELS, names.TAINTS, names.ADDRESS, names.INTERNAL_ADDRESS)
+"""Annotations of a plan Secret that come from its RKEBootstrap alone."""
+
 
 def _meta(bootstrap: Object, name: str, **rest: object) -> Object:
     owner = owner_reference(BOOTSTRAP, bootstrap, controller=True)
