@@ -108,6 +108,22 @@ CASES: dict[str, Case] = {
         for version in ("v1.36.3+kubeadm1", "v1.36.3+herder1", "v1.36.3+k3s1")
         for roles in ((), ("etcdRole",), ("controlPlaneRole",), ("etcdRole", "controlPlaneRole"))
     },
+    "a pool's machines stay what they are": Case(
+        cluster(machinePools=[pool(workerRole=False, etcdRole=True, machineOS="windows", quantity=3)]),
+        (f"{POOL}.etcdRole", f"{POOL}.workerRole", f"{POOL}.machineOS"),
+        cluster(machinePools=[pool(quantity=1)]),
+    ),
+    "what goes without saying may be said": Case(
+        cluster(machinePools=[pool(etcdRole=False, machineOS="linux")]), (), cluster(machinePools=[pool()])
+    ),
+    "a pool that was given no role can be given one": Case(
+        cluster(machinePools=[pool()]), (), cluster(machinePools=[pool(workerRole=False)])
+    ),
+    "another pool can have other roles": Case(
+        cluster(machinePools=[pool("servers", etcdRole=True, controlPlaneRole=True)]),
+        (),
+        cluster(machinePools=[pool()]),
+    ),
     "directories are absolute": Case(
         cluster(dataDirectories={"systemAgent": "here"}), ("spec.rkeConfig.dataDirectories.systemAgent",)
     ),

@@ -41,7 +41,7 @@ BOOTSTRAP_NAME = f"{PREFIX}rkebootstrap-name"
 INIT_NODE = f"{PREFIX}init-node"
 INIT_NODE_MACHINE_ID = f"{PREFIX}init-node-machine-id"
 OPERATING_SYSTEM = "cattle.io/os"
-WINDOWS = "windows"
+LINUX, WINDOWS = "linux", "windows"
 REQUEST_FOR = f"{PREFIX}machine-request"  # on a machine's request to be taken in: the management Cluster
 ACCOUNT_NAME = "cattle.io/service-account.name"  # on the Secret with an account's token
 

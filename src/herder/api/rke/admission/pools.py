@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 from herder.api.capi.admission.checks import int_or_percent
 from herder.api.capi.admission.values import section, text, value
+from herder.api.rke.names import LINUX
 from herder.api.rke.roles import refusal
 from herder.engine.meta import names
-from herder.engine.meta.errors import FieldError, invalid_value
+from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value
 from herder.engine.meta.kinds import Object
 
 _PATH = "spec.rkeConfig.machinePools"
+_ROLES = ("etcdRole", "controlPlaneRole", "workerRole")
 
 
 def listed(obj: Object) -> list[Object]:
@@ -33,10 +35,24 @@ def _pool(pool: Object, known: Object | None, path: str) -> Iterator[FieldError]
     if known is None:
         for complaint in names.dns1123_label(pool["name"]):
             yield invalid_value(f"{path}.name", pool["name"], complaint)
+    else:
+        yield from _kept(pool, known, path)
     for field in ("labels", "machineDeploymentLabels"):
         yield from _labels(section(pool, field), f"{path}.{field}")
     yield from _taints(pool, f"{path}.taints")
     yield from _rolling(section(pool, "rollingUpdate"), f"{path}.rollingUpdate")
+
+
+def _kept(pool: Object, known: Object, path: str) -> Iterator[FieldError]:
+    """Labels reach machines that are there, and by labels these are what they are: a worker would be told to serve. A
+    pool without any role has no machines yet."""
+    told = "field is immutable: add a pool with the other value, and take this one away"
+    if any(known.get(role) for role in _ROLES):
+        for role in _ROLES:
+            if bool(pool.get(role)) != bool(known.get(role)):
+                yield forbidden_field(f"{path}.{role}", told)
+    if (pool.get("machineOS") or LINUX) != (known.get("machineOS") or LINUX):
+        yield forbidden_field(f"{path}.machineOS", told)
 
 
 def _roles(pool: Object, distribution: str, path: str) -> Iterator[FieldError]:

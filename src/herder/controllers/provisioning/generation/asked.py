@@ -10,7 +10,6 @@ from herder.api.machines.kinds import CONFIG_GROUP, VERSION, DriverKinds, driver
 from herder.api.rke import names
 from herder.engine.meta.kinds import Object
 
-DEFAULT_OS = "linux"
 CONFIG_VERSION = f"{CONFIG_GROUP}/{VERSION}"
 
 _ROLES = {"etcdRole": names.ETCD_ROLE, "controlPlaneRole": names.CONTROL_PLANE_ROLE, "workerRole": names.WORKER_ROLE}
@@ -54,7 +53,7 @@ class Pool:
 
     @property
     def operating_system(self) -> str:
-        return self.spec.get("machineOS") or DEFAULT_OS
+        return self.spec.get("machineOS") or names.LINUX
 
     @property
     def role_labels(self) -> list[str]:
