@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from herder.api.capi.kinds import MACHINE
+from herder.api.capi.kinds import MACHINE, POD
 from herder.api.capi.names import PAUSED
 from herder.api.guards import GUARDS
 from herder.api.rke import names
@@ -353,13 +353,24 @@ def test_the_name_of_the_cluster_is_what_is_counted_by() -> None:
 # --- evictions ------------------------------------------------------------------------------------------------------
 
 
+POD_P = Ref(POD, "p", "default")
+
+
 def eviction(uid: str) -> Effect:
     return Effect("evict", (uid, "evict", "pod-uid", "0"), {"namespace": "default", "name": "p"}, "it must leave")
 
 
 def judged(uid: str, about: str, *there: Object) -> str:
+    """Where no budget is asked Pods are deleted, and the same holds for that."""
     view = view_of(READER, f"{NAMESPACE}/{about}", (*SOUND, *there))
-    refusals = [found for guard in GUARDS if (found := guard(eviction(uid), view, [])) is not None]
+    told = [_judged(act, view) for act in (eviction(uid), Delete(POD_P, "pod-uid", "it must leave", target="ns/c"))]
+    if uid.removeprefix("Machine-").removeprefix("Secret-") == about:
+        assert told[0] == told[1]
+    return told[0]
+
+
+def _judged(act: Effect | Delete, view: View) -> str:
+    refusals = [found for guard in GUARDS if (found := guard(act, view, [])) is not None]
     return refusals[0].reason if refusals else ""
 
 

@@ -15,7 +15,7 @@ from herder.api.capi.kinds import MACHINE
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.patch import apply_merge_patch
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import Apply, Decision, Delete, Patch, Together, Write
+from herder.engine.runtime.decision import Apply, Decision, Delete, Patch, Refusal, Together, Write
 from herder.engine.runtime.view import View
 from tests.support.views import NOW, view_of
 
@@ -88,6 +88,7 @@ class World:
     def __init__(self, objects: Iterable[Object] = (), now: datetime = NOW) -> None:
         self.now = now
         self.writes: list[Write] = []
+        self.refused: Refusal | None = None  # by a guard, of what was decided last
         self._objects: dict[Word, Object] = {}
         self._applied: dict[tuple[Word, str], Object] = {}
         self._revision = 100
@@ -106,7 +107,8 @@ class World:
         return _word(kind.group, kind.kind, NAMESPACE, name) in self._objects
 
     def view(self, controller: Controller, name: str) -> View:
-        return view_of(controller, f"{NAMESPACE}/{name}", self._objects.values(), now=self.now, followed=PROVIDED)
+        key, objects = f"{NAMESPACE}/{name}", self._objects.values()
+        return view_of(controller, key, objects, now=self.now, followed=PROVIDED, refused=self.refused)
 
     # --- deciding and doing -------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from herder.api.capi.kinds import MACHINE, NODE
 from herder.api.rke import names
 from herder.controllers.planner.etcd_members import CONTROLLER, reconcile
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import Decision, Observe, Patch
+from herder.engine.runtime.decision import Decision, Observe, Patch, Refusal
 from herder.engine.runtime.view import Observed, Unreachable
 from tests.controllers.planner import objects
 from tests.controllers.planner.objects import NAME, NAMESPACE, SERVER, WORKER, made, plan_of, plan_secret
@@ -34,16 +34,34 @@ def node(**annotations: str) -> Object:
     return {"metadata": {"name": "a", "annotations": annotations}}
 
 
-def decide(*there: Object, seen: Any = (), now: Any = LATER, around: tuple[Object, ...] = SOUND) -> Decision:
+def decide(
+    *there: Object,
+    seen: Any = (),
+    now: Any = LATER,
+    around: tuple[Object, ...] = SOUND,
+    refused: Refusal | None = None,
+) -> Decision:
     def observed(_wish: Observe) -> Observed | Unreachable | None:
         return seen if seen is None or isinstance(seen, Unreachable) else Observed(tuple(seen), now)
 
-    return reconcile(view_of(CONTROLLER, f"{NAMESPACE}/a", (*around, *there), now=now, observed=observed))
+    view = view_of(CONTROLLER, f"{NAMESPACE}/a", (*around, *there), now=now, observed=observed, refused=refused)
+    return reconcile(view)
+
+
+def told(decision: Decision) -> str:
+    """Of the Machine, for people who wonder why it does not go."""
+    for write in decision.writes[:1]:
+        if isinstance(write, Patch) and write.subresource == "status":
+            found = {each["type"]: each for each in write.patch["status"]["conditions"]}
+            return str(found["Reconciled"]["message"])
+    return ""
 
 
 def done(decision: Decision) -> str:
     """`released`, `asked` the cluster to take the member out, or why it waits."""
     for write in decision.writes:
+        if isinstance(write, Patch) and write.subresource == "status":
+            continue
         if isinstance(write, Patch) and write.ref.kind == MACHINE:
             assert write.patch == {"metadata": {"annotations": {names.ETCD_HOOK: None}}}
             return "released"
@@ -51,7 +69,9 @@ def done(decision: Decision) -> str:
             assert write.patch == {"metadata": {"annotations": {"etcd.k3s.cattle.io/remove": "true"}}}
             assert write.target == f"{NAMESPACE}/{NAME}"
             return "asked"
-    return decision.wait.reason if decision.wait else ""
+    reason = decision.wait.reason if decision.wait else ""
+    assert told(decision) == reason
+    return reason
 
 
 OWN = plan_secret("a", SERVER, plan=plan_of(), marks={names.JOIN_URL: URL})
@@ -72,6 +92,15 @@ def test_the_cluster_is_asked_to_take_the_member_out_and_then_it_goes() -> None:
     assert done(decide(leaving(), OWN, *OTHERS, seen=[])) == "released"
 
 
+def test_what_a_guard_refuses_is_told_before_it_is_tried_again() -> None:
+    refused = Refusal("no-release-while-joined", "Machine fleet-default/a is not let go: b has joined it")
+    decision = decide(leaving(), OWN, *OTHERS, seen=[], refused=refused)
+    assert told(decision) == str(refused)
+    assert done(decision) == "released"
+    held = decide(leaving(), OWN, *OTHERS, seen=None, refused=refused)
+    assert told(held) == "looking at Node a"  # what is not tried is no longer refused
+
+
 def test_a_cluster_that_does_not_answer_is_asked_again() -> None:
     decision = decide(leaving(), OWN, *OTHERS, seen=Unreachable("no route", NOW))
     assert done(decision) == "the cluster does not answer: no route"
@@ -80,14 +109,14 @@ def test_a_cluster_that_does_not_answer_is_asked_again() -> None:
 
 def test_it_waits_for_those_who_joined_it() -> None:
     joined = plan_secret("w", (WORKER,), plan=plan_of(), marks={names.JOINED_TO: URL})
-    told = done(decide(leaving(), OWN, objects.machine("w"), joined, *OTHERS, seen=[node()]))
-    assert told == "waiting for machines that have joined it to join another: w"
+    waits = done(decide(leaving(), OWN, objects.machine("w"), joined, *OTHERS, seen=[node()]))
+    assert waits == "waiting for machines that have joined it to join another: w"
 
 
 def test_it_waits_while_the_others_would_have_no_quorum() -> None:
     unwell = [*OTHERS[:3], plan_secret("c", SERVER, plan=plan_of(), unhealthy=True)]
-    told = done(decide(leaving(), OWN, *unwell, seen=[node()]))
-    assert told == "1 of the 2 other etcd members are well, and 2 must be"
+    waits = done(decide(leaving(), OWN, *unwell, seen=[node()]))
+    assert waits == "1 of the 2 other etcd members are well, and 2 must be"
 
 
 def test_of_two_the_one_that_stays_is_given_a_moment() -> None:

@@ -14,7 +14,7 @@ from herder.api.rke import names
 from herder.api.rke.kinds import PLAN_SECRET
 from herder.controllers.planner.machine_drains import CONTROLLER, STARTED, reconcile
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import Decision, Delete, EffectResult, Observe, Patch
+from herder.engine.runtime.decision import Decision, Delete, EffectResult, Observe, Patch, Refusal
 from herder.engine.runtime.view import Observed, Unreachable
 from tests.controllers.planner import objects
 from tests.controllers.planner.objects import NAMESPACE, plan_of
@@ -48,6 +48,7 @@ def decide(
     now: Any = NOW,
     unreachable: bool = False,
     machine: Object | None = None,
+    refused: Refusal | None = None,
 ) -> Decision:
     secret = objects.plan_secret("a", plan=plan_of(), marks=marks)
     node = [{"metadata": {"name": "a"}, "spec": {"unschedulable": cordoned}}] if cordoned is not None else []
@@ -59,7 +60,7 @@ def decide(
 
     there = (secret, machine or objects.machine("a", address="10.0.0.1"), objects.cluster())
     name = f"{NAMESPACE}/{secret['metadata']['name']}"
-    return reconcile(view_of(CONTROLLER, name, there, observed=observed, results=results, now=now))
+    return reconcile(view_of(CONTROLLER, name, there, observed=observed, results=results, now=now, refused=refused))
 
 
 def answers(decision: Decision) -> dict[str, Any]:
@@ -138,9 +139,11 @@ def test_options_that_cannot_be_read_are_told() -> None:
 # --- which pods leave -----------------------------------------------------------------------------------------------
 
 
-def emptied(*pods: Object, now: Any = NOW, results: Any = None, **given: Any) -> Decision:
+def emptied(
+    *pods: Object, now: Any = NOW, results: Any = None, refused: Refusal | None = None, **given: Any
+) -> Decision:
     marks = {names.DRAIN_OPTIONS: options(**given), STARTED: BEGUN}
-    return decide(marks, pods=pods, now=now, results=results)
+    return decide(marks, pods=pods, now=now, results=results, refused=refused)
 
 
 def evicted(decision: Decision) -> list[str]:
@@ -178,6 +181,15 @@ def test_a_pod_that_is_held_back_is_asked_again_in_the_next_round_and_told() -> 
     assert answers(first) == {names.DRAIN_ERROR: "default/p: budget says no"}
     assert first.wake_at == NOW + timedelta(seconds=20)
     assert evicted(emptied(pod("p"), results={}, now=NOW + timedelta(seconds=20))) == ["p"]
+
+
+@pytest.mark.parametrize("by_deletion", [False, True])
+def test_what_a_guard_refuses_is_told_before_it_is_tried_again(by_deletion: bool) -> None:
+    decision = emptied(pod("p"), refused=Refusal("some-guard", "it stays"), disableEviction=by_deletion)
+    assert answers(decision) == {names.DRAIN_ERROR: "refused: some-guard: it stays"}
+    assert isinstance(decision.writes[0], Patch)
+    assert bool(decision.effects) is not by_deletion
+    assert answers(emptied(refused=Refusal("some-guard", "it stays")))[names.DRAIN_DONE]  # what is over is not told
 
 
 def test_a_pod_that_goes_is_waited_for_unless_for_too_long() -> None:

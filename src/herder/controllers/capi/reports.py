@@ -11,7 +11,7 @@ from herder.api.writing import status_patch
 from herder.controllers.capi.members import NOT_UP_TO_DATE, UNAVAILABLE, UNREADY, Members
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.meta.selectors import label_selector_from_object
-from herder.engine.runtime.decision import Decision
+from herder.engine.runtime.decision import REFUSED, Decision
 
 
 def counters(members: Members) -> Object:
@@ -54,5 +54,17 @@ def earliest(*moments: datetime | None) -> datetime | None:
     return min((moment for moment in moments if moment is not None), default=None)
 
 
-def with_bullet(message: str, more: str) -> str:
-    return f"{message}\n* {more}" if more else message
+def with_bullets(message: str, *more: str) -> str:
+    return "\n".join([message, *(f"* {each}" for each in more if each)])
+
+
+def refusals_of(sets: Iterable[Object]) -> str:
+    """What guards have refused to MachineSets, as these tell it themselves."""
+    found = [
+        f"MachineSet {each['metadata']['name']}: {line.removeprefix('* ')}"
+        for each in sets
+        for known in (each.get("status") or {}).get("conditions") or ()
+        for line in (known.get("message") or "").splitlines()
+        if line.startswith(f"* {REFUSED}")
+    ]
+    return "; ".join(dict.fromkeys(found))

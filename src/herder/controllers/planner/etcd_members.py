@@ -14,9 +14,18 @@ from herder.api.rke import names
 from herder.api.rke.kinds import BOOTSTRAP, CONTROL_PLANE, PLAN_SECRET
 from herder.api.rke.plan_secret import FAILED
 from herder.api.rke.strategy import is_lost, quorum
-from herder.api.writing import ref
+from herder.api.writing import PROGRESS_PATIENCE, ref
 from herder.controllers.planner.distributions.choosing import UnknownVersion, distribution_of
-from herder.controllers.planner.entries import BY_CLUSTER, Entry, bootstrap_of, by_cluster, entries_of, machines_of
+from herder.controllers.planner.entries import (
+    BY_CLUSTER,
+    RECONCILED,
+    Entry,
+    bootstrap_of,
+    by_cluster,
+    entries_of,
+    machines_of,
+)
+from herder.controllers.planner.telling import machine_condition
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Patch, Ref, waiting
@@ -40,9 +49,20 @@ def reconcile(view: View) -> Decision:
     own = next((entry for entry in entries if entry.name == view.name), None)
     prefix = _removal(view, cluster)
     if own is None or not prefix or _needs_no_leave(view, own, cluster):
-        return _release(machine)
+        return _told(view, machine, _release(machine))
     others = [entry for entry in entries if entry.roles.etcd and entry is not own]
-    return _wait_for_others(view, own, entries, others) or _leave(view, own, cluster, prefix)
+    decision = _wait_for_others(view, own, entries, others) or _leave(view, own, cluster, prefix)
+    return _told(view, machine, decision)
+
+
+def _told(view: View, machine: Object, decision: Decision) -> Decision:
+    """Why it is held, where people look for it; what a guard refused before that is tried again."""
+    refused = view.refused if decision.writes else None
+    reason = str(refused or (decision.wait.reason if decision.wait else ""))
+    if not reason:
+        return decision
+    said = ("Unknown", "Waiting", reason)
+    return Decision(machine_condition(machine, RECONCILED, said, view.now, patience=PROGRESS_PATIENCE)) + decision
 
 
 def _is_held(machine: Object) -> bool:

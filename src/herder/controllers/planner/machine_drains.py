@@ -144,8 +144,10 @@ class _Drain:
         )
         if state.done:
             return state.decision + self._answer({names.DRAIN_DONE: self._asked})
-        told = _cannot(self._plan, state.problem) if state.problem else Decision(writes=_marked(self._plan, _NO_ERROR))
-        return state.decision + told + Decision(wait=Wait(state.waiting))
+        acts = state.decision.writes or state.decision.effects
+        problem = str(self._view.refused) if self._view.refused and acts else state.problem
+        told = _cannot(self._plan, problem) if problem else Decision(writes=_marked(self._plan, _NO_ERROR))
+        return told + state.decision + Decision(wait=Wait(state.waiting))  # nothing comes after what a guard refuses
 
     def _answer(self, marks: Mapping[str, str | None]) -> Decision:
         return Decision(writes=_marked(self._plan, {names.DRAIN_ERROR: None, **marks}))

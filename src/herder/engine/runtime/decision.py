@@ -208,6 +208,10 @@ def waiting(reason: str, on: Ref | None = None, *, wake_at: datetime | None = No
     return Decision(wait=Wait(reason, on), wake_at=wake_at)
 
 
+REFUSED = "refused: "
+"""How a refusal begins, wherever it is told."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """A guard's no, with the reason and what a person can do."""
@@ -216,7 +220,7 @@ class Refusal:
     reason: str
 
     def __str__(self) -> str:
-        return f"refused: {self.guard}: {self.reason}"
+        return f"{REFUSED}{self.guard}: {self.reason}"
 
 
 @dataclass(slots=True)

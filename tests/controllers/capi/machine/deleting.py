@@ -13,7 +13,7 @@ from herder.controllers.capi.externals import External
 from herder.controllers.capi.machine.deletion import INDEXES, WATCHES, DeletionStep, step
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, EffectKey, EffectResult, Observe
+from herder.engine.runtime.decision import DONE, EffectKey, EffectResult, Observe, Refusal
 from herder.engine.runtime.triggers import Follows, Watches, owner
 from herder.engine.runtime.view import Observed, Unreachable
 from tests.support.views import NOW, view_of
@@ -154,6 +154,7 @@ def deletion_of(
     followed: Iterable[Kind] = (),
     results: Mapping[EffectKey, EffectResult] | None = None,
     now: datetime = NOW,
+    refused: Refusal | None = None,
 ) -> DeletionStep:
     """One pass; unless told otherwise, the Machine's Node is cordoned and empty, and everything else still there."""
     view = view_of(
@@ -164,6 +165,7 @@ def deletion_of(
         followed=followed,
         results=results,
         observed=workload or Workload([node()]),
+        refused=refused,
     )
     seen = view.get(MACHINE, "m")
     assert seen is not None

@@ -12,7 +12,7 @@ from herder.api.capi.names import CONTROL_PLANE, NODE_DELETION_STARTED, PRE_DRAI
 from herder.controllers.capi.externals import External
 from herder.controllers.capi.machine.deletion import DeletionStep
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import Delete, EffectResult, Patch
+from herder.engine.runtime.decision import Delete, EffectResult, Patch, Refusal
 from tests.controllers.capi.machine.deleting import (
     BEFORE,
     BOOTSTRAP,
@@ -83,6 +83,17 @@ def test_at_the_end_the_finalizer_goes_and_nothing_else_is_written() -> None:
     assert (write.ref.kind, write.patch) == (MACHINE, {"metadata": {"finalizers": []}})
     assert write.resource_version
     assert told(step) == ("DeletionCompleted", "Deletion completed")
+
+
+def test_what_a_guard_refuses_is_told() -> None:
+    refused = Refusal("some-guard", "the Pod stays")
+    drained = told(
+        deletion_of(machine(status={"deletion": {"nodeDrainStartTime": BEFORE}}), workload=BUSY, refused=refused)
+    )
+    assert drained[0] == "DrainingNode"
+    assert drained[1].endswith("\n* refused: some-guard: the Pod stays")
+    waits = told(deletion_of(machine(annotations=PRE_TERMINATE), refused=refused))
+    assert "refused" not in waits[1]  # nothing is tried now
 
 
 def test_hooks_are_named_in_order() -> None:

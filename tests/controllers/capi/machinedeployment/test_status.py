@@ -107,6 +107,18 @@ def test_missing_templates_are_told_even_when_none_is_needed() -> None:
     )
 
 
+def test_what_guards_refuse_to_its_sets_is_told() -> None:
+    herd = settled(deployment(2))
+    herd.edit(replicas=1)
+    (owned,) = herd.sets
+    blocked = {"type": "ScalingDown", "status": "True", "reason": "ScalingDown"}
+    message = "Scaling down from 2 to 1 replicas\n* refused: some-guard: not now"
+    herd.change(owned, {"status": {"conditions": [{**blocked, "message": message}]}})
+    herd.reconcile(CONTROLLER, NAME, passes=2)
+    name = owned["metadata"]["name"]
+    assert _told(herd, "ScalingDown")[2].endswith(f"\n* MachineSet {name}: refused: some-guard: not now")
+
+
 def test_reasons_for_a_rollout_are_told_once_and_the_version_first() -> None:
     herd = settled(deployment(3))
     messages = ["* TestMachine is not up-to-date\n* Version v1, v2 required", "* Failure domain a, b required", ""]

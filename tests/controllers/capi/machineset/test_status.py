@@ -10,7 +10,7 @@ import pytest
 from herder.api.capi.kinds import MACHINE, MACHINE_SET
 from herder.controllers.capi.machineset.controller import CONTROLLER
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import Decision, Patch
+from herder.engine.runtime.decision import Decision, Patch, Refusal
 from tests.controllers.capi.machineset.sets import SET, machine, ready_set, world
 from tests.controllers.capi.world import World, condition_of, stamp
 from tests.support.views import NOW
@@ -123,6 +123,39 @@ def test_scaling_down_tells_what_holds_it_up() -> None:
         "Scaling down from 1 to 0 replicas\n"
         "* Machine slow is in deletion since more than 15m, delay likely due to PodDisruptionBudgets"
     )
+
+
+REFUSED = Refusal("some-guard", "not now")
+
+
+@pytest.mark.parametrize(
+    ("replicas", "given", "type_", "message"),
+    [
+        (1, {}, "ScalingDown", "Scaling down from 2 to 1 replicas\n* refused: some-guard: not now"),
+        (3, {}, "ScalingUp", "Scaling up from 2 to 3 replicas is blocked because:\n* refused: some-guard: not now"),
+        (2, {"going": True}, "Deleting", "Deleting 2 Machines\n* refused: some-guard: not now"),
+    ],
+)
+def test_what_a_guard_refuses_is_told_before_it_is_tried_again(
+    replicas: int, given: dict[str, bool], type_: str, message: str
+) -> None:
+    owner = ready_set(replicas)
+    if given:
+        owner["metadata"]["deletionTimestamp"] = stamp(NOW)
+    w = world(owner, machine("a", **GOOD), machine("b", **GOOD))
+    w.refused = REFUSED
+    decision = w.decide(CONTROLLER, SET)
+    told = [write for write in decision.writes if isinstance(write, Patch) and write.subresource == "status"]
+    found = {each["type"]: each["message"] for each in told[0].patch["status"]["conditions"]}
+    assert found[type_] == message
+    assert decision.writes[-1] is not told[0]
+
+
+def test_what_is_not_tried_any_more_is_no_longer_refused() -> None:
+    w = world(ready_set(2), machine("a", **GOOD), machine("b", **GOOD))
+    w.refused = REFUSED
+    w.settle(CONTROLLER, SET)
+    assert _told(w, "ScalingDown") == ("False", "NotScalingDown", "")
 
 
 def test_many_names_are_shortened() -> None:

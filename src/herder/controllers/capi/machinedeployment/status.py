@@ -34,9 +34,10 @@ from herder.controllers.capi.reports import (
     counters,
     earliest,
     observed_conditions,
+    refusals_of,
     selector_text,
     versions_in_use,
-    with_bullet,
+    with_bullets,
 )
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision
@@ -59,16 +60,17 @@ def told(deployment: Object, members: Members, findings: Findings, now: datetime
     desired = _desired(deployment)
     surplus = desired is not None and members.total > desired
     slow, next_slow = stale(members, now) if surplus else ("", None)
+    refused = refusals_of(findings.sets)
     counts = counters(members) if findings.sets else {}
     conditions = [
         _available(deployment, counts.get("availableReplicas")),
-        _rolling_out(members),
-        _scaling_up(deployment, members, findings.missing_templates),
-        _scaling_down(deployment, members, slow),
+        _rolling_out(members, refused),
+        _scaling_up(deployment, members, findings.missing_templates, refused),
+        _scaling_down(deployment, members, slow, refused),
         machines_ready(members),
         up_to_date,
         remediating(members, "MachineDeployment/MachineSet"),
-        _deleting(deployment, members, findings.sets, slow),
+        _deleting(deployment, members, findings.sets, slow, refused),
         findings.paused,
     ]
     before = deployment.get("status") or {}
@@ -137,7 +139,7 @@ def _available(deployment: Object, available: int | None) -> Condition:
     )
 
 
-def _rolling_out(members: Members) -> Condition:
+def _rolling_out(members: Members, refused: str) -> Condition:
     told = [find(machine, "UpToDate") or {} for machine in members.listed(NOT_UP_TO_DATE)]
     outdated = [each for each in told if each.get("status") == "False"]
     if not outdated:
@@ -145,10 +147,10 @@ def _rolling_out(members: Members) -> Condition:
     causes = {line for each in outdated if each.get("message") for line in each["message"].split("\n")}
     version_first = sorted(causes, key=lambda line: (not line.startswith("* Version"), line))
     message = "\n".join([f"Rolling out {len(outdated)} not up-to-date replicas", *version_first])
-    return condition("RollingOut", "True", "RollingOut", message)
+    return condition("RollingOut", "True", "RollingOut", with_bullets(message, refused))
 
 
-def _scaling_up(deployment: Object, members: Members, missing_templates: str) -> Condition:
+def _scaling_up(deployment: Object, members: Members, missing_templates: str, refused: str) -> Condition:
     desired = _desired(deployment)
     if desired is None:
         return condition("ScalingUp", "Unknown", "WaitingForReplicasSet", "Waiting for spec.replicas set")
@@ -157,26 +159,25 @@ def _scaling_up(deployment: Object, members: Members, missing_templates: str) ->
         message = f"Scaling up would be blocked because {missing}" if missing else ""
         return condition("ScalingUp", "False", "NotScalingUp", message)
     message = f"Scaling up from {members.total} to {desired} replicas"
-    return condition(
-        "ScalingUp", "True", "ScalingUp", f"{message} is blocked because {missing}" if missing else message
-    )
+    blocked = f"{message} is blocked because {missing}" if missing else message
+    return condition("ScalingUp", "True", "ScalingUp", with_bullets(blocked, refused))
 
 
-def _scaling_down(deployment: Object, members: Members, slow: str) -> Condition:
+def _scaling_down(deployment: Object, members: Members, slow: str, refused: str) -> Condition:
     desired = _desired(deployment)
     if desired is None:
         return condition("ScalingDown", "Unknown", "WaitingForReplicasSet", "Waiting for spec.replicas set")
     if members.total <= desired:
         return condition("ScalingDown", "False", "NotScalingDown")
     message = f"Scaling down from {members.total} to {desired} replicas"
-    return condition("ScalingDown", "True", "ScalingDown", with_bullet(message, slow))
+    return condition("ScalingDown", "True", "ScalingDown", with_bullets(message, slow, refused))
 
 
-def _deleting(deployment: Object, members: Members, sets: Sequence[Object], slow: str) -> Condition:
+def _deleting(deployment: Object, members: Members, sets: Sequence[Object], *held_up: str) -> Condition:
     if not is_deleting(deployment):
         return condition("Deleting", "False", "NotDeleting")
     if members.total:
-        message = with_bullet(f"Deleting {members.total} Machine{'' if members.total == 1 else 's'}", slow)
+        message = with_bullets(f"Deleting {members.total} Machine{'' if members.total == 1 else 's'}", *held_up)
     else:
         message = f"Deleting {len(sets)} MachineSets" if sets else "Deletion completed"
     return condition("Deleting", "True", "Deleting", message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from herder.api.capi.conditions import paused_condition
 from herder.api.capi.kinds import CLUSTER, DEFINITION, GROUP, MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
@@ -101,7 +102,14 @@ def _keep(scope: Scope, paused: Object) -> Decision:
     if adopted.writes:
         return claims + adopted  # they count from the next pass on
     acts, findings = _act(scope, templates, paused)
-    return claims + acts + told(scope.machine_set, scope.members, findings, scope.view.now)
+    return claims + _told_of(scope.view, scope.machine_set, scope.members, acts, findings)
+
+
+def _told_of(view: View, machine_set: Object, members: Members, acts: Decision, findings: Findings) -> Decision:
+    """What a guard has refused is told before it is tried again, since nothing comes after what is refused."""
+    refused = str(view.refused) if view.refused and acts.writes else ""
+    report = told(machine_set, members, replace(findings, refused=refused), view.now)
+    return report + acts if refused else acts + report
 
 
 def _adopt(scope: Scope) -> Decision:
@@ -178,9 +186,8 @@ def _remove(machine_set: Object, view: View, findings: Findings) -> Decision:
     if members.count(machines.DELETING) < members.total:
         staying = [machine for machine in members.listed() if not is_deleting(machine)]
     acts = deletion.delete_machines(staying, f"MachineSet {meta['name']} is being deleted")
-    return (
-        acts + told(machine_set, members, findings, view.now) + waiting(f"{members.total} Machines are being deleted")
-    )
+    waits = waiting(f"{members.total} Machines are being deleted")
+    return _told_of(view, machine_set, members, acts, findings) + waits
 
 
 # --- what sets it off -----------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from herder.controllers.capi.reports import (
     observed_conditions,
     selector_text,
     versions_in_use,
-    with_bullet,
+    with_bullets,
 )
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision
@@ -52,6 +52,7 @@ class Findings:
     missing_templates: str = ""  # in words
     blocked: list[str] = field(default_factory=list)  # why no Machines are made although some are missing
     legacy_reason: str = ""  # why so, in a word of the older conditions
+    refused: str = ""  # by a guard, of what is tried again now
 
     @property
     def causes(self) -> list[str]:
@@ -65,11 +66,11 @@ def told(machine_set: Object, members: Members, findings: Findings, now: datetim
     slow, next_slow = stale(members, now) if surplus else ("", None)
     conditions = [
         _scaling_up(machine_set, members, findings),
-        _scaling_down(machine_set, members, slow),
+        _scaling_down(machine_set, members, slow, findings.refused),
         machines_ready(members),
         up_to_date,
-        remediating(members, "MachineSet"),
-        _deleting(machine_set, members, slow),
+        _remediating(machine_set, members, findings.refused),
+        _deleting(machine_set, members, slow, findings.refused),
         findings.paused,
     ]
     before = machine_set.get("status") or {}
@@ -113,28 +114,35 @@ def _scaling_up(machine_set: Object, members: Members, findings: Findings) -> Co
         message = f"Scaling up would be blocked because {missing}" if missing else ""
         return condition("ScalingUp", "False", "NotScalingUp", message)
     message = f"Scaling up from {members.total} to {desired} replicas"
-    if findings.causes:
-        message += " is blocked because:\n" + "\n".join(f"* {cause}" for cause in findings.causes)
+    if causes := [*findings.causes, *([findings.refused] if findings.refused else [])]:
+        message = with_bullets(f"{message} is blocked because:", *causes)
     return condition("ScalingUp", "True", "ScalingUp", message)
 
 
-def _scaling_down(machine_set: Object, members: Members, slow: str) -> Condition:
+def _scaling_down(machine_set: Object, members: Members, slow: str, refused: str) -> Condition:
     desired = _desired(machine_set)
     if desired is None:
         return condition("ScalingDown", "Unknown", "WaitingForReplicasSet", "Waiting for spec.replicas set")
     if members.total <= desired:
         return condition("ScalingDown", "False", "NotScalingDown")
     message = f"Scaling down from {members.total} to {desired} replicas"
-    return condition("ScalingDown", "True", "ScalingDown", with_bullet(message, slow))
+    return condition("ScalingDown", "True", "ScalingDown", with_bullets(message, slow, refused))
 
 
-def _deleting(machine_set: Object, members: Members, slow: str) -> Condition:
+def _remediating(machine_set: Object, members: Members, refused: str) -> Condition:
+    """What is refused where there are neither too many Machines nor too few is that an unhealthy one goes."""
+    found = remediating(members, "MachineSet")
+    concerned = members.total == _desired(machine_set) and found["status"] == "True"
+    return {**found, "message": with_bullets(found["message"], refused)} if concerned else found
+
+
+def _deleting(machine_set: Object, members: Members, slow: str, refused: str) -> Condition:
     if not is_deleting(machine_set):
         return condition("Deleting", "False", "NotDeleting")
     if not members.total:
         return condition("Deleting", "True", "Deleting", "Deletion completed")
     message = f"Deleting {members.total} Machine{'' if members.total == 1 else 's'}"
-    return condition("Deleting", "True", "Deleting", with_bullet(message, slow))
+    return condition("Deleting", "True", "Deleting", with_bullets(message, slow, refused))
 
 
 def _desired(machine_set: Object) -> int | None:

@@ -115,9 +115,12 @@ def _gone(found: External, reference: Object | None, reason: str, why: str) -> S
 
 def _held(scope: Scope, held: Held, told: tuple[Condition, ...], observe: tuple[Observe, ...]) -> DeletionStep:
     status = scope.machine.get("status") or {}
+    acts = held.decision.writes or held.decision.effects
+    refused = scope.view.refused if acts else None  # of what is tried again now
+    message = f"{held.message}\n* {refused}" if refused else held.message
     return DeletionStep(
         held.decision + Decision(observe=observe),
-        condition("Deleting", "True", held.reason, held.message),
+        condition("Deleting", "True", held.reason, message),
         told,
         {**(status.get("deletion") or {}), **held.started},
         scope.node.name,
