@@ -44,8 +44,8 @@ def _home(view: View, management: Object) -> Decision:
         return Decision(
             writes=(Create(NAMESPACE, _namespace(management), "where what belongs to the cluster is kept"),)
         )
-    if not _is_home(home, management) or is_deleting(home):
-        return DONE
+    if not _is_home(home, management) or is_deleting(home) or not clusters.is_at_home(management):
+        return DONE  # that it is at home is told first: by that the gateway knows whose tokens these are
     return Decision(writes=(*_token(view), *_readers(view)))
 
 
