@@ -47,6 +47,6 @@ rm -rf /var/lib/cni/
 
 for tables in iptables ip6tables; do
     command -v $tables-save > /dev/null || continue
-    $tables-save | grep -v -E 'KUBE-|CNI-|cali-|cali:|CATTLE_|flannel' | $tables-restore
+    $tables-save | grep -v -E 'KUBE-|CNI-|cali-|cali:|CATTLE_|flannel|FLANNEL' | $tables-restore
 done
 exit 0

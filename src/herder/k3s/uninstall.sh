@@ -1,6 +1,6 @@
 #!/bin/sh
 # Takes k3s and all of its data from this machine. As k3s-uninstall.sh it is a server's, as k3s-agent-uninstall.sh an
-# agent's.
+# agent's. The password in /etc/rancher/node stays: who has another one may not take the name of a node that is known.
 set -u
 
 [ "$(id -u)" = 0 ] || { echo "$0: must be root" >&2; exit 1; }
