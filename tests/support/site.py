@@ -157,9 +157,10 @@ class Cluster:
             self.kubeconfig.write_text(self.site(HERDER, "kubeconfig", self.name))
         return told
 
-    def edit(self, **config: object) -> None:
-        """Fields of rkeConfig."""
-        patch = json.dumps({"spec": {"rkeConfig": config}})
+    def edit(self, *, version: str = "", **config: object) -> None:
+        """Fields of rkeConfig, and the version of Kubernetes if it is to be another."""
+        spec: Object = {"rkeConfig": config, **({"kubernetesVersion": version} if version else {})}
+        patch = json.dumps({"spec": spec})
         self.site.kubectl("patch", CLUSTERS, self.name, "-n", DEFAULT_WORKSPACE, "--type=merge", "-p", patch)
 
     def kubectl(self, *words: str, **more: Any) -> str:
