@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Protocol
 
 from herder.agent import events
@@ -117,15 +118,15 @@ class SimulatedAgent:
             case events.Persist(record):
                 self._journal.record = record
             case events.Write():
-                self._answer(self._write(action))
+                self._answer(partial(self._write, action))
             case events.Read():
-                self._answer(self._read())
+                self._answer(self._read)
             case events.Enter():
                 self._later(0.0, events.Entered())
             case events.WriteFiles(files):
                 self._later(0.0, events.FilesWritten(self._body.write_files(files)))
             case events.Run(_, instruction, attempt):
-                self._answer(self._body.run(instruction, attempt))
+                self._answer(partial(self._body.run, instruction, attempt))
             case events.StartProbe(round_, probe, delay):
                 asyncio.get_running_loop().call_later(delay, self._probe, round_, probe)
 
@@ -136,11 +137,12 @@ class SimulatedAgent:
         problem = self._body.probe(probe)
         self._hear(events.Probed(round_, probe.name, not problem, problem))
 
-    def _answer(self, work: Coroutine[Any, Any, Event]) -> None:
+    def _answer(self, work: Callable[[], Awaitable[Event]]) -> None:
         self._keep(self._answered(work))
 
-    async def _answered(self, work: Coroutine[Any, Any, Event]) -> None:
-        self._hear(await work)
+    async def _answered(self, work: Callable[[], Awaitable[Event]]) -> None:
+        """It may be killed before this has begun: then nothing of it must be there yet."""
+        self._hear(await work())
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
