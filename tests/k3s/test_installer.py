@@ -202,6 +202,17 @@ def test_another_binary_starts_it_again(machine: Machine) -> None:
     assert "v1.36.4+k3s1" in machine.run("k3s --version")
 
 
+def test_a_binary_that_cannot_be_run_takes_nobodys_place(machine: Machine) -> None:
+    before, good = machine.start_of("k3s"), (machine.files / "k3s").read_bytes()
+    (machine.files / "k3s").write_text("#!/bin/sh\necho a library is too old >&2\nexit 1\n")
+    told = machine.install(RESTART_STAMP="c", check=False)
+    assert "cannot be run on this machine" in told
+    assert "a library is too old" in told
+    assert machine.start_of("k3s") == before
+    assert "v1.36.4+k3s1" in machine.run("k3s --version")
+    (machine.files / "k3s").write_bytes(good)
+
+
 def test_who_was_stopped_is_started(machine: Machine) -> None:
     machine.run("systemctl stop k3s")
     machine.install(RESTART_STAMP="c")

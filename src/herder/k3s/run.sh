@@ -59,12 +59,17 @@ take_over() { # PATH MODE: what is at PATH.new takes its place, unless it is the
     fi
 }
 
-# Replaced beside and renamed, for it may be running.
+# Replaced beside and renamed, for it may be running; and not by what cannot be run here.
 install_binary() {
     mkdir -p "$bin"
     if cmp -s "$here/k3s" "$bin/k3s"; then return; fi
     cp "$here/k3s" "$bin/k3s.new"
     chown root:root "$bin/k3s.new"
+    chmod 755 "$bin/k3s.new"
+    if ! told=$("$bin/k3s.new" --version 2>&1); then
+        rm "$bin/k3s.new"
+        fail "the k3s of this image ($(cat "$here/VERSION")) cannot be run on this machine, $(uname -m): $told"
+    fi
     take_over "$bin/k3s" 755
 }
 
