@@ -250,6 +250,17 @@ def test_a_member_that_is_lost_does_not_keep_the_others_from_leaving_it_behind()
     assert refused(write("a", NEW), *lost) == ""
 
 
+def test_a_member_that_goes_while_it_is_drained_does_not_keep_the_others_from_leaving_it_behind() -> None:
+    """Nobody ends a drain of what goes, and it cannot go before the others have joined another."""
+    there = members("w", "w", "w")
+    for each in there:
+        if each["metadata"]["name"] == names.plan_secret("c"):
+            each["metadata"]["annotations"][names.DRAIN_OPTIONS] = '{"enabled":true}'
+    goes = [machine("c", deleting=True) if each["metadata"]["name"] == "c" else each for each in there]
+    assert refused(write("a", NEW), *there) == "never-below-quorum"
+    assert refused(write("a", NEW), *goes) == ""
+
+
 def test_two_members_are_not_disturbed_in_one_decision() -> None:
     act, earlier = write("b", NEW), write("a", NEW)
     assert refused(act, *members("w", "w", "w"), before=(earlier,)) == "never-below-quorum"

@@ -175,13 +175,19 @@ def never_below_quorum(change: Asked, view: View, before: Sequence[Act]) -> Refu
         return None
     servers = plans_among(view, change, before, lambda trait: trait.is_etcd)
     others = [plan for plan in servers if plan.name != change.before.name and _counts(view, plan)]
-    well = sum(plan.serves and not in_drain(plan) and not is_lost(machine_of(view, plan)) for plan in others)
-    moving = sum(plan.is_moving or in_drain(plan) for plan in others)
+    well = sum(plan.serves and not _is_next(view, plan) and not is_lost(machine_of(view, plan)) for plan in others)
+    moving = sum(plan.is_moving or _is_next(view, plan) for plan in others)
     needed = quorum(len(others) + 1)
     if well == len(others) or well >= needed or (not change.before.healthy and not moving):
         return None
     told = f"is not written: of {len(others) + 1} etcd members {well} would be left, and {needed} must be"
     return change.refuse("never-below-quorum", told)
+
+
+def _is_next(view: View, plan: PlanSecret) -> bool:
+    """One that is drained is about to be disturbed. One that goes gets no plan any more, and serves until then."""
+    machine = machine_of(view, plan)
+    return in_drain(plan) and not (machine is not None and is_deleting(machine))
 
 
 def _counts(view: View, plan: PlanSecret) -> bool:
