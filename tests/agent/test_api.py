@@ -82,7 +82,7 @@ def api(server: Server) -> Iterator[kube.Api]:
 
 
 def test_head_and_body_of_a_write_are_sent_as_one(server: Server, api: kube.Api) -> None:
-    written = api.update(SECRET, {"plan-state": b"in-progress"})()
+    written = api.update(SECRET, {"plan-state": b"in-progress"})
     assert (written.version, written.data) == ("7", {"plan-state": b"succeeded"})
     assert [len(pieces) for pieces in server.requests] == [1]
 
@@ -90,9 +90,9 @@ def test_head_and_body_of_a_write_are_sent_as_one(server: Server, api: kube.Api)
 def test_a_write_finds_out_that_the_server_has_closed_the_connection_meanwhile(server: Server, api: kube.Api) -> None:
     """Without waiting and asking again: nobody knows of a write that failed whether it was done."""
     for _ in range(2):
-        api.update(SECRET, {})()
+        api.update(SECRET, {})
     assert server.closed.acquire(timeout=10)
-    assert api.update(SECRET, {})().version == "7"
+    assert api.update(SECRET, {}).version == "7"
     assert server.connections == 2
 
 

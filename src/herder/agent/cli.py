@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import closing
 from typing import Any, Callable, List, Optional
 
 from herder import __version__
@@ -76,8 +77,7 @@ def sentinel(path: str, wait: "Callable[[Daemon], int]") -> int:
     log.say("info", f"herder-agent {__version__}, configuration {path}")
     os.umask(0o022)
     os.makedirs(config.state_directory, 0o700, exist_ok=True)
-    with _only_one(config):
-        hands = Hands(config, log)
+    with _only_one(config), closing(Hands(config, log)) as hands:
         parts: List[Any] = []
         if config.remote_enabled:
             parts.append(_remote(config, hands, log))

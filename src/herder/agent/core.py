@@ -5,13 +5,11 @@
         ...
     core.wake_at                             # when to send Tick, in the steady clock; None: not before another event
 
-Persist, Prepare, Leave and Say are done when carried out; every other action is answered by one event, whenever that
-is: the core never waits, and has at most one of Write, Read, Enter, WriteFiles and Run under way, and one round of
-probes.
+Persist, Leave and Say are done when carried out; every other action is answered by one event, whenever that is: the
+core never waits, and has at most one of Write, Read, Enter, WriteFiles and Run under way, and one round of probes.
 
-A plan's way:   SecretSeen → Write (in-progress), Persist, Prepare → Written → Enter → Entered → WriteFiles
-                → FilesWritten → Run → Finished, for each instruction → Leave, Persist → Write (the report) → Written
-                → StartProbe …
+A plan's way:   SecretSeen → Persist, Write (in-progress) → Written → Enter → Entered → WriteFiles → FilesWritten
+                → Run → Finished, for each instruction → Leave, Persist → Write (the report) → Written → StartProbe …
 
 After every event the core compares what the Secret says with what it knows itself. So an answer that was lost, a
 conflict and a restart need nothing of their own: what is still to be told is told again, what was finished is never run
@@ -34,7 +32,6 @@ from herder.agent.events import (
     Leave,
     Now,
     Persist,
-    Prepare,
     Probed,
     Read,
     Record,
@@ -253,10 +250,9 @@ class Core:
         data[rules.STATE] = rules.IN_PROGRESS.encode()
         data[rules.REVISION] = str(rules.count(secret.data, rules.REVISION) + 1).encode()
         identity = _Identity(secret.uid, rules.text(data, rules.REVISION), self._checksum)
+        self._persist(Record(identity.uid, identity.revision, identity.checksum, 1, None))
         self._committed = identity
         self._write(secret, data)
-        self._persist(Record(identity.uid, identity.revision, identity.checksum, 1, None))
-        self._do(Prepare())
 
     def _attempt_after_crash(self, secret: Secret) -> int:
         """A number that no run of this plan had before: commands that run once for each number run again."""

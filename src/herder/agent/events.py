@@ -128,16 +128,12 @@ class Write(NamedTuple):
     data: Data
 
 
-class Prepare(NamedTuple):
-    """If the write before this is accepted, a run follows: what does no harm may be done now. Nothing is answered."""
-
-
 class Read(NamedTuple):
     """What the server has now. Answered by SecretSeen (consistent), SecretGone or Unanswered."""
 
 
 class Enter(NamedTuple):
-    """Take the interlock, keep a copy of the plan, clear the work directory. Answered by Entered or Blocked."""
+    """Take the interlock and keep a copy of the plan. Answered by Entered or Blocked."""
 
     checksum: str
     plan: bytes
@@ -174,4 +170,4 @@ class Say(NamedTuple):
     text: str
 
 
-Action = Union[Persist, Write, Prepare, Read, Enter, WriteFiles, Run, Leave, StartProbe, Say]
+Action = Union[Persist, Write, Read, Enter, WriteFiles, Run, Leave, StartProbe, Say]

@@ -27,11 +27,16 @@ class Executor:
         self._prepared: List[IO[bytes]] = []
         self._lock = threading.Lock()
         self._process: Optional[subprocess.Popen[bytes]] = None
+        self.prepare()
 
     def prepare(self) -> None:
         """Files for what the next instruction says."""
         while len(self._prepared) < _STREAMS:
             self._prepared.append(self._file())
+
+    def close(self) -> None:
+        for stream in self._prepared:
+            stream.close()
 
     def run(self, directory: str, instruction: Instruction, attempt: int) -> Finished:
         command = instruction.command or os.path.join(directory, DEFAULT_COMMAND)
@@ -39,19 +44,18 @@ class Executor:
         self.prepare()
         with self._prepared.pop() as stdout, self._prepared.pop() as stderr:
             try:
-                process = subprocess.Popen(
-                    [command, *instruction.args],
-                    cwd=directory,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=stdout,
-                    stderr=stderr,
-                    start_new_session=True,
-                )
+                with self._lock:  # who ends it meanwhile waits until there is something to be ended
+                    process = self._process = subprocess.Popen(
+                        [command, *instruction.args],
+                        cwd=directory,
+                        env=environment,
+                        stdin=subprocess.DEVNULL,
+                        stdout=stdout,
+                        stderr=stderr,
+                        start_new_session=True,
+                    )
             except (OSError, ValueError) as reason:
                 return Finished(-1, error=f"cannot be started: {reason}")
-            with self._lock:
-                self._process = process
             error = _wait(process, instruction.timeout)
             with self._lock:
                 self._process = None

@@ -30,19 +30,11 @@ class Hands:
         self._lock = threading.Lock()
         self._stamp = ""
         self._plan = b""  # that is being applied
-        self._cleared = False  # nothing was run since the work directory was emptied
+        self._place = ""  # where the instructions of this plan have their directories
+        self._untidy = False  # something was run since the last time
         self._interlock = Interlock(config.interlock_directory)
         self._interlock.clean()
         self.executor = Executor(os.path.join(config.state_directory, "output"))
-
-    def prepare(self) -> None:
-        """What the next plan needs before it is run, unless another one is being run now."""
-        if self._lock.acquire(False):
-            try:
-                self._clear()
-                self.executor.prepare()
-            finally:
-                self._lock.release()
 
     def enter(self, action: Enter) -> Union[Entered, Blocked]:
         self._lock.acquire()
@@ -54,19 +46,32 @@ class Hands:
         self._plan = action.plan
         if self._config.applied_plan_directory:
             keep_plan(self._config.applied_plan_directory, self._stamp, action.plan, action.checksum)
-        self._clear()
-        self._cleared = False
+        self._place = os.path.join(self._config.work_directory, self._stamp)
+        if os.path.exists(self._place) and not self._config.preserve_work_directory:
+            shutil.rmtree(self._place, ignore_errors=True)  # the second run within a second
+        self._untidy = True
         return Entered()
 
-    def _clear(self) -> None:
-        if not self._cleared and not self._config.preserve_work_directory:
-            shutil.rmtree(self._config.work_directory, ignore_errors=True)
-        self._cleared = True
+    def tidy(self) -> None:
+        """While nobody waits: what earlier runs have left is removed, and the next one finds everything ready."""
+        if not self._untidy or not self._lock.acquire(False):
+            return
+        try:
+            if not self._config.preserve_work_directory:
+                _remove_all_but(self._config.work_directory, self._stamp)
+            self.executor.prepare()
+            self._untidy = False
+        finally:
+            self._lock.release()
 
     def abandon(self) -> None:
         """At the end of the daemon: what still runs is ended, and nobody waits for us."""
         self.executor.end()
         self._interlock.leave()
+
+    def close(self) -> None:
+        """When nothing is run any more."""
+        self.executor.close()
 
     def leave(self) -> None:
         self._interlock.leave()
@@ -80,7 +85,7 @@ class Hands:
         return FilesWritten()
 
     def run(self, action: Run) -> Finished:
-        directory = os.path.join(self._config.work_directory, self._stamp, action.place)
+        directory = os.path.join(self._place, action.place)
         try:
             os.makedirs(directory, 0o755, exist_ok=True)
             if action.instruction.image:
@@ -105,6 +110,15 @@ class Hands:
 
     def _say(self, text: str) -> None:
         self._log.say("info", text)
+
+
+def _remove_all_but(directory: str, kept: str) -> None:
+    for name in os.listdir(directory) if os.path.isdir(directory) else []:
+        path = os.path.join(directory, name)
+        if name != kept and os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path, ignore_errors=True)
+        elif name != kept:
+            storing.remove(path)
 
 
 def keep_plan(directory: str, stamp: str, plan: bytes, checksum: str) -> None:

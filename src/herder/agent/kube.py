@@ -4,7 +4,7 @@ import base64
 import http.client
 import json
 import ssl
-from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
 from urllib.parse import urlencode, urlsplit
 
 from herder import __version__
@@ -65,12 +65,10 @@ class Api:
                 return None
             raise
 
-    def update(self, secret: Secret, data: Data) -> Callable[[], Secret]:
-        """Sent when this returns; what it returns waits for the answer."""
+    def update(self, secret: Secret, data: Data) -> Secret:
         body: Dict[str, Any] = dict(secret.raw)
         body["data"] = {key: outputs.to_base64(value) for key, value in data.items()}
-        answer = self._ask("PUT", f"{self._collection}/{self._name}", json.dumps(body).encode())
-        return lambda: _secret(answer())
+        return _secret(self._ask("PUT", f"{self._collection}/{self._name}", json.dumps(body).encode()))
 
     def watch(self, version: str) -> Iterator[Seen]:
         """Until the server ends it; raises ApiError with status GONE where the version is too old."""
@@ -104,27 +102,19 @@ class Api:
         """A connection that the server closes while we ask is opened again, once."""
         kept = self._connection is not None
         try:
-            return self._ask("GET", path)()
+            return self._ask("GET", path)
         except Unreachable:
             if not kept:
                 raise
-            return self._ask("GET", path)()
+            return self._ask("GET", path)
 
-    def _ask(self, method: str, path: str, body: Optional[bytes] = None) -> Callable[[], Dict[str, Any]]:
-        """Sent when this returns; what it returns waits for the answer."""
+    def _ask(self, method: str, path: str, body: Optional[bytes] = None) -> Dict[str, Any]:
         headers = self._headers()
         if body is not None:
             headers["Content-Type"] = "application/json"
         try:
             connection = self._kept()
             connection.request(method, path, body, headers)
-        except (OSError, http.client.HTTPException) as error:
-            self.close()
-            raise Unreachable(_reason(error)) from error
-        return lambda: self._answer(connection, f"{method} {path.partition('?')[0]}")
-
-    def _answer(self, connection: http.client.HTTPConnection, what: str) -> Dict[str, Any]:
-        try:
             response = connection.getresponse()
             status, content = response.status, response.read()
         except (OSError, http.client.HTTPException) as error:
@@ -132,6 +122,7 @@ class Api:
             raise Unreachable(_reason(error)) from error
         if status >= 300:
             raise _error(status, content)
+        what = f"{method} {path.partition('?')[0]}"
         try:
             value = json.loads(content.decode("utf-8"))
         except ValueError as error:

@@ -34,6 +34,7 @@ class Local:
         while not self._stopped.is_set():
             for path in plans_in(self._directory):
                 self._look_at(path)
+            self._hands.tidy()
             self._stopped.wait(_PERIOD)
         self._hands.abandon()
 

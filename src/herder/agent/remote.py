@@ -4,7 +4,7 @@ import queue
 import random
 import threading
 import time
-from typing import Callable, List, Optional, Union
+from typing import Optional, Union
 
 from herder.agent import kube, probes
 from herder.agent.config import Connection
@@ -17,12 +17,10 @@ from herder.agent.events import (
     Leave,
     Now,
     Persist,
-    Prepare,
     Probed,
     Read,
     Run,
     Say,
-    Secret,
     SecretGone,
     SecretSeen,
     StartProbe,
@@ -100,29 +98,19 @@ class Remote:
         with self._turn:
             told = [event]
             while told:
-                actions = self._core.handle(told.pop(0), Now(time.time(), time.monotonic()))
-                told += self._carry_out_all(actions)
-
-    def _carry_out_all(self, actions: List[Action]) -> List[Event]:
-        """The answer to a write is waited for last: what is behind it in the list is done meanwhile."""
-        answers: List[Optional[Event]] = []
-        written: Optional[Callable[[], Event]] = None
-        for action in actions:
-            if isinstance(action, Write):
-                written = self._write(action)
-            else:
-                answers.append(self._carry_out(action))
-        if written is not None:
-            answers.append(written())
-        return [answer for answer in answers if answer is not None]
+                for action in self._core.handle(told.pop(0), Now(time.time(), time.monotonic())):
+                    answer = self._carry_out(action)
+                    if answer is not None:
+                        told.append(answer)
+            self._hands.tidy()
 
     def _carry_out(self, action: Action) -> Optional[Event]:
         if isinstance(action, Say):
             self._log.say(action.level, action.text)
         elif isinstance(action, Persist):
             self._persist(action)
-        elif isinstance(action, Prepare):
-            self._hands.prepare()
+        elif isinstance(action, Write):
+            return self._write(action)
         elif isinstance(action, Read):
             return self._read()
         elif isinstance(action, Leave):
@@ -154,20 +142,10 @@ class Remote:
 
     # --- the API ---------------------------------------------------------------------------------------------------
 
-    def _write(self, action: Write) -> Callable[[], Event]:
-        """Sent when this returns; what it returns waits for the answer."""
+    def _write(self, action: Write) -> Event:
         self._writes += 1
         try:
-            answer = self._api().update(action.secret, action.data)
-        except kube.Unreachable as error:
-            self._writes += 1
-            reason = str(error)
-            return lambda: Unanswered(reason)
-        return lambda: self._written(answer)
-
-    def _written(self, answer: Callable[[], Secret]) -> Event:
-        try:
-            return Written(answer())
+            return Written(self._api().update(action.secret, action.data))
         except kube.ApiError as error:
             if error.status == 409:
                 return Conflict()
