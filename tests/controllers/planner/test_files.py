@@ -219,6 +219,22 @@ def test_snapshots_go_where_the_cluster_or_its_credential_says() -> None:
     assert not [key for key in config_of(rendered(worker(), referenced=given, etcd=etcd)) if key.startswith("etcd-")]
 
 
+@pytest.mark.parametrize(
+    ("path", "goes"),
+    [
+        ("/etc/rancher/agent/registries.yaml", True),
+        (f"{DATA}/etc/tls/registries/m.example/tls.key", True),
+        (f"{DATA}/etc/config-files/cloud-provider-config", True),
+        (f"{DATA}/kube-api-authn-webhook.yaml", True),
+        (f"{DATA}/server/manifests/rancher/addons.yaml", False),
+        (f"{DATA}/server/token", False),
+        ("/etc/sysctl.d/90-own.conf", False),
+    ],
+)
+def test_what_was_of_plans_alone_goes_with_them(path: str, goes: bool) -> None:
+    assert Rancher(RKE2).is_ours(cluster(), path) is goes
+
+
 # --- manifests ------------------------------------------------------------------------------------------------------
 
 

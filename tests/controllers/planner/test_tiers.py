@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from herder.api.rke import names
 from herder.api.rke.kinds import PLAN_SECRET
-from herder.api.rke.plan import Plan, checksum
+from herder.api.rke.plan import DELETE, File, Plan, checksum, file
 from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs
 from herder.controllers.planner.draining import as_text
 from herder.controllers.planner.entries import Entry
@@ -32,6 +34,9 @@ class Fixed:
 
     def render(self, _cluster: ClusterInputs, _machine: MachineInputs) -> Plan:
         return self.plan
+
+    def is_ours(self, _cluster: ClusterInputs, path: str) -> bool:
+        return path.startswith("/ours")
 
     def drain_hash(self, plan: Plan) -> str:
         return plan.instructions[0].env[1] if plan.instructions else ""
@@ -285,6 +290,44 @@ def test_a_machine_that_its_owner_paused_keeps_its_plan() -> None:
     progress = brought(paused)
     assert progress.writes == []
     assert progress.waiting("worker").endswith("its plan is not changed while the Machine is paused")
+
+
+# --- files that no plan names any more ------------------------------------------------------------------------------
+
+
+def with_files(plan: Plan, *paths: str) -> Plan:
+    return replace(plan, files=(*plan.files, *(file(path, "x") for path in paths)))
+
+
+def delivered(progress: Progress) -> tuple[dict[str, str], str]:
+    """The files of the one plan that is written with what becomes of them, and the checksum that it is known by."""
+    (write,) = progress.writes
+    raw = base64.b64decode(write.patch["data"]["plan"])
+    mark = write.patch["metadata"]["annotations"][names.PLAN_INPUTS]
+    assert mark.endswith(checksum(raw))
+    return {each.path: each.action for each in Plan.from_json(raw).files}, mark
+
+
+def test_what_plans_brought_and_name_no_more_goes_but_nothing_that_may_be_others() -> None:
+    before = with_files(OLD, "/ours/gone", "/ours/kept", "/etc/motd")
+    files, _ = delivered(brought(worker("a", before), wanted=with_files(NEW, "/ours/kept")))
+    assert files == {"/minor": "", "/ours/kept": "", "/ours/gone": "delete"}
+
+
+def test_it_goes_once() -> None:
+    before, wanted = with_files(OLD, "/ours/gone"), NEW
+    (write,) = brought(worker("a", before), wanted=wanted).writes
+    there = Plan.from_json(base64.b64decode(write.patch["data"]["plan"]))
+    marks = {names.PLAN_INPUTS: write.patch["metadata"]["annotations"][names.PLAN_INPUTS]}
+    assert brought(worker("a", there, marks=marks), wanted=wanted).writes == []
+    files, _ = delivered(brought(worker("a", there, marks=marks), wanted=with_files(plan_of(stamp="3"), "/ours/new")))
+    assert files == {"/minor": "", "/ours/new": ""}
+
+
+def test_what_a_plan_that_has_not_worked_was_to_take_away_goes_with_the_next() -> None:
+    failed = replace(OLD, files=(*OLD.files, File(path="/ours/gone", action=DELETE)))
+    files, _ = delivered(brought(worker("a", failed, state="failed")))
+    assert files["/ours/gone"] == "delete"
 
 
 # --- rendering ------------------------------------------------------------------------------------------------------

@@ -96,8 +96,9 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, rename
         )
 
     def lasting(self) -> tuple[object, ...]:
-        """All of it but files that may change at any time: plans that agree in this differ in nothing that disturbs."""
-        files = {each.path: each for each in self.files if not each.minor}
+        """All of it but files that may change at any time, and those that are gone: plans that agree in this differ in
+        nothing that disturbs."""
+        files = {each.path: each for each in self.files if not each.minor and each.action != DELETE}
         return files, self.instructions, self.periodic_instructions, dict(self.probes), self.error
 
     @staticmethod

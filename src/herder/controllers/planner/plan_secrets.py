@@ -26,7 +26,6 @@ from herder.engine.runtime.decision import DONE, Decision, Patch, Wait
 from herder.engine.runtime.triggers import Indexed, Watches, changed
 from herder.engine.runtime.view import View
 
-PLAN_APPLIED = "PlanApplied"
 FAILED = "failed-plans"
 COOLDOWN = timedelta(seconds=30)
 MOST_COOLDOWNS = 10  # so a plan that goes on to fail is asked for every five minutes
@@ -96,7 +95,7 @@ def _worked(view: View, plan: PlanSecret) -> Decision:
     machine = _machine(view, plan)
     if machine is None or (_attempts(plan) > 1 and not plan.in_sync):
         return DONE
-    return Decision(writes=machine_condition(machine, PLAN_APPLIED, ("True", PLAN_APPLIED, ""), view.now))
+    return Decision(writes=machine_condition(machine, names.PLAN_APPLIED, ("True", names.PLAN_APPLIED, ""), view.now))
 
 
 def _machine(view: View, plan: PlanSecret) -> Object | None:
@@ -162,7 +161,7 @@ def _ask_again(plan: PlanSecret, now: datetime) -> tuple[Patch, ...]:
 
 def _tell_failure(view: View, plan: PlanSecret, machine: Object, due: datetime | None) -> tuple[Patch, ...]:
     """Told with the first report of a failure: some agents take their evidence back with the next one."""
-    known = find(machine, PLAN_APPLIED) or {}
+    known = find(machine, names.PLAN_APPLIED) or {}
     attempt = f"attempt {_attempts(plan)}"
     told = known.get("message", "")
     is_told = attempt in told and (view.refused is None or str(view.refused) in told)
@@ -180,7 +179,7 @@ def _tell_failure(view: View, plan: PlanSecret, machine: Object, due: datetime |
     words += [str(view.refused)] if view.refused else []
     tail = f": {_tail(view, plan, evidence.tail)}" if evidence and evidence.tail.strip() else ""
     message = "; ".join(words) + tail
-    return machine_condition(machine, PLAN_APPLIED, ("False", "Error", message), view.now)
+    return machine_condition(machine, names.PLAN_APPLIED, ("False", "Error", message), view.now)
 
 
 def _unit(view: View, plan: PlanSecret) -> str:

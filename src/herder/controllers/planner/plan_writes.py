@@ -23,7 +23,7 @@ def deliver(desired: Desired, now: datetime, *, max_failures: int = UNLIMITED, f
     if UNLIMITED not in (max_failures, failure_threshold) and max_failures < failure_threshold:
         raise ValueError(f"failure threshold {failure_threshold} is more than {max_failures} failures at most")
     marks = {
-        names.PLAN_INPUTS: str(desired.mark),
+        names.PLAN_INPUTS: str(desired.delivered_mark),
         names.JOINED_TO: desired.joins,
         names.PLAN_UPDATED: timestamp(now),
         names.PROBES_PASSED: "",
@@ -31,7 +31,7 @@ def deliver(desired: Desired, now: datetime, *, max_failures: int = UNLIMITED, f
         names.PLAN_FAILED: None,
     }
     data = {
-        secrets.PLAN: encoded(desired.plan.to_json()),
+        secrets.PLAN: encoded(desired.delivered),
         secrets.MAX_FAILURES: _number(max_failures),
         secrets.FAILURE_THRESHOLD: _number(failure_threshold),
     }

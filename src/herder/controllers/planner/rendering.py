@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+import msgspec
+
 from herder.api.rke.names import PLAN_INPUTS
-from herder.api.rke.plan import File, Plan, checksum
+from herder.api.rke.plan import DELETE, File, Plan, checksum
 from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, Distribution, MachineInputs
 from herder.controllers.planner.entries import Entry
 
@@ -67,8 +69,13 @@ class Desired:
 
     @cached_property
     def mark(self) -> Mark:
-        """For the Secret that gets this plan."""
+        """For the Secret that has this plan."""
         return Mark(*self.request.digests, self.checksum)
+
+    @property
+    def delivered_mark(self) -> Mark:
+        """For the Secret that gets it now."""
+        return self.mark._replace(checksum=checksum(self.delivered))
 
     @property
     def joins(self) -> str:
@@ -77,6 +84,20 @@ class Desired:
     @cached_property
     def plan(self) -> Plan:
         return _render(self.request)
+
+    @cached_property
+    def delivered(self) -> bytes:
+        """For the Secret: files that machines have of plans before this one, and that nothing names any more, go."""
+        gone = tuple(File(path=path, action=DELETE) for path in sorted(self._left_behind()))
+        return msgspec.structs.replace(self.plan, files=(*self.plan.files, *gone)).to_json()
+
+    def _left_behind(self) -> set[str]:
+        applied, asked = self.entry.plan.applied_plan, self.entry.plan.plan
+        there = {each.path for each in (applied.files if applied else ()) if each.action != DELETE}
+        if asked and not self.entry.plan.in_sync:  # some of it may have been done
+            there |= {each.path for each in asked.files}
+        left = there - {each.path for each in self.plan.files}
+        return {path for path in left if self.request.distribution.is_ours(self.request.cluster, path)}
 
     @cached_property
     def checksum(self) -> str:

@@ -52,6 +52,9 @@ class Embedded:
     def unit(self, roles: Roles) -> str:
         return "herder-server" if roles.is_server else "herder-node"
 
+    def is_ours(self, cluster: ClusterInputs, path: str) -> bool:
+        return path in (REGISTRIES, MANAGER_AUTHORITY)
+
     def member_removal(self) -> str:
         return ""
 

@@ -202,6 +202,9 @@ class Distribution(Protocol):
     def drain_hash(self, plan: Plan) -> str:
         """Two plans between which this differs must not follow each other on a node that has not been drained."""
 
+    def is_ours(self, cluster: ClusterInputs, path: str) -> bool:
+        """Whether what lies there is of plans alone, so that it goes when no plan names it any more."""
+
     def member_removal(self) -> str:
         """The prefix of the Node annotations `<prefix>/remove` and `<prefix>/removed-node-name`, by which servers take
         a member out of etcd; empty where members go by themselves."""

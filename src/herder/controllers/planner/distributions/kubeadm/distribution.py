@@ -46,6 +46,9 @@ class Kubeadm:
     def unit(self, roles: Roles) -> str:
         return "kubelet"
 
+    def is_ours(self, cluster: ClusterInputs, path: str) -> bool:
+        return False  # what its programs find there is how they know what a machine is
+
     def member_removal(self) -> str:
         return "etcd.kubeadm.cattle.io"
 

@@ -18,9 +18,13 @@ from herder.controllers.planner.distributions.rancher import config as configs
 from herder.controllers.planner.distributions.rancher import registries as pulling
 from herder.controllers.planner.distributions.rancher import selected_files
 from herder.controllers.planner.distributions.rancher.install import find_address, install
-from herder.controllers.planner.distributions.rancher.manifests import authentication, manifests
+from herder.controllers.planner.distributions.rancher.manifests import (
+    authentication,
+    authentication_file,
+    manifests,
+)
 from herder.controllers.planner.distributions.rancher.probes import probes
-from herder.controllers.planner.distributions.rancher.runtime import Runtime, registry
+from herder.controllers.planner.distributions.rancher.runtime import AGENT_REGISTRIES, Runtime, registry
 from herder.controllers.planner.distributions.rancher.scripts import once_file, permissions
 from herder.controllers.planner.distributions.rancher.snapshots import credential_of
 from herder.controllers.planner.distributions.rancher.text import indented
@@ -60,6 +64,12 @@ class Rancher:
 
     def drain_hash(self, plan: Plan) -> str:
         return hash_in_environment(plan)
+
+    def is_ours(self, cluster: ClusterInputs, path: str) -> bool:
+        """How images are pulled, certificates, and contents of arguments. Not what servers apply: it would stay in the
+        cluster; nor what users put elsewhere on a machine, which may have been there before."""
+        own = f"{self.runtime.data(cluster)}/etc/"
+        return path.startswith(own) or path in (AGENT_REGISTRIES, authentication_file(cluster, self.runtime))
 
     def member_removal(self) -> str:
         return f"etcd.{self.runtime.name}.cattle.io"
