@@ -74,6 +74,11 @@ class Scene:
                 return str(known["message"])
         return ""
 
+    def why_plans_failed(self) -> dict[str, str]:
+        """By the machines that they are of."""
+        known = {name: find(machine, names.PLAN_APPLIED) or {} for name, machine in sorted(self.machines.items())}
+        return {name: each.get("message", "") for name, each in known.items() if each.get("status") == "False"}
+
 
 async def until_as_wanted(client: Client, namespace: str, name: str, say: Say) -> None:
     await _until(client, namespace, name, say, lambda scene: scene.as_wanted)
@@ -103,7 +108,7 @@ async def _until(client: Client, namespace: str, name: str, say: Say, done: Call
 
 
 async def _tell(scene: Scene, followed: list[asyncio.Task[None]], say: Say, done: Callable[[Scene], bool]) -> None:
-    waited, phases = "", dict[str, str]()
+    waited, phases, failures = "", dict[str, str](), dict[str, str]()
     while not done(scene):
         scene.changed.clear()
         waiting: asyncio.Task[Any] = asyncio.ensure_future(scene.changed.wait())
@@ -120,6 +125,10 @@ async def _tell(scene: Scene, followed: list[asyncio.Task[None]], say: Say, done
         for machine in phases.keys() - scene.machines.keys():
             say(f"  machine {machine}: gone")
         phases = _phases(scene)
+        for machine, why in scene.why_plans_failed().items():
+            if failures.get(machine) != why:
+                say(f"  machine {machine}: {why}")
+        failures = scene.why_plans_failed()
         now = scene.what_it_waits_for()
         if now and now != waited:
             say(f"  {now}")

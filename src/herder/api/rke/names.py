@@ -73,6 +73,7 @@ TOKEN_INVALIDATED = f"{PREFIX}bootstrap-token-invalidated"
 ACCOUNT_TOKEN = "rancher.io/service-account.secret-ref"  # on a ServiceAccount: namespace/name of its token's Secret
 PLAN_INPUTS = "plan.herder.io/inputs"  # on a plan Secret: digests of what the plan was rendered from, and of the plan
 PLAN_ATTEMPTS = "plan.herder.io/attempts"  # how often this plan was asked for, the first time included
+PLAN_APPLIED = "PlanApplied"  # a Machine's condition: whether its plan was, and why not
 PLAN_FAILED = "plan.herder.io/failed"  # when its failure was first seen
 RENDERED_FROM = "bootstrap.herder.io/rendered-from"  # on a bootstrap Secret: a digest of all that the script depends on
 REQUEST_PROBLEM = "bootstrap.herder.io/problem"  # on a request: why the machine cannot be taken in
