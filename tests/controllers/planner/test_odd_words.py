@@ -30,7 +30,12 @@ TYPES = (
     *(f"kubernetes.io/{name}" for name in ("basic-auth", "dockerconfigjson", "tls")),
 )
 BYTES = (b"", b"\xff\xfe", b"{}", b"[]", b"null", b"x" * 10)
-MACHINES = (server(), server(is_init=False, join_url="https://10.0.0.1:9345", roles=Roles(etcd=True)), worker())
+MACHINES = (
+    server(),
+    server(is_init=False, join_url="https://10.0.0.1:9345", roles=Roles(etcd=True)),
+    worker(),
+    worker(windows=True),
+)
 
 
 def problems(given: ClusterInputs, machines: tuple[MachineInputs, ...] = MACHINES) -> Iterator[str]:
@@ -38,6 +43,8 @@ def problems(given: ClusterInputs, machines: tuple[MachineInputs, ...] = MACHINE
     for runtime in (RKE2, K3S):
         own = replace(given, version=f"v1.33.4+{runtime.name}{'r1' if runtime is RKE2 else '1'}")
         for machine in machines:
+            if machine.windows and runtime is K3S:
+                continue  # which has no such nodes
             try:
                 Rancher(runtime).render(own, machine).to_json()
             except ConfigError as told:
