@@ -7,6 +7,8 @@ import json
 import os
 import statistics
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from herder.engine.client import kubeconfig
@@ -19,8 +21,22 @@ REST_SECONDS = 0.25  # the Go agent gives up when a plan comes while it still te
 
 
 def run(directory: Path) -> str:
-    with Embedded(directory / "server") as server:
+    with _ahead_of_others(), Embedded(directory / "server") as server:
         return asyncio.run(_measure(server, directory))
+
+
+@contextmanager
+def _ahead_of_others() -> Iterator[None]:
+    """Milliseconds are measured: what else the machine does would drown them. Server and agents inherit it alike."""
+    before = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except PermissionError:
+        print("not root: other processes of this machine are measured too")
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, *before)
 
 
 async def _measure(server: Embedded, directory: Path) -> str:
@@ -69,7 +85,8 @@ async def _one(api: Api, secret: str, number: int) -> float:
 def _report(taken: dict[str, list[float]], memory: dict[str, int]) -> str:
     ours, go = (statistics.median(taken[program]) for program in (OURS, GO))
     lines = [
-        f"A plan of one command, {ROUNDS} times, on the embedded server over TLS; {os.cpu_count()} cores.",
+        f"A plan of one command, {ROUNDS} times on each agent in turns, on the embedded server over TLS, ahead of what",
+        f"else runs on the machine; {os.cpu_count()} cores. Ours has every result on the disk before it is told.",
         "",
         "| | herder-agent | rancher-system-agent v0.15.0 | ratio | goal |",
         "|---|---|---|---|---|",
