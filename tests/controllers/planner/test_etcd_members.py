@@ -11,6 +11,7 @@ from herder.api.capi.kinds import MACHINE, NODE
 from herder.api.rke import names
 from herder.controllers.planner.etcd_members import CONTROLLER, reconcile
 from herder.engine.meta.kinds import Object
+from herder.engine.runtime.cache import Change, key_of
 from herder.engine.runtime.decision import Decision, Observe, Patch, Refusal
 from herder.engine.runtime.view import Observed, Unreachable
 from tests.controllers.planner import objects
@@ -111,6 +112,14 @@ def test_it_waits_for_those_who_joined_it() -> None:
     joined = plan_secret("w", (WORKER,), plan=plan_of(), marks={names.JOINED_TO: URL})
     waits = done(decide(leaving(), OWN, objects.machine("w"), joined, *OTHERS, seen=[node()]))
     assert waits == "waiting for machines that have joined it to join another: w"
+
+
+def test_one_that_is_lost_on_its_way_out_is_looked_at_again_and_leaves_before_those_who_joined_it() -> None:
+    joined = plan_secret("w", (WORKER,), plan=plan_of(), marks={names.JOINED_TO: URL})
+    lost = leaving(conditions=[{"type": "NodeReady", "status": "Unknown", "reason": "NodeReadyUnknown"}])
+    assert CONTROLLER.when(Change(key_of(lost), leaving(), lost))
+    assert not CONTROLLER.when(Change(key_of(lost), leaving(), leaving(phase="Deleting")))
+    assert done(decide(lost, OWN, objects.machine("w"), joined, *OTHERS, seen=[node()])) == "asked"
 
 
 def test_it_waits_while_the_others_would_have_no_quorum() -> None:

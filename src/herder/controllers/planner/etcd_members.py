@@ -27,6 +27,7 @@ from herder.controllers.planner.entries import (
 )
 from herder.controllers.planner.telling import machine_condition
 from herder.engine.meta.kinds import Object
+from herder.engine.runtime.cache import Change
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Patch, Ref, waiting
 from herder.engine.runtime.triggers import Indexed, Watches, changed
@@ -157,11 +158,19 @@ def _named(obj: Object) -> Iterable[str]:
     return (cluster_key(obj["metadata"]["namespace"], obj["metadata"]["name"]),)
 
 
+_OF_MACHINES = changed("metadata.deletionTimestamp", "metadata.annotations", "status.nodeRef")
+
+
+def _matters(change: Change) -> bool:
+    """One that is found to be lost on its way out is not waited for any longer."""
+    return _OF_MACHINES(change) or is_lost(change.old) != is_lost(change.new)
+
+
 CONTROLLER = Controller(
     name="etcd-member",
     kind=MACHINE,
     reconcile=reconcile,
-    when=changed("metadata.deletionTimestamp", "metadata.annotations", "status.nodeRef"),
+    when=_matters,
     watches=(
         Watches(PLAN_SECRET, _in_cluster(names.CLUSTER_NAME)),
         Watches(BOOTSTRAP, _in_cluster(CLUSTER_NAME), changed("metadata.annotations")),
