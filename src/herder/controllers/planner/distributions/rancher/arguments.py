@@ -96,10 +96,10 @@ RKE2_ARGUMENTS = Table(
     server=_forms(
         text="""
             audit-policy-file cloud-controller-manager-image cluster-domain
-            container-runtime-endpoint datastore-cafile datastore-certfile datastore-endpoint datastore-keyfile
+            datastore-cafile datastore-certfile datastore-endpoint datastore-keyfile
             egress-selector-mode etcd-image helm-job-image kube-apiserver-image kube-controller-manager-image
             kube-proxy-image kube-scheduler-image kubelet-path pause-image runtime-image
-            secrets-encryption-provider service-node-port-range servicelb-namespace snapshotter
+            secrets-encryption-provider service-node-port-range servicelb-namespace
             write-kubeconfig-group write-kubeconfig-mode
         """,
         boolean="""
@@ -116,9 +116,9 @@ RKE2_ARGUMENTS = Table(
     agent=_forms(
         text="""
             audit-policy-file bind-address cloud-provider-config cloud-provider-name
-            control-plane-resource-limits control-plane-resource-requests default-runtime
+            container-runtime-endpoint control-plane-resource-limits control-plane-resource-requests default-runtime
             image-credential-provider-bin-dir image-credential-provider-config log
-            pod-security-admission-config-file profile resolv-conf system-default-registry vmodule
+            pod-security-admission-config-file profile resolv-conf snapshotter system-default-registry vmodule
         """,
         boolean="""
             alsologtostderr debug disable-default-registry-endpoint enable-pprof
