@@ -35,6 +35,7 @@ from herder.sim import loop as virtual
 from tests.engine.runtime.world import CONFIG_MAP, SECRET, World, now, thing, world
 
 DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")
+NAMESPACE = Kind("", "v1", "Namespace", "namespaces", namespaced=False)
 
 
 class Carrying:
@@ -215,6 +216,17 @@ async def test_an_object_held_by_a_finalizer_stays_and_is_not_deleted_twice() ->
         sent = carry.sent()
         assert (await carry(delete)).skipped == 1
         assert carry.sent() == sent
+
+
+async def test_a_namespace_is_there_until_what_is_in_it_has_gone() -> None:
+    async with carrying() as carry:
+        made = await carry.here.client.create(NAMESPACE.resource, {"metadata": {"name": "pasture"}})
+        carry.caches[NAMESPACE] = cache = Cache(NAMESPACE)
+        cache.upsert(made)
+        await carry(Delete(Ref(NAMESPACE, "pasture"), made["metadata"]["uid"], "unwanted"))
+        known = cache.get(Key("", "pasture"))
+        assert known is not None
+        assert known["status"]["phase"] == "Terminating"
 
 
 async def test_the_answer_of_a_subresource_with_a_kind_of_its_own_is_not_taken_for_the_object() -> None:

@@ -175,10 +175,7 @@ class Writer:
             answer = {"kind": "Status"}  # somebody was quicker: gone is gone
         if write.target != MANAGEMENT:
             return
-        still_there = answer.get("kind") != "Status" and (
-            answer["metadata"].get("finalizers") or answer["metadata"].get("deletionGracePeriodSeconds")
-        )
-        if still_there:
+        if answer.get("kind") != "Status" and _is_held(answer):
             self._learn(ref.kind, answer)
             return
         for kind in (ref.kind, ref.kind.metadata_only()):
@@ -209,6 +206,13 @@ class Writer:
     def _tell(self, kind: Kind, change: Change | None) -> None:
         if change is not None:
             self._on_change(kind, change)
+
+
+def _is_held(deleted: Object) -> bool:
+    """Whether somebody must let it go before it is gone; namespaces say it in a place of their own."""
+    meta, spec = deleted["metadata"], deleted.get("spec") or {}
+    held = meta.get("finalizers") or meta.get("deletionGracePeriodSeconds")
+    return bool(held or (deleted.get("kind") == "Namespace" and spec.get("finalizers")))
 
 
 def _kind(write: Write) -> Kind:
