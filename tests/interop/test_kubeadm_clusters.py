@@ -1,5 +1,5 @@
 """Kubernetes for real: one Cluster object becomes Debian machines in a network of their own with kubelets, containerd,
-etcd and a control plane by kubeadm on them; it is changed in place, grows, is upgraded, shrinks, and leaves no trace.
+etcd and a control plane by kubeadm on them; it is changed in place, upgraded, grows, shrinks, and leaves no trace.
 
 The programs are built from their sources; their installer image is made by our own command, and pulled from a registry.
 One story, in the order of the file: each chapter goes on from where the last one left the cluster.
@@ -126,6 +126,32 @@ def test_a_worker_is_added_and_drained_before_it_goes(farm: Cluster) -> None:
     assert len(farm.nodes()) == 2
 
 
+@pytest.fixture(scope="module")
+def upgrade(farm: Cluster) -> Upgrade:
+    """Has begun."""
+    begun = Upgrade(farm)
+    farm.upgrade(NEXT)
+    return begun
+
+
+def test_an_upgrade_begins_with_the_server(upgrade: Upgrade) -> None:
+    upgrade.until_done(1)
+    assert upgrade.order == [upgrade.first_server]
+
+
+def test_workers_come_last_and_nothing_is_made_anew(farm: Cluster, upgrade: Upgrade) -> None:
+    upgrade.until_done(len(farm.nodes()))
+    farm.until_ready("workers=1")
+    assert all(is_ready(node) for node in farm.nodes().values())
+    assert builds(farm) == {(component, NEXT) for component in COMPONENTS}
+    assert_flags_are_kept(farm)
+    assert members(farm) == servers(farm)
+    assert farm.uids() == upgrade.machines
+    assert certificates(farm) == upgrade.certificates
+    assert pods(farm) == upgrade.pods, "what runs on them is not stopped"
+    assert_pods_reach_each_other(farm.kubectl)
+
+
 def test_one_server_becomes_two(farm: Cluster) -> None:
     """On the way to three; chapters are short, for the sake of who waits for them."""
     farm.scale("servers=3")
@@ -140,39 +166,6 @@ def test_and_then_three(farm: Cluster) -> None:
     assert members(farm) == servers(farm)
     assert_flags_are_kept(farm)
     assert_pods_run_everywhere(farm)
-
-
-@pytest.fixture(scope="module")
-def upgrade(farm: Cluster) -> Upgrade:
-    """Has begun."""
-    begun = Upgrade(farm)
-    farm.upgrade(NEXT)
-    return begun
-
-
-def test_an_upgrade_begins_with_the_first_server(upgrade: Upgrade) -> None:
-    upgrade.until_done(1)
-    assert upgrade.order == [upgrade.first_server]
-
-
-@pytest.mark.parametrize("count", [2, 3])
-def test_and_goes_on_with_the_others_one_by_one(upgrade: Upgrade, count: int) -> None:
-    upgrade.until_done(count)
-    assert len(upgrade.order) == count
-    assert all("-servers-" in name for name in upgrade.order)
-
-
-def test_workers_come_last_and_nothing_is_made_anew(farm: Cluster, upgrade: Upgrade) -> None:
-    upgrade.until_done(len(farm.nodes()))
-    farm.until_ready("workers=1")
-    assert all(is_ready(node) for node in farm.nodes().values())
-    assert builds(farm) == {(component, NEXT) for component in COMPONENTS}
-    assert_flags_are_kept(farm)
-    assert members(farm) == servers(farm)
-    assert farm.uids() == upgrade.machines
-    assert certificates(farm) == upgrade.certificates
-    assert pods(farm) == upgrade.pods, "what runs on them is not stopped"
-    assert_pods_reach_each_other(farm.kubectl)
 
 
 def test_a_server_goes_with_its_member(farm: Cluster) -> None:
