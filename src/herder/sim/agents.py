@@ -72,7 +72,7 @@ class SimulatedAgent:
         self._died = died
         self._failed = failed
         self._core = Core(journal.record, jitter)
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._writes = 0  # begun and ended: odd while one is under way
         self.alive = False
@@ -146,11 +146,11 @@ class SimulatedAgent:
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(error)
 

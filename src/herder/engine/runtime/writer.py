@@ -52,7 +52,7 @@ class Writer:
         self._on_change = on_change
         self._remote = remote
         self._applied: dict[tuple[str, str, str, Key], _Applied] = {}
-        self._uncertain: set[tuple[Kind, Key]] = set()
+        self._uncertain: dict[tuple[Kind, Key], None] = {}
 
     async def write(self, write: Write, manager: str) -> bool:
         """Whether a request was made; False where the cache shows that it would have changed nothing."""
@@ -78,7 +78,7 @@ class Writer:
             return await self._send(write, self._reach(write.target), manager)
         except Exception as error:
             if write.target == MANAGEMENT and _may_have_arrived(error):
-                self._uncertain.add((_kind(write), _key(write)))
+                self._uncertain[(_kind(write), _key(write))] = None
             raise
 
     async def settle(self) -> None:
@@ -87,7 +87,7 @@ class Writer:
             cache = self._caches.get(kind)
             if cache is not None:
                 await self._look_up(kind, key, cache)
-            self._uncertain.discard((kind, key))
+            self._uncertain.pop((kind, key), None)
 
     async def _look_up(self, kind: Kind, key: Key, cache: Cache) -> None:
         try:
