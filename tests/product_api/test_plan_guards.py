@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -33,7 +34,7 @@ from tests.controllers.planner.objects import (
     plan_of,
     plan_secret,
 )
-from tests.support.views import view_of
+from tests.support.views import NOW, view_of
 
 READER = Controller(
     name="reader",
@@ -259,6 +260,24 @@ def test_a_member_that_goes_while_it_is_drained_does_not_keep_the_others_from_le
     goes = [machine("c", deleting=True) if each["metadata"]["name"] == "c" else each for each in there]
     assert refused(write("a", NEW), *there) == "never-below-quorum"
     assert refused(write("a", NEW), *goes) == ""
+
+
+@pytest.mark.parametrize(
+    ("ago", "status", "guard"),
+    [
+        (10, {}, "never-below-quorum"),
+        (600, {}, ""),
+        (10, {"conditions": [{"type": "NodeReady", "status": "Unknown", "reason": "NodeReadyUnknown"}]}, ""),
+    ],
+    ids=["it will be well in a moment", "it should have been by now", "its cluster does not hear of it"],
+)
+def test_a_member_that_goes_counts_while_what_its_plan_restarted_comes_up(
+    ago: int, status: dict[str, Any], guard: str
+) -> None:
+    asked_at = (NOW - timedelta(seconds=ago)).isoformat()
+    restarted = plan_secret("c", plan=plan_of(), unhealthy=True, marks={names.PLAN_UPDATED: asked_at})
+    there = (*members("w", "w"), machine("c", deleting=True, **status), restarted)
+    assert refused(write("a", NEW), *there) == guard
 
 
 def test_two_members_are_not_disturbed_in_one_decision() -> None:

@@ -122,6 +122,16 @@ def test_one_that_is_lost_on_its_way_out_is_looked_at_again_and_leaves_before_th
     assert done(decide(lost, OWN, objects.machine("w"), joined, *OTHERS, seen=[node()])) == "asked"
 
 
+def test_before_anything_is_told_of_nodes_the_node_itself_says_that_it_is_lost() -> None:
+    """The first server of a cluster may be gone before its cluster is there as a whole."""
+    joined = plan_secret("w", (WORKER,), plan=plan_of(), marks={names.JOINED_TO: URL})
+    silent = node() | {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+    there = (leaving(), OWN, objects.machine("w"), joined, *OTHERS)
+    waits = decide(*there, seen=[node()])
+    assert [wish.focus for wish in waits.observe] == [("name", "a")], "it is looked at while it is waited for"
+    assert done(decide(*there, seen=[silent])) == "asked"
+
+
 def test_it_waits_while_the_others_would_have_no_quorum() -> None:
     unwell = [*OTHERS[:3], plan_secret("c", SERVER, plan=plan_of(), unhealthy=True)]
     waits = done(decide(leaving(), OWN, *unwell, seen=[node()]))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from herder.api.capi.kinds import MACHINE
 from herder.api.capi.names import PAUSED
 from herder.api.rke import names
 from herder.api.rke.kinds import PLAN_SECRET
@@ -16,6 +17,7 @@ from herder.api.rke.plan_secret import PlanSecret, encoded, zipped
 from herder.controllers.planner.plan_secrets import CONTROLLER, reconcile
 from herder.engine.meta.kinds import Object
 from herder.engine.patch import apply_merge_patch
+from herder.engine.runtime.cache import Cache, Change, Key, key_of
 from herder.engine.runtime.decision import Decision, Patch
 from tests.controllers.planner import objects
 from tests.controllers.planner.objects import NAMESPACE, made, plan_of
@@ -136,6 +138,17 @@ def test_it_is_tried_again_after_a_pause_that_grows(attempts: int, later: int, a
         assert result.annotations[names.PLAN_ATTEMPTS] == str(attempts + 1)
         assert names.PLAN_FAILED not in result.annotations
         assert "applied-checksum" not in result.secret["data"]
+
+
+def test_a_machine_that_is_let_go_on_has_its_failed_plan_looked_at_again() -> None:
+    paused, goes_on = objects.machine("a"), objects.machine("a")
+    paused["metadata"]["annotations"] = {PAUSED: "true"}
+    watch = next(each for each in CONTROLLER.watches if each.kind == MACHINE)
+    cache = Cache(PLAN_SECRET, CONTROLLER.indexers(PLAN_SECRET))
+    cache.upsert(secret("failed"))
+    change = Change(key_of(paused), paused, goes_on)
+    assert watch.affected(change, cache.indexed) == [Key(NAMESPACE, names.plan_secret("a"))]
+    assert not watch.when(Change(key_of(paused), goes_on, goes_on | {"status": {}}))
 
 
 @pytest.mark.parametrize(

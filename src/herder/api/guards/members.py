@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from herder.api.capi.kinds import MACHINE, SECRET_METADATA
 from herder.api.capi.names import CLUSTER_NAME, annotations_of, cluster_key, is_deleting, kubeconfig_secret
-from herder.api.capi.nodes import node_by_name
+from herder.api.capi.nodes import node_by_machine, node_by_name, node_condition
 from herder.api.guards.plan_acts import machine_of, plans_of
 from herder.api.guards.plans import cluster_goes, is_member
 from herder.api.rke import names
@@ -16,7 +16,7 @@ from herder.api.rke.plan_secret import PlanSecret
 from herder.api.rke.strategy import is_lost, quorum
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.carrying import Act
-from herder.engine.runtime.decision import Delete, Patch, Refusal
+from herder.engine.runtime.decision import Delete, Observe, Patch, Refusal
 from herder.engine.runtime.view import Observed, UndeclaredKind, View
 
 _BY_ANNOTATION = re.compile(r"(k3s|rke2):[^/]*$")
@@ -44,7 +44,7 @@ def no_release_while_joined(act: Act, view: View, before: Sequence[Act]) -> Refu
     nobody can."""
     machine = _released(act, view)
     found = _planned(machine, view, before)
-    if machine is None or found is None or _is_forced(machine, view) or is_lost(machine):
+    if machine is None or found is None or _is_forced(machine, view) or is_out_of_reach(machine, view):
         return None
     plan, _ = found
     url = plan.annotations.get(names.JOIN_URL)
@@ -68,12 +68,29 @@ def no_release_of_a_member(act: Act, view: View, before: Sequence[Act]) -> Refus
     answered = view.get(SECRET_METADATA, kubeconfig_secret(cluster), namespace) is not None
     if not prefix or not node or not answered or not any(_stays(view, each) for each in others):
         return None
-    seen = view.observed(node_by_name(cluster_key(namespace, cluster), node))
+    seen = view.observed(node_of(machine))
     if isinstance(seen, Observed) and all(
         f"{prefix}/removed-node-name" in annotations_of(each) for each in seen.objects
     ):
         return None
     return _refuse("no-release-of-a-member", machine, f"is not let go: Node {node} may still be a member of etcd")
+
+
+def node_of(machine: Object) -> Observe:
+    """By its name, or before that is known by what the Node says of itself."""
+    meta, known = machine["metadata"], ((machine.get("status") or {}).get("nodeRef") or {}).get("name")
+    where = cluster_key(meta["namespace"], meta["labels"][CLUSTER_NAME])
+    return node_by_name(where, known) if known else node_by_machine(where, meta["uid"])
+
+
+def is_out_of_reach(machine: Object, view: View) -> bool:
+    """As is told of the Machine, which is nothing before its cluster is there as a whole: then the Node itself is
+    asked, where somebody looks at it."""
+    if is_lost(machine):
+        return True
+    seen = view.observed(node_of(machine))
+    readiness = [node_condition(node, "Ready") for node in seen.objects] if isinstance(seen, Observed) else []
+    return bool(readiness) and all(ready is not None and ready["status"] != "True" for ready in readiness)
 
 
 def _removal(plan: PlanSecret) -> str:

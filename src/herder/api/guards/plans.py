@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -37,6 +38,8 @@ from herder.engine.runtime.carrying import Act
 from herder.engine.runtime.decision import Patch, Refusal
 from herder.engine.runtime.view import View
 
+COMING_UP = timedelta(minutes=5)
+"""After that long what was restarted by a plan should be well."""
 _VERSION = re.compile(r":v(\d+)\.(\d+)\.(\d+)")
 _RESTORED = ("", "Finished", "Failed")  # phases in which no restore is under way
 
@@ -191,10 +194,21 @@ def _is_next(view: View, plan: PlanSecret) -> bool:
 
 
 def _counts(view: View, plan: PlanSecret) -> bool:
-    """One that is broken and goes is lost in any case: the others are not kept from leaving it behind."""
+    """One that goes and will not serve again is lost in any case: the others are not kept from leaving it behind."""
     machine = machine_of(view, plan)
-    lost = machine is not None and is_deleting(machine) and plan.is_broken
-    return is_member(plan) and machine is not None and not lost
+    lost = machine is not None and is_deleting(machine) and plan.is_broken and not plan.serves
+    return is_member(plan) and machine is not None and not (lost and not _comes_up(view, plan, machine))
+
+
+def _comes_up(view: View, plan: PlanSecret, machine: Object | None) -> bool:
+    """It has just done what its plan asked for: what runs there has yet to say that it is well."""
+    if plan.failed or plan.probes_passed or is_lost(machine):
+        return False
+    try:
+        asked_at = datetime.fromisoformat(plan.annotations.get(names.PLAN_UPDATED, ""))
+    except ValueError:
+        return False
+    return view.now < asked_at + COMING_UP
 
 
 def never_more_down_than_allowed(change: Asked, view: View, before: Sequence[Act]) -> Refusal | None:

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 from herder.api.capi.kinds import CLUSTER, MACHINE, NODE, SECRET_METADATA
 from herder.api.capi.names import CLUSTER_NAME, annotations_of, cluster_key, is_deleting, kubeconfig_secret, labels_of
-from herder.api.capi.nodes import node_by_machine, node_by_name
 from herder.api.guards import plan_acts
+from herder.api.guards.members import is_out_of_reach, node_of
 from herder.api.rke import names
 from herder.api.rke.kinds import BOOTSTRAP, CONTROL_PLANE, PLAN_SECRET
 from herder.api.rke.plan_secret import FAILED
@@ -101,8 +101,9 @@ def _may_join(own: Entry) -> bool:
 def _wait_for_others(view: View, own: Entry, entries: Sequence[Entry], others: Sequence[Entry]) -> Decision | None:
     """Nobody is joined any more to one that is lost: its member leaves first, so that the others can do without it."""
     joined = [entry.name for entry in entries if entry is not own and own.join_url and entry.joined_to == own.join_url]
-    if joined and not is_lost(own.machine):
-        return waiting(f"waiting for machines that have joined it to join another: {', '.join(joined)}")
+    if joined and not is_out_of_reach(own.machine, view):
+        told = f"waiting for machines that have joined it to join another: {', '.join(joined)}"
+        return Decision(observe=(node_of(own.machine),)) + waiting(told)
     staying = [entry for entry in others if not entry.is_deleting and entry.plan.has_applied_plan]
     well = sum(not entry.plan.is_down for entry in staying)
     if staying and well < quorum(len(staying)):
@@ -119,7 +120,7 @@ def _deleted_at(own: Entry) -> datetime:
 
 def _leave(view: View, own: Entry, cluster: str, prefix: str) -> Decision:
     where, known = cluster_key(view.namespace, cluster), (own.machine["status"].get("nodeRef") or {}).get("name")
-    wish = node_by_name(where, known) if known else node_by_machine(where, own.uid)
+    wish = node_of(own.machine)
     needs = Decision(observe=(wish,))
     match view.observed(wish):
         case None:

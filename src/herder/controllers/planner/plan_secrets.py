@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from herder.api.capi.conditions import find, timestamp
 from herder.api.capi.kinds import CLUSTER, MACHINE
-from herder.api.capi.names import cluster_key, is_deleting, is_paused
+from herder.api.capi.names import PAUSED, annotations_of, cluster_key, is_deleting, is_paused
 from herder.api.guards import plan_acts
 from herder.api.machines.credentials import hidden
 from herder.api.rke import names
@@ -21,12 +21,13 @@ from herder.controllers.planner.plan_writes import UNLIMITED, asked
 from herder.controllers.planner.rendering import Mark
 from herder.controllers.planner.telling import machine_condition
 from herder.engine.meta.kinds import Object
+from herder.engine.runtime.cache import Change
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Patch, Wait
 from herder.engine.runtime.triggers import Indexed, Watches, changed
 from herder.engine.runtime.view import View
 
-FAILED = "failed-plans"
+FAILED, FAILED_ON = "failed-plans", "failed-plans-on"
 COOLDOWN = timedelta(seconds=30)
 MOST_COOLDOWNS = 10  # so a plan that goes on to fail is asked for every five minutes
 TAIL = 600  # characters of what an instruction said last
@@ -212,6 +213,16 @@ def _failed_in(secret: Object) -> list[str]:
     return [cluster_key(secret["metadata"]["namespace"], cluster)] if cluster and PlanSecret(secret).failed else []
 
 
+def _failed_on(secret: Object) -> list[str]:
+    """Those that wait for their machine to go on."""
+    machine = (secret["metadata"].get("labels") or {}).get(names.MACHINE_NAME)
+    return [cluster_key(secret["metadata"]["namespace"], machine)] if machine and PlanSecret(secret).failed else []
+
+
+def _paused_or_let_go_on(change: Change) -> bool:
+    return len({PAUSED in annotations_of(obj) for obj in (change.old, change.new) if obj is not None}) == 2
+
+
 def _named(obj: Object) -> list[str]:
     return [cluster_key(obj["metadata"]["namespace"], obj["metadata"]["name"])]
 
@@ -222,13 +233,13 @@ CONTROLLER = Controller(
     reconcile=reconcile,
     when=changed("data", "metadata.annotations"),
     watches=(
-        Watches(MACHINE),
+        Watches(MACHINE, Indexed(FAILED_ON, _named), _paused_or_let_go_on),
         Watches(CONTROL_PLANE, Indexed(FAILED, _named), changed("metadata.annotations")),
         Watches(CLUSTER, Indexed(FAILED, _named), changed("spec.paused")),
         Watches(BEACON, Indexed(FAILED, _named), changed("status.owner")),
         Watches(TOKENS_SECRET),
     ),
-    indexes={PLAN_SECRET: {FAILED: _failed_in, **plan_acts.INDEXES}},
+    indexes={PLAN_SECRET: {FAILED: _failed_in, FAILED_ON: _failed_on, **plan_acts.INDEXES}},
     groupings=(plan_acts.TRAITS,),
     cluster_of=lambda secret: cluster_key(
         secret["metadata"]["namespace"], (secret["metadata"].get("labels") or {}).get(names.CLUSTER_NAME, "")
