@@ -21,8 +21,8 @@ from herder.sim.nodes import TROUBLES
 from tests.sim.plans.ranch import Ranch
 from tests.sim.plans.stories import HARSH, changes_of_mind, live
 
-PARTINGS = 4
-"""Crossroads at which a story parts in two; it has three at least."""
+PARTINGS = 6
+"""Crossroads at which a story parts in two; it comes to three at least, and to no more than these."""
 
 STRICTLY = 10
 """Of so many seeds one has its decisions checked for being pure, which costs more than they do."""
