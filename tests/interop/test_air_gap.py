@@ -101,7 +101,7 @@ class Site:
 
     def _start_kube(self, network: str, name: str) -> None:
         (self.directory / name).mkdir()
-        kube = (sys.executable, "-m", "tests.support.kube", "--controller-manager", self.directory / name)
+        kube = (sys.executable, "-m", "tests.support.kube", "--controllers=*", self.directory / name)
         self.start(network, *kube, log=f"{name}-kube.log")
 
     def ready(self, network: str, kubeconfig: Path) -> str:
