@@ -285,6 +285,18 @@ def test_two_members_are_not_disturbed_in_one_decision() -> None:
     assert refused(act, *members("w", "w", "w"), before=(earlier,)) == "never-below-quorum"
 
 
+def test_a_machine_has_served_as_soon_as_its_agent_says_so() -> None:
+    """Before it is written down what was applied, which takes a moment: it counts, and is disturbed as any other."""
+    ran = plan_secret("b", (WORKER,), plan=plan_of(), state="in-progress", data={"success-count": "1"})
+    never = plan_secret("b", (WORKER,), plan=plan_of(), state="in-progress")
+    other = (machine("a"), plan_secret("a", (WORKER,), plan=plan_of()), machine("b"))
+    assert refused(write("a", NEW), *other, ran) == "never-more-down-than-allowed"
+    assert refused(write("a", NEW), *other, never) == ""
+    moving = plan_secret("a", (WORKER,), plan=plan_of(), state="in-progress", data={"appliedPlan": "{}"})
+    assert refused(write("b", NEW), machine("a"), moving, machine("b"), ran) == "never-more-down-than-allowed"
+    assert refused(write("b", NEW), machine("a"), moving, machine("b"), never) == ""
+
+
 def test_what_disturbs_nothing_is_written_at_any_time() -> None:
     minor = write("a", plan_of(minor="another"))
     assert refused(minor, *members("w", "d", "d")) == ""

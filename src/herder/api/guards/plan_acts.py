@@ -74,7 +74,7 @@ class Asked:
     @property
     def disturbs(self) -> bool:
         """It restarts, or may restart, what runs on the machine: also where the same plan is asked for again."""
-        if not self.begins or not self.before.has_applied_plan:
+        if not self.begins or not self.before.has_run_a_plan:
             return False
         applied, after = self.before.applied_plan, self.after.plan
         return applied is None or after is None or applied.lasting() != after.lasting()
@@ -164,7 +164,7 @@ class Trait:
 
     @staticmethod
     def of(view: View, plan: PlanSecret) -> Trait:
-        away = plan.has_applied_plan and (plan.is_down or in_drain(plan))
+        away = plan.has_run_a_plan and (plan.is_down or in_drain(plan))
         roles = (plan.is_etcd, plan.is_control_plane, plan.is_worker, plan.is_windows)
         return Trait(*roles, stays(view, plan), away)
 

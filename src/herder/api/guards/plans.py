@@ -279,7 +279,7 @@ def plans_do_no_harm(act: Act, view: View, before: Sequence[Act]) -> Refusal | N
 
 def is_member(plan: PlanSecret) -> bool:
     """Of etcd: it has run a plan, or others could join it."""
-    return plan.is_etcd and (plan.has_applied_plan or bool(plan.annotations.get(names.JOIN_URL)))
+    return plan.is_etcd and (plan.has_run_a_plan or bool(plan.annotations.get(names.JOIN_URL)))
 
 
 def cluster_goes(view: View, namespace: str, cluster: str) -> bool:

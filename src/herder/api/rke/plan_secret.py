@@ -125,6 +125,11 @@ class PlanSecret:
     def has_applied_plan(self) -> bool:
         return bool(self._data.get(APPLIED_PLAN))
 
+    @property
+    def has_run_a_plan(self) -> bool:
+        """As its agent tells: what it applied is written down a moment later, and another plan may be given before."""
+        return self.has_applied_plan or self.number(SUCCESS_COUNT) > 0
+
     @cached_property
     def checksum(self) -> str:
         return checksum(self.plan_bytes)

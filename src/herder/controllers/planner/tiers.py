@@ -225,7 +225,7 @@ def _missed(tier: Tier) -> set[str]:
 
 def _is_moving(entry: Entry) -> bool:
     """A machine with its first plan is missed by nobody, unless it joins etcd."""
-    known = entry.plan.has_applied_plan or entry.roles.etcd
+    known = entry.plan.has_run_a_plan or entry.roles.etcd
     return entry.in_drain or (entry.plan.is_moving and known)
 
 
