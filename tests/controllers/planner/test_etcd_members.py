@@ -132,10 +132,12 @@ def test_before_anything_is_told_of_nodes_the_node_itself_says_that_it_is_lost()
     assert done(decide(*there, seen=[silent])) == "asked"
 
 
-def test_it_waits_while_the_others_would_have_no_quorum() -> None:
+def test_it_waits_while_the_others_would_have_no_quorum_unless_it_is_missed_already() -> None:
     unwell = [*OTHERS[:3], plan_secret("c", SERVER, plan=plan_of(), unhealthy=True)]
     waits = done(decide(leaving(), OWN, *unwell, seen=[node()]))
     assert waits == "1 of the 2 other etcd members are well, and 2 must be"
+    lost = leaving(conditions=[{"type": "NodeReady", "status": "Unknown", "reason": "NodeReadyUnknown"}])
+    assert done(decide(lost, OWN, *unwell, seen=[node()])) == "asked"
 
 
 def test_of_two_the_one_that_stays_is_given_a_moment() -> None:

@@ -99,9 +99,12 @@ def _may_join(own: Entry) -> bool:
 
 
 def _wait_for_others(view: View, own: Entry, entries: Sequence[Entry], others: Sequence[Entry]) -> Decision | None:
-    """Nobody is joined any more to one that is lost: its member leaves first, so that the others can do without it."""
+    """Nobody is joined any more to one that is lost: its member leaves first, so that the others can do without it. It
+    is missed already, and they can take it out only while they have a quorum."""
+    if is_out_of_reach(own.machine, view):
+        return None
     joined = [entry.name for entry in entries if entry is not own and own.join_url and entry.joined_to == own.join_url]
-    if joined and not is_out_of_reach(own.machine, view):
+    if joined:
         told = f"waiting for machines that have joined it to join another: {', '.join(joined)}"
         return Decision(observe=(node_of(own.machine),)) + waiting(told)
     staying = [entry for entry in others if not entry.is_deleting and entry.plan.has_applied_plan]
