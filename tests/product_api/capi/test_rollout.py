@@ -110,6 +110,9 @@ def test_on_delete_has_neither_surge_nor_slack() -> None:
         ("4+4", "4", "4", {"old1": 0}),
         # Scaled down in the middle: the new set first.
         ("3+1", "5", "1", {"new": 3, "old1": 0}),
+        # It was to shrink to one, and two are wanted now: they are there, so no ceiling holds it.
+        ("2+1", "1/3", "", {"new": 2}),
+        ("2+1", "1/3/1", "", {}),
     ],
 )
 def test_rolling_update(limits: str, new: str, old: str, expected: dict[str, int]) -> None:

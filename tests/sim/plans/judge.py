@@ -140,8 +140,11 @@ class Judge(Witness):
         return member.name in self._disturbed or machine in delivery.known_down
 
     def _judge_strategy(self, node: SimulatedNode) -> None:
+        """Of the machines that stay: one that was asked to go is missed by nobody."""
         tier = tier_of(node)
-        down = [other for other in self._disturbed.values() if tier_of(other) == tier]
+        down = [other for other in self._disturbed.values() if tier_of(other) == tier and not self._goes(other)]
+        if node not in down:
+            return
         oldest = min(self._deliveries.get(other.secret, Delivery(0.0)).at for other in down)
         limit = self._limit_since(tier, oldest - GRACE)
         if len(down) > limit:

@@ -142,7 +142,8 @@ def _size_new(limits: Limits, new: Share, old: Sequence[Share]) -> dict[str, Cha
     if new.spec > limits.replicas:
         return {new.name: Change(limits.replicas, f"{limits.replicas} replicas are wanted in all")}
     current = sum(share.size for share in (new, *old))
-    more = min(limits.ceiling - current, limits.replicas - new.spec)
+    spared = min(new.available, limits.replicas) - new.spec  # they are there: asking for them again makes none
+    more = max(min(limits.ceiling - current, limits.replicas - new.spec), spared)
     if more <= 0:
         return {}
     return {new.name: Change(new.spec + more, f"{current} Machines, and up to {limits.ceiling} may be")}
