@@ -271,11 +271,13 @@ def test_a_member_that_goes_while_it_is_drained_does_not_keep_the_others_from_le
     ],
     ids=["it will be well in a moment", "it should have been by now", "its cluster does not hear of it"],
 )
+@pytest.mark.parametrize("state", ["succeeded", "failed"])
 def test_a_member_that_goes_counts_while_what_its_plan_restarted_comes_up(
-    ago: int, status: dict[str, Any], guard: str
+    ago: int, status: dict[str, Any], guard: str, state: str
 ) -> None:
+    given: dict[str, Any] = {"state": state, "data": {"appliedPlan": "{}"}}
     asked_at = (NOW - timedelta(seconds=ago)).isoformat()
-    restarted = plan_secret("c", plan=plan_of(), unhealthy=True, marks={names.PLAN_UPDATED: asked_at})
+    restarted = plan_secret("c", plan=plan_of(), unhealthy=True, marks={names.PLAN_UPDATED: asked_at}, **given)
     there = (*members("w", "w"), machine("c", deleting=True, **status), restarted)
     assert refused(write("a", NEW), *there) == guard
 

@@ -201,8 +201,8 @@ def _counts(view: View, plan: PlanSecret) -> bool:
 
 
 def _comes_up(view: View, plan: PlanSecret, machine: Object | None) -> bool:
-    """It has just done what its plan asked for: what runs there has yet to say that it is well."""
-    if plan.failed or plan.probes_passed or is_lost(machine):
+    """It was just told to do something, and did it or failed: what runs there has yet to say that it is well."""
+    if plan.probes_passed or is_lost(machine):
         return False
     try:
         asked_at = datetime.fromisoformat(plan.annotations.get(names.PLAN_UPDATED, ""))
