@@ -54,6 +54,7 @@ class Judge(Witness):
     _highest: dict[str, tuple[int, ...]] = field(default_factory=dict)
     _began: list[SimulatedNode] = field(default_factory=list)
     _disturbed: dict[str, SimulatedNode] = field(default_factory=dict)  # stopped by a plan, and not up again
+    _served_since: dict[str, float] = field(default_factory=dict)
     _deliveries: dict[str, Delivery] = field(default_factory=dict)  # by Secret
     _down_since: dict[str, float] = field(default_factory=dict)  # Machines, as the manager's API tells of them
     _paused_since: dict[str, float] = field(default_factory=dict)
@@ -101,6 +102,7 @@ class Judge(Witness):
             self._judge_strategy(node)
 
     def up(self, node: SimulatedNode) -> None:
+        self._served_since.setdefault(node.name, self.clock())
         self._disturbed.pop(node.name, None)
 
     def taken_out(self, node: SimulatedNode) -> None:
@@ -140,9 +142,9 @@ class Judge(Witness):
         return member.name in self._disturbed or machine in delivery.known_down
 
     def _judge_strategy(self, node: SimulatedNode) -> None:
-        """Of the machines that stay: one that was asked to go is missed by nobody."""
+        """Of the machines that stay and had served when they were asked: the others are missed by nobody."""
         tier = tier_of(node)
-        down = [other for other in self._disturbed.values() if tier_of(other) == tier and not self._goes(other)]
+        down = [other for other in self._disturbed.values() if tier_of(other) == tier and self._is_missed(other)]
         if node not in down:
             return
         oldest = min(self._deliveries.get(other.secret, Delivery(0.0)).at for other in down)
@@ -150,6 +152,10 @@ class Judge(Witness):
         if len(down) > limit:
             told = ", ".join(other.name for other in down)
             self._broken("never more down than the strategy allows", f"{told} of {tier}, and {limit} may be")
+
+    def _is_missed(self, node: SimulatedNode) -> bool:
+        asked_at = self._deliveries.get(node.secret, Delivery(math.inf)).at
+        return not self._goes(node) and self._served_since.get(node.name, 0.0) <= asked_at
 
     def _limit_since(self, tier: str, since: float) -> float:
         """The highest that held at any time since."""
