@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import random
-import shutil
 import subprocess
 import time
 import uuid
@@ -30,6 +29,7 @@ from tests.support.cluster_in_a_machine import ClusterInAMachine, kubelet_client
 from tests.support.embedded import HERDER, Embedded
 from tests.support.images import BUSYBOX, PYTHON, Registry
 from tests.support.peers import peer
+from tests.support.site import ready_for_debians
 
 PATIENCE = 90.0
 MANAGER, SITE = "10.98.0.1", "10.98.0.2"  # the two ends of the cable
@@ -131,12 +131,7 @@ def eventually(holds: Callable[[], object], what: str, why: Callable[[], str] = 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    if os.geteuid() != 0:
-        pytest.skip("machines and network namespaces of the test's own: needs root")
-    for tool in ("ip", "nsenter", "mmdebstrap", "docker-registry"):
-        if shutil.which(tool) is None:
-            pytest.skip(f"needs {tool}: scripts/setup dev")
-    image.make("", lambda _percent, _text: None, kubernetes=True)
+    ready_for_debians()
     directory = tmp_path_factory.mktemp("site")
     with ExitStack() as stack:
         host = stack.enter_context(Host(directory, environment={"HERDER_LOCAL_NETWORK": NETWORK}))

@@ -76,10 +76,7 @@ def _reference(obj: Object) -> Object:
 def test_machines_of_another_provider_get_their_script_as_cloud_config() -> None:
     async def run(pasture: Provided) -> None:
         async with pasture.world as world:
-            await pasture.prepare()
-            await pasture.ask()
-            await world.until(lambda: _is_there(pasture), within=60)
-            await pasture.provide()
+            await _ask_and_provide(pasture)
 
             async def is_made() -> bool:
                 return bool(await pasture.data_of_the_machine())
@@ -99,8 +96,14 @@ def test_machines_of_another_provider_get_their_script_as_cloud_config() -> None
     loop.run(run(Provided()))
 
 
-async def _is_there(pasture: Pasture) -> bool:
-    return await pasture.get(CLUSTER, NAME) is not None
+async def _ask_and_provide(pasture: Provided) -> None:
+    async def is_there() -> bool:
+        return await pasture.get(CLUSTER, NAME) is not None
+
+    await pasture.prepare()
+    await pasture.ask()
+    await pasture.world.until(is_there, within=60)
+    await pasture.provide()
 
 
 def test_where_the_api_answers_is_the_providers_to_say() -> None:
@@ -108,10 +111,7 @@ def test_where_the_api_answers_is_the_providers_to_say() -> None:
 
     async def run(pasture: Provided) -> None:
         async with pasture.world as world:
-            await pasture.prepare()
-            await pasture.ask()
-            await world.until(lambda: _is_there(pasture), within=60)
-            await pasture.provide()
+            await _ask_and_provide(pasture)
 
             async def endpoint() -> Object | None:
                 found = await pasture.get(CLUSTER, NAME)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from herder.api.capi.kinds import MACHINE, SECRET_METADATA
 from herder.api.capi.names import CLUSTER_NAME, annotations_of, cluster_key, is_deleting, kubeconfig_secret
 from herder.api.capi.nodes import node_by_machine, node_by_name, node_condition
-from herder.api.guards.plan_acts import machine_of, plans_of
+from herder.api.guards.plan_acts import plans_of, stays
 from herder.api.guards.plans import cluster_goes, is_member
 from herder.api.rke import names
 from herder.api.rke.kinds import BOOTSTRAP, PLAN_SECRET
@@ -30,7 +30,7 @@ def no_member_that_the_others_need(act: Act, view: View, before: Sequence[Act]) 
         return None
     _, others = found
     leaving = {other.ref.name for other in before if isinstance(other, Delete) and other.ref.kind == MACHINE}
-    staying = [each for each in others if _stays(view, each) and each.labels.get(names.MACHINE_NAME) not in leaving]
+    staying = [each for each in others if stays(view, each) and each.labels.get(names.MACHINE_NAME) not in leaving]
     well = sum(not each.is_down for each in staying)
     if not staying or well >= quorum(len(staying)):
         return None
@@ -66,7 +66,7 @@ def no_release_of_a_member(act: Act, view: View, before: Sequence[Act]) -> Refus
     prefix, node = _removal(plan), ((machine.get("status") or {}).get("nodeRef") or {}).get("name")
     namespace, cluster = machine["metadata"]["namespace"], machine["metadata"]["labels"][CLUSTER_NAME]
     answered = view.get(SECRET_METADATA, kubeconfig_secret(cluster), namespace) is not None
-    if not prefix or not node or not answered or not any(_stays(view, each) for each in others):
+    if not prefix or not node or not answered or not any(stays(view, each) for each in others):
         return None
     seen = view.observed(node_of(machine))
     if isinstance(seen, Observed) and all(
@@ -140,11 +140,6 @@ def _planned(machine: Object | None, view: View, before: Sequence[Act]) -> tuple
         return plan, [each for each in members if each.name != plan.name]
     except UndeclaredKind:
         return None  # nobody here reads plans: this cluster is another's
-
-
-def _stays(view: View, plan: PlanSecret) -> bool:
-    machine = machine_of(view, plan)
-    return machine is not None and not is_deleting(machine)
 
 
 def _is_forced(machine: Object, view: View) -> bool:

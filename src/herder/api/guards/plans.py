@@ -189,18 +189,19 @@ def never_below_quorum(change: Asked, view: View, before: Sequence[Act]) -> Refu
 
 def _is_next(view: View, plan: PlanSecret) -> bool:
     """One that is drained is about to be disturbed. One that goes gets no plan any more, and serves until then."""
-    machine = machine_of(view, plan)
-    return in_drain(plan) and not (machine is not None and is_deleting(machine))
+    return in_drain(plan) and stays(view, plan)
 
 
 def _counts(view: View, plan: PlanSecret) -> bool:
     """One that goes and will not serve again is lost in any case: the others are not kept from leaving it behind."""
     machine = machine_of(view, plan)
-    lost = machine is not None and is_deleting(machine) and plan.is_broken and not plan.serves
-    return is_member(plan) and machine is not None and not (lost and not _comes_up(view, plan, machine))
+    if machine is None or not is_member(plan):
+        return False
+    goes_unwell = is_deleting(machine) and plan.is_broken and not plan.serves
+    return not goes_unwell or _comes_up(view, plan, machine)
 
 
-def _comes_up(view: View, plan: PlanSecret, machine: Object | None) -> bool:
+def _comes_up(view: View, plan: PlanSecret, machine: Object) -> bool:
     """It was just told to do something, and did it or failed: what runs there has yet to say that it is well."""
     if plan.probes_passed or is_lost(machine):
         return False
