@@ -21,8 +21,9 @@ from herder.engine.client.client import Client
 from herder.engine.meta.kinds import Kind, Object
 from tests.support.capi import events_of
 
-FLEETING_SECONDS = 1.0
-"""What is told for less may be missed: two things that happen in one instant are told in one write or in two."""
+FLEETING_SECONDS = 3.0
+"""What is told for less may be missed: reports may be put off for two seconds, so that what holds for a moment is told
+for as long, or not at all."""
 QUIET_SECONDS = 2.6
 """Reports of progress may be put off for two seconds; when nothing was told for longer, all is told."""
 
