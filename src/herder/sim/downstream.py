@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -70,6 +71,7 @@ class Downstream:
         self._turn = asyncio.Event()
         self._registered: dict[str, int] = {}  # Nodes, by the start of the service that told of them
         self._lost: set[str] = set()  # Nodes that are told to be silent
+        self._leaving: dict[str, str] = {}  # members whose Nodes are marked so, with the prefix of the mark
         self._looks_at: dict[str, float] = {}  # when one that is silent counts as lost
         self._connected = False
         self._served = False
@@ -136,6 +138,7 @@ class Downstream:
                 turn = self._turn
                 await self._keep_api()
                 await self._keep_nodes()
+                await self._take_members_out()
                 await self._keep_tunnel()
                 await turn.wait()
         finally:
@@ -147,7 +150,7 @@ class Downstream:
         if self.has_api and not self._served:
             await self._workloads.serve(self.key)
             self._served = True
-            self._tasks.append(asyncio.ensure_future(self._take_members_out()))
+            self._tasks.append(asyncio.ensure_future(self._hear_who_leaves()))
         if not self._served:
             return
         reachable = self.has_api and not self.tunnel_is_cut
@@ -195,25 +198,43 @@ class Downstream:
         except NotFound:
             self._registered.pop(node.name, None)
 
-    async def _take_members_out(self) -> None:
-        """What one of the servers does for a Node that is marked so."""
+    # --- members that leave -----------------------------------------------------------------------------------------
+
+    async def _hear_who_leaves(self) -> None:
         seen = self._workloads.client(self.key).watch(NODE.resource, initial_events=True)
         async for event in seen:
-            marks = event.object["metadata"].get("annotations") or {}
-            for mark, value in marks.items():
+            name, marks = event.object["metadata"].get("name", ""), event.object["metadata"].get("annotations") or {}
+            self._leaving.pop(name, None)
+            for mark, value in marks.items() if event.type != "DELETED" else ():
                 prefix = mark.removesuffix(REMOVE)
                 if mark.endswith(REMOVE) and value == "true" and f"{prefix}{REMOVED}" not in marks:
-                    await self._take_out(event.object["metadata"]["name"], prefix)
+                    self._leaving[name] = prefix
+                    self.changed()
+
+    async def _take_members_out(self) -> None:
+        """What one of the servers does for Nodes that are marked so, and tries again where etcd refuses."""
+        for name, prefix in list(self._leaving.items()):
+            if self._may_be_taken_out(name):
+                await self._take_out(name, prefix)
+
+    def _may_be_taken_out(self, name: str) -> bool:
+        """As etcd has it: one that is down at any time, another when enough of those that are left are up."""
+        if not self.has_api:
+            return False
+        member = self.members.get(name)
+        if member is None or not member.running:
+            return True
+        return len(self.voters) - 1 >= quorum(len(self.members) - 1)
 
     async def _take_out(self, name: str, prefix: str) -> None:
-        while not self.has_quorum:
-            await self.news()
+        self._leaving.pop(name)
         member = self.members.pop(name, None)
         if member is not None:
             self._note(f"etcd member {name} of {self.key} taken out")
             member.lose_etcd()
         patch = {"metadata": {"annotations": {f"{prefix}{REMOVED}": name}}}
-        await self._workloads.client(self.key).patch(NODE.resource, name, patch)
+        with suppress(NotFound):
+            await self._workloads.client(self.key).patch(NODE.resource, name, patch)
         self.changed()
 
     # --- the tunnel -------------------------------------------------------------------------------------------------

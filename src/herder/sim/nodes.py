@@ -112,9 +112,6 @@ class Witness:
 
     def up(self, node: SimulatedNode) -> None: ...
 
-    def taken_out(self, node: SimulatedNode) -> None:
-        """Its member of etcd, at the request of the manager; told when the others count without it."""
-
     def destroyed(self, node: SimulatedNode) -> None:
         """The machine is gone, and its disk."""
 
@@ -352,7 +349,6 @@ class SimulatedNode:
     def lose_etcd(self) -> None:
         """Its member was taken out: what ran on its data ends, and stays so."""
         self._stop(by_plan=False)
-        self._around.witness.taken_out(self)
 
 
 def _installed(instruction: Instruction) -> Installed | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from herder.api.rke import names
@@ -10,6 +12,14 @@ from herder.controllers.planner.entries import Entry
 from tests.controllers.planner.objects import ALL, ETCD, PLANE, WORKER, entry
 
 URL = "https://10.0.0.1:6443"
+SILENT = {"conditions": [{"type": "NodeReady", "status": "Unknown", "reason": "NodeReadyUnknown"}]}
+
+
+def held(name: str, host: str, **changes: Any) -> Entry:
+    """It goes when its member has left."""
+    found = entry(name, ALL, join_url=f"https://10.0.0.{host}:6443", deleting=True, **changes)
+    found.machine["metadata"]["annotations"] = {names.ETCD_HOOK: names.ETCD_HOOK_OWNER}
+    return found
 
 
 def marks(*entries: Entry, designated: str = "", begun: bool = False) -> list[tuple[str, str | None]] | str:
@@ -68,6 +78,10 @@ def test_before_a_cluster_has_begun(entries: list[Entry], decided: object) -> No
             ],
             [("a", None)],
         ),
+        ([held("a", "1"), held("b", "2"), entry("c", ALL)], [("a", "true")]),
+        ([held("a", "1", init=True, status=SILENT), held("b", "2"), entry("c", ALL)], [("a", None)]),
+        ([held("a", "1", status=SILENT), held("b", "2"), entry("c", ALL)], [("b", "true")]),
+        ([entry("a", ALL, join_url=URL, deleting=True), entry("b", ALL)], LOST),
         ([entry("b", ALL)], LOST),
         ([entry("b", ALL, ready=False)], NO_CANDIDATE),
     ],
@@ -77,6 +91,10 @@ def test_before_a_cluster_has_begun(entries: list[Entry], decided: object) -> No
         "and is elected",
         "who goes stays until another has joined it",
         "and no longer",
+        "who goes is elected where none stays",
+        "who goes and is lost makes room for who goes",
+        "who goes and is lost is not elected before who goes",
+        "whose member has left is not elected",
         "nobody begins another cluster in its place",
         "nobody yet",
     ],

@@ -59,7 +59,7 @@ def told(decision: Decision) -> str:
 
 
 def done(decision: Decision) -> str:
-    """`released`, `asked` the cluster to take the member out, or why it waits."""
+    """`released`, `asked` the cluster to take the member out, `taken back` that, or why it waits."""
     for write in decision.writes:
         if isinstance(write, Patch) and write.subresource == "status":
             continue
@@ -67,9 +67,9 @@ def done(decision: Decision) -> str:
             assert write.patch == {"metadata": {"annotations": {names.ETCD_HOOK: None}}}
             return "released"
         if isinstance(write, Patch) and write.ref.kind == NODE:
-            assert write.patch == {"metadata": {"annotations": {"etcd.k3s.cattle.io/remove": "true"}}}
-            assert write.target == f"{NAMESPACE}/{NAME}"
-            return "asked"
+            ((mark, value),) = write.patch["metadata"]["annotations"].items()
+            assert (mark, write.target) == ("etcd.k3s.cattle.io/remove", f"{NAMESPACE}/{NAME}")
+            return {"true": "asked", None: "taken back"}[value]
     reason = decision.wait.reason if decision.wait else ""
     assert told(decision) == reason
     return reason
@@ -138,6 +138,23 @@ def test_it_waits_while_the_others_would_have_no_quorum_unless_it_is_missed_alre
     assert waits == "1 of the 2 other etcd members are well, and 2 must be"
     lost = leaving(conditions=[{"type": "NodeReady", "status": "Unknown", "reason": "NodeReadyUnknown"}])
     assert done(decide(lost, OWN, *unwell, seen=[node()])) == "asked"
+
+
+def test_what_was_asked_before_another_was_lost_is_taken_back_unless_it_is_done() -> None:
+    unwell = [*OTHERS[:3], plan_secret("c", SERVER, plan=plan_of(), unhealthy=True)]
+    asked = {"etcd.k3s.cattle.io/remove": "true"}
+    assert done(decide(leaving(), OWN, *unwell, seen=[node(**asked)])) == "taken back"
+    out = asked | {"etcd.k3s.cattle.io/removed-node-name": "a-1"}
+    assert done(decide(leaving(), OWN, *unwell, seen=[node(**out)])) == "released"
+
+
+def test_the_last_members_stay_until_one_that_comes_has_joined_them() -> None:
+    last = [leaving("b"), plan_secret("b", SERVER, plan=plan_of(), marks={names.JOINED_TO: "https://10.0.0.9:6443"})]
+    new = [objects.machine("n"), plan_secret("n", SERVER)]
+    waits = done(decide(leaving(), OWN, *last, *new, seen=[node()]))
+    assert waits == "no other etcd member stays: it is there until one of these has joined: n"
+    new = [objects.machine("n"), plan_secret("n", SERVER, plan=plan_of())]
+    assert done(decide(leaving(), OWN, *last, *new, seen=[node()])) == "asked"
 
 
 def test_of_two_the_one_that_stays_is_given_a_moment() -> None:

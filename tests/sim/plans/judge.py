@@ -105,13 +105,6 @@ class Judge(Witness):
         self._served_since.setdefault(node.name, self.clock())
         self._disturbed.pop(node.name, None)
 
-    def taken_out(self, node: SimulatedNode) -> None:
-        if self.cluster.members and not self.cluster.has_quorum:
-            left = [member.name for member in self.cluster.members.values()]
-            down = [member.name for member in self.cluster.members.values() if not member.running]
-            if all(self._is_known_down(name, self.clock()) for name in down):
-                self._broken("never below quorum", f"{node.name} was taken out, and of {left} {down} are down")
-
     def destroyed(self, node: SimulatedNode) -> None:
         """By its provider, since its Machine goes: etcd must do without it by then."""
         self._disturbed.pop(node.name, None)

@@ -40,13 +40,15 @@ def no_member_that_the_others_need(act: Act, view: View, before: Sequence[Act]) 
 
 
 def no_release_while_joined(act: Act, view: View, before: Sequence[Act]) -> Refusal | None:
-    """A machine's last hook goes when its member has gone: not while others were told to join it, unless it is lost and
-    nobody can."""
+    """A machine's last hook goes when its member has gone: not while others were told to join it, unless it is lost or
+    out already and nobody can."""
     machine = _released(act, view)
     found = _planned(machine, view, before)
     if machine is None or found is None or _is_forced(machine, view) or is_out_of_reach(machine, view):
         return None
     plan, _ = found
+    if _is_out(machine, view, _removal(plan)):
+        return None
     url = plan.annotations.get(names.JOIN_URL)
     cluster = machine["metadata"]["labels"][CLUSTER_NAME]
     for other in plans_of(view, machine["metadata"]["namespace"], cluster, before):
@@ -57,21 +59,20 @@ def no_release_while_joined(act: Act, view: View, before: Sequence[Act]) -> Refu
 
 
 def no_release_of_a_member(act: Act, view: View, before: Sequence[Act]) -> Refusal | None:
-    """Nor before the cluster itself says that its member is out: a machine that is gone would count for ever."""
+    """Nor before the cluster itself says that its member is out: a machine that is gone would count for ever, and with
+    the last one all data would go, though another machine is there to have it."""
     machine = _released(act, view)
     found = _planned(machine, view, before)
     if machine is None or found is None or _is_forced(machine, view):
         return None
-    plan, others = found
+    plan, _ = found
     prefix, node = _removal(plan), ((machine.get("status") or {}).get("nodeRef") or {}).get("name")
     namespace, cluster = machine["metadata"]["namespace"], machine["metadata"]["labels"][CLUSTER_NAME]
     answered = view.get(SECRET_METADATA, kubeconfig_secret(cluster), namespace) is not None
+    others = [each for each in plans_of(view, namespace, cluster, before) if each.is_etcd and each.name != plan.name]
     if not prefix or not node or not answered or not any(stays(view, each) for each in others):
         return None
-    seen = view.observed(node_of(machine))
-    if isinstance(seen, Observed) and all(
-        f"{prefix}/removed-node-name" in annotations_of(each) for each in seen.objects
-    ):
+    if _is_out(machine, view, prefix) or _has_no_node(machine, view):
         return None
     return _refuse("no-release-of-a-member", machine, f"is not let go: Node {node} may still be a member of etcd")
 
@@ -91,6 +92,18 @@ def is_out_of_reach(machine: Object, view: View) -> bool:
     seen = view.observed(node_of(machine))
     readiness = [node_condition(node, "Ready") for node in seen.objects] if isinstance(seen, Observed) else []
     return bool(readiness) and all(ready is not None and ready["status"] != "True" for ready in readiness)
+
+
+def _is_out(machine: Object, view: View, prefix: str) -> bool:
+    """As its Node says: its member was taken out."""
+    seen = view.observed(node_of(machine))
+    told = [annotations_of(node) for node in seen.objects] if isinstance(seen, Observed) else []
+    return bool(prefix and told) and all(f"{prefix}/removed-node-name" in marks for marks in told)
+
+
+def _has_no_node(machine: Object, view: View) -> bool:
+    seen = view.observed(node_of(machine))
+    return isinstance(seen, Observed) and not seen.objects
 
 
 def _removal(plan: PlanSecret) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from herder.api.rke.kinds import PLAN_SECRET
 from herder.api.rke.names import INIT_NODE, MACHINE_ID
+from herder.api.rke.strategy import is_lost
 from herder.api.writing import ref
 from herder.controllers.planner.entries import Entry
 from herder.engine.runtime.decision import Patch
@@ -49,11 +50,12 @@ def _designated(entries: Sequence[Entry], machine_id: str) -> Entry | str:
 
 
 def _suitable(entries: Sequence[Entry], begun: bool) -> Entry | str:
-    """Who can be joined, those in office first. Where the last of them goes it stays in office until another has
-    joined it. Before the cluster has begun it may be anybody: who is in office, or the first by name."""
+    """Who can be joined, those in office first. Where the last of them go one that is there still is in office until
+    another has joined it. Before the cluster has begun it may be anybody: who is in office, or the first by name."""
     ranked = sorted(entries, key=lambda entry: (not entry.is_init, entry.name))
     joinable = [entry for entry in ranked if entry.can_be_init and entry.join_url]
-    leaving = [entry for entry in ranked if entry.is_init and entry.join_url]
+    leaving = [entry for entry in ranked if entry.join_url and entry.roles.etcd and (entry.is_init or entry.is_held)]
+    leaving.sort(key=lambda entry: is_lost(entry.machine))
     anybody = [entry for entry in ranked if entry.can_be_init]
     chosen = joinable or leaving or ([] if begun else anybody)
     if chosen:

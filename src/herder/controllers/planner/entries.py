@@ -56,6 +56,11 @@ class Entry:
         return capi.is_deleting(self.machine)
 
     @property
+    def is_held(self) -> bool:
+        """It goes, and not before its member has left etcd."""
+        return self.is_deleting and names.ETCD_HOOK in capi.annotations_of(self.machine)
+
+    @property
     def is_paused(self) -> bool:
         return capi.PAUSED in capi.annotations_of(self.machine)
 

@@ -29,7 +29,7 @@ from herder.controllers.planner.telling import machine_condition
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.cache import Change
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Decision, Patch, Ref, waiting
+from herder.engine.runtime.decision import DONE, Decision, Observe, Patch, Ref, waiting
 from herder.engine.runtime.triggers import Indexed, Watches, changed
 from herder.engine.runtime.view import Observed, Unreachable, View
 
@@ -51,9 +51,8 @@ def reconcile(view: View) -> Decision:
     prefix = _removal(view, cluster)
     if own is None or not prefix or _needs_no_leave(view, own, cluster):
         return _told(view, machine, _release(machine))
-    others = [entry for entry in entries if entry.roles.etcd and entry is not own]
-    decision = _wait_for_others(view, own, entries, others) or _leave(view, own, cluster, prefix)
-    return _told(view, machine, decision)
+    wish = node_of(machine)
+    return _told(view, machine, Decision(observe=(wish,)) + _let_go(view, own, entries, wish, prefix))
 
 
 def _told(view: View, machine: Object, decision: Decision) -> Decision:
@@ -98,16 +97,39 @@ def _may_join(own: Entry) -> bool:
     return own.plan.has_plan and own.plan.state != FAILED
 
 
-def _wait_for_others(view: View, own: Entry, entries: Sequence[Entry], others: Sequence[Entry]) -> Decision | None:
+def _let_go(view: View, own: Entry, entries: Sequence[Entry], wish: Observe, prefix: str) -> Decision:
+    known = (own.machine["status"].get("nodeRef") or {}).get("name")
+    match view.observed(wish):
+        case Observed(objects):
+            node = objects[0] if objects else None
+        case Unreachable(reason):
+            told = f"the cluster does not answer: {reason}"
+            return _wait_for_others(view, own, entries) or waiting(told, wake_at=view.now + LOOK_AGAIN)
+        case _:
+            return waiting(f"looking at Node {known or 'of the machine'}")
+    if node is not None and annotations_of(node).get(f"{prefix}/removed-node-name"):
+        return _release(own.machine)
+    wait = _wait_for_others(view, own, entries)
+    if node is not None:
+        return _stay(own, node, prefix, wait) if wait else _leave(own, node, prefix)
+    if not wait and not known and view.now < _deleted_at(own) + JOINING:
+        return waiting("it may be about to join: its Node is waited for", wake_at=_deleted_at(own) + JOINING)
+    return wait or _release(own.machine)
+
+
+def _wait_for_others(view: View, own: Entry, entries: Sequence[Entry]) -> Decision | None:
     """Nobody is joined any more to one that is lost: its member leaves first, so that the others can do without it. It
     is missed already, and they can take it out only while they have a quorum."""
     if is_out_of_reach(own.machine, view):
         return None
     joined = [entry.name for entry in entries if entry is not own and own.join_url and entry.joined_to == own.join_url]
     if joined:
-        told = f"waiting for machines that have joined it to join another: {', '.join(joined)}"
-        return Decision(observe=(node_of(own.machine),)) + waiting(told)
+        return waiting(f"waiting for machines that have joined it to join another: {', '.join(joined)}")
+    others = [entry for entry in entries if entry.roles.etcd and entry is not own]
     staying = [entry for entry in others if not entry.is_deleting and entry.plan.has_applied_plan]
+    newcomers = [entry.name for entry in others if not entry.is_deleting and not entry.plan.has_applied_plan]
+    if newcomers and not staying:
+        return waiting(f"no other etcd member stays: it is there until one of these has joined: {', '.join(newcomers)}")
     well = sum(not entry.plan.is_down for entry in staying)
     if staying and well < quorum(len(staying)):
         return waiting(f"{well} of the {len(staying)} other etcd members are well, and {quorum(len(staying))} must be")
@@ -121,26 +143,24 @@ def _deleted_at(own: Entry) -> datetime:
     return datetime.fromisoformat(own.machine["metadata"]["deletionTimestamp"])
 
 
-def _leave(view: View, own: Entry, cluster: str, prefix: str) -> Decision:
-    where, known = cluster_key(view.namespace, cluster), (own.machine["status"].get("nodeRef") or {}).get("name")
-    wish = node_of(own.machine)
-    needs = Decision(observe=(wish,))
-    match view.observed(wish):
-        case None:
-            return needs + waiting(f"looking at Node {known or 'of the machine'}")
-        case Unreachable(reason):
-            return needs + waiting(f"the cluster does not answer: {reason}", wake_at=view.now + LOOK_AGAIN)
-        case Observed(objects):
-            marks = annotations_of(objects[0]) if objects else {}
-    if not objects and not known and view.now < _deleted_at(own) + JOINING:
-        return needs + waiting("it may be about to join: its Node is waited for", wake_at=_deleted_at(own) + JOINING)
-    if not objects or marks.get(f"{prefix}/removed-node-name"):
-        return needs + _release(own.machine)
-    node = objects[0]["metadata"]["name"]
-    if marks.get(f"{prefix}/remove") == "true":
-        return needs + waiting(f"waiting for the etcd member of Node {node} to leave", Ref(NODE, node))
-    asked = {"metadata": {"annotations": {f"{prefix}/remove": "true"}}}
-    return needs + Decision(writes=(Patch(Ref(NODE, node), asked, "its machine goes", target=where),))
+def _stay(own: Entry, node: Object, prefix: str, wait: Decision) -> Decision:
+    """What was asked before others were lost is taken back."""
+    asked = annotations_of(node).get(f"{prefix}/remove") == "true"
+    return (_mark(own, node, prefix, None, "it is needed again") if asked else DONE) + wait
+
+
+def _leave(own: Entry, node: Object, prefix: str) -> Decision:
+    if annotations_of(node).get(f"{prefix}/remove") != "true":
+        return _mark(own, node, prefix, "true", "its machine goes")
+    name = node["metadata"]["name"]
+    return waiting(f"waiting for the etcd member of Node {name} to leave", Ref(NODE, name))
+
+
+def _mark(own: Entry, node: Object, prefix: str, value: str | None, why: str) -> Decision:
+    meta = own.machine["metadata"]
+    where = cluster_key(meta["namespace"], meta["labels"][CLUSTER_NAME])
+    marked = {"metadata": {"annotations": {f"{prefix}/remove": value}}}
+    return Decision(writes=(Patch(Ref(NODE, node["metadata"]["name"]), marked, why, target=where),))
 
 
 # --- what wakes it --------------------------------------------------------------------------------------------------
