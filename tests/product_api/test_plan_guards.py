@@ -19,9 +19,9 @@ from herder.controllers.planner import etcd_members
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.carrying import Act
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import Delete, Effect, Patch, Ref, Refusal
+from herder.engine.runtime.decision import Delete, Effect, Observe, Patch, Ref, Refusal
 from herder.engine.runtime.triggers import Watches
-from herder.engine.runtime.view import View
+from herder.engine.runtime.view import Observed, View
 from tests.controllers.planner import objects
 from tests.controllers.planner.objects import (
     ETCD,
@@ -31,6 +31,7 @@ from tests.controllers.planner.objects import (
     SERVER,
     WORKER,
     machine,
+    made,
     plan_of,
     plan_secret,
 )
@@ -47,9 +48,19 @@ READER = Controller(
 SOUND: tuple[Object, ...] = (objects.cluster(), objects.control_plane(), objects.beacon())
 
 
-def refused(act: Act, *there: Object, before: tuple[Act, ...] = (), around: tuple[Object, ...] = SOUND) -> str:
-    """The name of the guard that says no; empty where all agree."""
-    view: View = view_of(READER, f"{NAMESPACE}/x", (*around, *there))
+def refused(
+    act: Act,
+    *there: Object,
+    before: tuple[Act, ...] = (),
+    around: tuple[Object, ...] = SOUND,
+    nodes: list[Object] | None = None,
+) -> str:
+    """The name of the guard that says no; empty where all agree. `nodes` are what is observed of the cluster's own."""
+
+    def observed(_wish: Observe) -> Observed | None:
+        return None if nodes is None else Observed(tuple(nodes), NOW)
+
+    view: View = view_of(READER, f"{NAMESPACE}/x", (*around, *there), observed=observed)
     done: list[Act] = list(before)
     refusals = [found for guard in GUARDS if (found := guard(act, view, done)) is not None]
     assert all(isinstance(found, Refusal) and found.reason for found in refusals)
@@ -376,16 +387,50 @@ def test_all_members_go_with_their_cluster() -> None:
     assert refused(deletion("a"), *members("w", "w", "d"), around=going) == ""
 
 
+RELEASE = Patch(Ref(MACHINE, "a", NAMESPACE), {"metadata": {"annotations": {names.ETCD_HOOK: None}}}, "it may go")
+A_MEMBER = {"metadata": {"name": "a"}}
+TAKEN_OUT = {"metadata": {"name": "a", "annotations": {"etcd.k3s.cattle.io/removed-node-name": "a-1"}}}
+
+
 def test_a_machine_that_goes_is_held_while_others_have_joined_it() -> None:
-    release = Patch(Ref(MACHINE, "a", NAMESPACE), {"metadata": {"annotations": {names.ETCD_HOOK: None}}}, "it may go")
     own = plan_secret("a", (ETCD,), plan=plan_of(), marks={names.JOIN_URL: "https://10.0.0.1:6443"})
     joined = plan_secret("b", SERVER, plan=plan_of(), marks={names.JOINED_TO: "https://10.0.0.1:6443"})
     there = (machine("a", deleting=True), machine("b"), own, joined)
-    assert refused(release, *there, objects.bootstrap("a")) == "no-release-while-joined"
+    assert refused(RELEASE, *there, objects.bootstrap("a")) == "no-release-while-joined"
+    assert refused(RELEASE, *there, objects.bootstrap("a"), nodes=[A_MEMBER]) == "no-release-while-joined"
+    assert refused(RELEASE, *there, objects.bootstrap("a"), nodes=[TAKEN_OUT]) == "", "nobody can join it any more"
     forced = objects.bootstrap("a", **{names.ETCD_FORCE_REMOVE: "true"})
-    assert refused(release, *there, forced) == ""
+    assert refused(RELEASE, *there, forced) == ""
     elsewhere = plan_secret("b", SERVER, plan=plan_of(), marks={names.JOINED_TO: "https://10.0.0.9:6443"})
-    assert refused(release, *there[:3], elsewhere, objects.bootstrap("a")) == ""
+    assert refused(RELEASE, *there[:3], elsewhere, objects.bootstrap("a")) == ""
+
+
+OTHERS: dict[str, tuple[Object, ...]] = {
+    "one that stays": (machine("b"), plan_secret("b", SERVER, plan=plan_of())),
+    "one that comes": (machine("b"), plan_secret("b", SERVER)),
+    "one that goes": (machine("b", deleting=True), plan_secret("b", SERVER, plan=plan_of())),
+    "a worker": (machine("b"), plan_secret("b", (WORKER,), plan=plan_of())),
+}
+
+
+@pytest.mark.parametrize(
+    ("other", "nodes", "guard"),
+    [
+        ("one that stays", None, "no-release-of-a-member"),
+        ("one that stays", [A_MEMBER], "no-release-of-a-member"),
+        ("one that stays", [TAKEN_OUT], ""),
+        ("one that stays", [], ""),
+        ("one that comes", [A_MEMBER], "no-release-of-a-member"),
+        ("one that goes", [A_MEMBER], ""),
+        ("a worker", [A_MEMBER], ""),
+    ],
+)
+def test_a_machine_that_goes_is_held_while_it_is_a_member_that_another_needs(
+    other: str, nodes: list[Object] | None, guard: str
+) -> None:
+    around = (*SOUND, made("v1", "Secret", f"{NAME}-kubeconfig") | {"type": "cluster.x-k8s.io/secret"})
+    own = (machine("a", deleting=True, address="10.0.0.1"), plan_secret("a", SERVER, plan=plan_of()))
+    assert refused(RELEASE, *own, objects.bootstrap("a"), *OTHERS[other], around=around, nodes=nodes) == guard
 
 
 def test_the_name_of_the_cluster_is_what_is_counted_by() -> None:
