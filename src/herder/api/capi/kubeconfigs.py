@@ -18,6 +18,7 @@ from herder.api.capi.names import (
     authority_secret,
     kubeconfig_secret,
 )
+from herder.api.moments import moment
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Create, Decision, Effect, Patch, Ref, Wait
 from herder.engine.runtime.view import View
@@ -71,12 +72,7 @@ def _write(cluster: Object, kept: Object | None, owner: Object, made: Object) ->
 
 def _renewal(secret: Object | None) -> datetime | None:
     """None for a Secret that somebody else made, which is theirs to renew."""
-    told = annotations_of(secret).get(CERTIFICATE_RENEWAL) if secret else None
-    try:
-        renewal = datetime.fromisoformat(told) if told else None
-    except ValueError:
-        return None
-    return renewal if renewal is None or renewal.tzinfo is not None else None
+    return moment(annotations_of(secret).get(CERTIFICATE_RENEWAL)) if secret else None
 
 
 def _revision(obj: Object | None) -> str:

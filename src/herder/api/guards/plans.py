@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,6 +27,7 @@ from herder.api.guards.plan_acts import (
     plans_of,
     stays,
 )
+from herder.api.moments import moment
 from herder.api.rke import names
 from herder.api.rke import plan_secret as secrets
 from herder.api.rke.kinds import BEACON, CONTROL_PLANE
@@ -205,11 +206,8 @@ def _comes_up(view: View, plan: PlanSecret, machine: Object) -> bool:
     """It was just told to do something, and did it or failed: what runs there has yet to say that it is well."""
     if plan.probes_passed or is_lost(machine):
         return False
-    try:
-        asked_at = datetime.fromisoformat(plan.annotations.get(names.PLAN_UPDATED, ""))
-    except ValueError:
-        return False
-    return view.now < asked_at + COMING_UP
+    asked_at = moment(plan.annotations.get(names.PLAN_UPDATED))
+    return asked_at is not None and view.now < asked_at + COMING_UP
 
 
 def never_more_down_than_allowed(change: Asked, view: View, before: Sequence[Act]) -> Refusal | None:

@@ -29,6 +29,7 @@ from herder.api.identity.names import (
 )
 from herder.api.management.kinds import TOKEN, USER
 from herder.api.management.names import TOKENS_NAMESPACE
+from herder.api.moments import moment
 from herder.api.writing import owner_reference
 from herder.engine.meta.kinds import Object
 
@@ -312,12 +313,4 @@ def _time(text: str) -> datetime:
 
 
 def _latest(*texts: str | None) -> datetime | None:
-    times = []
-    for text in texts:
-        try:
-            at = datetime.fromisoformat(text) if text else None
-        except ValueError:
-            continue
-        if at is not None and at.tzinfo is not None:
-            times.append(at)
-    return max(times, default=None)
+    return max((at for text in texts if (at := moment(text))), default=None)

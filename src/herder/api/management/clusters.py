@@ -10,6 +10,7 @@ from herder.api.capi.names import annotations_of, labels_of
 from herder.api.machines.conditions import merged_with_updates
 from herder.api.management import names
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
+from herder.api.moments import moment
 from herder.api.rke.names import ADMINISTRATED
 from herder.engine.meta.kinds import Object
 
@@ -233,11 +234,5 @@ def _since(known: Condition, management: Object, now: datetime) -> Condition:
     """Connected has been true since the tunnel was there, not since somebody looked."""
     since = connected_since(management)
     turned_now = known["type"] == CONNECTED and known["status"] == "True" and since
-    return {**known, "lastTransitionTime": since} if turned_now and _is_moment(since, now) else known
-
-
-def _is_moment(text: str, now: datetime) -> bool:
-    try:
-        return datetime.fromisoformat(text) <= now
-    except (ValueError, TypeError):
-        return False
+    at = moment(since) if turned_now else None
+    return {**known, "lastTransitionTime": since} if at and at <= now else known

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from herder.api.capi.conditions import timestamp
 from herder.api.capi.kinds import SECRET
 from herder.api.management import names
+from herder.api.moments import moment
 from herder.api.settings import FEWEST_GRACE_MINUTES, FEWEST_TTL_MINUTES
 from herder.engine.meta.kinds import Object
 
@@ -86,11 +87,11 @@ def renewed(known: Tokens | None, fresh: str, lifetime: Lifetime, now: datetime,
 def read(secret: Object) -> Tokens | None:
     """None where it holds no token that could be used."""
     values = {name: _decoded(value) for name, value in (secret.get("data") or {}).items()}
-    expires = _moment(values.get("expiresAt", ""))
+    expires = moment(values.get("expiresAt", ""))
     if not values.get("token") or expires is None:
         return None
     return Tokens(
-        values["token"], expires, values.get("previousToken", ""), _moment(values.get("gracePeriodExpiresAt", ""))
+        values["token"], expires, values.get("previousToken", ""), moment(values.get("gracePeriodExpiresAt", ""))
     )
 
 
@@ -133,11 +134,3 @@ def _decoded(value: object) -> str:
         return base64.b64decode(str(value), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
         return ""
-
-
-def _moment(text: str) -> datetime | None:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return moment if moment.tzinfo else None

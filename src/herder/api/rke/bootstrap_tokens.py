@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from herder.api import settings
 from herder.api.capi.names import annotations_of
+from herder.api.moments import moment
 from herder.api.rke import names
 from herder.engine.meta.kinds import Object
 
@@ -17,7 +18,7 @@ def ends_at(secret: Object, setting: Callable[[str], str]) -> datetime | None:
         return None
     created = datetime.fromisoformat(secret["metadata"]["creationTimestamp"])
     unused = created + timedelta(seconds=settings.seconds(setting(settings.NODE_TOKEN_UNUSED)))
-    used = _moment(annotations_of(secret).get(names.LAST_ACCESS, ""))
+    used = moment(annotations_of(secret).get(names.LAST_ACCESS, ""))
     if used is None:
         return unused
     return min(unused, used + timedelta(seconds=settings.seconds(setting(settings.NODE_TOKEN_USED))))
@@ -30,11 +31,3 @@ def is_invalidated(secret: Object) -> bool:
 def counts(secret: Object, setting: Callable[[str], str], now: datetime) -> bool:
     ends = ends_at(secret, setting)
     return not is_invalidated(secret) and (ends is None or now < ends)
-
-
-def _moment(text: str) -> datetime | None:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return moment if moment.tzinfo else None

@@ -6,7 +6,7 @@ Hooks are annotations of others: each is waited for until it has the value that 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from herder.api.capi.kinds import CLUSTER, MACHINE, NODE
 from herder.api.capi.names import cluster_key, is_deleting
 from herder.api.capi.nodes import node_by_name
 from herder.api.guards import plan_acts
+from herder.api.moments import moment
 from herder.api.rke import names
 from herder.api.rke.kinds import PLAN_SECRET
 from herder.api.rke.plan_secret import PlanSecret
@@ -136,7 +137,7 @@ class _Drain:
         )
 
     def _empty(self) -> Decision:
-        started = _moment(self._plan.annotations.get(STARTED, ""))
+        started = moment(self._plan.annotations.get(STARTED, ""))
         if started is None:
             return self._answer({STARTED: timestamp(self._view.now)})
         state = empty(
@@ -172,13 +173,6 @@ def _marked(plan: PlanSecret, marks: Mapping[str, str | None]) -> tuple[Patch, .
     return (
         Patch(ref(PLAN_SECRET, plan.secret), {"metadata": {"annotations": news}}, "how far its drain is", "", version),
     )
-
-
-def _moment(text: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        return None
 
 
 CONTROLLER = Controller(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from herder.api.capi.conditions import find
+from herder.api.moments import moment
 from herder.api.rke.names import PLAN_UPDATED
 from herder.api.rke.plan_secret import IN_PROGRESS, PENDING
 from herder.controllers.planner.entries import Entry
@@ -61,7 +62,7 @@ def _probe_errors(entry: Entry) -> str:
 
 def speaks_up_at(entry: Entry) -> datetime | None:
     """When a wait has lasted so long that more is said about it."""
-    written = _written(entry)
+    written = moment(entry.annotations.get(PLAN_UPDATED))
     patience = {PENDING: SILENT_AFTER, IN_PROGRESS: LONG_AFTER}.get(entry.plan.state)
     return written + patience if written and patience and not entry.plan.in_sync else None
 
@@ -87,13 +88,6 @@ def outstanding(problem: str) -> str:
 
 def _minutes(span: timedelta) -> str:
     return f"{int(span.total_seconds()) // 60} minutes"
-
-
-def _written(entry: Entry) -> datetime | None:
-    try:
-        return datetime.fromisoformat(entry.annotations.get(PLAN_UPDATED, ""))
-    except ValueError:
-        return None
 
 
 def _no_plan(entry: Entry) -> str:

@@ -10,6 +10,7 @@ from herder.api.capi.kinds import CLUSTER, MACHINE
 from herder.api.capi.names import PAUSED, annotations_of, cluster_key, is_deleting, is_paused
 from herder.api.guards import plan_acts
 from herder.api.machines.credentials import hidden
+from herder.api.moments import moment
 from herder.api.rke import names
 from herder.api.rke import plan_secret as secrets
 from herder.api.rke.kinds import BEACON, CONTROL_PLANE, PLAN_SECRET, TOKENS_SECRET
@@ -132,7 +133,7 @@ def _retried_at(plan: PlanSecret, now: datetime) -> datetime | None:
     limit = plan.number(secrets.MAX_FAILURES, UNLIMITED)
     if limit != UNLIMITED and _attempts(plan) >= limit:
         return None
-    failed = _moment(plan.annotations.get(names.PLAN_FAILED, "")) or now
+    failed = moment(plan.annotations.get(names.PLAN_FAILED, "")) or now
     return failed + COOLDOWN * min(_attempts(plan), MOST_COOLDOWNS)
 
 
@@ -198,13 +199,6 @@ def _tail(view: View, plan: PlanSecret, said: str) -> str:
     values = ((tokens or {}).get("data") or {}).values()
     text = hidden(said, [base64.b64decode(value).decode() for value in values]).strip()
     return text if len(text) <= TAIL else f"…{text[-TAIL:]}"
-
-
-def _moment(text: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        return None
 
 
 def _failed_in(secret: Object) -> list[str]:

@@ -6,7 +6,6 @@ Tokens are made and replaced by an effect: no decision, and so no log of decisio
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 
 from herder.api import settings
 from herder.api.capi.kinds import SECRET_METADATA
@@ -15,6 +14,7 @@ from herder.api.management import names
 from herder.api.management.commands import commands
 from herder.api.management.kinds import REGISTRATION_TOKEN
 from herder.api.management.registration import RENEW, Lifetime, replaced_at
+from herder.api.moments import moment
 from herder.api.settings import SETTING
 from herder.api.writing import difference, owner_reference, ref
 from herder.engine.meta.kinds import Object
@@ -47,7 +47,7 @@ def _with_token(view: View, registration: Object) -> Decision:
     )
     status = registration.get("status") or {}
     secret = view.get(SECRET_METADATA, names.token_secret(view.name))
-    expires = _moment(status.get("expiresAt"))
+    expires = moment(status.get("expiresAt"))
     renewal = replaced_at(expires, lifetime, registration["metadata"]["uid"]) if expires else view.now
     if secret is not None and renewal > view.now:
         return _tell(view, registration, {}) + Decision(wake_at=renewal)
@@ -81,13 +81,6 @@ def _tell(view: View, registration: Object, times: Object) -> Decision:
     write = Patch(ref(REGISTRATION_TOKEN, registration), {"status": changes}, "how agents register")
     lacking = "" if told else "setting server-url: not set, so nobody can be told how to come here"
     return Decision(writes=(write,) if changes else ()) + (waiting(lacking) if lacking else DONE)
-
-
-def _moment(text: object) -> datetime | None:
-    try:
-        return datetime.fromisoformat(str(text)) if text else None
-    except ValueError:
-        return None
 
 
 def _everything(setting: Object) -> Iterable[str]:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 from herder.api.management.manifest import as_yaml, manifest
-from herder.api.rke.names import MACHINE_UID
+from herder.api.rke.names import MACHINE_UID, TAINTS
 from herder.api.rke.plan import File, HttpGet, Instruction, Plan, Probe, file
 from herder.api.rke.roles import refusal
 from herder.controllers.planner.distributions.interface import (
@@ -30,9 +31,15 @@ API_PORT, NODE_PORT = 6443, 10248
 CONFIG = "/etc/rancher/herder/config.yaml.d/50-rancher.yaml"
 REGISTRIES, MANAGER_AUTHORITY = "/etc/rancher/agent/registries.yaml", "/etc/rancher/agent/manager-ca.crt"
 DATA = "/var/lib/rancher/herder"
-LISTS = ("node-label", "node-taint", "tls-san")
-TEXTS = ("log-level",)
-"""What users may set, for all machines or for some; everything else is the planner's to say."""
+_EFFECTS = "NoSchedule|PreferNoSchedule|NoExecute"
+LISTS = {
+    "node-label": (re.compile(r"[^=]+=.*"), "key=value"),
+    "node-taint": (re.compile(rf"[^=:]+(=[^:]*)?:({_EFFECTS})"), f"key[=value]:effect, the effect one of {_EFFECTS}"),
+    "tls-san": (re.compile(r".+"), "a name or an address"),
+}
+TEXTS = {"log-level": (re.compile("debug|info|warning|error"), "debug, info, warning or error")}
+"""What users may set, for all machines or for some, and what it looks like: a machine that reads something else starts
+no more. Everything else is the planner's to say."""
 
 
 class Embedded:
@@ -104,7 +111,7 @@ def _files(cluster: ClusterInputs, machine: MachineInputs) -> Iterator[File]:
 def _config(cluster: ClusterInputs, machine: MachineInputs) -> dict[str, Any]:
     config = selected(cluster, machine, _checked)
     labels = [f"{key}={value}" for key, value in sorted({**machine.node_labels, MACHINE_UID: machine.uid}.items())]
-    taints = [_taint(each) for each in machine.node_taints]
+    taints = [_taint(machine.name, each) for each in machine.node_taints]
     config["node-label"] = [*config.get("node-label", ()), *labels]
     config["node-taint"] = [*config.get("node-taint", ()), *taints]
     config["node-ip"] = list(machine.internal_addresses or machine.external_addresses)
@@ -119,19 +126,28 @@ def _config(cluster: ClusterInputs, machine: MachineInputs) -> dict[str, Any]:
 
 
 def _checked(field: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    for key, value in config.items():
-        if key not in (*LISTS, *TEXTS):
-            known = ", ".join((*LISTS, *TEXTS))
-            raise ConfigError(f"{field}.{key}: the embedded distribution does not know it; it knows {known}")
-        texts = value if isinstance(value, list) and key in LISTS else [value]
-        if not all(isinstance(each, str) for each in texts):
-            raise ConfigError(f"{field}.{key}: must be text{' or a list of texts' if key in LISTS else ''}")
-    return {key: list(value) if isinstance(value, list) else value for key, value in config.items()}
+    return {key: _value_of(f"{field}.{key}", key, given) for key, given in config.items() if given is not None}
 
 
-def _taint(taint: Mapping[str, str]) -> str:
+def _value_of(field: str, key: str, given: Any) -> str | list[str]:
+    if key in LISTS:
+        return [_text(field, each, *LISTS[key]) for each in (given if isinstance(given, list) else [given])]
+    if key in TEXTS:
+        return _text(field, given, *TEXTS[key])
+    known = ", ".join((*LISTS, *TEXTS))
+    raise ConfigError(f"{field}: the embedded distribution does not know it; it knows {known}")
+
+
+def _text(field: str, given: Any, form: re.Pattern[str], wanted: str) -> str:
+    if not isinstance(given, str) or not form.fullmatch(given):
+        raise ConfigError(f"{field}: {json.dumps(given)} must be {wanted}")
+    return given
+
+
+def _taint(machine: str, taint: Mapping[str, str]) -> str:
     value = f"={taint['value']}" if taint.get("value") else ""
-    return f"{taint['key']}{value}:{taint['effect']}"
+    written = f"{taint.get('key', '')}{value}:{taint.get('effect', '')}"
+    return _text(f"machine {machine}, annotation {TAINTS}", written, *LISTS["node-taint"])
 
 
 # --- instruction and probes -----------------------------------------------------------------------------------------
