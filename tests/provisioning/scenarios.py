@@ -24,9 +24,6 @@ SCENARIOS: Mapping[str, Scenario] = {
     **machine_provisioning.SCENARIOS,
 }
 
-SLOW_ON_A_REAL_SERVER = frozenset({"Provisioning_Custom_RecreateWithSameManagementClusterName"})
-"""They wait for a namespace to go: a real controller-manager was seen to need from half a minute to more than two."""
-
 
 def label(scenario: str) -> str:
     return f"{scenario}-simulated-nodes" if scenario in SIMULATED else scenario

@@ -308,6 +308,20 @@ def test_with_the_cluster_gone_nothing_is_waited_for() -> None:
     assert told(decision) == ["Patch ClusterRoleTemplateBinding b"]
 
 
+def test_what_an_earlier_cluster_of_the_same_name_left_behind_is_not_about_the_new_one() -> None:
+    """Else its namespace would wait for an agent that cannot come before there is a new one."""
+    owner = {"apiVersion": MANAGEMENT_CLUSTER.api_version, "kind": "Cluster", "name": "c-m-1", "uid": "of-the-earlier"}
+    home = obj(NAMESPACE, "c-m-1", meta={"ownerReferences": [owner]})
+    there = (cluster(connected=False), home)
+    assert told(decided(cluster_bindings.CONTROLLER, "c-m-1/b", crtb(meta=GOING), *there)) == [
+        "Patch ClusterRoleTemplateBinding b"
+    ]
+    left = decided(cluster_bindings.CONTROLLER, "c-m-1/b", crtb(), membership(), *there)
+    assert [line.split()[:2] for line in told(left)] == [["Delete", "ClusterRoleBinding"]]
+    assert left.wait is not None
+    assert left.wait.reason == "there is no cluster c-m-1"
+
+
 def test_names_of_what_two_bindings_make_never_meet() -> None:
     """Joined by a dash, `a-b` in `c` and `a` in `b-c` would overwrite each other."""
     subject = {"kind": "User", "name": "u"}

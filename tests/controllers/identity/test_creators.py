@@ -14,6 +14,8 @@ from herder.engine.runtime.decision import Create, Patch
 from tests.support.views import view_of
 
 HOME: Object = {"apiVersion": NAMESPACE.api_version, "kind": "Namespace", "metadata": {"name": "c-m-1"}}
+_EARLIER = {"apiVersion": MANAGEMENT_CLUSTER.api_version, "kind": "Cluster", "name": "c-m-1", "uid": "of-the-earlier"}
+ANOTHERS: Object = {**HOME, "metadata": {"name": "c-m-1", "ownerReferences": [_EARLIER]}}
 
 
 def cluster(spec: Object | None = None, **annotations: str) -> Object:
@@ -41,11 +43,20 @@ def test_where_only_the_memory_failed_no_second_binding_is_made() -> None:
         [],
         [cluster(), HOME],
         [cluster(**{CREATOR: "alice"})],
+        [cluster(**{CREATOR: "alice"}), ANOTHERS],
         [cluster(**{CREATOR: "alice", CREATOR_BOUND: "true"}), HOME],
         [cluster({"internal": True}, **{CREATOR: "alice"}), HOME],
         [cluster(**{CREATOR: "system:admin"}), HOME],
     ],
-    ids=["no cluster", "no creator", "no namespace yet", "bound once, and lost since", "our own", "no user"],
+    ids=[
+        "no cluster",
+        "no creator",
+        "no namespace yet",
+        "an earlier cluster's namespace",
+        "bound once, and lost since",
+        "our own",
+        "no user",
+    ],
 )
 def test_nobody_is_bound(objects: list[Object]) -> None:
     assert reconcile(view_of(CONTROLLER, "/c-m-1", objects)).writes == ()

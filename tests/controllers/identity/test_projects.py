@@ -11,7 +11,7 @@ from herder.api.identity import projects as names
 from herder.api.identity.impersonators import IMPERSONATOR
 from herder.api.identity.projects import DEFAULT_PROJECT, PROJECT_ID, SYSTEM_PROJECT, Place
 from herder.api.identity.roles import CLUSTER_ROLE
-from herder.api.management.kinds import PROJECT, PROJECT_BINDING, PROVISIONING_CLUSTER
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROJECT_BINDING, PROVISIONING_CLUSTER
 from herder.controllers.identity import cluster_bindings, first_projects, project_bindings, projects
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Apply, Create, Decision, Patch
@@ -137,6 +137,14 @@ def test_every_cluster_has_two_projects_from_the_start() -> None:
     assert [each.obj["spec"]["displayName"] for each in (default, system)] == ["Default", "System"]
     assert [names.unusable(each.obj) for each in (default, system)] == ["", ""]
     assert sorted(noted.patch["metadata"]["annotations"]) == sorted((DEFAULT_PROJECT, SYSTEM_PROJECT))
+
+
+def test_none_are_made_where_an_earlier_cluster_of_the_same_name_lived() -> None:
+    """They would go with its namespace, and not come back."""
+    owner = {"apiVersion": MANAGEMENT_CLUSTER.api_version, "kind": "Cluster", "name": "c-m-1", "uid": "of-the-earlier"}
+    left = namespace("c-m-1", ownerReferences=[owner])
+    assert not decided(first_projects.CONTROLLER, "/c-m-1", cluster(), left).writes
+    assert not decided(projects.CONTROLLER, "c-m-1/p-abcde", project(), cluster(), left).writes
 
 
 def test_what_was_deleted_does_not_come_back() -> None:

@@ -36,6 +36,14 @@ def is_at_home(management: Object) -> bool:
     return is_true(management, NAMESPACE_CREATED)
 
 
+def was_anothers(home: Object | None, management: Object) -> bool:
+    """Whether the namespace is what an earlier cluster of the same name leaves behind. It goes, with all that is in it:
+    none of that is about the one that is there now."""
+    references = (home["metadata"].get("ownerReferences") or ()) if home else ()
+    owners = {each["uid"] for each in references if each["kind"] == MANAGEMENT_CLUSTER.kind}
+    return bool(owners) and management["metadata"]["uid"] not in owners
+
+
 def is_provisioned_here(provisioning: Object) -> bool:
     """Whether the cluster is built from here, rather than imported."""
     return (provisioning.get("spec") or {}).get("rkeConfig") is not None

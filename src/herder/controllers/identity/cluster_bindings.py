@@ -5,11 +5,12 @@ Both end with it: a finalizer keeps it until what it made in the cluster is gone
 
 from __future__ import annotations
 
+from herder.api.capi.kinds import NAMESPACE
 from herder.api.capi.names import is_deleting
 from herder.api.identity import roles
 from herder.api.identity.roles import CLUSTER_ROLE_BINDING
 from herder.api.management.clusters import is_connected, is_internal
-from herder.api.management.kinds import CLUSTER_BINDING, MANAGEMENT_CLUSTER, PROJECT_BINDING, ROLE_TEMPLATE
+from herder.api.management.kinds import CLUSTER_BINDING, PROJECT_BINDING, ROLE_TEMPLATE
 from herder.api.writing import ref
 from herder.controllers.identity import granting
 from herder.controllers.identity.granting import template_of
@@ -26,7 +27,7 @@ def reconcile(view: View) -> Decision:
     binding = view.get(CLUSTER_BINDING, view.name)
     if binding is None:
         return DONE
-    cluster = view.get(MANAGEMENT_CLUSTER, view.namespace)
+    cluster = granting.cluster_of(view, view.namespace)
     if is_deleting(binding):
         return granting.removed(view, CLUSTER_BINDING, binding, cluster, CLUSTER_ROLE_BINDING, FINALIZER)
     subject, template = roles.subject_of(binding), view.get(ROLE_TEMPLATE, binding["roleTemplateName"])
@@ -84,7 +85,7 @@ CONTROLLER = Controller(
     name="cluster-role-template-binding",
     kind=CLUSTER_BINDING,
     reconcile=reconcile,
-    watches=(*granting.WATCHES, Watches(PROJECT_BINDING)),
+    watches=(*granting.WATCHES, Watches(PROJECT_BINDING), Watches(NAMESPACE)),
     indexes=granting.INDEXES,
     cluster_of=lambda binding: str(binding["metadata"]["namespace"]),
 )

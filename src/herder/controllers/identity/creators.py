@@ -7,7 +7,7 @@ from herder.api.capi.names import annotations_of, is_deleting
 from herder.api.identity.creators import CREATOR_BOUND, creator_binding
 from herder.api.identity.roles import subject_of
 from herder.api.machines.credentials import CREATOR
-from herder.api.management.clusters import is_internal
+from herder.api.management.clusters import is_internal, was_anothers
 from herder.api.management.kinds import CLUSTER_BINDING, MANAGEMENT_CLUSTER
 from herder.api.writing import ref
 from herder.engine.runtime.controller import Controller
@@ -25,7 +25,7 @@ def reconcile(view: View) -> Decision:
     if not creator or told.get(CREATOR_BOUND) == "true":
         return DONE
     home = view.get(NAMESPACE, view.name)
-    if home is None or is_deleting(home):
+    if home is None or is_deleting(home) or was_anothers(home, cluster):
         return waiting(f"namespace {view.name} is not there yet")
     wanted = creator_binding(view.name, creator)
     subject = subject_of(wanted)

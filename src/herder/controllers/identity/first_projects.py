@@ -10,7 +10,7 @@ from herder.api.capi.kinds import NAMESPACE
 from herder.api.capi.names import annotations_of, is_deleting
 from herder.api.identity import projects
 from herder.api.identity.projects import BY_PROJECT, Place
-from herder.api.management.clusters import is_connected, is_internal
+from herder.api.management.clusters import is_connected, is_internal, was_anothers
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT
 from herder.api.management.names import LOCAL, TOKEN_ALPHABET
 from herder.api.writing import ref
@@ -36,7 +36,7 @@ def reconcile(view: View) -> Decision:
     if cluster is None or is_deleting(cluster):
         return DONE
     home = view.get(NAMESPACE, view.name)
-    if home is None or is_deleting(home):
+    if home is None or is_deleting(home) or was_anothers(home, cluster):
         return waiting(f"namespace {view.name} is not there yet")
     made = annotations_of(cluster)
     if any(annotation not in made for annotation, *_ in _FIRST):

@@ -12,7 +12,7 @@ from herder.api.identity.impersonators import IMPERSONATOR, impersonator
 from herder.api.identity.projects import BY_PROJECT
 from herder.api.identity.roles import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, FROM_TEMPLATE, OWNED_BY
 from herder.api.machines.jobs import ROLE, ROLE_BINDING
-from herder.api.management.clusters import is_connected, is_internal
+from herder.api.management.clusters import is_connected, is_internal, was_anothers
 from herder.api.management.kinds import (
     CLUSTER_BINDING,
     MANAGEMENT_CLUSTER,
@@ -36,6 +36,14 @@ from herder.engine.runtime.triggers import Indexed, Watches, changed
 from herder.engine.runtime.view import Observed, Unreachable, View
 
 BY_CLUSTER, ALL, BY_USER = "cluster", "all", "user"
+
+
+def cluster_of(view: View, name: str) -> Object | None:
+    """The management Cluster that an object in this namespace is about; None, where one of that name is there now, and
+    the namespace was an earlier one's."""
+    cluster = view.get(MANAGEMENT_CLUSTER, name)
+    home = view.get(NAMESPACE, view.namespace)
+    return None if cluster is None or was_anothers(home, cluster) else cluster
 
 
 def template_of(view: View) -> Callable[[str], Object | None]:

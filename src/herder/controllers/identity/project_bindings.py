@@ -17,7 +17,6 @@ from herder.api.machines.jobs import ROLE_BINDING
 from herder.api.management.clusters import is_connected, is_internal
 from herder.api.management.kinds import (
     CLUSTER_BINDING,
-    MANAGEMENT_CLUSTER,
     PROJECT,
     PROJECT_BINDING,
     ROLE_TEMPLATE,
@@ -39,7 +38,7 @@ def reconcile(view: View) -> Decision:
     if binding is None:
         return DONE
     place = projects.placed(view.namespace)
-    cluster = view.get(MANAGEMENT_CLUSTER, place.cluster) if place else None
+    cluster = granting.cluster_of(view, place.cluster) if place else None
     if is_deleting(binding):
         return granting.removed(view, PROJECT_BINDING, binding, cluster, ROLE_BINDING, FINALIZER)
     subject, template = roles.subject_of(binding), view.get(ROLE_TEMPLATE, binding["roleTemplateName"])

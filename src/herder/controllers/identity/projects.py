@@ -13,6 +13,7 @@ from herder.api.machines.conditions import merged_with_updates
 from herder.api.management.clusters import NAMESPACE_CREATED
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROJECT_BINDING
 from herder.api.writing import delete, difference, object_patch, owner_reference, ref
+from herder.controllers.identity import granting
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.cache import Key
 from herder.engine.runtime.controller import Controller
@@ -27,7 +28,7 @@ def reconcile(view: View) -> Decision:
     project = view.get(PROJECT, view.name)
     if project is None:
         return DONE
-    place, cluster = projects.place_of(project), view.get(MANAGEMENT_CLUSTER, view.namespace)
+    place, cluster = projects.place_of(project), granting.cluster_of(view, view.namespace)
     if is_deleting(project):
         return _remove(view, project, place, cluster)
     problem = projects.unusable(project)
