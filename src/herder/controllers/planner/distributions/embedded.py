@@ -44,7 +44,7 @@ no more. Everything else is the planner's to say."""
 
 class Embedded:
     name = NAME
-    revision = 1
+    revision = 2
     supervisor_port = API_PORT
     api_port = API_PORT
     names_servers = False
