@@ -128,6 +128,10 @@ def fuzzing(scale: float) -> str:
     return command("tests.fuzz", "--inputs", str(int(100_000 * scale)), "--seed", "1")
 
 
+def odd_clusters(scale: float) -> str:
+    return command("tests.controllers.provisioning.odd_clusters", "--clusters", str(max(int(20_000 * scale), 100)))
+
+
 def conformance(scale: float) -> str:
     return command("tests.interop.conformance").rpartition("; ")[2]
 
@@ -143,6 +147,7 @@ RUNS: dict[str, tuple[str, Callable[[float], str]]] = {  # the longest first
     "conformance": ("API-machinery conformance specs of e2e.test that start no pod", conformance),
     "kills": ("The store killed and its disk cut off, at any moment", kills),
     "fuzzing": ("Bad input of every kind, compared with the real server", fuzzing),
+    "odd-clusters": ("Clusters that are almost right, written, reconciled and planned for", odd_clusters),
     "server-kills": ("The whole server killed under HTTP traffic", server_kills),
     "tunnels": ("Tunnels with Go's remotedialer at the other end, in both roles", tunnels),
     "simulations": ("The example controller through conflicts, losses and crashes", simulations),

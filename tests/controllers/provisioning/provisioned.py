@@ -80,18 +80,19 @@ class Pasture:
         faults: Faults = NONE,
         watched: tuple[Kind, ...] = (),
         *,
+        core: Sequence[Controller] | None = None,
         controllers: Sequence[Controller] = (),
         crds: Sequence[Object] = (),
         performers: Mapping[str, Callable[[Mapping[str, Any]], Awaitable[Any]]] | None = None,
         settings: Settings | None = None,
     ) -> None:
-        """`controllers`, `crds` and `performers`: more than these."""
+        """`core`: instead of Cluster API's own. `controllers`, `crds` and `performers`: more than these."""
         managed = (management_clusters, provisioning_clusters, registration_tokens)
         provisioned = (generation, rke_clusters, rke_control_planes, provisioning_logs)
         self.world = World(
             seed,
             [
-                *core_controllers(),
+                *(core_controllers() if core is None else core),
                 *(module.CONTROLLER for module in (*managed, *provisioned)),
                 provisioning_logs.ARCHIVE,
                 *controllers,

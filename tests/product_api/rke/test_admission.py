@@ -85,6 +85,25 @@ CASES: dict[str, Case] = {
         cluster(spec={"agentEnvVars": [{"name": "AWS_SECRET_ACCESS_KEY", "value": CANARY}]}), ("spec.agentEnvVars[0]",)
     ),
     "a proxy is no secret": Case(cluster(spec={"agentEnvVars": [{"name": "HTTPS_PROXY", "value": "http://p:3128"}]})),
+    "variables have names, of letters, digits and _": Case(
+        cluster(spec={"agentEnvVars": [{"value": "x"}, {"name": "a b", "value": "x"}, {"name": "A", "value": "\x00"}]}),
+        ("spec.agentEnvVars[0].name", "spec.agentEnvVars[1].name", "spec.agentEnvVars[2].value"),
+    ),
+    "a variable that was there may stay": Case(
+        cluster(spec={"agentEnvVars": [{"name": "A", "value": "x"}, {"value": "x"}]}),
+        (),
+        cluster(spec={"agentEnvVars": [{"value": "x"}]}),
+    ),
+    "selectors select": Case(
+        cluster(
+            machineSelectorConfig=[{"machineLabelSelector": {"matchExpressions": [{"key": "a", "operator": "Gt"}]}}],
+            machineSelectorFiles=[{}, {"machineLabelSelector": {"matchLabels": {"a b": "c"}}}],
+        ),
+        (
+            "spec.rkeConfig.machineSelectorConfig[0].machineLabelSelector.matchExpressions[0].operator",
+            "spec.rkeConfig.machineSelectorFiles[1].machineLabelSelector.matchLabels",
+        ),
+    ),
     "every distribution has its versions": Case(cluster(spec={"kubernetesVersion": "v1.34.1-rc1+rke2r2"})),
     "a version names its distribution": Case(
         cluster(spec={"kubernetesVersion": "v1.34.1"}), ("spec.kubernetesVersion",)
@@ -126,6 +145,9 @@ CASES: dict[str, Case] = {
     ),
     "directories are absolute": Case(
         cluster(dataDirectories={"systemAgent": "here"}), ("spec.rkeConfig.dataDirectories.systemAgent",)
+    ),
+    "what is run as root has no directory that surprises": Case(
+        cluster(dataDirectories={"systemAgent": "/a b"}), ("spec.rkeConfig.dataDirectories.systemAgent",)
     ),
     "directories stay": Case(
         cluster(dataDirectories={"k8sDistro": "/b"}),

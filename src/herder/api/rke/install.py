@@ -20,26 +20,36 @@ Variable = tuple[str, str]
 class BadVariable(ValueError):
     """Names the field, and what to do about it."""
 
+    def __init__(self, field: str, detail: str) -> None:
+        super().__init__(f"{field}: {detail}")
+        self.field, self.detail = field, detail
+
 
 def agent_variables(spec: Mapping[str, object]) -> tuple[Variable, ...]:
     """The environment of a cluster's node agents, of its RKEControlPlane's spec. Raises BadVariable."""
     given = spec.get("agentEnvVars") or ()
     assert isinstance(given, Sequence)
-    chosen = [_checked(f"agentEnvVars[{number}]", each) for number, each in enumerate(given)]
+    chosen = [agent_variable(f"agentEnvVars[{number}]", each) for number, each in enumerate(given)]
     directories = spec.get("dataDirectories") or {}
     assert isinstance(directories, Mapping)
     # The directory of the agent is one thing for all machines, so it is asked for in its own field alone.
     kept = [variable for variable in chosen if variable[0] != AGENT_DIRECTORY and variable[1]]
-    directory = str(directories.get("systemAgent") or "")
-    if directory and not _DIRECTORY.fullmatch(directory):
-        raise BadVariable(f'dataDirectories.systemAgent: "{directory}" is no absolute path of letters, digits and ._-')
+    directory = agent_directory("dataDirectories.systemAgent", str(directories.get("systemAgent") or ""))
     return (*kept, (AGENT_DIRECTORY, directory)) if directory else tuple(kept)
 
 
-def _checked(field: str, variable: Object) -> Variable:
+def agent_variable(field: str, variable: Object) -> Variable:
+    """Raises BadVariable."""
     name, value = str(variable.get("name") or ""), str(variable.get("value") or "")
     if not _NAME.fullmatch(name):
-        raise BadVariable(f'{field}.name: "{name}" is no name of an environment variable: letters, digits and _')
+        raise BadVariable(f"{field}.name", f'"{name}" is no name of an environment variable: letters, digits and _')
     if _UNSAFE.search(value):
-        raise BadVariable(f"{field}.value: control characters are not allowed; take them out of {name}")
+        raise BadVariable(f"{field}.value", f"control characters are not allowed; take them out of {name}")
     return name, value
+
+
+def agent_directory(field: str, directory: str) -> str:
+    """ "" where none is asked for. Raises BadVariable."""
+    if directory and not _DIRECTORY.fullmatch(directory):
+        raise BadVariable(field, f'"{directory}" is no absolute path of letters, digits and ._-')
+    return directory

@@ -10,6 +10,7 @@ from typing import Any
 from herder.api.capi.admission.values import section, text, value, with_value
 from herder.api.capi.names import annotations_of
 from herder.api.rke.admission import config, pools
+from herder.api.rke.install import BadVariable, agent_directory
 from herder.engine.meta import names
 from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value
 from herder.engine.meta.kinds import Object
@@ -85,12 +86,21 @@ def _infrastructure(obj: Object, old: Object | None) -> Iterator[FieldError]:
 def _directories(obj: Object, old: Object | None) -> Iterator[FieldError]:
     path = f"{_PATH}.dataDirectories"
     asked = section(obj, *_RKE, "dataDirectories")
+    before = section(old or {}, *_RKE, "dataDirectories")
     for name, directory in asked.items():
         if directory and not directory.startswith("/"):
             yield invalid_value(f"{path}.{name}", directory, "must be an absolute path")
+        elif name == "systemAgent" and directory != before.get(name):
+            yield from _agent_directory(f"{path}.{name}", directory or "")
     if old is None or value(old, *_RKE) is None:
         return
-    before = section(old, *_RKE, "dataDirectories")
     for name in sorted({*asked, *before}):
         if (asked.get(name) or "") != (before.get(name) or ""):
             yield forbidden_field(f"{path}.{name}", "field is immutable: what is on the machines stays where it is")
+
+
+def _agent_directory(path: str, directory: str) -> Iterator[FieldError]:
+    try:
+        agent_directory(path, directory)
+    except BadVariable as bad:
+        yield forbidden_field(bad.field, bad.detail)

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from herder.api.capi.admission.values import section, value
+from herder.api.rke.install import BadVariable, agent_variable
 from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value
 from herder.engine.meta.kinds import Object
+from herder.engine.meta.selectors import validate_label_selector
 
 _RKE = ("spec", "rkeConfig")
 _PATH = "spec.rkeConfig"
@@ -45,6 +47,7 @@ def validate(obj: Object, old: Object | None) -> Iterator[FieldError]:
     charts = section(obj, *_RKE, "chartValues")
     if charts != section(old or {}, *_RKE, "chartValues"):
         yield from _chart_values(charts, f"{_PATH}.chartValues")
+    yield from _selectors(obj, old or {})
     yield from _registries(obj, old or {})
     yield from _environment(obj, old or {})
 
@@ -90,6 +93,15 @@ def _secret_advice(key: str, found: Any) -> str:
     return "it has a password in an address" if any(_PASSWORD_IN_URL.search(str(item)) for item in items) else ""
 
 
+def _selectors(obj: Object, old: Object) -> Iterator[FieldError]:
+    for part in ("machineSelectorConfig", "machineSelectorFiles"):
+        before = [value(each, "machineLabelSelector") for each in value(old, *_RKE, part) or ()]
+        for position, entry in enumerate(value(obj, *_RKE, part) or ()):
+            selector = value(entry, "machineLabelSelector")
+            if selector not in before:
+                yield from validate_label_selector(selector, f"{_PATH}.{part}[{position}].machineLabelSelector")
+
+
 # --- other places ---------------------------------------------------------------------------------------------------
 
 
@@ -119,10 +131,16 @@ def _registries(obj: Object, old: Object) -> Iterator[FieldError]:
 def _environment(obj: Object, old: Object) -> Iterator[FieldError]:
     before = value(old, "spec", "agentEnvVars") or []
     for position, variable in enumerate(value(obj, "spec", "agentEnvVars") or ()):
-        named = is_secret_name(variable.get("name") or "")
-        if variable not in before and variable.get("value") and named:
-            advice = "agents need none in their environment"
-            yield forbidden_field(f"spec.agentEnvVars[{position}]", _SECRETS_BELONG.format(advice))
+        path = f"spec.agentEnvVars[{position}]"
+        if variable in before:
+            continue
+        if variable.get("value") and is_secret_name(variable.get("name") or ""):
+            yield forbidden_field(path, _SECRETS_BELONG.format("agents need none in their environment"))
+            continue
+        try:
+            agent_variable(path, variable)
+        except BadVariable as bad:
+            yield forbidden_field(bad.field, bad.detail)
 
 
 def is_secret_name(name: str) -> bool:
