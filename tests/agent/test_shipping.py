@@ -25,7 +25,7 @@ OLDEST = (3, 6)
 STANDARD = {
     *("base64", "binascii", "bz2", "calendar", "contextlib", "ctypes", "errno", "fcntl", "fnmatch", "gzip"),
     *("hashlib", "http", "io", "ipaddress", "json", "os", "platform", "queue", "random", "re", "select", "shutil"),
-    *("signal", "socket", "ssl", "stat", "subprocess", "sys", "tarfile", "tempfile", "threading", "time"),
+    *("signal", "socket", "ssl", "stat", "struct", "subprocess", "sys", "tarfile", "tempfile", "threading", "time"),
     *("traceback", "typing", "urllib", "zlib"),
 }
 LATER_TYPING = {"Protocol", "Literal", "TypedDict", "Final", "Annotated", "ParamSpec", "TypeAlias", "Self"}

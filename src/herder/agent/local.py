@@ -1,148 +1,116 @@
-"""Plans from files of a directory: `*.plan`, each with its state beside it in `*.pos`.
+"""Plans from files of a directory, `*.plan`: looked at when the kernel tells of them, or when there is more to do."""
 
-A plan is applied once, whether it succeeds or not; who wants it applied again changes it, or removes its state.
-"""
-
-import json
 import os
 import threading
 import time
-from typing import Any, Dict, List, Set, Tuple
+from contextlib import closing
+from typing import Dict, List, Optional, Set, Union
 
-from herder.agent import outputs, probes, rules, storing
-from herder.agent.events import Blocked, Enter, Run, WriteFiles
 from herder.agent.hands import Hands
 from herder.agent.log import Log
-from herder.agent.outputs import PeriodicOutput, ProbeStatus
-from herder.agent.plan import Plan, PlanError, checksum, parse
+from herder.agent.plan import PlanError
+from herder.agent.positions import POSITION, Positions, Waiting
+from herder.agent.watching import Bell, Interval, Touched, Tree, Unwatchable
 
 _PERIOD = 5.0
+_PERIODS_UNTOLD = 12  # then everything is looked at: the kernel does not tell of all
 _PATIENCE_AT_STOP = 30.0
-_PLAN, _POSITION, _SKIP = ".plan", ".pos", ".skip"
+_PLAN, _SKIP = ".plan", ".skip"
 
 
 class Local:
-    def __init__(self, directory: str, hands: Hands, log: Log) -> None:
+    def __init__(self, directory: str, hands: Hands, log: Log, period: float = _PERIOD) -> None:
+        """`period`: seconds between rounds of probes, between attempts, and between looks where nobody tells."""
         self._directory = directory
         self._hands = hands
         self._log = log
-        self._stopped = threading.Event()
+        self._period = period
+        self._bell = Bell()
+        self._positions = Positions(hands, log, self._bell, period)
+        self._due: Dict[str, float] = {}  # when plans are looked at though nobody has touched them
+        self._said_why = False
 
     def run(self) -> None:
         """Until `stop`."""
-        os.makedirs(self._directory, 0o700, exist_ok=True)
-        while not self._stopped.is_set():
-            for path in plans_in(self._directory):
-                self._look_at(path)
-            self._hands.tidy()
-            self._stopped.wait(_PERIOD)
+        with closing(self._bell):
+            os.makedirs(self._directory, 0o700, exist_ok=True)
+            while not self._bell.is_rung():
+                with closing(self._watch()) as watch:
+                    self._follow(watch)
         self._hands.abandon()
 
     def stop(self) -> None:
         """An instruction that runs gets half a minute to end; else it is ended, and counts as failed."""
-        self._stopped.set()
+        self._bell.ring()
         overdue = threading.Timer(_PATIENCE_AT_STOP, self._hands.abandon)
         overdue.daemon = True
         overdue.start()
 
-    def _look_at(self, path: str) -> None:
+    def _watch(self) -> Union[Tree, Interval]:
         try:
-            raw = storing.read(path)
-            if raw is None:
+            return Tree(self._directory, _PERIODS_UNTOLD * self._period, self._bell)
+        except Unwatchable as error:
+            if not self._said_why:
+                self._said_why = True
+                how = f"looking for plans every {self._period:g} s"
+                self._log.say("warning", f"{self._directory}: the kernel does not tell of changes ({error}); {how}")
+            return Interval(self._period, self._bell)
+
+    def _follow(self, watch: Union[Tree, Interval]) -> None:
+        """Everything, then what is touched or due, until everything may have changed."""
+        self._look_at_all(plans_in(self._directory))
+        while not self._bell.is_rung():
+            touched = watch.wait(self._time_left())
+            if touched is None:
                 return
-            plan = parse(raw)
-            where = path[: -len(_PLAN)] + _POSITION
-            before = storing.read(where) or b""
-            after = json.dumps(self._apply(plan, raw, _position(before))).encode()
-            if after != before:
-                storing.write(where, after, durable=True)
+            concerned = self._concerned(touched) | self._take_due()
+            if concerned:
+                self._look_at_all([path for path in plans_in(self._directory) if path in concerned])
+
+    def _concerned(self, touched: List[Touched]) -> Set[str]:
+        """A plan that was only just made is taken when it is closed, which is told; or later, as links are not."""
+        concerned: Set[str] = set()
+        for path, whole in touched:
+            stem, kind = os.path.splitext(path)
+            if kind == _SKIP:  # speaks of plans in all folders
+                concerned.update(plans_in(self._directory))
+            elif kind == _PLAN and not whole:
+                self._due.setdefault(path, time.monotonic() + self._period)
+            elif kind in (_PLAN, POSITION):
+                concerned.add(stem + _PLAN)
+        return concerned
+
+    def _time_left(self) -> Optional[float]:
+        return min(self._due.values()) - time.monotonic() if self._due else None
+
+    def _take_due(self) -> Set[str]:
+        """Those that are still there will be due again."""
+        now = time.monotonic()
+        taken = {path for path, due in self._due.items() if due <= now}
+        for path in taken:
+            del self._due[path]
+        return taken
+
+    def _look_at_all(self, paths: List[str]) -> None:
+        for path in paths:
+            if not self._bell.is_rung():
+                self._look_at(path)
+        self._hands.tidy()
+
+    def _look_at(self, path: str) -> None:
+        due = self._due.pop(path, 0.0)
+        is_due = due <= time.monotonic()
+        pause: Optional[float] = self._period
+        try:
+            pause = self._positions.advance(path, is_due)
         except PlanError as error:
             self._log.say("error", f"{path}: {error}")
-        except (OSError, _Waiting) as error:
+            pause = None
+        except (OSError, Waiting) as error:
             self._log.say("warning", f"{path}: {error}")
-
-    def _apply(self, plan: Plan, raw: bytes, position: Dict[str, Any]) -> Dict[str, Any]:
-        """The new position."""
-        found = checksum(raw)
-        new = position.get("appliedChecksum") != found
-        periodic = outputs.periodic_from(outputs.from_base64(position.get("periodicOutput")))
-        wall = time.time()
-        due = [
-            index
-            for index, each in enumerate(plan.periodic)
-            if each.instruction.name
-            and (new or rules.periodic_due(each, periodic.get(each.instruction.name), wall) <= wall)
-        ]
-        said = outputs.unpack(outputs.from_base64(position.get("output")))
-        if new or due:
-            entered = self._hands.enter(Enter(found, raw))
-            if isinstance(entered, Blocked):
-                raise _Waiting(entered.reason)
-            try:
-                if new:
-                    said.update(self._run_once(plan, found))
-                self._run_periodic(plan, found, due, periodic)
-            finally:
-                self._hands.leave()
-        result = {"appliedChecksum": found}
-        if new or "output" in position:
-            result["output"] = outputs.to_base64(outputs.pack(said))
-        statuses = self._probe(plan, position.get("probeStatus") or {}, new)
-        if statuses:
-            result["probeStatus"] = json.loads(outputs.pack_probe_statuses(statuses).decode())
-        result["periodicOutput"] = outputs.to_base64(outputs.pack_periodic(periodic))
-        return result
-
-    def _run_once(self, plan: Plan, found: str) -> Dict[str, str]:
-        said: Dict[str, str] = {}
-        problem = self._hands.write_files(WriteFiles(plan.files)).error
-        if problem:
-            self._log.say("error", problem)
-            return said
-        for index, instruction in enumerate(plan.instructions):
-            finished = self._hands.run(Run(f"{found}_{index}", instruction, 0))
-            if instruction.save_output and instruction.name:
-                said[instruction.name] = outputs.to_base64(outputs.as_lines(finished.stdout))
-            if finished.exit_code != 0:
-                reason = finished.error or f"exit code {finished.exit_code}"
-                self._log.say("error", f"instruction {index} '{instruction.name}': {reason}")
-                break
-        return said
-
-    def _run_periodic(self, plan: Plan, found: str, due: List[int], known: Dict[str, PeriodicOutput]) -> None:
-        for index in due:
-            periodic = plan.periodic[index]
-            name = periodic.instruction.name
-            last = known.get(name)
-            run = Run(f"{found}_{index}", periodic.instruction, rules.periodic_attempt(last))
-            finished = self._hands.run(run)
-            known[name] = rules.periodic_ran(periodic, last, finished, time.time())
-            if finished.exit_code != 0:
-                break
-
-    def _probe(self, plan: Plan, told: Dict[str, Any], new: bool) -> Dict[str, ProbeStatus]:
-        """All at once, each after its own delay where the plan is new."""
-        statuses = outputs.probe_statuses_from(json.dumps(told).encode())
-        answers: List[Tuple[str, bool]] = []
-
-        def ask(index: int) -> None:
-            probe = plan.probes[index]
-            if not self._stopped.wait(probe.initial_delay if new else 0):
-                answers.append((probe.name, probes.ask(probe)[0]))
-
-        threads = [threading.Thread(target=ask, args=(index,), daemon=True) for index in range(len(plan.probes))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        by_name = {probe.name: probe for probe in plan.probes}
-        for name, succeeded in answers:
-            statuses[name] = rules.probe_answered(by_name[name], statuses.get(name, ProbeStatus()), succeeded)
-        return statuses
-
-
-class _Waiting(Exception):
-    """Not now; the reason is for the log."""
+        if pause is not None:
+            again = time.monotonic() + pause
+            self._due[path] = again if is_due else min(again, due)
 
 
 def plans_in(directory: str) -> List[str]:
@@ -156,11 +124,3 @@ def plans_in(directory: str) -> List[str]:
             elif name.endswith(_PLAN) and not name.startswith("."):
                 found.append(os.path.join(folder, name))
     return sorted(path for path in found if os.path.basename(path) not in skipped)
-
-
-def _position(content: bytes) -> Dict[str, Any]:
-    try:
-        value = json.loads(content.decode("utf-8")) if content else {}
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -1,0 +1,241 @@
+"""Plans from files: the kernel tells when there is one to apply, and where it does not, they are looked for.
+
+The period is so long that nothing here happens because it has passed.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from herder.agent import config
+from herder.agent.hands import Hands
+from herder.agent.local import Local
+from herder.agent.log import Log
+from herder.agent.plan import checksum
+from tests.support.node_agents import NodeAgent, eventually, private, said, zipapp
+
+NEVER = 1e5  # seconds
+
+
+class Node:
+    """A daemon's part for files, running in a thread, and the directory that it applies plans from."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.plans = directory / "plans"
+        self.ran = directory / "ran"
+        self.ran.touch()
+
+    def plan(self, name: str, script: str = "true") -> str:
+        """Notes each time that it is applied."""
+        args = ["-c", f"echo {name}$CATTLE_AGENT_ATTEMPT_NUMBER >> {self.ran}; {script}"]
+        return json.dumps({"instructions": [{"name": "it", "command": "sh", "args": args, "saveOutput": True}]})
+
+    def drop(self, name: str, script: str = "true", folder: str = "") -> None:
+        (self.plans / folder / f"{name}.plan").write_text(self.plan(name, script))
+
+    @contextmanager
+    def running(self) -> Iterator[Node]:
+        private(self.directory / "config.yaml", f"workDirectory: {self.directory}/work\nlocalEnabled: true\n")
+        log = Log("error")
+        with closing(Hands(config.load(str(self.directory / "config.yaml")), log)) as hands:
+            local = Local(str(self.plans), hands, log, NEVER)
+            thread = threading.Thread(target=local.run)
+            thread.start()
+            try:
+                self.until_applied("first")
+                yield self
+            finally:
+                local.stop()
+                thread.join(30)
+                assert not thread.is_alive()
+
+    def applied(self) -> list[str]:
+        return self.ran.read_text().split()
+
+    def is_applied(self, name: str) -> bool:
+        """As the file is now, with its state told: what is done before that is done."""
+        return any(
+            path.with_suffix(".pos").exists()
+            and json.loads(path.with_suffix(".pos").read_text())["appliedChecksum"] == checksum(path.read_bytes())
+            for path in self.plans.rglob(f"{name}.plan")
+        )
+
+    def until_applied(self, *names: str) -> None:
+        for name in names:
+            eventually(partial(self.is_applied, name), f"the plan {name}")
+
+    def everything_told_is_done(self) -> list[str]:
+        """All that was applied until now: one more plan comes after all that was told before it."""
+        self.drop("last")
+        self.until_applied("last")
+        assert self.applied()[-1] == "last0"
+        return self.applied()[1:-1]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path)
+    node.plans.mkdir()
+    node.drop("first")
+    with node.running():
+        yield node
+
+
+def test_a_plan_that_is_dropped_in_is_applied(node: Node) -> None:
+    node.drop("a", "echo hi")
+    node.until_applied("a")
+    position = json.loads((node.plans / "a.pos").read_text())
+    assert said(base64.b64decode(position["output"])) == {"it": "hi\n"}
+
+
+def test_a_plan_that_is_moved_in_is_applied(node: Node) -> None:
+    (node.plans / ".a.new").write_text(node.plan("a"))
+    os.replace(node.plans / ".a.new", node.plans / "a.plan")
+    (node.directory / "elsewhere").write_text(node.plan("b"))
+    os.replace(node.directory / "elsewhere", node.plans / "b.plan")
+    node.until_applied("a", "b")
+    assert node.everything_told_is_done() == ["a0", "b0"]
+
+
+def test_a_plan_is_applied_again_when_it_changed_or_its_state_was_removed(node: Node) -> None:
+    node.drop("first", "echo changed")
+    node.until_applied("first")
+    assert node.applied() == ["first0"] * 2
+    (node.plans / "first.pos").unlink()
+    node.until_applied("first")
+    assert node.applied() == ["first0"] * 3
+
+
+def test_a_plan_that_is_still_being_written_is_not_taken(node: Node) -> None:
+    """Though it could be read: its end would make another plan of it, which is applied once more."""
+    with (node.plans / "a.plan").open("w") as stream:
+        stream.write(node.plan("a"))
+        stream.flush()
+        assert node.everything_told_is_done() == []
+        stream.write("\n")
+    node.until_applied("a")
+    assert node.applied().count("a0") == 1
+
+
+def test_half_of_a_plan_that_was_left_is_not_applied_until_it_is_whole(node: Node) -> None:
+    whole = node.plan("a")
+    (node.plans / "a.plan").write_text(whole[:20])
+    assert node.everything_told_is_done() == []
+    (node.plans / "a.plan").write_text(whole)
+    node.until_applied("a")
+
+
+def test_a_plan_that_is_not_skipped_any_more_is_applied(node: Node) -> None:
+    (node.plans / "a.plan.skip").touch()
+    node.drop("a")
+    assert node.everything_told_is_done() == []
+    (node.plans / "a.plan.skip").unlink()
+    node.until_applied("a")
+
+
+def test_plans_in_folders_are_applied_also_when_the_folder_comes_later(node: Node) -> None:
+    (node.plans / "x" / "y").mkdir(parents=True)
+    node.drop("a", folder="x/y")
+    node.until_applied("a")
+    node.drop("b", folder="x/y")
+    node.until_applied("b")
+
+
+def removed(node: Node) -> None:
+    for path in node.plans.iterdir():
+        path.unlink()
+    node.plans.rmdir()
+
+
+def moved_away(node: Node) -> None:
+    node.plans.rename(node.directory / "old")
+
+
+@pytest.mark.parametrize("gone", [removed, moved_away])
+def test_the_directory_may_be_made_again_later(node: Node, gone: Callable[[Node], None]) -> None:
+    gone(node)
+    node.plans.mkdir()
+    node.drop("a")
+    node.until_applied("a")
+    node.drop("b")
+    node.until_applied("b")
+
+
+def test_the_directory_may_be_replaced_by_another_through_a_link_too(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    for name in ("one", "two"):
+        (tmp_path / name / "plans").mkdir(parents=True)
+        (tmp_path / f"{name}.link").symlink_to(name)
+    node.plans = tmp_path / "link" / "plans"
+    (tmp_path / "one.link").rename(tmp_path / "link")
+    node.drop("first")
+    with node.running():
+        (tmp_path / "two.link").replace(tmp_path / "link")
+        node.drop("a")
+        node.until_applied("a")
+        (tmp_path / "two").rename(tmp_path / "three")
+        (tmp_path / "two" / "plans").mkdir(parents=True)
+        node.drop("b")
+        node.until_applied("b")
+
+
+def test_when_the_kernel_could_not_keep_all_events_everything_is_looked_at(node: Node) -> None:
+    gate = node.directory / "gate"
+    os.mkfifo(gate)
+    node.drop("a", f"cat {gate}")
+    with gate.open("w"):  # opened when the plan runs: until it ends, nobody reads events
+        for _ in range(int(Path("/proc/sys/fs/inotify/max_queued_events").read_text()) // 3 + 1):
+            (node.plans / "noise").touch()  # created and closed
+            (node.plans / "noise").unlink()
+        node.drop("b")
+    node.until_applied("b")
+
+
+# --- where the kernel does not tell -----------------------------------------------------------------------------------
+
+IMPATIENT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from herder.agent import cli, local
+
+local.Local.__init__.__defaults__ = (0.05,)
+sys.exit(cli.main(["sentinel"]))
+"""
+WITHOUT = 'echo 0 > /proc/sys/user/$0 && exec "$@"'
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        ("max_inotify_instances", "the limit fs.inotify.max_user_instances, or that of open files, is reached"),
+        ("max_inotify_watches", "the limit fs.inotify.max_user_watches is reached"),
+    ],
+)
+def test_where_the_kernel_tells_nothing_plans_are_looked_for_and_that_is_said_once(
+    tmp_path: Path, limit: str, reason: str
+) -> None:
+    """In a user namespace of its own, which has such limits of its own."""
+    node = Node(tmp_path)
+    settings = {"remoteEnabled": False, "localEnabled": True, "localPlanDirectory": str(node.plans)}
+    agent = NodeAgent(tmp_path / "agent", "", "", "", settings=settings)
+    agent.command = ["unshare", "--user", "--map-root-user", "sh", "-c", WITHOUT, limit]
+    agent.command += [sys.executable, "-c", IMPATIENT, zipapp(tmp_path)]
+    with agent:
+        eventually(node.plans.exists, "the daemon's start")
+        for name in ("a", "b"):
+            node.drop(name)
+            node.until_applied(name)
+        assert agent.stop() == 0
+    assert node.applied() == ["a0", "b0"]
+    assert agent.log().count(f"the kernel does not tell of changes ({reason}); looking for plans every 0.05 s") == 1
