@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
 from herder.api.capi.kinds import MACHINE
-from herder.cli.cluster_progress import Scene
+from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.cli.cluster_progress import Scene, _InVain, _tell
 from herder.engine.meta.kinds import Object
 
 
@@ -19,3 +24,27 @@ def test_why_a_plan_failed_is_told_with_its_machine() -> None:
     assert scene.why_plans_failed() == {"bad": 'instruction "install" failed; exit code 1: k3s does not start'}
     scene.seen(MACHINE, "bad", machine("True", ""))
     assert scene.why_plans_failed() == {}
+
+
+def stalled(status: str, *, generation: int = 2, seen: int = 2) -> Object:
+    why = {"type": "Stalled", "status": status, "message": "spec.kubernetesVersion: v1.35.0 is lower than v1.36.3"}
+    return {"metadata": {"generation": generation}, "status": {"observedGeneration": seen, "conditions": [why]}}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "is_known"),
+    [(stalled("True"), True), (stalled("False"), False), (stalled("True", seen=1), False)],
+    ids=["cannot be carried out", "can", "is not looked at yet"],
+)
+def test_whether_what_was_asked_for_last_can_be_carried_out(cluster: Object, is_known: bool) -> None:
+    scene = Scene()
+    assert scene.why_not == ""
+    scene.seen(PROVISIONING_CLUSTER, "meadow", cluster)
+    assert scene.why_not == ("spec.kubernetesVersion: v1.35.0 is lower than v1.36.3" if is_known else "")
+
+
+async def test_what_cannot_be_carried_out_is_not_waited_for_once_nothing_more_happens() -> None:
+    scene = Scene()
+    scene.seen(PROVISIONING_CLUSTER, "meadow", stalled("True"))
+    with pytest.raises(_InVain, match="lower than"):
+        await asyncio.wait_for(_tell(scene, [], lambda _: None, lambda _: False, patience=0.0), 60)

@@ -160,7 +160,8 @@ def test_machines_that_are_not_there_are_told(engine: Engine, tmp_path: Path) ->
     def told(*arguments: str) -> str:
         return refused(*arguments, "--kubeconfig", engine.kubeconfig)
 
-    assert 'no machine "nobody" in namespace "default"' in told("ssh", "nobody")
+    assert 'no machine "nobody" in namespace default nor fleet-default' in told("ssh", "nobody")
+    assert told("ssh", "nobody", "-n", "elsewhere").rstrip().endswith('no machine "nobody" in namespace elsewhere')
     assert "the name of the machine is empty" in told("ssh", "")
     assert "the name of the machine is empty" in told("scp", str(tmp_path), ":/root")
     assert 'nothing was said yet about a machine "nobody"' in told("logs", "machine", "nobody")

@@ -268,8 +268,20 @@ async def test_a_cluster_on_a_server(server: Engine) -> None:
     assert "CustomResourceDefinition barns.example.com does not exist" in printed[2]
     data = json.loads(herder("describe", "cluster", "stored", "-o", "json", *config).stdout)
     assert data["children"][0]["role"] == "ClusterInfrastructure"
-    assert 'clusters.cluster.x-k8s.io "other" not found' in refused("describe", "cluster", "other", *config)
-    assert "not found" in refused("describe", "cluster", "stored", "-n", "elsewhere", *config)
+    assert 'no cluster "other" in namespace default nor fleet-default' in refused(
+        "describe", "cluster", "other", *config
+    )
+    assert 'no cluster "stored" in namespace elsewhere' in refused(
+        "describe", "cluster", "stored", "-n", "elsewhere", *config
+    )
+
+
+def test_a_cluster_of_the_workspace_is_found_without_naming_its_namespace(server: Engine) -> None:
+    server.kubectl("create", "namespace", "fleet-default")
+    elsewhere = {**STORED, "metadata": {"name": "provisioned", "namespace": "fleet-default"}}
+    server.kubectl("apply", "-f", "-", stdin=json.dumps(elsewhere))
+    printed = herder("describe", "cluster", "provisioned", "--kubeconfig", server.kubeconfig).stdout
+    assert "Cluster/provisioned (paused)" in printed
 
 
 STORED = {

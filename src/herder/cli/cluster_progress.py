@@ -7,8 +7,11 @@ from collections.abc import Callable
 from contextlib import aclosing, suppress
 from typing import Any
 
+import click
+
 from herder.api.capi.conditions import find, is_true
 from herder.api.capi.kinds import MACHINE
+from herder.api.management.clusters import STALLED
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.rke import cluster_spec, names
 from herder.api.rke.kinds import CONTROL_PLANE
@@ -17,6 +20,7 @@ from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import Kind, Object
 
 Say = Callable[[str], None]
+STALLED_SECONDS = 10.0  # what a cluster refers to may come right after it
 STEPS = ("Created", "RKECluster", "Provisioned", "Updated")  # conditions, in the order in which they become true
 
 
@@ -66,6 +70,15 @@ class Scene:
                 return False
         return True
 
+    @property
+    def why_not(self) -> str:
+        """Why what was asked for last cannot be carried out; empty where it can, as far as is known."""
+        if self.cluster is None or not is_true(self.cluster, STALLED):
+            return ""
+        seen = (self.cluster.get("status") or {}).get("observedGeneration")
+        known = find(self.cluster, STALLED) or {}
+        return str(known.get("message", "")) if seen == self.cluster["metadata"].get("generation") else ""
+
     def what_it_waits_for(self) -> str:
         """The first thing that is not done, in the words of who does it."""
         for step in STEPS:
@@ -81,7 +94,13 @@ class Scene:
 
 
 async def until_as_wanted(client: Client, namespace: str, name: str, say: Say) -> None:
-    await _until(client, namespace, name, say, lambda scene: scene.as_wanted)
+    try:
+        await _until(client, namespace, name, say, lambda scene: scene.as_wanted, patience=STALLED_SECONDS)
+    except _InVain as why:
+        edit = (
+            f"kubectl -n {namespace} edit {PROVISIONING_CLUSTER.resource.resource}.{PROVISIONING_CLUSTER.group} {name}"
+        )
+        raise click.ClickException(f"cluster {name} cannot become what it should be: {why}; mend it: {edit}") from None
     say(f"cluster {name} is ready")
 
 
@@ -91,7 +110,14 @@ async def until_gone(client: Client, namespace: str, name: str, say: Say) -> Non
     say(f"cluster {name} is gone")
 
 
-async def _until(client: Client, namespace: str, name: str, say: Say, done: Callable[[Scene], bool]) -> None:
+async def _until(
+    client: Client,
+    namespace: str,
+    name: str,
+    say: Say,
+    done: Callable[[Scene], bool],
+    patience: float | None = None,
+) -> None:
     scene = Scene()
     own, of_cluster = f"metadata.name={name}", f"{names.CLUSTER_NAME}={name}"
     followed = [
@@ -100,22 +126,32 @@ async def _until(client: Client, namespace: str, name: str, say: Say, done: Call
         asyncio.ensure_future(_follow(client, scene, MACHINE, namespace, labels=of_cluster)),
     ]
     try:
-        await _tell(scene, followed, say, done)
+        await _tell(scene, followed, say, done, patience)
     finally:
         for each in followed:
             each.cancel()
         await asyncio.gather(*followed, return_exceptions=True)
 
 
-async def _tell(scene: Scene, followed: list[asyncio.Task[None]], say: Say, done: Callable[[Scene], bool]) -> None:
+async def _tell(
+    scene: Scene,
+    followed: list[asyncio.Task[None]],
+    say: Say,
+    done: Callable[[Scene], bool],
+    patience: float | None,
+) -> None:
+    """`patience`: for how long nothing more may happen while what was asked for cannot be carried out."""
     waited, phases, failures = "", dict[str, str](), dict[str, str]()
     while not done(scene):
         scene.changed.clear()
         waiting: asyncio.Task[Any] = asyncio.ensure_future(scene.changed.wait())
         try:
-            await asyncio.wait([waiting, *followed], return_when=asyncio.FIRST_COMPLETED)
+            quiet = patience if scene.why_not else None
+            news, _ = await asyncio.wait([waiting, *followed], timeout=quiet, return_when=asyncio.FIRST_COMPLETED)
         finally:
             waiting.cancel()
+        if not news:
+            raise _InVain(scene.why_not)
         for each in followed:
             if each.done():
                 each.result()
@@ -139,6 +175,10 @@ def _phases(scene: Scene) -> dict[str, str]:
     return {
         name: (machine.get("status") or {}).get("phase", "Pending") for name, machine in sorted(scene.machines.items())
     }
+
+
+class _InVain(Exception):
+    """Why what is waited for will not come."""
 
 
 class _Gone(Exception):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
+from contextlib import suppress
 
 import click
 
@@ -11,7 +13,7 @@ from herder.api.capi.contract import definition_name, external_kind, reference_g
 from herder.api.capi.core import CRD
 from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_POOL, MACHINE_SET
 from herder.api.capi.names import CLUSTER_NAME
-from herder.cli.places import kubeconfig_option, kubeconfig_path
+from herder.cli.places import kubeconfig_option, kubeconfig_path, looked_in, namespace_option
 from herder.cli.process import wall_clock
 from herder.cli.tree import Referred, Scene, as_data, cluster_tree, render
 from herder.engine.client import kubeconfig as kubeconfigs
@@ -27,7 +29,7 @@ def command() -> None:
 
 @command.command()
 @click.argument("name")
-@click.option("-n", "--namespace", help="Where to look; the kubeconfig's own by default.")
+@namespace_option("to look")
 @click.option("--expand", is_flag=True, help="One line for each Machine, however many are alike.")
 @click.option("-o", "--output", type=click.Choice(["json"]), help="Another form of output.")
 @kubeconfig_option
@@ -35,7 +37,7 @@ def cluster(name: str, namespace: str | None, expand: bool, output: str | None, 
     """Show the cluster NAME: its control plane, its workers, and how each of them is."""
     try:
         connection = kubeconfigs.load(kubeconfig_path(kubeconfig))
-        scene = asyncio.run(_read(connection, namespace or connection.namespace, name))
+        scene = asyncio.run(_read(connection, looked_in(namespace, connection.namespace), name))
     except (StatusError, kubeconfigs.KubeconfigError) as error:
         raise click.ClickException(str(error)) from error
     tree = cluster_tree(scene, expand=expand)
@@ -47,10 +49,10 @@ def cluster(name: str, namespace: str | None, expand: bool, output: str | None, 
 
 async def show(connection: kubeconfigs.Connection, namespace: str, name: str) -> list[str]:
     """The tree as lines of text."""
-    return render(cluster_tree(await _read(connection, namespace, name)), wall_clock())
+    return render(cluster_tree(await _read(connection, (namespace,), name)), wall_clock())
 
 
-async def _read(connection: kubeconfigs.Connection, namespace: str, name: str) -> Scene:
+async def _read(connection: kubeconfigs.Connection, namespaces: Sequence[str], name: str) -> Scene:
     from herder.engine.client.http import HttpTransport
 
     client = Client(HttpTransport(connection))
@@ -60,7 +62,8 @@ async def _read(connection: kubeconfigs.Connection, namespace: str, name: str) -
         return page.items
 
     try:
-        found = await client.get(CLUSTER.resource, name, namespace=namespace)
+        found = await _found(client, namespaces, name)
+        namespace = found["metadata"]["namespace"]
         kinds = (MACHINE_DEPLOYMENT, MACHINE_SET, MACHINE_POOL, MACHINE)
         deployments, sets, pools, machines = await asyncio.gather(*map(of_cluster, kinds))
         spec = found.get("spec") or {}
@@ -75,6 +78,20 @@ async def _read(connection: kubeconfigs.Connection, namespace: str, name: str) -
         )
     finally:
         await client.close()
+
+
+async def _found(client: Client, namespaces: Sequence[str], name: str) -> Object:
+    """In the first namespace that has it and that the caller may look into."""
+    *earlier, last = namespaces
+    for namespace in earlier:
+        with suppress(NotFound, Forbidden):
+            return await client.get(CLUSTER.resource, name, namespace=namespace)
+    try:
+        return await client.get(CLUSTER.resource, name, namespace=last)
+    except NotFound:
+        where = " nor ".join(namespaces)
+        told = f'no cluster "{name}" in namespace {where}; see: herder get clusters.cluster.x-k8s.io -A'
+        raise click.ClickException(told) from None
 
 
 async def _referred(client: Client, reference: Object | None, namespace: str) -> Referred | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from herder.cli.finding import State, find_machine, read_state
-from herder.cli.places import kubeconfig_path
+from herder.cli.places import kubeconfig_path, looked_in
 from herder.engine.client import kubeconfig as kubeconfigs
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import StatusError
@@ -42,7 +43,7 @@ def load(name: str, namespace: str | None, kubeconfig: str | None) -> Entry:
 
     try:
         connection = kubeconfigs.load(kubeconfig_path(kubeconfig))
-        state = asyncio.run(_read(connection, namespace or connection.namespace, name))
+        state = asyncio.run(_read(connection, looked_in(namespace, connection.namespace), name))
         saved = saved_machine(state.archive)
     except (StatusError, kubeconfigs.KubeconfigError, MachineError) as error:
         raise click.ClickException(str(error)) from error
@@ -57,11 +58,11 @@ def _host_keys() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "herder" / "host-keys"
 
 
-async def _read(connection: kubeconfigs.Connection, namespace: str, name: str) -> State:
+async def _read(connection: kubeconfigs.Connection, namespaces: Sequence[str], name: str) -> State:
     from herder.engine.client.http import HttpTransport
 
     client = Client(HttpTransport(connection))
     try:
-        return await read_state(client, await find_machine(client, namespace, name))
+        return await read_state(client, await find_machine(client, namespaces, name))
     finally:
         await client.close()

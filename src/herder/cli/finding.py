@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import click
@@ -32,30 +34,40 @@ class State:
     archive: bytes
 
 
-async def find_machine(client: Client, namespace: str, name: str) -> Found:
-    """By the name of the Machine, or of the infrastructure's own object; they mostly are the same."""
+async def find_machine(client: Client, namespaces: Sequence[str], name: str) -> list[Found]:
+    """By the name of the Machine, or of the infrastructure's own object; they mostly are the same. Where there is no
+    such Machine (any more), each of the places where something may still be known of it."""
     if not name:
-        raise click.ClickException("the name of the machine is empty; kubectl get machines lists them")
-    try:
-        machine = await client.get(MACHINE.resource, name, namespace=namespace)
-    except (NotFound, Forbidden):
-        return Found(namespace, name, None)
+        raise click.ClickException("the name of the machine is empty; kubectl get machines -A lists them")
+    for namespace in namespaces:
+        with suppress(NotFound, Forbidden):
+            machine = await client.get(MACHINE.resource, name, namespace=namespace)
+            return [_found(namespace, machine)]
+    return [Found(namespace, name, None) for namespace in namespaces]
+
+
+def _found(namespace: str, machine: Object) -> Found:
     reference = machine["spec"].get("infrastructureRef") or {}
     if reference.get("apiGroup", "") != MACHINE_GROUP:
         raise click.ClickException(
-            f'Machine "{name}" is a {reference.get("kind", "machine")} of another provider: '
+            f'Machine "{machine["metadata"]["name"]}" is a {reference.get("kind", "machine")} of another provider: '
             "only machines that Herder provisioned can be reached this way"
         )
     return Found(namespace, reference["name"], machine)
 
 
-async def read_state(client: Client, found: Found) -> State:
+async def read_state(client: Client, places: Sequence[Found]) -> State:
     """The archive in the state Secret: whoever may not read that Secret does not get in."""
+    for found in places:
+        with suppress(NotFound):
+            return await _state(client, found)
+    raise click.ClickException(await _nothing_saved(client, places))
+
+
+async def _state(client: Client, found: Found) -> State:
     secret_name = state_secret(found.name)
     try:
         secret = await client.get(SECRET.resource, secret_name, namespace=found.namespace)
-    except NotFound:
-        raise click.ClickException(await _nothing_saved(client, found)) from None
     except Forbidden as error:
         raise click.ClickException(
             f'you may not get into machine "{found.name}": that takes the right to get '
@@ -69,13 +81,18 @@ async def read_state(client: Client, found: Found) -> State:
     return State(secret["metadata"]["uid"], base64.b64decode(encoded))
 
 
-async def _nothing_saved(client: Client, found: Found) -> str:
-    if found.machine is not None:
-        return f'machine "{found.name}" has not been created yet: nothing is saved of it'
-    told = f'no machine "{found.name}" in namespace "{found.namespace}"'
+async def _nothing_saved(client: Client, places: Sequence[Found]) -> str:
+    name = places[0].name
+    if places[0].machine is not None:
+        return f'machine "{name}" has not been created yet: nothing is saved of it'
+    told = f'no machine "{name}" in namespace {" nor ".join(found.namespace for found in places)}'
+    others = [other for found in places for other in await _others(client, found.namespace)]
+    return f"{told}; there are: {', '.join(others[:OTHERS_TOLD])}" if others else told
+
+
+async def _others(client: Client, namespace: str) -> list[str]:
     try:
-        page = await client.list(MACHINE.resource, namespace=found.namespace, limit=OTHERS_TOLD)
+        page = await client.list(MACHINE.resource, namespace=namespace, limit=OTHERS_TOLD)
     except (NotFound, Forbidden):
-        return told
-    others = ", ".join(machine["metadata"]["name"] for machine in page.items)
-    return f"{told}; there are: {others}" if others else told
+        return []
+    return [machine["metadata"]["name"] for machine in page.items]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import click
 
@@ -17,7 +17,7 @@ from herder.api.machines.names import (
 )
 from herder.cli.cluster_logs import cluster
 from herder.cli.finding import Found, find_machine
-from herder.cli.places import kubeconfig_option, kubeconfig_path
+from herder.cli.places import kubeconfig_option, kubeconfig_path, looked_in, namespace_option
 from herder.engine.client import kubeconfig as kubeconfigs
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Query
@@ -38,40 +38,45 @@ command.add_command(cluster)
 
 @command.command()
 @click.argument("name")
-@click.option("-n", "--namespace", help="Where the machine is or was; the kubeconfig's own by default.")
+@namespace_option("the machine is or was")
 @click.option("-f", "--follow", is_flag=True, help="Go on while it is being made or removed.")
 @kubeconfig_option
 def machine(name: str, namespace: str | None, follow: bool, kubeconfig: str | None) -> None:
     """Show how the machine NAME was created, and removed."""
     try:
         connection = kubeconfigs.load(kubeconfig_path(kubeconfig))
-        asyncio.run(_show(connection, namespace or connection.namespace, name, follow))
+        asyncio.run(_show(connection, looked_in(namespace, connection.namespace), name, follow))
     except (StatusError, kubeconfigs.KubeconfigError) as error:
         raise click.ClickException(str(error)) from error
 
 
-async def _show(connection: kubeconfigs.Connection, namespace: str, name: str, follow: bool) -> None:
+async def _show(connection: kubeconfigs.Connection, namespaces: Sequence[str], name: str, follow: bool) -> None:
     from herder.engine.client.http import HttpTransport
 
     client = Client(HttpTransport(connection))
     try:
-        found = await find_machine(client, namespace, name)
-        pods = await _pods(client, found)
-        archived = await _archived(client, found)
-        told = False
-        for key, removing in ((CREATE_LOG, False), (REMOVE_LOG, True)):
-            own = [pod for pod in pods if (INFRA_REMOVE_LABEL in _labels(pod)) is removing]
-            for pod in own:
-                async for text in _pod_log(client, pod, follow):
-                    click.echo(text, nl=False)
-                    told = True
-            if not own and key in archived:
-                click.echo(archived[key], nl=not archived[key].endswith("\n"))
-                told = True
-        if not told:
-            raise click.ClickException(f'nothing was said yet about a machine "{name}" in namespace "{namespace}"')
+        for found in await find_machine(client, namespaces, name):
+            if await _told(client, found, follow):
+                return
     finally:
         await client.close()
+    raise click.ClickException(f'nothing was said yet about a machine "{name}" in namespace {" nor ".join(namespaces)}')
+
+
+async def _told(client: Client, found: Found, follow: bool) -> bool:
+    pods = await _pods(client, found)
+    archived = await _archived(client, found)
+    told = False
+    for key, removing in ((CREATE_LOG, False), (REMOVE_LOG, True)):
+        own = [pod for pod in pods if (INFRA_REMOVE_LABEL in _labels(pod)) is removing]
+        for pod in own:
+            async for text in _pod_log(client, pod, follow):
+                click.echo(text, nl=False)
+                told = True
+        if not own and key in archived:
+            click.echo(archived[key], nl=not archived[key].endswith("\n"))
+            told = True
+    return told
 
 
 async def _pods(client: Client, found: Found) -> list[Object]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
+from herder.api.management.names import DEFAULT_WORKSPACE
 from herder.machine.host.places import data_directory as data_directory
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULT_LISTEN = "127.0.0.1:7443"
 
 
@@ -29,6 +33,16 @@ def split_listen(value: str, option: str = "--listen") -> tuple[str, int]:
     if not colon or not port.isdecimal() or int(port) > 65535:
         raise click.BadParameter("must be HOST:PORT", param_hint=option)
     return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - an empty host asks for every address
+
+
+def looked_in(namespace: str | None, own: str) -> tuple[str, ...]:
+    """Where something is looked for: in the given namespace, else in the kubeconfig's own, then in that of clusters."""
+    return (namespace,) if namespace else tuple(dict.fromkeys((own, DEFAULT_WORKSPACE)))
+
+
+def namespace_option(what: str) -> Callable[[Command], Command]:
+    told = f"Where {what}; by default the kubeconfig's own namespace, then {DEFAULT_WORKSPACE}."
+    return click.option("-n", "--namespace", help=told)
 
 
 kubeconfig_option = click.option("--kubeconfig", metavar="FILE", help="How to reach the API server.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from herder.cli.entering import Entry, load
-from herder.cli.places import kubeconfig_option
+from herder.cli.places import kubeconfig_option, namespace_option
 
 if TYPE_CHECKING:
     from herder.machine.state.reading import SavedMachine
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.argument("source")
 @click.argument("target")
 @click.option("-r", "--recursive", is_flag=True, help="Whole directories.")
-@click.option("-n", "--namespace", help="Where the machines are; the kubeconfig's own by default.")
+@namespace_option("the machines are")
 @kubeconfig_option
 def command(source: str, target: str, recursive: bool, namespace: str | None, kubeconfig: str | None) -> None:
     """Copy SOURCE to TARGET, either of them MACHINE:PATH."""

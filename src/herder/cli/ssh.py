@@ -7,13 +7,13 @@ import sys
 import click
 
 from herder.cli.entering import load
-from herder.cli.places import kubeconfig_option
+from herder.cli.places import kubeconfig_option, namespace_option
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("machine")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
-@click.option("-n", "--namespace", help="Where the machine is; the kubeconfig's own by default.")
+@namespace_option("the machine is")
 @click.option("--accept-new-host-key", is_flag=True, help="Trust the key that the machine shows now, from now on.")
 @kubeconfig_option
 def command(

@@ -20,8 +20,8 @@ async def planned(pasture: Pasture, *conditions: Object) -> None:
     plane = await pasture.get(CONTROL_PLANE, NAME)
     assert plane is not None
     seen = {"observedGeneration": plane["metadata"]["generation"]}
-    told = [{**each, "reason": ""} for each in conditions]
-    await pasture.patch(CONTROL_PLANE, NAME, {"status": {**seen, "conditions": told}}, subresource="status")
+    status = {**seen, "conditions": [*conditions]}
+    await pasture.patch(CONTROL_PLANE, NAME, {"status": status}, subresource="status")
 
 
 async def edit(pasture: Pasture, **rke_config: object) -> int:
@@ -90,6 +90,23 @@ def test_a_spec_that_is_refused_counts_as_seen_and_stalled_and_not_as_updated() 
             assert (find(found, "Updated") or {})["status"] == "False"
             await edit(pasture, machinePools=[pool("workers")])
             await pasture.world.until(lambda: _is_true(pasture, "Updated"), within=30)
+
+    loop.run(run(Pasture()))
+
+
+def test_a_spec_that_nothing_can_be_planned_from_is_stalled_until_it_is_another() -> None:
+    problem = "machineGlobalConfig.node-lable: the embedded distribution does not know it"
+
+    async def run(pasture: Pasture) -> None:
+        async with pasture.world as world:
+            await made(pasture)
+            await planned(pasture, {**condition("Ready", "False", problem), "reason": "Error"})
+            await becomes(pasture, (True, {"Ready": "False", "Reconciling": "False", "Stalled": "True"}))
+            assert (find(await pasture.cluster(), "Stalled") or {})["message"] == problem
+            await edit(pasture, machineGlobalConfig={"node-label": ["a=b"]})
+            await world.until(lambda: _is_handed_over(pasture), within=30)
+            await planned(pasture, condition("Ready", "Unknown", "configuring worker node(s) meadow-1"))
+            await becomes(pasture, (True, {"Ready": "Unknown", "Reconciling": "True", "Stalled": "False"}))
 
     loop.run(run(Pasture()))
 

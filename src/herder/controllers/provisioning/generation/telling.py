@@ -48,6 +48,8 @@ def _conditions(cluster: Object, plane: Object | None, problem: str, seen: bool)
     if problem:
         yield condition(UPDATED, "False", "Error", problem)  # what is there goes on, but not as it is asked for
     ready = find(plane, clusters.READY) or {}
+    if seen and ready.get("reason") == "Error" and ready.get("status") == "False":
+        problem = problem or ready.get("message", "")  # of a spec that nothing can be planned from
     under_way = "" if seen and ready.get("status") == "True" else ready.get("message") or clusters.WAITING
     yield from clusters.progress(under_way, problem)
     if any(pool.is_autoscaled for pool in pools_of(cluster)):
