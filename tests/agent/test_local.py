@@ -1,6 +1,6 @@
 """Plans from files: the kernel tells when there is one to apply, and where it does not, they are looked for.
 
-The period is so long that nothing here happens because it has passed.
+Where nothing else is said, the period is so long that nothing happens because it has passed.
 """
 
 from __future__ import annotations
@@ -8,12 +8,16 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,16 +26,20 @@ from herder.agent.hands import Hands
 from herder.agent.local import Local
 from herder.agent.log import Log
 from herder.agent.plan import checksum
+from herder.agent.positions import Positions
+from herder.agent.watching import Bell
 from tests.support.node_agents import NodeAgent, eventually, private, said, zipapp
 
 NEVER = 1e5  # seconds
+LOG = Log("error")
 
 
 class Node:
     """A daemon's part for files, running in a thread, and the directory that it applies plans from."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, period: float = NEVER) -> None:
         self.directory = directory
+        self.period = period
         self.plans = directory / "plans"
         self.ran = directory / "ran"
         self.ran.touch()
@@ -44,12 +52,14 @@ class Node:
     def drop(self, name: str, script: str = "true", folder: str = "") -> None:
         (self.plans / folder / f"{name}.plan").write_text(self.plan(name, script))
 
+    def hands(self) -> closing[Hands]:
+        private(self.directory / "config.yaml", f"workDirectory: {self.directory}/work\nlocalEnabled: true\n")
+        return closing(Hands(config.load(str(self.directory / "config.yaml")), LOG))
+
     @contextmanager
     def running(self) -> Iterator[Node]:
-        private(self.directory / "config.yaml", f"workDirectory: {self.directory}/work\nlocalEnabled: true\n")
-        log = Log("error")
-        with closing(Hands(config.load(str(self.directory / "config.yaml")), log)) as hands:
-            local = Local(str(self.plans), hands, log, NEVER)
+        with self.hands() as hands:
+            local = Local(str(self.plans), hands, LOG, self.period)
             thread = threading.Thread(target=local.run)
             thread.start()
             try:
@@ -81,6 +91,35 @@ class Node:
         self.until_applied("last")
         assert self.applied()[-1] == "last0"
         return self.applied()[1:-1]
+
+
+class Asked(ThreadingHTTPServer):
+    """Counts how often it is asked, and answers that all is well."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answering)
+        self.times = 0
+        self.url = f"http://127.0.0.1:{self.server_port}/"
+
+
+class Answering(BaseHTTPRequestHandler):
+    server: Asked
+
+    def do_GET(self) -> None:
+        self.server.times += 1
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def asked() -> Iterator[Asked]:
+    with Asked() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
 
 
 @pytest.fixture
@@ -200,6 +239,65 @@ def test_when_the_kernel_could_not_keep_all_events_everything_is_looked_at(node:
             (node.plans / "noise").unlink()
         node.drop("b")
     node.until_applied("b")
+
+
+# --- what is due though nobody has touched it -----------------------------------------------------------------------
+
+
+def probing(of: Asked) -> dict[str, Any]:
+    return {"probes": {"it": {"successThreshold": 2, "httpGet": {"url": of.url}}}}
+
+
+def test_probes_are_asked_once_in_a_period_however_often_a_plan_is_touched(node: Node, asked: Asked) -> None:
+    path = node.plans / "a.plan"
+    path.write_text(json.dumps(probing(asked)))
+    node.until_applied("a")
+    for touched in [path, path.with_suffix(".pos")] * 3:
+        os.replace(shutil.copy(touched, node.plans / "copy"), touched)
+    assert node.everything_told_is_done() == []
+    assert asked.times == 1
+
+
+def test_probes_are_asked_again_when_a_period_has_passed(tmp_path: Path, asked: Asked) -> None:
+    node = Node(tmp_path, period=0.01)
+    node.plans.mkdir()
+    path = node.plans / "first.plan"
+    path.write_text(json.dumps(probing(asked)))
+    with node.running():
+        eventually(
+            lambda: json.loads(path.with_suffix(".pos").read_text())["probeStatus"]["it"].get("healthy"), "health"
+        )
+    assert asked.times >= 2
+
+
+PERIODIC = {"name": "p", "command": "sh", "periodSeconds": 600}
+
+
+@pytest.mark.parametrize(
+    ("plan", "pause"),
+    [
+        ({}, None),
+        ({"instructions": [{"command": "false"}]}, None),
+        ({"periodicInstructions": [{**PERIODIC, "args": ["-c", "true"]}]}, 600.0),
+        ({"periodicInstructions": [{**PERIODIC, "args": ["-c", "false"]}]}, 30.0),
+        ({"periodicInstructions": [{**PERIODIC, "args": ["-c", "true"], "periodSeconds": 1}]}, 5.0),
+        ({"probes": {"it": {"httpGet": {"url": "http://127.0.0.1:1"}}}}, 5.0),
+    ],
+    ids=["nothing", "once, and failed", "periodic", "periodic, and failed", "very often", "probed"],
+)
+def test_when_there_is_more_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: dict[str, Any], pause: float | None
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_800_000_000.0)
+    (tmp_path / "a.plan").write_text(json.dumps(plan))
+    bell = Bell()
+    with Node(tmp_path).hands() as hands, closing(bell):
+        positions = Positions(hands, LOG, bell, 5.0)
+        assert positions.advance(str(tmp_path / "a.plan"), probing=True) == pause
+        written = (tmp_path / "a.pos").stat()
+        assert positions.advance(str(tmp_path / "a.plan"), probing=False) == pause
+        assert (tmp_path / "a.pos").stat() == written, "to look once more changes nothing"
+        bell.ring()
 
 
 # --- where the kernel does not tell -----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import pytest
 from herder.agent.build import build
 from tests.support.api import Api
 from tests.support.engines import Engine
-from tests.support.node_agents import NodeAgent, decoded, plan_secret, said
+from tests.support.node_agents import NodeAgent, decoded, eventually, plan_secret, said
 from tests.support.oci import image
 
 SOURCE = Path(__file__).parents[2] / "src" / "herder" / "agent"
@@ -119,12 +119,16 @@ async def test_it_applies_a_plan_on_every_python(python: str, embedded_engine: E
     (tmp_path / "agent" / "images" / "broken.tar").write_bytes(b"no archive at all")
     installer = image({"run.sh": "#!/bin/sh\necho unpacked\n"}).docker_archive("somewhere.test/good:v1")
     (tmp_path / "agent" / "images" / "good.tar.gz").write_bytes(gzip.compress(installer))
-    with NodeAgent(tmp_path / "agent", kubeconfig, api.namespace, "plan", python=python) as agent:
+    local = {"localEnabled": True, "localPlanDirectory": str(tmp_path / "plans")}
+    with NodeAgent(tmp_path / "agent", kubeconfig, api.namespace, "plan", python=python, settings=local) as agent:
         secret = await api.until_object(
             api.at("secrets", "plan"), lambda found: b"failureCount" in decoded(found).get("probe-statuses", b"")
         )
+        (tmp_path / "plans" / "from a file.plan").write_text("{}")
+        eventually((tmp_path / "plans" / "from a file.pos").exists, "the plan from a file")
         assert agent.stop() == 0
         assert "Traceback" not in agent.log()
+        assert "the kernel does not tell" not in agent.log()
     told = decoded(secret)
     assert said(told["failed-output"]) == {"it": "hello\n", "good image": "unpacked\n"}
     evidence = json.loads(told["failed-evidence"])
