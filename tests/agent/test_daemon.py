@@ -1,9 +1,10 @@
-"""The daemon as a process: killed, stopped, cut off, with a wrong authority, with plans from files."""
+"""The daemon as a process: killed, stopped, cut off, with a wrong authority; and what it tells, to the letter."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from herder.agent import outputs
 from herder.engine import certificates
 from tests.support.api import Api
 from tests.support.engines import Engine
@@ -86,6 +88,30 @@ async def node(embedded_engine: Engine, tmp_path: Path) -> AsyncIterator[Node]:
     await admin.close()
 
 
+async def test_what_is_told_of_a_plan_to_the_letter(node: Node) -> None:
+    plan = '{"instructions":[{"name":"hello","command":"sh","args":["-c","echo hi"],"saveOutput":true}]}'
+    order = {"plan": plan, "plan-state": "pending", "max-failures": "-1", "failure-threshold": "1"}
+    (await node.api.patch(node.api.at("secrets", "plan"), {"data": encoded(order)})).expect(200)
+    node.agent.start()
+    told = await node.told("plan-state", "succeeded")
+    assert gzip.decompress(told.pop("applied-output")) == b'{"hello":"aGkK"}', (
+        "base64 of what it said, hi and a newline"
+    )
+    assert gzip.decompress(told.pop("applied-periodic-output")) == b"{}"
+    assert outputs.parse_unix_date(told.pop("last-apply-time").decode())
+    assert told == {
+        **{key: value.encode() for key, value in order.items()},
+        "plan-state": b"succeeded",
+        "plan-revision": b"1",
+        "applied-checksum": b"fa1b55e3770a8688464b41bec7c9d9a2e12246661841809a8be80c661278a6a6",
+        "failed-checksum": b"",
+        "failed-output": b"",
+        "failure-count": b"0",
+        "success-count": b"1",
+        "probe-statuses": b"{}",
+    }
+
+
 @pytest.mark.parametrize(
     ("point", "when", "runs"),
     [(1, "before", "1\n"), (1, "after", "1\n"), (2, "before", "1\n2\n"), (2, "after", "1\n")],
@@ -125,7 +151,8 @@ async def test_stopped_together_with_its_instruction_it_runs_the_plan_anew(node:
     os.mkfifo(node.place / "go")
     node.agent.start()
     await node.order(f"echo $$ > {node.place}/pid; test -e {node.place}/again || cat {node.place}/go")
-    pid = int(eventually(lambda: (node.place / "pid").exists() and (node.place / "pid").read_text(), "its pid"))
+    eventually((node.place / "pid").exists, "its pid")
+    pid = int(eventually((node.place / "pid").read_text, "its pid"))
     eventually(lambda: Path(f"/proc/{pid}/task/{pid}/children").read_text(), "the command inside")
     assert node.agent.process is not None
     node.agent.process.send_signal(signal.SIGTERM)
@@ -212,30 +239,3 @@ async def test_strictness_wants_an_authority(node: Node) -> None:
     node.agent.prepare().start()
     assert await asyncio.to_thread(node.agent.wait) == 1
     assert "has no certificate-authority-data, which CATTLE_AGENT_STRICT_VERIFY=true requires" in node.agent.log()
-
-
-# --- plans from files -------------------------------------------------------------------------------------------------
-
-
-def test_plans_from_files_are_applied_once_whether_they_succeed_or_not(tmp_path: Path) -> None:
-    plans = tmp_path / "plans"
-    plans.mkdir()
-    for name, script in (("good", "echo hi"), ("bad", "echo no; exit 1")):
-        args = ["-c", f"echo {name}$CATTLE_AGENT_ATTEMPT_NUMBER >> {tmp_path}/ran; {script}"]
-        plan = {"instructions": [{"name": "it", "command": "sh", "args": args, "saveOutput": True}]}
-        (plans / f"{name}.plan").write_text(json.dumps(plan))
-    (plans / ".hidden.plan").write_text("junk")
-    (plans / "skipped.plan").write_text("junk")
-    (plans / "skipped.plan.skip").touch()
-    settings = {"remoteEnabled": False, "localEnabled": True, "localPlanDirectory": str(plans)}
-    agent = NodeAgent(tmp_path / "agent", "", "", "", settings=settings)
-    for last in ("good", "next"):
-        with agent:
-            eventually((plans / f"{last}.pos").exists, f"the plan {last}")
-            assert agent.stop() == 0
-        (plans / "next.plan").write_text("{}")
-    position = json.loads((plans / "good.pos").read_text())
-    assert said(base64.b64decode(position["output"])) == {"it": "hi\n"}
-    assert position["appliedChecksum"]
-    assert (tmp_path / "ran").read_text() == "bad0\ngood0\n"
-    assert "junk" not in agent.log()

@@ -56,6 +56,10 @@ class Node:
         private(self.directory / "config.yaml", f"workDirectory: {self.directory}/work\nlocalEnabled: true\n")
         return closing(Hands(config.load(str(self.directory / "config.yaml")), LOG))
 
+    def agent(self) -> NodeAgent:
+        settings = {"remoteEnabled": False, "localEnabled": True, "localPlanDirectory": str(self.plans)}
+        return NodeAgent(self.directory / "agent", "", "", "", settings=settings)
+
     @contextmanager
     def running(self) -> Iterator[Node]:
         with self.hands() as hands:
@@ -80,6 +84,10 @@ class Node:
             and json.loads(path.with_suffix(".pos").read_text())["appliedChecksum"] == checksum(path.read_bytes())
             for path in self.plans.rglob(f"{name}.plan")
         )
+
+    def said(self, name: str) -> dict[str, str]:
+        position = json.loads((self.plans / f"{name}.pos").read_text())
+        return said(base64.b64decode(position["output"]))
 
     def until_applied(self, *names: str) -> None:
         for name in names:
@@ -131,11 +139,30 @@ def node(tmp_path: Path) -> Iterator[Node]:
         yield node
 
 
+def test_plans_from_files_are_applied_once_whether_they_succeed_or_not(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.plans.mkdir()
+    node.drop("good", "echo hi")
+    node.drop("bad", "echo no; exit 1")
+    (node.plans / ".hidden.plan").write_text("junk")
+    (node.plans / "skipped.plan").write_text("junk")
+    (node.plans / "skipped.plan.skip").touch()
+    agent = node.agent()
+    for last in ("good", "next"):
+        with agent:
+            node.until_applied(last)
+            assert agent.stop() == 0
+        node.drop("next")
+    assert node.said("good") == {"it": "hi\n"}
+    assert node.said("bad") == {"it": "no\n"}
+    assert node.applied() == ["bad0", "good0", "next0"]
+    assert "junk" not in agent.log()
+
+
 def test_a_plan_that_is_dropped_in_is_applied(node: Node) -> None:
     node.drop("a", "echo hi")
     node.until_applied("a")
-    position = json.loads((node.plans / "a.pos").read_text())
-    assert said(base64.b64decode(position["output"])) == {"it": "hi\n"}
+    assert node.said("a") == {"it": "hi\n"}
 
 
 def test_a_plan_that_is_moved_in_is_applied(node: Node) -> None:
@@ -294,9 +321,9 @@ def test_when_there_is_more_to_do(
     with Node(tmp_path).hands() as hands, closing(bell):
         positions = Positions(hands, LOG, bell, 5.0)
         assert positions.advance(str(tmp_path / "a.plan"), probing=True) == pause
-        written = (tmp_path / "a.pos").stat()
+        written = (tmp_path / "a.pos").stat().st_mtime_ns
         assert positions.advance(str(tmp_path / "a.plan"), probing=False) == pause
-        assert (tmp_path / "a.pos").stat() == written, "to look once more changes nothing"
+        assert (tmp_path / "a.pos").stat().st_mtime_ns == written, "to look once more changes nothing"
         bell.ring()
 
 
@@ -325,8 +352,7 @@ def test_where_the_kernel_tells_nothing_plans_are_looked_for_and_that_is_said_on
 ) -> None:
     """In a user namespace of its own, which has such limits of its own."""
     node = Node(tmp_path)
-    settings = {"remoteEnabled": False, "localEnabled": True, "localPlanDirectory": str(node.plans)}
-    agent = NodeAgent(tmp_path / "agent", "", "", "", settings=settings)
+    agent = node.agent()
     agent.command = ["unshare", "--user", "--map-root-user", "sh", "-c", WITHOUT, limit]
     agent.command += [sys.executable, "-c", IMPATIENT, zipapp(tmp_path)]
     with agent:
