@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import copy
 import logging
 import random
 import traceback
@@ -65,6 +66,7 @@ _DRAIN = {
     "skipWaitForDeleteTimeoutSeconds": 1,
     "preDrainHooks": [{"annotation": "example.com/hook"}],
 }
+_MIRROR = "https://mirror.example:5000/v2"
 _TERM = {"key": "a", "operator": "Exists", "values": []}
 _CUSTOMIZATION = {
     "appendTolerations": [{"key": "a", "operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 1}],
@@ -117,7 +119,7 @@ _RKE_CONFIG: Object = {
     "machineSelectorFiles": [{"machineLabelSelector": _SELECTOR, "fileSources": [{"secret": _FILES}]}],
     "additionalManifest": "apiVersion: v1\nkind: List\n",
     "registries": {
-        "mirrors": {"docker.io": {"endpoint": ["https://mirror.example:5000/v2"], "rewrite": {"^a": "b"}}},
+        "mirrors": {"docker.io": {"endpoint": [_MIRROR], "rewrite": {"^a": "b"}}},
         "configs": {"mirror.example:5000": {"authConfigSecretName": "s", "tlsSecretName": "t", "caBundle": "QQ=="}},
     },
     "etcd": {
@@ -159,13 +161,13 @@ def sound_spec(dice: random.Random, number: int) -> Object:
     version = dice.choice([*VERSIONS])
     told = VERSIONS[version]
     asked = {
-        **_RKE_CONFIG,
+        **copy.deepcopy(_RKE_CONFIG),
         "machinePools": [each | {"machineConfigRef": reference} for each in _RKE_CONFIG["machinePools"]],
         "machineGlobalConfig": told,
         "machineSelectorConfig": [{"machineLabelSelector": _SELECTOR, "config": told}, {"config": told}],
     }
     if version.partition("+")[2].startswith("kubeadm"):
-        asked["registries"] = {"configs": _RKE_CONFIG["registries"]["configs"]}  # containerd cannot rewrite names
+        asked["registries"] |= {"mirrors": {"docker.io": {"endpoint": [_MIRROR]}}}  # containerd cannot rewrite names
     parts = dice.sample([*asked], dice.randrange(1, len(asked)))
     own = dice.sample([*_SPEC], dice.randrange(len(_SPEC)))
     rke_config = {part: asked[part] for part in parts}
@@ -238,10 +240,10 @@ async def _live_through(specs: Mapping[int, Object], told: Told) -> None:
                 await pasture.create(KINDS.config, config(_name(number), image="debian"))
             kept = [number for number, spec in specs.items() if await _is_kept(pasture, number, spec, told)]
             await asyncio.sleep(SETTLING)
-            for number in kept:
-                await _judge(pasture, number, told)
             for number, complaint in complaints:
                 told.failed(number, complaint)
+            for number in kept:
+                await _judge(pasture, number, told)
     finally:
         logging.getLogger("herder").removeHandler(complaints)
 

@@ -200,7 +200,7 @@ def test_the_clusters_limit_of_host_names_is_that_of_pools_without_one() -> None
 
 
 def test_how_many_machines_an_autoscaled_pool_has_is_the_autoscalers_to_say() -> None:
-    made = deployment({**SCALED, "quantity": 2})
+    made = deployment({**SCALED, "quantity": 2, "autoscalingMinSize": 1.0})  # as whole as 1, for any API server
     assert "replicas" not in made["spec"]
     assert made["metadata"]["annotations"] == {
         "cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size": "1",

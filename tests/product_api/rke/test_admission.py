@@ -116,6 +116,14 @@ CASES: dict[str, Case] = {
     "taints of pools are taints": Case(
         cluster(machinePools=[pool(taints=[{"key": "a b", "effect": "NoSchedule"}])]), (f"{POOL}.taints[0].key",)
     ),
+    "times of taints are times": Case(
+        cluster(machinePools=[pool(taints=[{"key": "a", "effect": "NoSchedule", "timeAdded": []}])]),
+        (f"{POOL}.taints[0].timeAdded",),
+    ),
+    "certificates of registries are text": Case(
+        cluster(registries={"configs": {"mirror": {"caBundle": []}}}),
+        ("spec.rkeConfig.registries.configs[mirror].caBundle",),
+    ),
     "a pool can be rolled": Case(
         cluster(machinePools=[pool(rollingUpdate={"maxSurge": 0, "maxUnavailable": 0})]), (f"{POOL}.rollingUpdate",)
     ),
@@ -146,8 +154,9 @@ CASES: dict[str, Case] = {
     "directories are absolute": Case(
         cluster(dataDirectories={"systemAgent": "here"}), ("spec.rkeConfig.dataDirectories.systemAgent",)
     ),
-    "what is run as root has no directory that surprises": Case(
-        cluster(dataDirectories={"systemAgent": "/a b"}), ("spec.rkeConfig.dataDirectories.systemAgent",)
+    "directories have names that no shell minds": Case(
+        cluster(dataDirectories={"systemAgent": "/a b", "provisioning": "/$c", "k8sDistro": "/d;e"}),
+        tuple(f"spec.rkeConfig.dataDirectories.{name}" for name in ("systemAgent", "provisioning", "k8sDistro")),
     ),
     "directories stay": Case(
         cluster(dataDirectories={"k8sDistro": "/b"}),

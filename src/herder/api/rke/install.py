@@ -34,7 +34,7 @@ def agent_variables(spec: Mapping[str, object]) -> tuple[Variable, ...]:
     assert isinstance(directories, Mapping)
     # The directory of the agent is one thing for all machines, so it is asked for in its own field alone.
     kept = [variable for variable in chosen if variable[0] != AGENT_DIRECTORY and variable[1]]
-    directory = agent_directory("dataDirectories.systemAgent", str(directories.get("systemAgent") or ""))
+    directory = checked_directory("dataDirectories.systemAgent", str(directories.get("systemAgent") or ""))
     return (*kept, (AGENT_DIRECTORY, directory)) if directory else tuple(kept)
 
 
@@ -48,7 +48,7 @@ def agent_variable(field: str, variable: Object) -> Variable:
     return name, value
 
 
-def agent_directory(field: str, directory: str) -> str:
+def checked_directory(field: str, directory: str) -> str:
     """ "" where none is asked for. Raises BadVariable."""
     if directory and not _DIRECTORY.fullmatch(directory):
         raise BadVariable(field, f'"{directory}" is no absolute path of letters, digits and ._-')

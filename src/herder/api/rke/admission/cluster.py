@@ -10,7 +10,7 @@ from typing import Any
 from herder.api.capi.admission.values import section, text, value, with_value
 from herder.api.capi.names import annotations_of
 from herder.api.rke.admission import config, pools
-from herder.api.rke.install import BadVariable, agent_directory
+from herder.api.rke.install import BadVariable, checked_directory
 from herder.engine.meta import names
 from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value
 from herder.engine.meta.kinds import Object
@@ -88,10 +88,8 @@ def _directories(obj: Object, old: Object | None) -> Iterator[FieldError]:
     asked = section(obj, *_RKE, "dataDirectories")
     before = section(old or {}, *_RKE, "dataDirectories")
     for name, directory in asked.items():
-        if directory and not directory.startswith("/"):
-            yield invalid_value(f"{path}.{name}", directory, "must be an absolute path")
-        elif name == "systemAgent" and directory != before.get(name):
-            yield from _agent_directory(f"{path}.{name}", directory or "")
+        if directory != before.get(name):
+            yield from _directory(f"{path}.{name}", directory or "")
     if old is None or value(old, *_RKE) is None:
         return
     for name in sorted({*asked, *before}):
@@ -99,8 +97,8 @@ def _directories(obj: Object, old: Object | None) -> Iterator[FieldError]:
             yield forbidden_field(f"{path}.{name}", "field is immutable: what is on the machines stays where it is")
 
 
-def _agent_directory(path: str, directory: str) -> Iterator[FieldError]:
+def _directory(path: str, directory: str) -> Iterator[FieldError]:
     try:
-        agent_directory(path, directory)
+        checked_directory(path, directory)
     except BadVariable as bad:
         yield forbidden_field(bad.field, bad.detail)

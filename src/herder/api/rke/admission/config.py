@@ -119,13 +119,23 @@ def _chart_values(found: Any, path: str) -> Iterator[FieldError]:
 
 
 def _registries(obj: Object, old: Object) -> Iterator[FieldError]:
+    path = f"{_PATH}.registries"
     mirrors, before = (section(each, *_RKE, "registries", "mirrors") for each in (obj, old))
     for host, mirror in mirrors.items():
         for position, endpoint in enumerate(section(mirrors, host).get("endpoint") or ()):
             if mirror != before.get(host) and _PASSWORD_IN_URL.search(endpoint):
                 advice = "name a Secret in spec.rkeConfig.registries.configs"
-                path = f"{_PATH}.registries.mirrors[{host}].endpoint[{position}]"
-                yield forbidden_field(path, _SECRETS_BELONG.format(advice))
+                yield forbidden_field(f"{path}.mirrors[{host}].endpoint[{position}]", _SECRETS_BELONG.format(advice))
+    for host in section(obj, *_RKE, "registries", "configs"):
+        bundle, known = (value(each, *_RKE, "registries", "configs", host, "caBundle") for each in (obj, old))
+        if bundle != known:
+            yield from of_format(bundle, f"{path}.configs[{host}].caBundle", "certificates in base64")
+
+
+def of_format(found: Any, path: str, wanted: str) -> Iterator[FieldError]:
+    """API servers let lists through where a schema wants text of a format."""
+    if found is not None and not isinstance(found, str):
+        yield invalid_value(path, "a list", f"must be {wanted}")
 
 
 def _environment(obj: Object, old: Object) -> Iterator[FieldError]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from herder.api.capi.admission.checks import int_or_percent
 from herder.api.capi.admission.values import section, text, value
+from herder.api.rke.admission.config import of_format
 from herder.api.rke.names import LINUX
 from herder.api.rke.roles import refusal
 from herder.engine.meta import names
@@ -75,6 +76,9 @@ def _taints(pool: Object, path: str) -> Iterator[FieldError]:
             yield invalid_value(f"{path}[{position}].key", taint["key"], complaint)
         for complaint in names.label_value(taint.get("value") or ""):
             yield invalid_value(f"{path}[{position}].value", taint["value"], complaint)
+        yield from of_format(
+            taint.get("timeAdded"), f"{path}[{position}].timeAdded", "a time such as 2026-01-01T00:00:00Z"
+        )
 
 
 def _rolling(rolling: Object, path: str) -> Iterator[FieldError]:

@@ -40,7 +40,7 @@ def machine_deployment(pool: Pool, template: Object | None) -> Object:
 
 def _autoscaling(pool: Pool) -> dict[str, str]:
     sizes = {core.AUTOSCALER_MIN: "autoscalingMinSize", core.AUTOSCALER_MAX: "autoscalingMaxSize"}
-    return {key: str(pool.spec[field]) for key, field in sizes.items() if pool.spec.get(field) is not None}
+    return {key: str(int(pool.spec[field])) for key, field in sizes.items() if pool.spec.get(field) is not None}
 
 
 def _strategy(pool: Pool) -> Object:
