@@ -179,14 +179,16 @@ class Ranch:
         return self.judge.machine_of(node)
 
     def can_be_lost(self, node: SimulatedNode) -> bool:
-        """Without anybody having to restore a snapshot: etcd keeps its quorum, and nobody is about to join it."""
+        """Without anybody having to restore a snapshot: etcd keeps its quorum, and is as large as it should be. Where
+        it is being made smaller, those that leave and the one that is lost may be all that there are, and all that are
+        left are given up when none is to stay."""
         cluster = self.sim.downstream
         if not cluster.has_api:
             return False
         wanted = sum(quantity for quantity, roles in self.wish.pools.values() if "etcd" in roles)
         if node.name not in cluster.members:
             return sum(each.running and each.has_api for each in self.nodes if each is not node) > 0
-        return max(3, wanted) <= len(cluster.members) == len(cluster.voters)
+        return 3 <= len(cluster.members) == wanted == len(cluster.voters)
 
     # --- ways -------------------------------------------------------------------------------------------------------
 
