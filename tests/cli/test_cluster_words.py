@@ -95,6 +95,32 @@ def test_a_second_of_the_same_name_is_refused(site: Site) -> None:
     assert "already exists" in told
 
 
+def test_what_is_refused_leaves_nothing_behind(site: Site) -> None:
+    def told(*words: str) -> str:
+        return refused("create", "cluster", "heath", *words, KUBECONFIG=str(site.server.kubeconfig))
+
+    assert "spec.kubernetesVersion" in told("--kubernetes", "v1.36.3")
+    assert "ProcessConfig has no field sheep; it has" in told("--machine-config", "sheep=3")
+    assert "is there an active NodeDriver sheep?" in told("--driver", "sheep")
+    configs = site.kubectl("get", "processconfigs.rke-machine-config.cattle.io", "-n", NAMESPACE)["items"]
+    assert [each["metadata"]["name"] for each in configs] == [f"nc-{NAME}-servers", f"nc-{NAME}-workers"]
+
+
+def test_what_an_attempt_left_is_not_taken_for_what_is_asked_for_now(site: Site) -> None:
+    left = {
+        "apiVersion": "rke-machine-config.cattle.io/v1",
+        "kind": "ProcessConfig",
+        "metadata": {"name": "nc-moor-servers"},
+        "memory": "64",
+    }
+    (site.directory / "left.json").write_text(json.dumps(left))
+    site.kubectl("create", "-n", NAMESPACE, "-f", str(site.directory / "left.json"))
+    site.say("create", "cluster", "moor", "--workers", "0", "--machine-config", "memory=512", "--no-wait")
+    config = site.kubectl("get", "processconfigs.rke-machine-config.cattle.io", "nc-moor-servers", "-n", NAMESPACE)
+    assert config["memory"] == "512"
+    site.say("delete", "cluster", "moor")
+
+
 def test_an_edited_config_reaches_all_machines_without_replacing_one(site: Site) -> None:
     before, places = site.uids(), site.directories()
     patch = {"spec": {"rkeConfig": {"machineGlobalConfig": {"node-label": ["team=blue"]}}}}
@@ -151,6 +177,14 @@ def test_a_pool_that_is_not_there_is_named_with_those_that_are(site: Site) -> No
     assert "has no pool sheep; it has servers, workers" in told
 
 
+def test_the_last_machine_with_etcd_does_not_go_by_mistake(site: Site) -> None:
+    before = site.uids()
+    told = refused("scale", "cluster", NAME, "servers=0", KUBECONFIG=str(site.server.kubeconfig))
+    assert "all that is stored in it would be lost" in told
+    assert "--give-up-etcd" in told
+    assert site.uids() == before
+
+
 def test_deletion_leaves_no_process_directory_object_or_secret_behind(site: Site) -> None:
     told = site.say("delete", "cluster", NAME)
     assert f"cluster {NAME} is gone" in told
@@ -185,5 +219,34 @@ def test_what_became_of_it_can_still_be_read(site: Site) -> None:
     assert "nothing was said yet" in refused("logs", "cluster", "heath", KUBECONFIG=str(site.server.kubeconfig))
 
 
-def test_the_help_tells_what_pools_are(site: Site) -> None:
+def test_the_help_tells_what_pools_are() -> None:
     assert "NAME=COUNT:ROLES" in herder("create", "cluster", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--servers", "0"), "no machine would have the role etcd or controlplane"),
+        (("--servers", "-1"), "Invalid value for '--servers'"),
+        (("--pool", "main=1:worker"), "no machine would have the role etcd or controlplane"),
+        (
+            ("--pool", "main=0:etcd+controlplane+worker"),
+            "no machine would have the role etcd or controlplane or worker",
+        ),
+        (("--pool", "main=1:etcd+controlplane+worker", "--workers", "3"), "--pool is instead of --workers"),
+        (("--pool", "main=1:shepherd"), "'shepherd' is none of etcd, controlplane, worker"),
+        (("--machine-config", "memory"), "'memory' must be FIELD=VALUE"),
+    ],
+)
+def test_what_no_cluster_can_be_made_of_is_told_before_anything_is_asked(words: tuple[str, ...], told: str) -> None:
+    assert told in refused("create", "cluster", "heath", "--dry-run", *words)
+
+
+@pytest.mark.parametrize(("content", "told"), [("a: [b", "is not YAML"), ("- a", "must have fields")])
+def test_a_configuration_that_is_none_is_told_with_its_file(tmp_path: Path, content: str, told: str) -> None:
+    (tmp_path / "c.yaml").write_text(content)
+    assert f"c.yaml {told}" in refused("create", "cluster", "heath", "--dry-run", "--config", tmp_path / "c.yaml")
+
+
+def test_a_word_about_nothing_in_particular_tells_what_it_is_about() -> None:
+    assert '"meadow" is not among what herder delete knows: herder delete cluster …' in refused("delete", "meadow")

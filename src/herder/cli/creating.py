@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import click
 import yaml
+from click.core import ParameterSource
 
 from herder.api.capi.kinds import NAMESPACE
 from herder.api.machines.kinds import CONFIG_GROUP, driver_of
 from herder.api.rke.sample import ROLE_FIELDS, Pool, cluster_objects, servers_and_workers
 from herder.cli.cluster_options import change, cluster_options
+from herder.cli.nouns import Nouns
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import AlreadyExists, NotFound
 from herder.engine.meta.kinds import Kind, Object
 
 DEFAULT_VERSION = "v1.36.3+herder1"
 PATIENCE_SECONDS = 15.0
+TYPED = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+COUNT = click.IntRange(min=0)
 _POOL = re.compile(r"(?P<name>[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)=(?P<quantity>[0-9]{1,4}):(?P<roles>[a-z+]+)")
 
 
-@click.group()
+@click.group(cls=Nouns)
 def command() -> None:
     """Make something new."""
 
@@ -32,8 +37,8 @@ def command() -> None:
 @cluster_options
 @click.option("--kubernetes", default=DEFAULT_VERSION, show_default=True, help="The version, with its distribution.")
 @click.option("--driver", default="process", show_default=True, help="What makes its machines.")
-@click.option("--servers", default=1, show_default=True, help="Machines for etcd and the control plane.")
-@click.option("--workers", default=2, show_default=True, help="Machines for everything else.")
+@click.option("--servers", type=COUNT, default=1, show_default=True, help="Machines for etcd and the control plane.")
+@click.option("--workers", type=COUNT, default=2, show_default=True, help="Machines for everything else.")
 @click.option(
     "--pool",
     "pools",
@@ -56,7 +61,9 @@ def command() -> None:
     help="YAML: machineGlobalConfig.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the objects instead of making them.")
+@click.pass_context
 def cluster(
+    context: click.Context,
     name: str,
     namespace: str,
     wait: bool,
@@ -72,17 +79,28 @@ def cluster(
     configuration: Path | None,
     dry_run: bool,
 ) -> None:
-    """Make the cluster NAME: its machines, Kubernetes on them, and a way in."""
+    """Make the cluster NAME: its machines, Kubernetes on them, and a way in.
+
+    With --servers 0 --workers 0 it is one of machines of your own: herder register NAME tells how they join it.
+    """
+    given = [option for option in ("servers", "workers") if context.get_parameter_source(option) in TYPED]
+    if pools and given:
+        raise click.UsageError(f"--pool is instead of --{given[0]}: give one of the two")
     fields = dict(_setting(each) for each in settings)
     wanted = [_pool(each) for each in pools] or servers_and_workers(servers, workers)
+    _check_roles(wanted)
     chosen = [Pool(pool.name, pool.quantity, pool.roles, fields) for pool in wanted]
     objects = cluster_objects(name, namespace, driver=driver, version=kubernetes, pools=chosen, credential=credential)
     if configuration is not None:
-        objects[-1][1]["spec"]["rkeConfig"]["machineGlobalConfig"] = yaml.safe_load(configuration.read_text()) or {}
+        objects[-1][1]["spec"]["rkeConfig"]["machineGlobalConfig"] = _configuration(configuration)
     if dry_run:
         click.echo(yaml.safe_dump_all([obj for _, obj in objects], sort_keys=False, explicit_start=True), nl=False)
         return
+    wait = wait and bool(chosen)
     change(kubeconfig, namespace, name, lambda client: _make(client, namespace, objects), wait=wait, timeout=timeout)
+    if not chosen:
+        click.echo(f"cluster {name} waits for machines of yours: herder register {name} --roles all")
+        return
     click.echo(f"use it: herder kubeconfig {name} > {name}.yaml && kubectl --kubeconfig {name}.yaml get nodes")
 
 
@@ -94,10 +112,31 @@ async def _make(client: Client, namespace: str, objects: list[tuple[Kind, Object
     *configs, (kind, cluster) = objects
     for each in {kind, *(config for config, _ in configs)}:
         await _served(client, each, namespace)
-    for each, obj in configs:
-        with suppress(AlreadyExists):  # of an attempt that did not get as far as the cluster
-            await client.create(each.resource, obj, namespace=namespace)
+    await client.create(kind.resource, cluster, namespace=namespace, dry_run=True)  # refused: nothing is left behind
+    for trial in (True, False):
+        for each, obj in configs:
+            _check_fields(each, obj, await _store_config(client, each, obj, dry_run=trial))
     await client.create(kind.resource, cluster, namespace=namespace)
+
+
+async def _store_config(client: Client, kind: Kind, config: Object, *, dry_run: bool) -> Object:
+    """In the place of one that an attempt has left which did not get as far as its cluster."""
+    name, namespace = config["metadata"]["name"], config["metadata"]["namespace"]
+    try:
+        return await client.create(kind.resource, config, namespace=namespace, dry_run=dry_run)
+    except AlreadyExists:
+        known = (await client.get(kind.resource, name, namespace=namespace))["metadata"]
+    if known.get("ownerReferences"):
+        owner = known["ownerReferences"][0]["name"]
+        raise click.ClickException(f"{kind.kind} {name} is there already, and cluster {owner} has it")
+    return await client.update(kind.resource, {**config, "metadata": known}, dry_run=dry_run)
+
+
+def _check_fields(kind: Kind, asked: Object, stored: Object) -> None:
+    """The API drops what a kind does not have, without a word."""
+    for field in asked.keys() - stored.keys():
+        known = ", ".join(sorted(stored.keys() - {"apiVersion", "kind", "metadata", "common"}))
+        raise click.BadParameter(f"{kind.kind} has no field {field}; it has {known}", param_hint="--machine-config")
 
 
 async def _served(client: Client, kind: Kind, namespace: str) -> None:
@@ -111,8 +150,34 @@ async def _served(client: Client, kind: Kind, namespace: str) -> None:
                 await asyncio.sleep(0.1)
     except TimeoutError:
         driver = driver_of(kind.kind) if kind.group == CONFIG_GROUP else ""
-        hint = f"is there an active NodeDriver {driver}?" if driver else "does the manager run with a gateway?"
+        hint = (
+            f"is there an active NodeDriver {driver}? herder get nodedrivers lists them"
+            if driver
+            else "does the manager run with a gateway?"
+        )
         raise click.ClickException(f"the kind {kind.kind} of {kind.group} is not served: {hint}") from None
+
+
+def _check_roles(pools: Sequence[Pool]) -> None:
+    covered = {role for pool in pools if pool.quantity for role in pool.roles}
+    missing = [role for role in ROLE_FIELDS if role not in covered]
+    if pools and missing:
+        raise click.UsageError(
+            f"no machine would have the role {' or '.join(missing)}: a cluster needs {', '.join(ROLE_FIELDS)}, "
+            "on one machine or on several, or --servers 0 --workers 0 for one of machines of your own"
+        )
+
+
+def _configuration(file: Path) -> dict[str, object]:
+    try:
+        content = yaml.safe_load(file.read_text()) or {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"{file} is not YAML: {error}", param_hint="--config") from None
+    if not isinstance(content, dict):
+        raise click.BadParameter(
+            f"{file} must have fields of machineGlobalConfig, as key: value", param_hint="--config"
+        )
+    return content
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -6,9 +6,10 @@ import click
 
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.cli.cluster_options import change, cluster_options
+from herder.cli.nouns import Nouns
 
 
-@click.group()
+@click.group(cls=Nouns)
 def command() -> None:
     """Remove something, and all that belongs to it."""
 

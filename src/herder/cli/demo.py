@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
 import tempfile
 import time
@@ -38,7 +39,9 @@ WIDTH = 124  # of a terminal that all of it fits
 
 @click.command()
 @click.option("--once", is_flag=True, help="Clean up and end when all is shown, as without a terminal.")
-@click.option("--workers", default=2, show_default=True, help="Machines besides the one server.")
+@click.option(
+    "--workers", type=click.IntRange(min=0), default=2, show_default=True, help="Machines besides the one server."
+)
 @click.option(
     "--driver",
     default="process",
@@ -227,7 +230,8 @@ async def _let_people_try(serving: Serving, site: Site, stop: asyncio.Event) -> 
     _say("it is yours now; in another terminal:")
     for line in (
         f"export KUBECONFIG={serving.kubeconfig}",
-        f"herder describe cluster {NAME} -n {DEFAULT_WORKSPACE}",
+        *_path_to_herder(),
+        f"herder describe cluster {NAME}",
         f"herder kubeconfig {NAME} > {NAME}.yaml && kubectl --kubeconfig {NAME}.yaml get nodes",
         f"herder scale cluster {NAME} workers=3",
         *([f"herder upgrade cluster {NAME} v1.36.4+herder1"] if site.driver == "process" else []),
@@ -237,6 +241,13 @@ async def _let_people_try(serving: Serving, site: Site, stop: asyncio.Event) -> 
         _detail(line)
     _say("Ctrl-C ends it and cleans up")
     await stop.wait()
+
+
+def _path_to_herder() -> list[str]:
+    """What makes `herder` the program that runs here, where it is not yet: `make demo` installs it beside the tree."""
+    own = Path(sys.executable).parent
+    found = shutil.which("herder")
+    return [] if found and Path(found).parent == own else [f"export PATH={own}:$PATH"]
 
 
 def _labels(obj: Object) -> Mapping[str, str]:

@@ -13,6 +13,7 @@ from herder.api.capi.contract import definition_name, external_kind, reference_g
 from herder.api.capi.core import CRD
 from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_POOL, MACHINE_SET
 from herder.api.capi.names import CLUSTER_NAME
+from herder.cli.nouns import Nouns
 from herder.cli.places import kubeconfig_option, kubeconfig_path, looked_in, namespace_option
 from herder.cli.process import wall_clock
 from herder.cli.tree import Referred, Scene, as_data, cluster_tree, render
@@ -22,7 +23,7 @@ from herder.engine.meta.errors import Forbidden, NotFound, StatusError
 from herder.engine.meta.kinds import Kind, Object
 
 
-@click.group()
+@click.group(cls=Nouns)
 def command() -> None:
     """Show one thing with all that belongs to it."""
 

@@ -17,6 +17,7 @@ from herder.api.machines.names import (
 )
 from herder.cli.cluster_logs import cluster
 from herder.cli.finding import Found, find_machine
+from herder.cli.nouns import Nouns
 from herder.cli.places import kubeconfig_option, kubeconfig_path, looked_in, namespace_option
 from herder.engine.client import kubeconfig as kubeconfigs
 from herder.engine.client.client import Client
@@ -28,7 +29,7 @@ PODS = GroupVersionResource("", "v1", "pods")
 CONFIG_MAPS = GroupVersionResource("", "v1", "configmaps")
 
 
-@click.group()
+@click.group(cls=Nouns)
 def command() -> None:
     """Show what was said, also by what is gone."""
 
