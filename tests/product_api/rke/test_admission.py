@@ -124,6 +124,18 @@ CASES: dict[str, Case] = {
         cluster(registries={"configs": {"mirror": {"caBundle": []}}}),
         ("spec.rkeConfig.registries.configs[mirror].caBundle",),
     ),
+    "mirrors have addresses": Case(
+        cluster(registries={"mirrors": {"docker.io": {"endpoint": ["https://ok", "http://["]}}}),
+        ("spec.rkeConfig.registries.mirrors[docker.io].endpoint[1]",),
+    ),
+    "sizes of pools are numbers of machines": Case(
+        cluster(machinePools=[pool(autoscalingMinSize=-1, autoscalingMaxSize=0, maxUnhealthy="9" * 20)]),
+        (f"{POOL}.autoscalingMinSize", f"{POOL}.maxUnhealthy"),
+    ),
+    "ranges go up": Case(cluster(machinePools=[pool(unhealthyRange="[3-1]")]), (f"{POOL}.unhealthyRange",)),
+    "ranges may be of one number, or none": Case(
+        cluster(machinePools=[pool("a", unhealthyRange="[3-3]"), pool("b", unhealthyRange="", maxUnhealthy="40%")])
+    ),
     "a pool can be rolled": Case(
         cluster(machinePools=[pool(rollingUpdate={"maxSurge": 0, "maxUnavailable": 0})]), (f"{POOL}.rollingUpdate",)
     ),

@@ -18,7 +18,7 @@ from herder.engine.meta.kinds import Object
 _RKE = ("spec", "rkeConfig")
 _PATH = "spec.rkeConfig"
 _ALLOW_SCHEMA_DROP = "provisioning.cattle.io/allow-dynamic-schema-drop"
-_VERSION = re.compile(r"v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?\+(k3s|rke2r|kubeadm|herder)[0-9]+")
+_VERSION = re.compile(r"v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?\+(?P<distribution>k3s|rke2r|kubeadm|herder)[0-9]+")
 
 
 def default(obj: Object, old: Object | None) -> Object:
@@ -68,10 +68,16 @@ def _name(obj: Object, old: Object | None) -> Iterator[FieldError]:
 
 
 def _version(obj: Object, old: Object | None) -> Iterator[FieldError]:
-    version = text(obj, "spec", "kubernetesVersion")
-    if version and not _VERSION.fullmatch(version) and version != text(old or {}, "spec", "kubernetesVersion"):
+    version, before = (text(each, "spec", "kubernetesVersion") for each in (obj, old or {}))
+    if not version or version == before:
+        return
+    asked, known = _VERSION.fullmatch(version), _VERSION.fullmatch(before)
+    if asked is None:
         wanted = "must be a version with its distribution, such as v1.34.1+k3s1 (or +rke2r1, +kubeadm1, +herder1)"
         yield invalid_value("spec.kubernetesVersion", version, wanted)
+    elif known is not None and asked["distribution"] != known["distribution"]:
+        told = f"a cluster keeps its distribution, which is that of {before}: make another cluster for this one"
+        yield invalid_value("spec.kubernetesVersion", version, told)
 
 
 def _infrastructure(obj: Object, old: Object | None) -> Iterator[FieldError]:

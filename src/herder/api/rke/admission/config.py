@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 from herder.api.capi.admission.values import section, value
 from herder.api.rke.install import BadVariable, agent_variable
@@ -122,14 +123,23 @@ def _registries(obj: Object, old: Object) -> Iterator[FieldError]:
     path = f"{_PATH}.registries"
     mirrors, before = (section(each, *_RKE, "registries", "mirrors") for each in (obj, old))
     for host, mirror in mirrors.items():
-        for position, endpoint in enumerate(section(mirrors, host).get("endpoint") or ()):
-            if mirror != before.get(host) and _PASSWORD_IN_URL.search(endpoint):
-                advice = "name a Secret in spec.rkeConfig.registries.configs"
-                yield forbidden_field(f"{path}.mirrors[{host}].endpoint[{position}]", _SECRETS_BELONG.format(advice))
+        if mirror != before.get(host):
+            for position, endpoint in enumerate(section(mirrors, host).get("endpoint") or ()):
+                yield from _endpoint(endpoint, f"{path}.mirrors[{host}].endpoint[{position}]")
     for host in section(obj, *_RKE, "registries", "configs"):
         bundle, known = (value(each, *_RKE, "registries", "configs", host, "caBundle") for each in (obj, old))
         if bundle != known:
             yield from of_format(bundle, f"{path}.configs[{host}].caBundle", "certificates in base64")
+
+
+def _endpoint(address: str, path: str) -> Iterator[FieldError]:
+    if _PASSWORD_IN_URL.search(address):
+        yield forbidden_field(path, _SECRETS_BELONG.format("name a Secret in spec.rkeConfig.registries.configs"))
+        return
+    try:
+        urlsplit(address)
+    except ValueError as error:
+        yield invalid_value(path, address, f"must be an address, such as https://mirror.example:5000: {error}")
 
 
 def of_format(found: Any, path: str, wanted: str) -> Iterator[FieldError]:

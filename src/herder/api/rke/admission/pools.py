@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from herder.api.capi.admission.checks import int_or_percent
@@ -15,6 +16,8 @@ from herder.engine.meta.kinds import Object
 
 _PATH = "spec.rkeConfig.machinePools"
 _ROLES = ("etcdRole", "controlPlaneRole", "workerRole")
+_MOST_MACHINES = 2**31 - 1
+_RANGE = re.compile(r"\[([0-9]+)-([0-9]+)\]")
 
 
 def listed(obj: Object) -> list[Object]:
@@ -42,6 +45,7 @@ def _pool(pool: Object, known: Object | None, path: str) -> Iterator[FieldError]
         yield from _labels(section(pool, field), f"{path}.{field}")
     yield from _taints(pool, f"{path}.taints")
     yield from _rolling(section(pool, "rollingUpdate"), f"{path}.rollingUpdate")
+    yield from _numbers(pool, path)
 
 
 def _kept(pool: Object, known: Object, path: str) -> Iterator[FieldError]:
@@ -87,3 +91,16 @@ def _rolling(rolling: Object, path: str) -> Iterator[FieldError]:
     yield from int_or_percent(surge, f"{path}.maxSurge")
     if unavailable == 0 and surge == 0:
         yield invalid_value(path, rolling, "maxUnavailable and maxSurge cannot both be 0")
+
+
+def _numbers(pool: Object, path: str) -> Iterator[FieldError]:
+    """Of machines: those that a MachineDeployment or a MachineHealthCheck could not be made with."""
+    for size in ("autoscalingMinSize", "autoscalingMaxSize"):
+        if (pool.get(size) or 0) < 0:
+            yield invalid_value(f"{path}.{size}", pool[size], "must not be negative")
+    most, within = text(pool, "maxUnhealthy"), text(pool, "unhealthyRange")
+    if most.isdecimal() and int(most) > _MOST_MACHINES:
+        yield invalid_value(f"{path}.maxUnhealthy", most, f"must be at most {_MOST_MACHINES}")
+    span = _RANGE.fullmatch(within)
+    if span and not int(span[1]) <= int(span[2]) <= _MOST_MACHINES:
+        yield invalid_value(f"{path}.unhealthyRange", within, "must be [lowest-highest], such as [1-3]")
