@@ -57,8 +57,7 @@ class Entry:
 
     @property
     def is_held(self) -> bool:
-        """It goes, and not before its member has left etcd."""
-        return self.is_deleting and names.ETCD_HOOK in capi.annotations_of(self.machine)
+        return is_held(self.machine)
 
     @property
     def is_paused(self) -> bool:
@@ -101,6 +100,11 @@ class Entry:
     @property
     def has_node(self) -> bool:
         return bool(((self.machine.get("status") or {}).get("nodeRef") or {}).get("name"))
+
+
+def is_held(machine: Object) -> bool:
+    """It goes, and not before its member has left etcd."""
+    return capi.is_deleting(machine) and names.ETCD_HOOK in capi.annotations_of(machine)
 
 
 def machines_of(view: View, namespace: str, cluster: str) -> list[Object]:

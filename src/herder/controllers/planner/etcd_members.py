@@ -23,6 +23,7 @@ from herder.controllers.planner.entries import (
     bootstrap_of,
     by_cluster,
     entries_of,
+    is_held,
     machines_of,
 )
 from herder.controllers.planner.telling import machine_condition
@@ -43,7 +44,7 @@ JOINING = timedelta(minutes=5)
 
 def reconcile(view: View) -> Decision:
     machine = view.get(MACHINE, view.name)
-    if machine is None or not _is_held(machine):
+    if machine is None or not is_held(machine):
         return DONE
     cluster = labels_of(machine).get(CLUSTER_NAME, "")
     entries = entries_of(view, machines_of(view, view.namespace, cluster))
@@ -63,10 +64,6 @@ def _told(view: View, machine: Object, decision: Decision) -> Decision:
         return decision
     said = ("Unknown", "Waiting", reason)
     return Decision(machine_condition(machine, RECONCILED, said, view.now, patience=PROGRESS_PATIENCE)) + decision
-
-
-def _is_held(machine: Object) -> bool:
-    return is_deleting(machine) and names.ETCD_HOOK in annotations_of(machine)
 
 
 def _release(machine: Object) -> Decision:
@@ -167,7 +164,7 @@ def _mark(own: Entry, node: Object, prefix: str, value: str | None, why: str) ->
 
 
 def _leaving(machine: Object) -> Iterable[str]:
-    return by_cluster(machine) if _is_held(machine) else ()
+    return by_cluster(machine) if is_held(machine) else ()
 
 
 def _in_cluster(label: str) -> Indexed:
