@@ -108,6 +108,17 @@ CASES: dict[str, Case] = {
     "a version names its distribution": Case(
         cluster(spec={"kubernetesVersion": "v1.34.1"}), ("spec.kubernetesVersion",)
     ),
+    "a cluster keeps its distribution": Case(
+        cluster(spec={"kubernetesVersion": "v1.34.2+rke2r1"}),
+        ("spec.kubernetesVersion",),
+        cluster(spec={"kubernetesVersion": "v1.34.1+k3s1"}),
+    ),
+    "another version of the same distribution": Case(
+        cluster(spec={"kubernetesVersion": "v1.34.2+k3s1"}), (), cluster(spec={"kubernetesVersion": "v1.34.1+k3s1"})
+    ),
+    "a version may be told late": Case(
+        cluster(spec={"kubernetesVersion": "v1.34.2+k3s1"}), (), cluster(spec={"kubernetesVersion": ""})
+    ),
     "names are labels": Case(cluster(name="a" * 64), ("metadata.name",)),
     "names of pools are labels": Case(cluster(machinePools=[pool("Big_Ones")]), (f"{POOL}.name",)),
     "labels of pools are labels": Case(
