@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import pytest
 
@@ -34,16 +35,14 @@ def test_a_pending_plan_is_committed_run_and_reported() -> None:
 
 def test_in_progress_is_written_before_anything_is_run() -> None:
     order: list[str] = []
-    world = World(boot=False)
-    world.set(PENDING)
+    world = World(PENDING, boot=False)
     world.before = lambda action: order.append(type(action).__name__)
     world.boot()
     assert order.index("Write") < order.index("Enter") < order.index("WriteFiles") < order.index("Run")
 
 
 def test_results_are_on_disk_before_they_are_reported() -> None:
-    world = World(boot=False)
-    world.set(PENDING)
+    world = World(PENDING, boot=False)
 
     def check(action: object) -> None:
         if isinstance(action, Write) and action.data["plan-state"] == b"succeeded":
@@ -56,8 +55,7 @@ def test_results_are_on_disk_before_they_are_reported() -> None:
 
 
 def test_a_failure_stops_the_plan_and_stays_told() -> None:
-    world = World(boot=False)
-    world.set({"plan": plan("one", "bad", "three"), "plan-state": "pending"})
+    world = World({"plan": plan("one", "bad", "three"), "plan-state": "pending"}, boot=False)
     world.exit_codes["bad"] = 7
     world.boot().wait(600)
     assert world.ran == [("one", 1), ("bad", 1)]
@@ -71,8 +69,7 @@ def test_a_failure_stops_the_plan_and_stays_told() -> None:
 
 
 def test_a_retry_is_the_planners_to_order_and_begins_at_attempt_one() -> None:
-    world = World(boot=False)
-    world.set({"plan": plan("bad"), "plan-state": "pending"})
+    world = World({"plan": plan("bad"), "plan-state": "pending"}, boot=False)
     world.exit_codes["bad"] = 1
     world.boot()
     world.edit(plan_state="pending")
@@ -88,8 +85,7 @@ def test_a_retry_is_the_planners_to_order_and_begins_at_attempt_one() -> None:
 
 
 def test_failures_of_another_plan_do_not_count() -> None:
-    world = World(boot=False)
-    world.set({"plan": plan("bad"), "plan-state": "pending"})
+    world = World({"plan": plan("bad"), "plan-state": "pending"}, boot=False)
     world.exit_codes["bad"] = 1
     world.boot()
     world.edit(plan=plan("bad", note="another"), plan_state="pending")
@@ -121,8 +117,7 @@ def test_a_plan_that_cannot_be_read_has_failed_and_says_why() -> None:
 
 
 def test_a_file_that_cannot_be_written_fails_the_plan_before_its_instructions() -> None:
-    world = World(boot=False)
-    world.set(PENDING)
+    world = World(PENDING, boot=False)
     world.file_error = "file /x: no"
     world.boot()
     assert (world.state, world.ran) == ("failed", [])
@@ -132,37 +127,45 @@ def test_a_file_that_cannot_be_written_fails_the_plan_before_its_instructions() 
 # --- crashes, conflicts, lost answers --------------------------------------------------------------------------------
 
 
-def test_a_result_that_could_not_be_told_is_told_after_a_restart_and_not_run_again() -> None:
-    world = World(boot=False)
-    world.set(PENDING)
-    world.after = lambda action: setattr(world, "reachable", world.reachable and not isinstance(action, Enter))
+def running(data: Mapping[str, str]) -> World:
+    """Has told that it begins; how its first instruction ends is up to the test."""
+    world = World(data, boot=False)
+    world.held = {Run}
     world.boot()
     assert world.state == "in-progress"
-    world.reachable, world.after = True, lambda action: None
+    world.held = set()
+    return world
+
+
+def cut_off_while_it_runs() -> World:
+    """Has told that it begins, and reaches nobody since."""
+    world = World(PENDING, boot=False)
+    world.after = lambda action: setattr(world, "reachable", world.reachable and not isinstance(action, Enter))
+    world.boot()
+    world.after = lambda action: None
+    assert world.state == "in-progress"
+    return world
+
+
+def test_a_result_that_could_not_be_told_is_told_after_a_restart_and_not_run_again() -> None:
+    world = cut_off_while_it_runs()
+    world.reachable = True
     world.boot()
     assert world.state == "succeeded"
     assert world.ran == [("one", 1), ("two", 1)]
 
 
 def test_a_result_waits_for_the_server_and_is_told_then() -> None:
-    world = World(boot=False)
-    world.set(PENDING)
-    world.after = lambda action: setattr(world, "reachable", world.reachable and not isinstance(action, Enter))
-    world.boot().wait(300)
-    assert world.state == "in-progress"
-    world.reachable, world.after = True, lambda action: None
+    world = cut_off_while_it_runs()
+    assert world.wait(300).state == "in-progress"
+    world.reachable = True
     world.wait(61)
     assert world.state == "succeeded"
     assert world.ran == [("one", 1), ("two", 1)]
 
 
 def test_an_interrupted_plan_begins_anew_with_an_attempt_of_its_own() -> None:
-    world = World(boot=False)
-    world.set(PENDING)
-    world.held = {Run}
-    world.boot()
-    assert world.state == "in-progress"
-    world.held = set()
+    world = running(PENDING)
     world.boot()
     assert world.ran == [("one", 2), ("two", 2)]
     assert world.state == "succeeded"
@@ -175,24 +178,16 @@ def test_an_interrupted_plan_of_another_daemon_follows_the_failure_count() -> No
 
 
 def test_an_edit_of_something_else_while_a_plan_runs_is_kept() -> None:
-    world = World(boot=False)
-    world.set(PENDING)
-    world.held = {Run}
-    world.boot()
+    world = running(PENDING)
     world.edit(probe_period_seconds="9")
-    world.held = set()
     world.tell(Finished(0, b"out of one"))
     world.settle()
     assert (world.state, world.said("probe-period-seconds")) == ("succeeded", "9")
 
 
 def test_a_plan_that_was_replaced_while_it_ran_reports_nothing() -> None:
-    world = World(boot=False)
-    world.set({"plan": plan("old"), "plan-state": "pending"})
-    world.held = {Run}
-    world.boot()
+    world = running({"plan": plan("old"), "plan-state": "pending"})
     world.edit(plan=plan("new"), plan_state="pending")
-    world.held = set()
     world.tell(Finished(1))
     world.settle()
     assert world.ran == [("new", 1)]
@@ -200,12 +195,8 @@ def test_a_plan_that_was_replaced_while_it_ran_reports_nothing() -> None:
 
 
 def test_the_same_plan_ordered_again_while_it_runs_is_run_again() -> None:
-    world = World(boot=False)
-    world.set({"plan": plan("one"), "plan-state": "pending"})
-    world.held = {Run}
-    world.boot()
+    world = running({"plan": plan("one"), "plan-state": "pending"})
     world.edit(plan_state="pending")
-    world.held = set()
     world.tell(Finished(0))
     world.settle()
     assert world.ran == [("one", 1)]
@@ -213,8 +204,7 @@ def test_the_same_plan_ordered_again_while_it_runs_is_run_again() -> None:
 
 
 def test_a_write_whose_answer_is_lost_is_looked_up_and_not_repeated() -> None:
-    world = World(boot=False)
-    world.set(PENDING)
+    world = World(PENDING, boot=False)
     world.lose_answers = True
     world.boot().wait(600)
     assert world.state == "succeeded"
@@ -250,8 +240,7 @@ def test_a_secret_made_anew_is_a_new_one() -> None:
 
 
 def test_outputs_that_are_too_large_are_left_out_rather_than_never_told() -> None:
-    world = World(boot=False)
-    world.set(PENDING)
+    world = World(PENDING, boot=False)
     write = world.write
 
     def refuse(action: Write) -> Event:
@@ -266,8 +255,7 @@ def test_outputs_that_are_too_large_are_left_out_rather_than_never_told() -> Non
 
 
 def test_a_pending_restart_is_waited_for_and_forgets_nothing() -> None:
-    world = World(boot=False)
-    world.set({"plan": plan("one"), "applied-checksum": checksum(plan("one").encode())})
+    world = World({"plan": plan("one"), "applied-checksum": checksum(plan("one").encode())}, boot=False)
     world.blocked = "a restart is pending"
     world.boot().wait(30)
     assert world.ran == []
@@ -299,8 +287,7 @@ def test_without_states_the_first_plan_after_a_start_is_applied_again() -> None:
 
 
 def test_without_states_a_result_that_was_not_told_is_told_and_not_run_again() -> None:
-    world = World(boot=False)
-    world.set({"plan": plan("one")})
+    world = World({"plan": plan("one")}, boot=False)
     world.reachable = False
     world.boot()
     world.reachable = True
@@ -310,8 +297,7 @@ def test_without_states_a_result_that_was_not_told_is_told_and_not_run_again() -
 
 
 def test_without_states_a_failure_is_tried_again_after_half_a_minute_until_there_were_too_many() -> None:
-    world = World(boot=False)
-    world.set({"plan": plan("bad"), "max-failures": "3"})
+    world = World({"plan": plan("bad"), "max-failures": "3"}, boot=False)
     world.exit_codes["bad"] = 1
     world.boot()
     assert world.ran == [("bad", 1)]
@@ -328,8 +314,7 @@ def test_without_states_a_failure_is_tried_again_after_half_a_minute_until_there
 
 @pytest.mark.parametrize("limit", [None, "-1"])
 def test_without_states_and_without_a_limit_it_is_tried_for_ever(limit: str | None) -> None:
-    world = World(boot=False)
-    world.set({"plan": plan("bad"), **({"max-failures": limit} if limit else {})})
+    world = World({"plan": plan("bad"), **({"max-failures": limit} if limit else {})}, boot=False)
     world.exit_codes["bad"] = 1
     world.boot().wait(329)
     assert len(world.ran) == 11
@@ -352,16 +337,14 @@ def test_periodic_instructions_run_with_the_plan_and_then_by_their_period() -> N
 
 
 def test_periodic_instructions_run_also_when_the_plan_has_failed() -> None:
-    world = World(boot=False)
-    world.set({"plan": plan("bad", periodic={"often": 60}), "plan-state": "pending"})
+    world = World({"plan": plan("bad", periodic={"often": 60}), "plan-state": "pending"}, boot=False)
     world.exit_codes["bad"] = 1
     world.boot().wait(61)
     assert world.ran == [("bad", 1), ("often", 1), ("often", 1)]
 
 
 def test_a_periodic_instruction_that_fails_waits_longer_each_time_and_holds_up_those_after_it_once() -> None:
-    world = World(boot=False)
-    world.set({"plan": plan(periodic={"bad": 60, "after": 600}), "plan-state": "pending"})
+    world = World({"plan": plan(periodic={"bad": 60, "after": 600}), "plan-state": "pending"}, boot=False)
     world.exit_codes["bad"] = 3
     world.boot()
     assert world.ran == [("bad", 1), ("after", 1)]

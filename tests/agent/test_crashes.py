@@ -74,8 +74,7 @@ def live_on(world: World) -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("point", range(1, 15))
 def test_killed_at_any_action_a_plan_is_finished_once_and_told(point: int, when: str, exit_code: int) -> None:
-    world = World(boot=False)
-    world.set({"plan": plan("one", "two"), "plan-state": "pending"})
+    world = World({"plan": plan("one", "two"), "plan-state": "pending"}, boot=False)
     world.exit_codes["two"] = exit_code
     witness = Killer(world, point, when)
     live_on(world)

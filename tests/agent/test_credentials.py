@@ -14,7 +14,7 @@ import yaml
 from herder.agent.images import plugins
 from herder.agent.images.keychain import Keychain
 from herder.agent.images.reference import ImageError
-from herder.agent.images.staging import Stager
+from tests.agent.nodes import StagingNode
 from tests.support.canaries import canary
 from tests.support.oci import Registry, image, registry
 
@@ -22,12 +22,11 @@ VERSION = "credentialprovider.kubelet.k8s.io/v1"
 PASSWORD = canary("plug-in")
 
 
-class Node:
+class Node(StagingNode):
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
+        super().__init__(directory)
         self.programs = directory / "bin"
         self.programs.mkdir()
-        self.said: list[str] = []
 
     def provide(self, name: str, script: str, *patterns: str, **more: Any) -> dict[str, Any]:
         program = self.programs / name
@@ -42,13 +41,8 @@ class Node:
     def write(self, text: str) -> None:
         (self.directory / "config.yaml").write_text(text)
 
-    def stage(self, name: str) -> list[str]:
-        keychain = Keychain(str(self.directory / "config.yaml"), str(self.programs), self.said.append)
-        root = self.directory / "root"
-        root.mkdir(exist_ok=True)
-        registries, own = self.directory / "registries.yaml", self.directory / "own"
-        Stager("", str(registries), str(own), self.said.append, keychain).stage(name, str(root))
-        return sorted(path.name for path in root.iterdir())
+    def keychain(self) -> Keychain:
+        return Keychain(str(self.directory / "config.yaml"), str(self.programs), self.said.append)
 
 
 def answer(**auth: str) -> str:
@@ -96,7 +90,7 @@ def test_a_plug_in_is_told_the_image_and_its_answer_is_told_to_the_registry(node
         **{served.host: "robot", "other.test": "nobody"}
     )
     node.configure(node.provide("tool", script, served.host, args=["get"], env=[{"name": "WHO", "value": "me"}]))
-    assert node.stage(f"{served.host}/team/tool:v1") == ["a"]
+    assert node.stage(f"{served.host}/team/tool:v1") == {"a": "one"}
     assert json.loads((node.directory / "request").read_text()) == {
         "kind": "CredentialProviderRequest",
         "apiVersion": VERSION,
@@ -109,14 +103,14 @@ def test_a_plug_in_is_told_the_image_and_its_answer_is_told_to_the_registry(node
 def test_the_more_exact_answer_counts(node: Node, served: Registry) -> None:
     auth = {served.host: "nobody", f"{served.host}/team": "robot"}
     node.configure(node.provide("tool", answer(**auth), served.host))
-    assert node.stage(f"{served.host}/team/tool:v1") == ["a"]
+    assert node.stage(f"{served.host}/team/tool:v1") == {"a": "one"}
 
 
 def test_what_registries_yaml_has_comes_first(node: Node, served: Registry) -> None:
     node.configure(node.provide("tool", f"touch {node.directory}/asked", served.host))
     auth = {"username": "robot", "password": PASSWORD}
-    (node.directory / "registries.yaml").write_text(yaml.safe_dump({"configs": {served.host: {"auth": auth}}}))
-    assert node.stage(f"{served.host}/team/tool:v1") == ["a"]
+    node.configure_registries(configs={served.host: {"auth": auth}})
+    assert node.stage(f"{served.host}/team/tool:v1") == {"a": "one"}
     assert not (node.directory / "asked").exists()
 
 
@@ -128,13 +122,13 @@ def test_docker_is_asked_when_plug_ins_have_nothing(
     (node.directory / ".docker").mkdir()
     auths = {served.host: {"auth": served.basic().split()[1]}}
     (node.directory / ".docker" / "config.json").write_text(json.dumps({"auths": auths}))
-    assert node.stage(f"{served.host}/team/tool:v1") == ["a"]
+    assert node.stage(f"{served.host}/team/tool:v1") == {"a": "one"}
 
 
 def test_plug_ins_for_others_are_not_started(node: Node, served: Registry) -> None:
     served.credentials = None
     node.configure(node.provide("tool", f"touch {node.directory}/asked", "h.test"))
-    assert node.stage(f"{served.host}/team/tool:v1") == ["a"]
+    assert node.stage(f"{served.host}/team/tool:v1") == {"a": "one"}
     assert not (node.directory / "asked").exists()
 
 
@@ -152,7 +146,7 @@ def test_one_that_fails_is_named_and_the_pull_goes_on_without(
 ) -> None:
     served.credentials = None
     node.configure(node.provide("tool", script, served.host))
-    assert node.stage(f"{served.host}/team/tool:v1") == ["a"]
+    assert node.stage(f"{served.host}/team/tool:v1") == {"a": "one"}
     assert any(message in line for line in node.said)
     assert PASSWORD not in "".join(node.said)
 
@@ -160,7 +154,7 @@ def test_one_that_fails_is_named_and_the_pull_goes_on_without(
 def test_one_that_is_not_there_is_named(node: Node, served: Registry) -> None:
     served.credentials = None
     node.configure({"name": "gone", "apiVersion": VERSION, "matchImages": [served.host]})
-    assert node.stage(f"{served.host}/team/tool:v1") == ["a"]
+    assert node.stage(f"{served.host}/team/tool:v1") == {"a": "one"}
     assert any("credential provider gone: cannot be started" in line for line in node.said)
 
 

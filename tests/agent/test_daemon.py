@@ -22,7 +22,7 @@ from herder.agent import outputs
 from herder.engine import certificates
 from tests.support.api import Api
 from tests.support.engines import Engine
-from tests.support.node_agents import NodeAgent, decoded, encoded, eventually, plan_secret, said, zipapp
+from tests.support.node_agents import NodeAgent, decoded, encoded, eventually, once, plan_secret, said, sh, zipapp
 
 DYING = """
 import os, signal, sys
@@ -63,8 +63,7 @@ class Node:
     async def order(self, script: str, **data: str) -> None:
         """A plan of one instruction, which notes each time that it runs."""
         noting = f"echo $CATTLE_AGENT_ATTEMPT_NUMBER >> {self.place}/ran; {script}"
-        plan = {"instructions": [{"name": "it", "command": "sh", "args": ["-c", noting], "saveOutput": True}]}
-        change = {"data": encoded({"plan": json.dumps(plan), "plan-state": "pending", **data})}
+        change = {"data": encoded({"plan": json.dumps(once(sh(noting))), "plan-state": "pending", **data})}
         (await self.api.patch(self.api.at("secrets", "plan"), change)).expect(200)
 
     async def told(self, key: str, value: str) -> dict[str, bytes]:

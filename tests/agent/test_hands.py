@@ -9,25 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from herder.agent import config
 from herder.agent.events import Enter, Entered, Run
-from herder.agent.hands import Hands
-from herder.agent.log import Log
-from herder.agent.plan import Instruction
-from tests.support.node_agents import private
+from tests.agent.nodes import hands_in, instruction
 
 
 class Node:
     def __init__(self, directory: Path, **settings: str) -> None:
         self.work = directory / "work"
-        lines = {"workDirectory": str(self.work), "localEnabled": "true", **settings}
-        private(directory / "config.yaml", "".join(f"{name}: {value}\n" for name, value in lines.items()))
-        self.hands = Hands(config.load(str(directory / "config.yaml")), Log("error"))
+        self.hands = hands_in(directory, **settings)
 
     def run(self, script: str) -> str:
         """What it says, as the only instruction of a plan."""
         assert self.hands.enter(Enter("checksum", b"{}")) == Entered()
-        finished = self.hands.run(Run("checksum_0", Instruction("it", "", "sh", ["-c", script], [], True, 0), 1))
+        finished = self.hands.run(Run("checksum_0", instruction(script), 1))
         self.hands.leave()
         return finished.stdout.decode()
 

@@ -13,13 +13,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import yaml
 
 from herder.agent.images import blobs, layers, reference
 from herder.agent.images.reference import ImageError
 from herder.agent.images.registries import Registries
-from herder.agent.images.staging import Stager
 from herder.engine import certificates
+from tests.agent.nodes import StagingNode, archive
 from tests.support.canaries import canary
 from tests.support.oci import Link, Registry, digest_of, image, layer, registry
 
@@ -34,36 +33,10 @@ def served() -> Iterator[Registry]:
         yield found
 
 
-class Node:
-    """Where images are staged."""
-
-    def __init__(self, directory: Path) -> None:
-        self.images, self.registries, self.root = (
-            directory / "images",
-            directory / "registries.yaml",
-            directory / "root",
-        )
-        self.images.mkdir()
-        self.own = directory / "own"
-        self.said: list[str] = []
-
-    def stage(self, name: str) -> dict[str, str]:
-        self.root.mkdir(exist_ok=True)
-        self.stager().stage(name, str(self.root))
-        assert not (self.own / "scratch").exists()
-        return {str(path.relative_to(self.root)): path.read_text() for path in self.root.rglob("*") if path.is_file()}
-
-    def stager(self) -> Stager:
-        return Stager(str(self.images), str(self.registries), str(self.own), self.said.append)
-
-    def configure(self, **sections: object) -> None:
-        self.registries.write_text(yaml.safe_dump(sections))
-
-
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StagingNode:
     monkeypatch.setenv("HOME", str(tmp_path))
-    return Node(tmp_path)
+    return StagingNode(tmp_path)
 
 
 # --- names ----------------------------------------------------------------------------------------------------------
@@ -109,32 +82,31 @@ ARCHIVES: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("form", ["docker", "oci"])
 @pytest.mark.parametrize("name", ARCHIVES)
-def test_an_image_is_found_in_archives_of_every_kind(node: Node, name: str, form: str) -> None:
-    archive = TOOL.docker_archive("h.test/a:v1") if form == "docker" else TOOL.oci_archive("h.test/a:v1")
-    (node.images / name).write_bytes(ARCHIVES[name](archive))
+def test_an_image_is_found_in_archives_of_every_kind(node: StagingNode, name: str, form: str) -> None:
+    (node.images / name).write_bytes(ARCHIVES[name](archive(TOOL, form, "h.test/a:v1")))
     assert node.stage("h.test/a:v1") == {"a": "three"}
 
 
-def test_an_archive_is_found_by_digest_too(node: Node) -> None:
+def test_an_archive_is_found_by_digest_too(node: StagingNode) -> None:
     (node.images / "x.tar").write_bytes(TOOL.oci_archive("h.test/a:v1"))
     assert node.stage(f"h.test/a@{TOOL.manifest}") == {"a": "three"}
 
 
-def test_a_program_that_is_missing_is_named(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_is_missing_is_named(node: StagingNode, monkeypatch: pytest.MonkeyPatch) -> None:
     (node.images / "x.tar.zst").write_bytes(ARCHIVES["x.tar.zst"](TOOL.docker_archive("h.test/a:v1")))
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ImageError, match="install zstd"):
         node.stage("h.test/a:v1")
 
 
-def test_an_archive_whose_layer_is_another_is_refused(node: Node) -> None:
+def test_an_archive_whose_layer_is_another_is_refused(node: StagingNode) -> None:
     content = TOOL.docker_archive("h.test/a:v1").replace(b"three", b"thref")
     (node.images / "x.tar").write_bytes(content)
     with pytest.raises(ImageError, match="digest of its content"):
         node.stage("h.test/a:v1")
 
 
-def test_hidden_files_and_other_kinds_are_not_looked_at(node: Node, served: Registry) -> None:
+def test_hidden_files_and_other_kinds_are_not_looked_at(node: StagingNode, served: Registry) -> None:
     (node.images / ".x.tar").write_bytes(b"junk")
     (node.images / "x.txt").write_bytes(b"junk")
     assert node.stage(f"{served.host}/team/tool:v1") == {"a": "three"}
@@ -143,12 +115,12 @@ def test_hidden_files_and_other_kinds_are_not_looked_at(node: Node, served: Regi
 # --- registries -----------------------------------------------------------------------------------------------------
 
 
-def test_an_image_is_pulled_by_tag_and_by_digest(node: Node, served: Registry) -> None:
+def test_an_image_is_pulled_by_tag_and_by_digest(node: StagingNode, served: Registry) -> None:
     assert node.stage(f"{served.host}/team/tool:v1") == {"a": "three"}
     assert node.stage(f"{served.host}/team/tool@{TOOL.manifest}") == {"a": "three"}
 
 
-def test_of_an_index_what_is_for_this_machine_is_taken(node: Node, served: Registry) -> None:
+def test_of_an_index_what_is_for_this_machine_is_taken(node: StagingNode, served: Registry) -> None:
     served.push("team/many", "v1", TOOL, index=TOOL.index(os="linux", architecture=HERE))
     served.push("team/other", "v1", TOOL, index=TOOL.index(os="plan9", architecture="mips"))
     assert node.stage(f"{served.host}/team/many:v1") == {"a": "three"}
@@ -159,7 +131,7 @@ def test_of_an_index_what_is_for_this_machine_is_taken(node: Node, served: Regis
 @pytest.mark.parametrize("scheme", ["basic", "bearer"])
 @pytest.mark.parametrize("form", ["pair", "encoded", "docker"])
 def test_credentials_are_told_to_the_registry_alone(
-    node: Node, served: Registry, scheme: str, form: str, tmp_path: Path
+    node: StagingNode, served: Registry, scheme: str, form: str, tmp_path: Path
 ) -> None:
     served.credentials, served.scheme = ("robot", canary("registry")), scheme
     encoded = served.basic().split()[1]
@@ -168,17 +140,17 @@ def test_credentials_are_told_to_the_registry_alone(
         (tmp_path / ".docker" / "config.json").write_text(json.dumps({"auths": {served.host: {"auth": encoded}}}))
     else:
         auth = {"auth": encoded} if form == "encoded" else {"username": "robot", "password": canary("registry")}
-        node.configure(configs={served.host: {"auth": auth}})
+        node.configure_registries(configs={served.host: {"auth": auth}})
     assert node.stage(f"{served.host}/team/tool:v1") == {"a": "three"}
 
 
-def test_without_credentials_the_message_says_so(node: Node, served: Registry) -> None:
+def test_without_credentials_the_message_says_so(node: StagingNode, served: Registry) -> None:
     served.credentials, served.scheme = ("robot", canary("registry")), "basic"
     with pytest.raises(ImageError, match="wants a password, and registries"):
         node.stage(f"{served.host}/team/tool:v1")
 
 
-def test_blobs_may_be_elsewhere(node: Node, served: Registry) -> None:
+def test_blobs_may_be_elsewhere(node: StagingNode, served: Registry) -> None:
     with registry() as elsewhere:
         elsewhere.blobs = served.blobs
         served.redirect_blobs_to = elsewhere.url
@@ -187,9 +159,11 @@ def test_blobs_may_be_elsewhere(node: Node, served: Registry) -> None:
 
 
 @pytest.mark.parametrize("key", ["h.test", "*"])
-def test_mirrors_are_asked_in_their_order_under_the_rewritten_name(node: Node, served: Registry, key: str) -> None:
+def test_mirrors_are_asked_in_their_order_under_the_rewritten_name(
+    node: StagingNode, served: Registry, key: str
+) -> None:
     mirror = {"endpoint": ["http://127.0.0.1:1", served.url], "rewrite": {"^old/(.*)$": "team/$1"}}
-    node.configure(mirrors={key: mirror})
+    node.configure_registries(mirrors={key: mirror})
     assert node.stage("h.test/old/tool:v1") == {"a": "three"}
     assert [line.rpartition(" ")[2] for line in node.said if line.startswith("looking")] == [
         "http://127.0.0.1:1/v2",
@@ -197,31 +171,31 @@ def test_mirrors_are_asked_in_their_order_under_the_rewritten_name(node: Node, s
     ]
 
 
-def test_when_nobody_has_it_everybodys_answer_is_told(node: Node, served: Registry) -> None:
-    node.configure(mirrors={served.host: {"endpoint": ["http://127.0.0.1:1"]}})
+def test_when_nobody_has_it_everybodys_answer_is_told(node: StagingNode, served: Registry) -> None:
+    node.configure_registries(mirrors={served.host: {"endpoint": ["http://127.0.0.1:1"]}})
     with pytest.raises(ImageError) as found:
         node.stage(f"{served.host}/team/none:v1")
     assert "127.0.0.1:1: ConnectionRefusedError" in str(found.value)
     assert "404 no such image" in str(found.value)
 
 
-def test_a_mirror_that_lies_is_passed_over(node: Node, served: Registry) -> None:
+def test_a_mirror_that_lies_is_passed_over(node: StagingNode, served: Registry) -> None:
     with registry() as liar:
         liar.push("team/tool", "v1", TOOL)
         liar.blobs = {digest: content[:-1] + b"?" for digest, content in liar.blobs.items()}
-        node.configure(mirrors={served.host: {"endpoint": [liar.url]}})
+        node.configure_registries(mirrors={served.host: {"endpoint": [liar.url]}})
         assert node.stage(f"{served.host}/team/tool:v1") == {"a": "three"}
         assert liar.asked
 
 
-def test_a_manifest_that_is_not_what_was_asked_for_is_refused(node: Node, served: Registry) -> None:
+def test_a_manifest_that_is_not_what_was_asked_for_is_refused(node: StagingNode, served: Registry) -> None:
     other = digest_of(b"other")
     served.manifests["team/tool", other] = served.manifests["team/tool", "v1"]
     with pytest.raises(ImageError, match=f"and {other} was asked for"):
         node.stage(f"{served.host}/team/tool@{other}")
 
 
-def test_tls_with_its_own_authority_or_unchecked(node: Node, tmp_path: Path) -> None:
+def test_tls_with_its_own_authority_or_unchecked(node: StagingNode, tmp_path: Path) -> None:
     now, life = datetime.now(UTC), timedelta(days=1)
     signer = certificates.authority("an authority", now=now, life=life)
     pair = certificates.serving(signer, "a registry", ["127.0.0.1"], now=now, life=life)
@@ -229,11 +203,12 @@ def test_tls_with_its_own_authority_or_unchecked(node: Node, tmp_path: Path) -> 
         (tmp_path / name).write_bytes(content)
     with registry(certificate=tmp_path / "cert", key=tmp_path / "key") as secure:
         secure.push("team/tool", "v1", TOOL)
-        node.configure(mirrors={"h.test": {"endpoint": [secure.url]}})
+        mirrors = {"h.test": {"endpoint": [secure.url]}}
+        node.configure_registries(mirrors=mirrors)
         with pytest.raises(ImageError, match="CERTIFICATE_VERIFY_FAILED"):
             node.stage("h.test/team/tool:v1")
         for tls in ({"ca_file": str(tmp_path / "ca")}, {"insecure_skip_verify": True}):
-            node.configure(mirrors={"h.test": {"endpoint": [secure.url]}}, configs={secure.host: {"tls": tls}})
+            node.configure_registries(mirrors=mirrors, configs={secure.host: {"tls": tls}})
             assert node.stage("h.test/team/tool:v1") == {"a": "three"}
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from herder.agent.images import compression
 from herder.agent.images.reference import ImageError
-from herder.agent.images.staging import Stager
+from tests.agent.nodes import StagingNode, archive
 from tests.support.oci import Image, Registry, image, registry
 
 TOOL = image({"run.sh": "one", "d/b": "two"})
@@ -21,28 +21,7 @@ THIRD = image({"run.sh": "third"})
 CONTENT = {"run.sh": "one", "d/b": "two"}
 
 
-class Node:
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.images, self.own = directory / "images", directory / "own"
-        self.images.mkdir()
-        self.number = 0
-
-    def stage(self, name: str, plan: tuple[str, ...] = ()) -> dict[str, str]:
-        """In a plan that refers to the images of `plan`, or to this one alone; every time in a new directory."""
-        self.number += 1
-        root = self.directory / f"root-{self.number}"
-        root.mkdir()
-        stager = Stager(str(self.images), str(self.directory / "registries.yaml"), str(self.own), lambda text: None)
-        stager.begin(plan or (name,))
-        stager.stage(name, str(root))
-        return {str(path.relative_to(root)): path.read_text() for path in root.rglob("*") if path.is_file()}
-
-    @property
-    def root(self) -> Path:
-        """Of the last time."""
-        return self.directory / f"root-{self.number}"
-
+class Node(StagingNode):
     @property
     def kept(self) -> list[str]:
         return sorted("sha256:" + path.name for path in (self.own / "kept").iterdir() if path.is_dir())
@@ -208,8 +187,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_an_archive_is_decompressed_once_and_not_again_for_the_next_plan(
     node: Node, opened: list[str], form: str
 ) -> None:
-    content = TOOL.docker_archive("h.test/a:v1") if form == "docker" else TOOL.oci_archive("h.test/a:v1")
-    (node.images / "b.tar.gz").write_bytes(gzip.compress(content))
+    (node.images / "b.tar.gz").write_bytes(gzip.compress(archive(TOOL, form, "h.test/a:v1")))
     (node.images / "a.tar.gz").write_bytes(gzip.compress(OTHER.docker_archive("h.test/other:v1")))
     assert node.stage("h.test/a:v1") == CONTENT
     assert sorted(name for name in opened if name.endswith(".gz")) == ["a.tar.gz", "b.tar.gz"]

@@ -21,14 +21,13 @@ from typing import Any
 
 import pytest
 
-from herder.agent import config
-from herder.agent.hands import Hands
 from herder.agent.local import Local
 from herder.agent.log import Log
 from herder.agent.plan import checksum
 from herder.agent.positions import Positions
 from herder.agent.watching import Bell
-from tests.support.node_agents import NodeAgent, eventually, private, said, zipapp
+from tests.agent.nodes import hands_in
+from tests.support.node_agents import NodeAgent, eventually, once, said, sh, zipapp
 
 NEVER = 1e5  # seconds
 LOG = Log("error")
@@ -46,15 +45,10 @@ class Node:
 
     def plan(self, name: str, script: str = "true") -> str:
         """Notes each time that it is applied."""
-        args = ["-c", f"echo {name}$CATTLE_AGENT_ATTEMPT_NUMBER >> {self.ran}; {script}"]
-        return json.dumps({"instructions": [{"name": "it", "command": "sh", "args": args, "saveOutput": True}]})
+        return json.dumps(once(sh(f"echo {name}$CATTLE_AGENT_ATTEMPT_NUMBER >> {self.ran}; {script}")))
 
     def drop(self, name: str, script: str = "true", folder: str = "") -> None:
         (self.plans / folder / f"{name}.plan").write_text(self.plan(name, script))
-
-    def hands(self) -> closing[Hands]:
-        private(self.directory / "config.yaml", f"workDirectory: {self.directory}/work\nlocalEnabled: true\n")
-        return closing(Hands(config.load(str(self.directory / "config.yaml")), LOG))
 
     def agent(self) -> NodeAgent:
         settings = {"remoteEnabled": False, "localEnabled": True, "localPlanDirectory": str(self.plans)}
@@ -62,7 +56,7 @@ class Node:
 
     @contextmanager
     def running(self) -> Iterator[Node]:
-        with self.hands() as hands:
+        with closing(hands_in(self.directory)) as hands:
             local = Local(str(self.plans), hands, LOG, self.period)
             thread = threading.Thread(target=local.run)
             thread.start()
@@ -318,7 +312,7 @@ def test_when_there_is_more_to_do(
     monkeypatch.setattr(time, "time", lambda: 1_800_000_000.0)
     (tmp_path / "a.plan").write_text(json.dumps(plan))
     bell = Bell()
-    with Node(tmp_path).hands() as hands, closing(bell):
+    with closing(hands_in(tmp_path)) as hands, closing(bell):
         positions = Positions(hands, LOG, bell, 5.0)
         assert positions.advance(str(tmp_path / "a.plan"), probing=True) == pause
         written = (tmp_path / "a.pos").stat().st_mtime_ns

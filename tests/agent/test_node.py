@@ -18,18 +18,14 @@ from herder.agent.execution import Executor
 from herder.agent.hands import keep_plan
 from herder.agent.interlock import Interlock
 from herder.agent.log import Log
-from herder.agent.plan import File, Instruction, PlanError, parse
+from herder.agent.plan import File, PlanError, parse
+from tests.agent.nodes import instruction
 from tests.support.node_agents import private
 
 
 def file(path: Path, content: str = "aGVsbG8=", **more: object) -> File:
     values: dict[str, object] = {"directory": False, "uid": 0, "gid": 0, "permissions": "", "delete": False, **more}
     return File(str(path), content, **values)  # type: ignore[arg-type]
-
-
-def instruction(script: str, **more: object) -> Instruction:
-    values: dict[str, object] = {"name": "it", "image": "", "env": [], "save_output": True, "timeout": 0, **more}
-    return Instruction(command="sh", args=["-c", script], **values)  # type: ignore[arg-type]
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------

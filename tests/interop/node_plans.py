@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.node_agents import once, sh
+
 SUCCEEDED, FAILED = "succeeded", "failed"
 
 
@@ -26,14 +28,6 @@ class Case:
     data: Mapping[str, str] = field(default_factory=dict)  # more of the Secret
     trap: str = ""  # why the Go agent does otherwise; ours alone is held to the table then
     shown: bool = True  # that it does otherwise can be seen in reasonable time
-
-
-def sh(script: str, name: str = "it", /, **more: Any) -> dict[str, Any]:
-    return {"name": name, "command": "sh", "args": ["-c", script], "saveOutput": True, **more}
-
-
-def once(*instructions: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    return {"instructions": list(instructions), **more}
 
 
 def written(path: str, content: str = "hello", **more: Any) -> dict[str, Any]:

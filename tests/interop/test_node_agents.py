@@ -22,10 +22,10 @@ import pytest
 import yaml
 
 from herder.engine import certificates
-from tests.interop.node_plans import CASES, FAILED, Case, filled, once, sh
+from tests.interop.node_plans import CASES, FAILED, Case, filled
 from tests.support.api import Api
 from tests.support.engines import Engine
-from tests.support.node_agents import GO, OURS, NodeAgent, decoded, encoded, plan_secret, said, unpacked
+from tests.support.node_agents import GO, OURS, NodeAgent, decoded, encoded, once, plan_secret, said, sh, unpacked
 from tests.support.oci import Registry, image, registry
 
 _PATIENCE = 20.0

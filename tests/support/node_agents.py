@@ -121,7 +121,7 @@ def private(path: Path, content: str) -> None:
         stream.write(content)
 
 
-# --- plan Secrets ---------------------------------------------------------------------------------------------------
+# --- plans and their Secrets ----------------------------------------------------------------------------------------
 
 
 def encoded(data: Mapping[str, str | bytes]) -> dict[str, str]:
@@ -143,6 +143,16 @@ def plan_secret(name: str, data: Mapping[str, str | bytes]) -> dict[str, Any]:
         "type": "rke.cattle.io/machine-plan",
         "data": encoded(data),
     }
+
+
+def sh(script: str, name: str = "it", /, **more: Any) -> dict[str, Any]:
+    """An instruction whose output is saved."""
+    return {"name": name, "command": "sh", "args": ["-c", script], "saveOutput": True, **more}
+
+
+def once(*instructions: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """A plan."""
+    return {"instructions": list(instructions), **more}
 
 
 def unpacked(packed: bytes) -> dict[str, Any]:
