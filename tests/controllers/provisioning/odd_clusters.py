@@ -41,7 +41,7 @@ from herder.sim import loop
 from tests.controllers.planner import objects
 from tests.controllers.planner.test_controller import TOKENS, one
 from tests.controllers.provisioning.provisioned import KINDS, WORKSPACE, Pasture, cluster, config, new, pool
-from tests.fuzz.mutating import often_mutated
+from tests.fuzz.mutating import NUMBERS, WORDS, often_mutated
 from tests.support.views import view_of
 
 BATCH = 100  # clusters that are in one world together, in a long run
@@ -148,10 +148,11 @@ _SPEC: Object = {
     "enableNetworkPolicy": True,
     "redeploySystemAgentGeneration": 1,
 }
-NEAR = (
-    *("http://[", "https://u@h:x/", "h:99999", "//", "secret://", "secret://a:b", "a:b:c", ":", "In", "Gt", "0x1"),
-    *("[3-1]", "0%", "101%", "1.5%", "99999999999999999999h", "1h1", "-1s", "'", "a=b", "=", "a=", "=b", "a:NoExecute"),
-    *("/..", "../x", "/a b", "C:\\x", "9999", "\ud7ff", "a\tb", "v1.34.1+k3s", "v1.34.1+k3s1-x", "v0.0.0+rke2r0"),
+NEAR: tuple[Any, ...] = (
+    *("http://[", "https://u@h:x/", "h:99999", "//", ":::", "10.0.0.0/8", "secret://", "secret://a:b", "a:b:c", "a,b"),
+    *("[3-1]", "[1-99999999999999999999]", "99999999999999999999", "0%", "101%", "1.5%", "1h1", "-1s", "9" * 20 + "h"),
+    *("In", "Gt", "'", "a=b", "=", "a=", "=b", "a:NoExecute", "/..", "../x", "/a b", "/a;b", "C:\\x", "9999", "a\tb"),
+    *("v1.34.1+k3s", "v1.34.1+k3s1-x", "v0.0.0+rke2r0", "\ud7ff", None, True, [], {}, *WORDS, *NUMBERS),
 )
 
 
@@ -178,7 +179,7 @@ def odd_spec(seed: int, number: int) -> Object:
     """The same for the same two numbers. Mostly one part is wrong, or nearly; sometimes anything."""
     dice = random.Random(f"{seed}/{number}")
     spec = sound_spec(dice, number)
-    change = _nearly if dice.random() < 0.3 else often_mutated
+    change = _nearly if dice.random() < 0.5 else often_mutated
     within = spec["rkeConfig"] if dice.random() < 0.7 else spec
     part = dice.choice([*within])
     if dice.random() < 0.9:
@@ -189,14 +190,22 @@ def odd_spec(seed: int, number: int) -> Object:
 
 
 def _nearly(value: Any, dice: random.Random) -> Any:
-    """One value of it is a text that is almost right in some place."""
-    if isinstance(value, dict) and value:
-        key = dice.choice([*value])
-        return value | {key: _nearly(value[key], dice)}
-    if isinstance(value, list) and value:
-        place = dice.randrange(len(value))
-        return [*value[:place], _nearly(value[place], dice), *value[place + 1 :]]
-    return dice.choice(NEAR)
+    """One of all values in it is something that is right in another place, or almost."""
+    return _with(value, dice.choice([*_places(value)]), dice.choice(NEAR))
+
+
+def _places(value: Any) -> Iterator[tuple[Any, ...]]:
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inside = [(key, *rest) for key, entry in entries for rest in _places(entry)]
+    yield from inside or [()]
+
+
+def _with(value: Any, place: tuple[Any, ...], other: Any) -> Any:
+    if not place:
+        return other
+    copied = copy.copy(value)
+    copied[place[0]] = _with(value[place[0]], place[1:], other)
+    return copied
 
 
 # --- what becomes of it ---------------------------------------------------------------------------------------------
