@@ -23,7 +23,19 @@ SOURCE = Path(__file__).parents[2] / "src" / "herder" / "agent"
 SHIPPED = sorted(path for path in SOURCE.rglob("*.py") if path.name != "build.py")
 OLDEST = (3, 6)
 STANDARD = {
-    *("base64", "binascii", "bz2", "calendar", "contextlib", "ctypes", "errno", "fcntl", "fnmatch", "gzip"),
+    *(
+        "base64",
+        "binascii",
+        "bz2",
+        "calendar",
+        "contextlib",
+        "ctypes",
+        "errno",
+        "fcntl",
+        "fnmatch",
+        "functools",
+        "gzip",
+    ),
     *("hashlib", "http", "io", "ipaddress", "json", "os", "platform", "queue", "random", "re", "select", "shutil"),
     *("signal", "socket", "ssl", "stat", "struct", "subprocess", "sys", "tarfile", "tempfile", "threading", "time"),
     *("traceback", "typing", "urllib", "zlib"),

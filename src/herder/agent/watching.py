@@ -1,13 +1,14 @@
 """Waits until something below a directory changes: the kernel tells of it (inotify), or else some time has passed."""
 
 import errno
+import functools
 import os
 import select
 import struct
 import sys
 import threading
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 _CLOSE_WRITE, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x8, 0x40, 0x80, 0x100, 0x200
 _OVERFLOW, _IGNORED = 0x4000, 0x8000
@@ -147,18 +148,23 @@ def _folders_in(folder: str) -> List[str]:
         return []
 
 
+@functools.lru_cache(maxsize=None)
+def _c_library() -> Tuple[Any, Callable[[], int]]:
+    """And how to ask for the reason of its last refusal."""
+    if not sys.platform.startswith("linux"):
+        raise Unwatchable(f"{sys.platform} has no inotify")
+    try:
+        import ctypes  # not every Python has it
+    except ImportError as error:
+        raise Unwatchable(str(error)) from error
+    return ctypes.CDLL(None, use_errno=True), ctypes.get_errno
+
+
 class _Inotify:
     """The kernel's calls, by way of the C library: Python has none of its own."""
 
     def __init__(self) -> None:
-        if not sys.platform.startswith("linux"):
-            raise Unwatchable(f"{sys.platform} has no inotify")
-        try:
-            import ctypes  # not every Python has it
-        except ImportError as error:
-            raise Unwatchable(str(error)) from error
-        self._library: Any = ctypes.CDLL(None, use_errno=True)
-        self._errno = ctypes.get_errno
+        self._library, self._errno = _c_library()
         self.descriptor = int(self._library.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
         if self.descriptor < 0:
             raise self._refusal()
