@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import faulthandler
+import io
 import os
+import pty
 import re
+import signal
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -76,6 +79,35 @@ def test_machines_that_are_processes_need_nothing_but_python(tmp_path: Path) -> 
     done = demo(seconds=PATIENCE, TMPDIR=str(tmp_path), PATH="/usr/bin:/bin")
     assert_all_was_shown(done, "v1.36.3+herder1", 3)
     assert_nothing_is_left(tmp_path)
+
+
+def test_with_a_terminal_it_stays_and_takes_along_what_was_made_meanwhile(tmp_path: Path) -> None:
+    faulthandler.cancel_dump_traceback_later()
+    environment = os.environ | {"TMPDIR": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    ours, its = pty.openpty()
+    with machines_ended(tmp_path), os.fdopen(ours, "rb", buffering=0) as screen:
+        command = [HERDER, "demo", "--workers", "0"]
+        running = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environment)
+        os.close(its)
+        shown = _shown(screen, until="Ctrl-C ends it")
+        assert f"export PATH={Path(HERDER).parent}:$PATH" in shown
+        kubeconfig = re.search(r"export KUBECONFIG=(\S+)", shown)
+        assert kubeconfig is not None
+        make = [HERDER, "create", "cluster", "heath", "--workers", "0", "--no-wait", "--kubeconfig", kubeconfig[1]]
+        subprocess.run(make, check=True, capture_output=True, timeout=PATIENCE)
+        running.send_signal(signal.SIGINT)
+        shown = _shown(screen, until="nothing is left")
+        assert running.wait(PATIENCE) == 0
+    assert "cluster meadow is gone" in shown
+    assert "cluster heath is gone" in shown
+    assert_nothing_is_left(tmp_path)
+
+
+def _shown(screen: io.FileIO, until: str) -> str:
+    text = ""
+    while until not in text:
+        text += screen.read(4096).decode(errors="replace")
+    return text
 
 
 def test_debians_run_kubernetes_from_the_programs_of_this_checkout(tmp_path: Path) -> None:

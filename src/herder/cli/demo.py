@@ -17,6 +17,7 @@ import click
 from herder.api.capi.kinds import MACHINE, NAMESPACE, NODE, SECRET
 from herder.api.capi.names import kubeconfig_secret
 from herder.api.machines.kinds import kinds_of
+from herder.api.management.clusters import is_provisioned_here
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.management.names import DEFAULT_WORKSPACE
 from herder.api.rke import names
@@ -124,10 +125,7 @@ async def _demo(directory: Path, site: Site, workers: int, *, stays: bool) -> No
         await _edit_in_place(client)
         if stays:
             await _let_people_try(serving, site, stop_signal())
-        _say(f"herder delete cluster {NAME}: machines, nodes and everything else of it go in order")
-        with suppress(NotFound):  # somebody who tried things out may have done so
-            await client.delete(PROVISIONING_CLUSTER.resource, NAME, namespace=DEFAULT_WORKSPACE)
-        await until_gone(client, DEFAULT_WORKSPACE, NAME, _detail)
+        await _remove_clusters(client)
         _say(f"nothing is left, after {time.perf_counter() - started:.1f} s in all")
     finally:
         await client.close()
@@ -224,6 +222,18 @@ async def _machine_uids(client: Client) -> set[str]:
     labels = f"{names.CLUSTER_NAME}={NAME}"
     page = await client.list(MACHINE.resource, namespace=DEFAULT_WORKSPACE, labels=labels)
     return {each["metadata"]["uid"] for each in page.items}
+
+
+async def _remove_clusters(client: Client) -> None:
+    """Also those that somebody made who tried things out: their machines would outlive the manager."""
+    for cluster in (await client.list(PROVISIONING_CLUSTER.resource)).items:
+        if not is_provisioned_here(cluster):
+            continue
+        name, namespace = cluster["metadata"]["name"], cluster["metadata"]["namespace"]
+        _say(f"herder delete cluster {name}: machines, nodes and everything else of it go in order")
+        with suppress(NotFound):
+            await client.delete(PROVISIONING_CLUSTER.resource, name, namespace=namespace)
+        await until_gone(client, namespace, name, _detail)
 
 
 async def _let_people_try(serving: Serving, site: Site, stop: asyncio.Event) -> None:
