@@ -26,6 +26,10 @@ async def api(judged_admin: Api) -> Api:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a number that would be dropped": ({"machineGlobalConfig": {"port": 1}}, "machineGlobalConfig.port"),
     "a token in plain sight": ({"machineGlobalConfig": {"token": "abc"}}, "machineGlobalConfig.token"),
+    "a list, which schemas take for text of a format": (
+        {"registries": {"configs": {"mirror": {"caBundle": []}}}},
+        "registries.configs[mirror].caBundle",
+    ),
     "a label that is none": ({"machinePools": [pool(labels={"a": "b c"})]}, "machinePools[0].labels.a"),
 }
 

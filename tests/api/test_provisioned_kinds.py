@@ -351,6 +351,8 @@ async def test_nothing_may_be_said_as_null(api: Api, kinds: Kinds, field: str) -
 
 REFUSED: dict[str, tuple[Obj, str]] = {
     "taints": ({"taints": [{"key": "k", "effect": "Never"}]}, "taints[0].effect"),
+    "taints without a key": ({"taints": [{"effect": "NoExecute"}]}, "taints[0].key"),
+    "taints without an effect": ({"taints": [{"key": "k"}]}, "taints[0].effect"),
     "durations": ({"unhealthyNodeTimeout": "soon"}, "unhealthyNodeTimeout"),
     "ranges": ({"unhealthyRange": "1-3"}, "unhealthyRange"),
     "shares": ({"maxUnhealthy": "many"}, "maxUnhealthy"),
