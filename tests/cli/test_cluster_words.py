@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.cli.commands import herder, refused
 from tests.support.embedded import HERDER, Embedded
@@ -240,6 +241,20 @@ def test_the_help_tells_what_pools_are() -> None:
 )
 def test_what_no_cluster_can_be_made_of_is_told_before_anything_is_asked(words: tuple[str, ...], told: str) -> None:
     assert told in refused("create", "cluster", "heath", "--dry-run", *words)
+
+
+def test_fields_of_machine_configs_are_texts_truths_and_lists() -> None:
+    given = ("kubernetes=true", "memory=512", "tags=[a, b]", "userdata=/etc/a=b", "empty=[]")
+    words = [word for each in given for word in ("--machine-config", each)]
+    config, *_ = yaml.safe_load_all(herder("create", "cluster", "heath", "--dry-run", *words).stdout)
+    fields = {name: config[name] for name in config.keys() - {"apiVersion", "kind", "metadata"}}
+    assert fields == {
+        "kubernetes": True,
+        "memory": "512",
+        "tags": ["a", "b"],
+        "userdata": "/etc/a=b",
+        "empty": [],
+    }
 
 
 @pytest.mark.parametrize(("content", "told"), [("a: [b", "is not YAML"), ("- a", "must have fields")])

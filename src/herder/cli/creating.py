@@ -51,7 +51,7 @@ def command() -> None:
     "settings",
     multiple=True,
     metavar="FIELD=VALUE",
-    help="A field of the driver's machine config, for all pools. May be repeated.",
+    help="A field of the driver's machine config, for all pools: text, true, false or [a, b]. May be repeated.",
 )
 @click.option("--credential", default="", metavar="NAMESPACE:NAME", help="The cloud credential of the driver.")
 @click.option(
@@ -180,10 +180,15 @@ def _configuration(file: Path) -> dict[str, object]:
     return content
 
 
-def _setting(text: str) -> tuple[str, str]:
+def _setting(text: str) -> tuple[str, object]:
+    """Fields of drivers are texts, also where they are numbers; or true and false, or lists of texts."""
     field, equals, value = text.partition("=")
     if not field or not equals:
         raise click.BadParameter(f"{text!r} must be FIELD=VALUE", param_hint="--machine-config")
+    if value in ("true", "false"):
+        return field, value == "true"
+    if value.startswith("[") and value.endswith("]"):
+        return field, [each.strip() for each in value[1:-1].split(",") if each.strip()]
     return field, value
 
 
