@@ -78,4 +78,5 @@ def _write(output: Path) -> None:
     name = DEFINITIONS[AGENT_IMAGE].default
     with output.open("wb") as archive:
         write_archive(whole(), name, archive)
-    click.echo(f"{name} in {output}; a manager serves it with: --set image-archives={output.absolute().parent}")
+    flags = f"--set image-archives={output.absolute().parent} --set agent-image=HOST:PORT/{name}"
+    click.echo(f"{name} in {output}; a manager that clusters reach at HOST:PORT serves it with: herder up {flags}")
