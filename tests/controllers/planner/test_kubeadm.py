@@ -303,6 +303,17 @@ def test_the_manager_can_be_the_registry() -> None:
     assert content(plan, json.loads(line.partition("=")[2])) == "authority of the manager"
 
 
+@pytest.mark.parametrize("taint", [{"key": "a"}, {"effect": "NoSchedule"}, {}, {"key": "a", "effect": "Never"}])
+def test_a_taint_of_a_machine_that_is_none_is_told(taint: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="machine m, annotation rke.cattle.io/taints: .* must be key"):
+        rendered(cluster(), machine(node_taints=[taint]))
+
+
+def test_a_mirror_that_has_no_address_is_told() -> None:
+    with pytest.raises(ConfigError, match=re.escape("registries.mirrors[a.example].endpoint: 'http://['")):
+        rendered(cluster({"registries": {"mirrors": {"a.example": {"endpoint": ["http://["]}}}}))
+
+
 def test_names_of_images_cannot_be_rewritten() -> None:
     registries = {"mirrors": {"registry.example": {"endpoint": ["https://m.example"], "rewrite": {"a": "b"}}}}
     with pytest.raises(ConfigError, match="containerd cannot rewrite the names of images"):

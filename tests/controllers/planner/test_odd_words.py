@@ -117,3 +117,15 @@ def test_of_a_file_s_place_and_permissions(path: str, permissions: str) -> None:
 
 def _secret(name: str) -> Reference:
     return Reference("Secret", "fleet-default", name)
+
+
+@pytest.mark.parametrize("field", ["machineSelectorConfig", "machineSelectorFiles"])
+def test_of_a_selector(field: str) -> None:
+    odd = {"matchExpressions": [{"key": "a", "operator": "Like", "values": ["b"]}]}
+    told = set(problems(cluster(**{field: [{"machineLabelSelector": odd}]})))
+    assert len(told) == 1
+    assert told.pop().startswith(f"{field}[0].machineLabelSelector.matchExpressions[0].operator: ")
+
+
+def test_of_a_variable_without_a_name() -> None:
+    assert not list(problems(cluster(agentEnvVars=[{"value": "x"}, {"name": "A"}])))

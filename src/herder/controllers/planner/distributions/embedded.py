@@ -23,7 +23,7 @@ from herder.controllers.planner.distributions.interface import (
     Reference,
     Roles,
 )
-from herder.controllers.planner.distributions.selected import selected
+from herder.controllers.planner.distributions.selected import agent_variables, selected
 
 NAME = "embedded"
 REPOSITORY = "herder/system-agent-installer-herder"
@@ -159,15 +159,11 @@ def _install(cluster: ClusterInputs, machine: MachineInputs, files: Sequence[Fil
     environment = [
         f"RESTART_STAMP={stamp}",
         f"DRAIN_HASH={stamp}",
-        *(f"{each['name']}={each['value']}" for each in _variables(cluster)),
+        *(f"{each['name']}={each['value']}" for each in agent_variables(cluster)),
         f"HERDER_DATA_DIR={_data(cluster)}",
         *(() if machine.roles.is_server else ("INSTALL_HERDER_EXEC=agent",)),
     ]
     return Instruction(name="install", image=image, command="sh", args=("-c", "run.sh"), env=tuple(environment))
-
-
-def _variables(cluster: ClusterInputs) -> list[Mapping[str, str]]:
-    return [each for each in cluster.spec.get("agentEnvVars") or () if each.get("name") and each.get("value")]
 
 
 def _stamp(cluster: ClusterInputs, image: str, files: Sequence[File]) -> str:

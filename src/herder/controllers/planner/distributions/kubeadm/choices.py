@@ -68,11 +68,11 @@ def pod_network(chosen: Mapping[str, Any]) -> str:
     return str(chosen.get("cluster-cidr", POD_NETWORK))
 
 
-def parsed_taint(text: str) -> Object:
+def parsed_taint(field: str, text: str) -> Object:
     words, _, effect = text.rpartition(":")
     key, _, value = words.partition("=")
     if not key or effect not in {"NoSchedule", "PreferNoSchedule", "NoExecute"}:
-        raise ConfigError(f"node-taint: {text!r} must be key[=value]:Effect")
+        raise ConfigError(f"{field}: {text!r} must be key[=value]:Effect")
     return {"key": key, "value": value, "effect": effect}
 
 

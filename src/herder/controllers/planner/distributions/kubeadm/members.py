@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from herder.api.management.manifest import as_yaml, manifest
+from herder.api.rke.names import TAINTS
 from herder.api.rke.plan import File, file
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs
 from herder.controllers.planner.distributions.kubeadm.choices import (
@@ -112,9 +113,9 @@ def _join(cluster: ClusterInputs, machine: MachineInputs, registration: Object) 
 
 
 def _registration(machine: MachineInputs, chosen: Mapping[str, Any]) -> Object:
-    taints = [parsed_taint(each) for each in chosen.get("node-taint", ())] + [
-        dict(each) for each in machine.node_taints
-    ]
+    taints = [parsed_taint("node-taint", each) for each in chosen.get("node-taint", ())]
+    marked = f"machine {machine.name}, annotation {TAINTS}"
+    taints += [parsed_taint(marked, _as_text(each)) for each in machine.node_taints]
     if machine.roles.is_server and not machine.roles.worker:
         taints.append(CONTROL_PLANE_TAINT)
     identity = [{"name": "provider-id", "value": f"kubeadm://{machine.uid}"}]
@@ -125,6 +126,10 @@ def _registration(machine: MachineInputs, chosen: Mapping[str, Any]) -> Object:
         "taints": [_plain_taint(each) for each in taints],
         "kubeletExtraArgs": identity,
     }
+
+
+def _as_text(taint: Mapping[str, str]) -> str:
+    return f"{taint.get('key', '')}={taint.get('value', '')}:{taint.get('effect', '')}"
 
 
 def _plain_taint(taint: Mapping[str, str]) -> Object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
@@ -38,7 +38,7 @@ def _hosts(host: str, mirror: Mapping[str, Any], configs: Mapping[str, Any]) -> 
         )
     lines = []
     for endpoint in mirror.get("endpoint") or [f"https://{host}"]:
-        place = urlsplit(endpoint)
+        place = _place(f"registries.mirrors[{host}].endpoint", endpoint)
         tls = (configs.get(place.netloc) or {}).get("tls") or {}
         lines += [f"[host.{json.dumps(endpoint)}]", '  capabilities = ["pull", "resolve"]']
         if place.path not in {"", "/", "/v2"}:
@@ -50,6 +50,13 @@ def _hosts(host: str, mirror: Mapping[str, Any], configs: Mapping[str, Any]) -> 
         if tls.get("insecure_skip_verify"):
             lines.append("  skip_verify = true")
     return "\n".join(lines) + "\n"
+
+
+def _place(field: str, endpoint: str) -> SplitResult:
+    try:
+        return urlsplit(endpoint)
+    except ValueError as error:
+        raise ConfigError(f"{field}: {endpoint!r} is no address: {error}") from None
 
 
 def _directory(host: str) -> str:

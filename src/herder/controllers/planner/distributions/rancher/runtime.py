@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from herder.controllers.planner.distributions.interface import ClusterInputs
 from herder.controllers.planner.distributions.rancher.arguments import K3S_ARGUMENTS, RKE2_ARGUMENTS, Table
-from herder.engine.meta.selectors import LabelSelector, label_selector_from_object
 
 AGENT_REGISTRIES = "/etc/rancher/agent/registries.yaml"
 
@@ -53,15 +52,9 @@ def registry(cluster: ClusterInputs) -> str:
     """What images are pulled from: as the cluster says for all machines, else as the setting says for all clusters."""
     own = cluster.config.get("system-default-registry")
     for each in cluster.spec.get("machineSelectorConfig") or ():
-        if selector(each) is None:
+        if each.get("machineLabelSelector") is None:
             own = (each.get("config") or {}).get("system-default-registry") or own
     return str(own or cluster.default_registry or "")
-
-
-def selector(entry: dict[str, object]) -> LabelSelector | None:
-    """Of a machineSelectorConfig or machineSelectorFiles; None chooses all machines."""
-    chosen = entry.get("machineLabelSelector")
-    return label_selector_from_object(chosen) if isinstance(chosen, dict) else None
 
 
 def _directory(cluster: ClusterInputs, name: str) -> str:

@@ -17,7 +17,7 @@ from herder.controllers.planner.distributions.interface import (
     Reference,
     Referenced,
 )
-from herder.controllers.planner.distributions.rancher.runtime import selector
+from herder.controllers.planner.distributions.selected import selector
 
 _PERMISSIONS = re.compile(r"[0-7]{1,5}")
 _ON_WINDOWS = re.compile(r"[A-Za-z]:[\\/]")
@@ -36,7 +36,7 @@ def references(spec: Mapping[str, Any], namespace: str) -> list[Reference]:
 
 def selected_files(cluster: ClusterInputs, machine: MachineInputs) -> Iterator[File]:
     for index, entry in enumerate(cluster.spec.get("machineSelectorFiles") or ()):
-        matching = selector(entry)
+        matching = selector(f"machineSelectorFiles[{index}]", entry)
         if matching is not None and not matching.matches(machine.labels):
             continue
         for number, source in enumerate(entry.get("fileSources") or ()):

@@ -7,7 +7,8 @@ from typing import Any
 
 from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs
 from herder.controllers.planner.distributions.rancher.arguments import Form
-from herder.controllers.planner.distributions.rancher.runtime import Runtime, selector
+from herder.controllers.planner.distributions.rancher.runtime import Runtime
+from herder.controllers.planner.distributions.selected import selector
 
 _INSTEAD = {
     "data-dir": "set rkeConfig.dataDirectories.k8sDistro",
@@ -33,8 +34,9 @@ def chosen(cluster: ClusterInputs, machine: MachineInputs, runtime: Runtime) -> 
     config: dict[str, Any] = {"cni": "calico"} if runtime.name == "rke2" else {}
     config |= _checked("machineGlobalConfig", cluster.config, cluster, runtime)
     for index, each in enumerate(cluster.spec.get("machineSelectorConfig") or ()):
-        values = _checked(f"machineSelectorConfig[{index}].config", each.get("config") or {}, cluster, runtime)
-        matching = selector(each)
+        field = f"machineSelectorConfig[{index}]"
+        values = _checked(f"{field}.config", each.get("config") or {}, cluster, runtime)
+        matching = selector(field, each)
         if matching is None or matching.matches(machine.labels):
             config |= values
     return {key: value for key, value in config.items() if _belongs(key, machine, runtime)}
