@@ -12,8 +12,8 @@ from herder.cli.cluster_progress import Scene, _InVain, _tell
 from herder.engine.meta.kinds import Object
 
 
-def machine(status: str, message: str) -> Object:
-    return {"status": {"conditions": [{"type": "PlanApplied", "status": status, "message": message}]}}
+def machine(status: str, message: str, type_: str = "PlanApplied") -> Object:
+    return {"status": {"conditions": [{"type": type_, "status": status, "message": message}]}}
 
 
 def test_why_a_plan_failed_is_told_with_its_machine() -> None:
@@ -21,9 +21,17 @@ def test_why_a_plan_failed_is_told_with_its_machine() -> None:
     scene.seen(MACHINE, "new", {})
     scene.seen(MACHINE, "good", machine("True", ""))
     scene.seen(MACHINE, "bad", machine("False", 'instruction "install" failed; exit code 1: k3s does not start'))
-    assert scene.why_plans_failed() == {"bad": 'instruction "install" failed; exit code 1: k3s does not start'}
+    assert scene.why_machines_failed() == {"bad": 'instruction "install" failed; exit code 1: k3s does not start'}
     scene.seen(MACHINE, "bad", machine("True", ""))
-    assert scene.why_plans_failed() == {}
+    assert scene.why_machines_failed() == {}
+
+
+def test_why_a_machine_could_not_be_made_is_told() -> None:
+    scene = Scene()
+    scene.seen(MACHINE, "waits", machine("False", "waiting for its bootstrap data", "InfrastructureReady"))
+    why = 'failed creating server [a/bad] of kind (ProcessMachine): CreateError: --process-memory: "lots" is no number'
+    scene.seen(MACHINE, "bad", machine("False", why, "InfrastructureReady"))
+    assert scene.why_machines_failed() == {"bad": 'could not be made: --process-memory: "lots" is no number'}
 
 
 def stalled(status: str, *, generation: int = 2, seen: int = 2) -> Object:

@@ -21,6 +21,7 @@ from herder.engine.meta.kinds import Kind, Object
 
 Say = Callable[[str], None]
 STALLED_SECONDS = 10.0  # what a cluster refers to may come right after it
+COULD_NOT_BE_MADE = "CreateError: "  # in what a Machine tells of its infrastructure
 STEPS = ("Created", "RKECluster", "Provisioned", "Updated")  # conditions, in the order in which they become true
 
 
@@ -87,10 +88,10 @@ class Scene:
                 return str(known["message"])
         return ""
 
-    def why_plans_failed(self) -> dict[str, str]:
-        """By the machines that they are of."""
-        known = {name: find(machine, names.PLAN_APPLIED) or {} for name, machine in sorted(self.machines.items())}
-        return {name: each.get("message", "") for name, each in known.items() if each.get("status") == "False"}
+    def why_machines_failed(self) -> dict[str, str]:
+        """Those that could not be made, and those whose plan has failed."""
+        told = {name: _failure(machine) for name, machine in sorted(self.machines.items())}
+        return {name: why for name, why in told.items() if why}
 
 
 async def until_as_wanted(client: Client, namespace: str, name: str, say: Say) -> None:
@@ -161,14 +162,23 @@ async def _tell(
         for machine in phases.keys() - scene.machines.keys():
             say(f"  machine {machine}: gone")
         phases = _phases(scene)
-        for machine, why in scene.why_plans_failed().items():
+        for machine, why in scene.why_machines_failed().items():
             if failures.get(machine) != why:
                 say(f"  machine {machine}: {why}")
-        failures = scene.why_plans_failed()
+        failures = scene.why_machines_failed()
         now = scene.what_it_waits_for()
         if now and now != waited:
             say(f"  {now}")
         waited = now
+
+
+def _failure(machine: Object) -> str:
+    plan = find(machine, names.PLAN_APPLIED) or {}
+    if plan.get("status") == "False":
+        return str(plan.get("message", ""))
+    made = find(machine, "InfrastructureReady") or {}
+    _, failed, why = str(made.get("message", "")).partition(COULD_NOT_BE_MADE)
+    return f"could not be made: {why}" if failed and made.get("status") == "False" else ""
 
 
 def _phases(scene: Scene) -> dict[str, str]:
