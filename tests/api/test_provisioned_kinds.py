@@ -3,6 +3,7 @@ autoscaler's fields have the names of upstream's suite."""
 
 from __future__ import annotations
 
+import base64
 import copy
 from typing import Any
 
@@ -172,6 +173,7 @@ DRAIN = {
     "postDrainHooks": [{"annotation": "example.com/after"}],
 }
 FILES = {"name": "files", "defaultPermissions": "0600", "items": [{"key": "a", "path": "/a", "dynamic": True}]}
+CERTIFICATE = base64.b64encode(b"-----BEGIN CERTIFICATE-----\n").decode()
 S3 = {"endpoint": "s3", "bucket": "b", "region": "r", "cloudCredentialName": "fleet-default:c", "retention": 3}
 CONFIGURATION: Obj = {
     "upgradeStrategy": {
@@ -186,10 +188,10 @@ CONFIGURATION: Obj = {
     "machineSelectorFiles": [
         {"machineLabelSelector": SELECTOR, "fileSources": [{"secret": FILES, "configMap": FILES}]}
     ],
-    "additionalManifest": "kind: ConfigMap",
+    "additionalManifest": "apiVersion: v1\nkind: ConfigMap\n",
     "registries": {
         "mirrors": {"docker.io": {"endpoint": ["https://mirror"], "rewrite": {"a": "b"}}},
-        "configs": {"mirror": {"authConfigSecretName": "auth", "tlsSecretName": "tls", "caBundle": "YQ=="}},
+        "configs": {"mirror": {"authConfigSecretName": "auth", "tlsSecretName": "tls", "caBundle": CERTIFICATE}},
     },
     "etcd": {"disableSnapshots": False, "snapshotScheduleCron": "0 * * * *", "snapshotRetention": 5, "s3": S3},
     "networking": {"stackPreference": "dual"},

@@ -136,7 +136,7 @@ async def a_manifest() -> None:
     async with SimulatedCluster() as cluster:
         await brought_up(cluster, 1, 1)
         before = (await cluster.plan("worker-0")).secret["metadata"]["resourceVersion"]
-        await cluster.edit(additionalManifest="kind: ConfigMap")
+        await cluster.edit(additionalManifest="apiVersion: v1\nkind: ConfigMap\n")
         await cluster.world.until(cluster.is_ready)
         assert (await cluster.plan("worker-0")).secret["metadata"]["resourceVersion"] == before
         assert cluster.delivered.count("server-0") == 2

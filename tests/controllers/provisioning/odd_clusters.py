@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import copy
 import logging
 import random
@@ -56,6 +57,7 @@ VERSIONS: dict[str, Object] = {
 
 # --- what people write ----------------------------------------------------------------------------------------------
 
+CERTIFICATE = base64.b64encode(b"-----BEGIN CERTIFICATE-----\n").decode()
 _SELECTOR = {"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "c", "operator": "In", "values": ["d"]}]}
 _FILES = {"name": "s", "defaultPermissions": "0644", "items": [{"key": "k", "path": "/f", "dynamic": True, "hash": ""}]}
 _DRAIN = {
@@ -66,7 +68,8 @@ _DRAIN = {
     "skipWaitForDeleteTimeoutSeconds": 1,
     "preDrainHooks": [{"annotation": "example.com/hook"}],
 }
-_MIRROR = "https://mirror.example:5000/v2"
+_MIRROR_HOST = "mirror.example:5000"
+_MIRROR = f"https://{_MIRROR_HOST}/v2"
 _TERM = {"key": "a", "operator": "Exists", "values": []}
 _CUSTOMIZATION = {
     "appendTolerations": [{"key": "a", "operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 1}],
@@ -120,7 +123,7 @@ _RKE_CONFIG: Object = {
     "additionalManifest": "apiVersion: v1\nkind: List\n",
     "registries": {
         "mirrors": {"docker.io": {"endpoint": [_MIRROR], "rewrite": {"^a": "b"}}},
-        "configs": {"mirror.example:5000": {"authConfigSecretName": "s", "tlsSecretName": "t", "caBundle": "QQ=="}},
+        "configs": {_MIRROR_HOST: {"authConfigSecretName": "s", "tlsSecretName": "t", "caBundle": CERTIFICATE}},
     },
     "etcd": {
         "disableSnapshots": False,

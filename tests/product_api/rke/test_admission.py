@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 from typing import Any, NamedTuple
 
@@ -38,9 +39,44 @@ class Case(NamedTuple):
     old: Object | None = None
 
 
+STRATEGY, ETCD, MANIFEST = (f"spec.rkeConfig.{part}" for part in ("upgradeStrategy", "etcd", "additionalManifest"))
+
+
+def draining(**options: Any) -> Object:
+    return cluster(upgradeStrategy={"workerDrainOptions": options})
+
+
+def bundle(content: str) -> Object:
+    encoded = base64.b64encode(content.encode()).decode()
+    return cluster(registries={"configs": {"r.example": {"caBundle": encoded}}})
+
+
 GLOBAL, SELECTED = "spec.rkeConfig.machineGlobalConfig", "spec.rkeConfig.machineSelectorConfig[1].config"
 POOL = "spec.rkeConfig.machinePools[0]"
+BUNDLE = "spec.rkeConfig.registries.configs[r.example].caBundle"
+OPERATIONS: dict[str, Case] = {
+    "pods may be given as long as they ask for": Case(draining(gracePeriod=-1, timeout=0)),
+    "and no less": Case(draining(gracePeriod=-2), (f"{STRATEGY}.workerDrainOptions.gracePeriod",)),
+    "drains end in the future": Case(draining(timeout=-1), (f"{STRATEGY}.workerDrainOptions.timeout",)),
+    "a hook waits for an annotation": Case(
+        draining(preDrainHooks=[{"annotation": "a"}, {}]),
+        (f"{STRATEGY}.workerDrainOptions.preDrainHooks[1].annotation",),
+    ),
+    "what a drain was before may stay": Case(draining(timeout=-1), (), draining(timeout=-1)),
+    "snapshots have a schedule": Case(cluster(etcd={"snapshotScheduleCron": "0 */6 * * *"})),
+    "and no other text": Case(cluster(etcd={"snapshotScheduleCron": "sometimes"}), (f"{ETCD}.snapshotScheduleCron",)),
+    "objects are applied": Case(cluster(additionalManifest="---\napiVersion: v1\nkind: Namespace\n---\n# end\n")),
+    "and nothing that is no YAML": Case(cluster(additionalManifest=f"a: [{CANARY}"), (MANIFEST,)),
+    "nor what is no object": Case(cluster(additionalManifest="kind: Namespace\n"), (MANIFEST,)),
+    "nor a word": Case(cluster(additionalManifest=CANARY), (MANIFEST,)),
+    "a registry's authority is a certificate": Case(bundle("-----BEGIN CERTIFICATE-----\n")),
+    "and nothing else": Case(bundle(CANARY), (BUNDLE,)),
+    "nor what is not encoded": Case(
+        cluster(registries={"configs": {"r.example": {"caBundle": "-----BEGIN CERTIFICATE-----"}}}), (BUNDLE,)
+    ),
+}
 CASES: dict[str, Case] = {
+    **OPERATIONS,
     "text, truth and lists are values": Case(
         cluster(machineGlobalConfig={"cni": "calico", "debug": True, "disable": ["a", "b"], "profile": None})
     ),

@@ -9,7 +9,7 @@ from typing import Any
 
 from herder.api.capi.admission.values import section, text, value, with_value
 from herder.api.capi.names import annotations_of
-from herder.api.rke.admission import config, pools
+from herder.api.rke.admission import config, operations, pools
 from herder.api.rke.install import BadVariable, checked_directory
 from herder.engine.meta import names
 from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value
@@ -49,6 +49,7 @@ def validate(obj: Object, old: Object | None) -> list[FieldError]:
         *_directories(obj, old),
         *pools.validate(obj, old),
         *config.validate(obj, old),
+        *operations.validate(obj, old),
     ]
 
 

@@ -3,6 +3,8 @@ everybody who may read the Cluster could read."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -129,7 +131,18 @@ def _registries(obj: Object, old: Object) -> Iterator[FieldError]:
     for host in section(obj, *_RKE, "registries", "configs"):
         bundle, known = (value(each, *_RKE, "registries", "configs", host, "caBundle") for each in (obj, old))
         if bundle != known:
-            yield from of_format(bundle, f"{path}.configs[{host}].caBundle", "certificates in base64")
+            yield from _bundle(bundle, f"{path}.configs[{host}].caBundle")
+
+
+def _bundle(bundle: Any, path: str) -> Iterator[FieldError]:
+    wanted = "certificates in PEM, in base64"
+    yield from of_format(bundle, path, wanted)
+    try:
+        decoded = base64.b64decode(bundle, validate=True) if isinstance(bundle, str) else b""
+    except binascii.Error:
+        decoded = b"?"
+    if decoded and b"-----BEGIN CERTIFICATE-----" not in decoded:
+        yield invalid_value(path, "text", f"must be {wanted}")
 
 
 def _endpoint(address: str, path: str) -> Iterator[FieldError]:
