@@ -66,6 +66,15 @@ def machines_ended(directory: Path) -> Iterator[None]:
                 pass
 
 
+@contextmanager
+def ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
 def _read(path: Path) -> str:
     try:
         return path.read_text(errors="replace")
@@ -87,17 +96,17 @@ def test_with_a_terminal_it_stays_and_takes_along_what_was_made_meanwhile(tmp_pa
     ours, its = pty.openpty()
     with machines_ended(tmp_path), os.fdopen(ours, "rb", buffering=0) as screen:
         command = [HERDER, "demo", "--workers", "0"]
-        running = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environment)
-        os.close(its)
-        shown = _shown(screen, until="Ctrl-C ends it")
-        assert f"export PATH={Path(HERDER).parent}:$PATH" in shown
-        kubeconfig = re.search(r"export KUBECONFIG=(\S+)", shown)
-        assert kubeconfig is not None
-        make = [HERDER, "create", "cluster", "heath", "--workers", "0", "--no-wait", "--kubeconfig", kubeconfig[1]]
-        subprocess.run(make, check=True, capture_output=True, timeout=PATIENCE)
-        running.send_signal(signal.SIGINT)
-        shown = _shown(screen, until="nothing is left")
-        assert running.wait(PATIENCE) == 0
+        with ended(subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environment)) as running:
+            os.close(its)
+            shown = _shown(screen, until="Ctrl-C ends it")
+            assert f"export PATH={Path(HERDER).parent}:$PATH" in shown
+            (kubeconfig,) = re.findall(r"export KUBECONFIG=(\S+)", shown)
+            assert Path(kubeconfig).is_file(), "what is to be typed is shown as a whole"
+            make = [HERDER, "create", "cluster", "heath", "--workers", "0", "--no-wait", "--kubeconfig", kubeconfig]
+            subprocess.run(make, check=True, capture_output=True, timeout=PATIENCE)
+            running.send_signal(signal.SIGINT)
+            shown = _shown(screen, until="nothing is left")
+            assert running.wait(PATIENCE) == 0
     assert "cluster meadow is gone" in shown
     assert "cluster heath is gone" in shown
     assert_nothing_is_left(tmp_path)

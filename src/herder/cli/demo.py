@@ -248,7 +248,7 @@ async def _let_people_try(serving: Serving, site: Site, stop: asyncio.Event) -> 
         f"kubectl -n {DEFAULT_WORKSPACE} edit clusters.provisioning.cattle.io {NAME}",
         f"herder delete cluster {NAME}",
     ):
-        _detail(line)
+        click.echo(f"    {line}")  # as a whole, however long: it is there to be typed
     _say("Ctrl-C ends it and cleans up")
     await stop.wait()
 
