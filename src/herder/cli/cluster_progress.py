@@ -162,10 +162,10 @@ async def _tell(
         for machine in phases.keys() - scene.machines.keys():
             say(f"  machine {machine}: gone")
         phases = _phases(scene)
-        for machine, why in scene.why_machines_failed().items():
-            if failures.get(machine) != why:
+        known, failures = failures, scene.why_machines_failed()
+        for machine, why in failures.items():
+            if known.get(machine) != why:
                 say(f"  machine {machine}: {why}")
-        failures = scene.why_machines_failed()
         now = scene.what_it_waits_for()
         if now and now != waited:
             say(f"  {now}")

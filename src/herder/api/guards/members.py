@@ -72,7 +72,7 @@ def no_release_of_a_member(act: Act, view: View, before: Sequence[Act]) -> Refus
     others = [each for each in plans_of(view, namespace, cluster, before) if each.is_etcd and each.name != plan.name]
     if not prefix or not node or not answered or not any(stays(view, each) for each in others):
         return None
-    if _is_out(machine, view, prefix) or _has_no_node(machine, view):
+    if _is_out(machine, view, prefix) or _nodes_of(machine, view) == ():
         return None
     return _refuse("no-release-of-a-member", machine, f"is not let go: Node {node} may still be a member of etcd")
 
@@ -89,21 +89,20 @@ def is_out_of_reach(machine: Object, view: View) -> bool:
     asked, where somebody looks at it."""
     if is_lost(machine):
         return True
-    seen = view.observed(node_of(machine))
-    readiness = [node_condition(node, "Ready") for node in seen.objects] if isinstance(seen, Observed) else []
+    readiness = [node_condition(node, "Ready") for node in _nodes_of(machine, view) or ()]
     return bool(readiness) and all(ready is not None and ready["status"] != "True" for ready in readiness)
 
 
 def _is_out(machine: Object, view: View, prefix: str) -> bool:
     """As its Node says: its member was taken out."""
-    seen = view.observed(node_of(machine))
-    told = [annotations_of(node) for node in seen.objects] if isinstance(seen, Observed) else []
+    told = [annotations_of(node) for node in _nodes_of(machine, view) or ()]
     return bool(prefix and told) and all(f"{prefix}/removed-node-name" in marks for marks in told)
 
 
-def _has_no_node(machine: Object, view: View) -> bool:
+def _nodes_of(machine: Object, view: View) -> tuple[Object, ...] | None:
+    """None where nobody has looked, or the cluster does not answer."""
     seen = view.observed(node_of(machine))
-    return isinstance(seen, Observed) and not seen.objects
+    return tuple(seen.objects) if isinstance(seen, Observed) else None
 
 
 def _removal(plan: PlanSecret) -> str:
