@@ -10,13 +10,12 @@ from typing import Any
 from herder.api.capi.admission.values import section, text, value, with_value
 from herder.api.capi.names import annotations_of
 from herder.api.rke.admission import config, operations, pools
+from herder.api.rke.admission.places import PATH, RKE
 from herder.api.rke.install import BadVariable, checked_directory
 from herder.engine.meta import names
 from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value
 from herder.engine.meta.kinds import Object
 
-_RKE = ("spec", "rkeConfig")
-_PATH = "spec.rkeConfig"
 _ALLOW_SCHEMA_DROP = "provisioning.cattle.io/allow-dynamic-schema-drop"
 _VERSION = re.compile(r"v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?\+(?P<distribution>k3s|rke2r|kubeadm|herder)[0-9]+")
 
@@ -24,12 +23,12 @@ _VERSION = re.compile(r"v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?\+(?P<distribut
 def default(obj: Object, old: Object | None) -> Object:
     """The driver's fields that a pool was made with are kept, also by writers that do not know of them: without them
     the next version of a driver would replace the pool's machines."""
-    asked = value(obj, *_RKE, "machinePools")
+    asked = value(obj, *RKE, "machinePools")
     if old is None or not isinstance(asked, list) or annotations_of(obj).get(_ALLOW_SCHEMA_DROP) == "true":
         return obj
     known = {text(pool, "name"): text(pool, "dynamicSchemaSpec") for pool in pools.listed(old)}
     kept = [_with_schema(pool, known) for pool in asked]
-    return obj if kept == asked else with_value(obj, kept, *_RKE, "machinePools")
+    return obj if kept == asked else with_value(obj, kept, *RKE, "machinePools")
 
 
 def _with_schema(pool: Any, known: dict[str, str]) -> Any:
@@ -39,7 +38,7 @@ def _with_schema(pool: Any, known: dict[str, str]) -> Any:
 
 
 def validate(obj: Object, old: Object | None) -> list[FieldError]:
-    if value(obj, *_RKE) is None:
+    if value(obj, *RKE) is None:
         return [*_kept_as_built(obj, old)]
     return [
         *_kept_as_built(obj, old),
@@ -54,10 +53,8 @@ def validate(obj: Object, old: Object | None) -> list[FieldError]:
 
 
 def _kept_as_built(obj: Object, old: Object | None) -> Iterator[FieldError]:
-    if old is not None and (value(old, *_RKE) is None) != (value(obj, *_RKE) is None):
-        yield forbidden_field(
-            _PATH, "an imported cluster cannot become one that is built here, nor the other way round"
-        )
+    if old is not None and (value(old, *RKE) is None) != (value(obj, *RKE) is None):
+        yield forbidden_field(PATH, "an imported cluster cannot become one that is built here, nor the other way round")
 
 
 def _name(obj: Object, old: Object | None) -> Iterator[FieldError]:
@@ -82,22 +79,22 @@ def _version(obj: Object, old: Object | None) -> Iterator[FieldError]:
 
 
 def _infrastructure(obj: Object, old: Object | None) -> Iterator[FieldError]:
-    if old is None or value(old, *_RKE) is None:
+    if old is None or value(old, *RKE) is None:
         return
     for part in ("apiVersion", "kind", "name"):
-        if text(obj, *_RKE, "infrastructureRef", part) != text(old, *_RKE, "infrastructureRef", part):
-            yield forbidden_field(f"{_PATH}.infrastructureRef", "a cluster cannot move to other infrastructure")
+        if text(obj, *RKE, "infrastructureRef", part) != text(old, *RKE, "infrastructureRef", part):
+            yield forbidden_field(f"{PATH}.infrastructureRef", "a cluster cannot move to other infrastructure")
             return
 
 
 def _directories(obj: Object, old: Object | None) -> Iterator[FieldError]:
-    path = f"{_PATH}.dataDirectories"
-    asked = section(obj, *_RKE, "dataDirectories")
-    before = section(old or {}, *_RKE, "dataDirectories")
+    path = f"{PATH}.dataDirectories"
+    asked = section(obj, *RKE, "dataDirectories")
+    before = section(old or {}, *RKE, "dataDirectories")
     for name, directory in asked.items():
         if directory != before.get(name):
             yield from _directory(f"{path}.{name}", directory or "")
-    if old is None or value(old, *_RKE) is None:
+    if old is None or value(old, *RKE) is None:
         return
     for name in sorted({*asked, *before}):
         if (asked.get(name) or "") != (before.get(name) or ""):

@@ -11,13 +11,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from herder.api.capi.admission.values import section, value
+from herder.api.rke.admission.places import PATH, RKE
 from herder.api.rke.install import BadVariable, agent_variable
 from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.selectors import validate_label_selector
 
-_RKE = ("spec", "rkeConfig")
-_PATH = "spec.rkeConfig"
 _BY_REFERENCE = "secret://"  # what comes from a Secret: secret://namespace:name
 
 _SECRET_KEYS = {
@@ -47,9 +46,9 @@ def validate(obj: Object, old: Object | None) -> Iterator[FieldError]:
     for path, found, before in _configs(obj, old or {}):
         if found != before:
             yield from _machine_config(found, before, path)
-    charts = section(obj, *_RKE, "chartValues")
-    if charts != section(old or {}, *_RKE, "chartValues"):
-        yield from _chart_values(charts, f"{_PATH}.chartValues")
+    charts = section(obj, *RKE, "chartValues")
+    if charts != section(old or {}, *RKE, "chartValues"):
+        yield from _chart_values(charts, f"{PATH}.chartValues")
     yield from _selectors(obj, old or {})
     yield from _registries(obj, old or {})
     yield from _environment(obj, old or {})
@@ -60,12 +59,12 @@ def validate(obj: Object, old: Object | None) -> Iterator[FieldError]:
 
 def _configs(obj: Object, old: Object) -> Iterator[tuple[str, Object, Object]]:
     """The path, what is there and what was there."""
-    everywhere = (*_RKE, "machineGlobalConfig")
-    yield f"{_PATH}.machineGlobalConfig", section(obj, *everywhere), section(old, *everywhere)
-    selected, before = (value(each, *_RKE, "machineSelectorConfig") or [] for each in (obj, old))
+    everywhere = (*RKE, "machineGlobalConfig")
+    yield f"{PATH}.machineGlobalConfig", section(obj, *everywhere), section(old, *everywhere)
+    selected, before = (value(each, *RKE, "machineSelectorConfig") or [] for each in (obj, old))
     for position, entry in enumerate(selected):
         known = before[position] if position < len(before) else {}
-        path = f"{_PATH}.machineSelectorConfig[{position}].config"
+        path = f"{PATH}.machineSelectorConfig[{position}].config"
         yield path, section(entry, "config"), section(known, "config")
 
 
@@ -98,11 +97,11 @@ def _secret_advice(key: str, found: Any) -> str:
 
 def _selectors(obj: Object, old: Object) -> Iterator[FieldError]:
     for part in ("machineSelectorConfig", "machineSelectorFiles"):
-        before = [value(each, "machineLabelSelector") for each in value(old, *_RKE, part) or ()]
-        for position, entry in enumerate(value(obj, *_RKE, part) or ()):
+        before = [value(each, "machineLabelSelector") for each in value(old, *RKE, part) or ()]
+        for position, entry in enumerate(value(obj, *RKE, part) or ()):
             selector = value(entry, "machineLabelSelector")
             if selector not in before:
-                yield from validate_label_selector(selector, f"{_PATH}.{part}[{position}].machineLabelSelector")
+                yield from validate_label_selector(selector, f"{PATH}.{part}[{position}].machineLabelSelector")
 
 
 # --- other places ---------------------------------------------------------------------------------------------------
@@ -122,14 +121,14 @@ def _chart_values(found: Any, path: str) -> Iterator[FieldError]:
 
 
 def _registries(obj: Object, old: Object) -> Iterator[FieldError]:
-    path = f"{_PATH}.registries"
-    mirrors, before = (section(each, *_RKE, "registries", "mirrors") for each in (obj, old))
+    path = f"{PATH}.registries"
+    mirrors, before = (section(each, *RKE, "registries", "mirrors") for each in (obj, old))
     for host, mirror in mirrors.items():
         if mirror != before.get(host):
             for position, endpoint in enumerate(section(mirrors, host).get("endpoint") or ()):
                 yield from _endpoint(endpoint, f"{path}.mirrors[{host}].endpoint[{position}]")
-    for host in section(obj, *_RKE, "registries", "configs"):
-        bundle, known = (value(each, *_RKE, "registries", "configs", host, "caBundle") for each in (obj, old))
+    for host in section(obj, *RKE, "registries", "configs"):
+        bundle, known = (value(each, *RKE, "registries", "configs", host, "caBundle") for each in (obj, old))
         if bundle != known:
             yield from _bundle(bundle, f"{path}.configs[{host}].caBundle")
 

@@ -7,29 +7,26 @@ from collections.abc import Iterator
 import yaml
 
 from herder.api.capi.admission.values import section, value
+from herder.api.rke.admission.places import PATH, RKE
 from herder.api.rke.cron import problem_of
 from herder.engine.meta.errors import FieldError, invalid_value, required
 from herder.engine.meta.kinds import Object
 
-_RKE = ("spec", "rkeConfig")
-_PATH = "spec.rkeConfig"
 _LOWEST = {"gracePeriod": -1, "timeout": 0, "skipWaitForDeleteTimeoutSeconds": 0}
 _AS_THE_POD_SAYS = "; -1 is what the pod itself says"
 
 
 def validate(obj: Object, old: Object | None) -> Iterator[FieldError]:
     for options in ("controlPlaneDrainOptions", "workerDrainOptions"):
-        asked, before = (section(each, *_RKE, "upgradeStrategy", options) for each in (obj, old or {}))
+        asked, before = (section(each, *RKE, "upgradeStrategy", options) for each in (obj, old or {}))
         if asked != before:
-            yield from _drain(asked, f"{_PATH}.upgradeStrategy.{options}")
-    schedule, known = (value(each, *_RKE, "etcd", "snapshotScheduleCron") for each in (obj, old or {}))
+            yield from _drain(asked, f"{PATH}.upgradeStrategy.{options}")
+    schedule, known = (value(each, *RKE, "etcd", "snapshotScheduleCron") for each in (obj, old or {}))
     if schedule and schedule != known and (problem := problem_of(schedule)):
-        yield invalid_value(
-            f"{_PATH}.etcd.snapshotScheduleCron", schedule, f"{problem}; 0 */6 * * * is every six hours"
-        )
-    manifest, known = (value(each, *_RKE, "additionalManifest") for each in (obj, old or {}))
+        yield invalid_value(f"{PATH}.etcd.snapshotScheduleCron", schedule, f"{problem}; 0 */6 * * * is every six hours")
+    manifest, known = (value(each, *RKE, "additionalManifest") for each in (obj, old or {}))
     if manifest and manifest != known:
-        yield from _manifest(manifest, f"{_PATH}.additionalManifest")
+        yield from _manifest(manifest, f"{PATH}.additionalManifest")
 
 
 def _drain(options: Object, path: str) -> Iterator[FieldError]:

@@ -8,20 +8,21 @@ from collections.abc import Iterator
 from herder.api.capi.admission.checks import int_or_percent
 from herder.api.capi.admission.values import section, text, value
 from herder.api.rke.admission.config import of_format
+from herder.api.rke.admission.places import PATH, RKE
 from herder.api.rke.names import LINUX
 from herder.api.rke.roles import refusal
 from herder.engine.meta import names
 from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value
 from herder.engine.meta.kinds import Object
 
-_PATH = "spec.rkeConfig.machinePools"
+_PATH = f"{PATH}.machinePools"
 _ROLES = ("etcdRole", "controlPlaneRole", "workerRole")
 _MOST_MACHINES = 2**31 - 1
 _RANGE = re.compile(r"\[([0-9]+)-([0-9]+)\]")
 
 
 def listed(obj: Object) -> list[Object]:
-    found = value(obj, "spec", "rkeConfig", "machinePools")
+    found = value(obj, *RKE, "machinePools")
     return [pool for pool in found if isinstance(pool, dict)] if isinstance(found, list) else []
 
 
