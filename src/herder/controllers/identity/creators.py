@@ -7,9 +7,10 @@ from herder.api.capi.names import annotations_of, is_deleting
 from herder.api.identity.creators import CREATOR_BOUND, creator_binding
 from herder.api.identity.roles import subject_of
 from herder.api.machines.credentials import CREATOR
-from herder.api.management.clusters import is_internal, was_anothers
+from herder.api.management.clusters import is_internal
 from herder.api.management.kinds import CLUSTER_BINDING, MANAGEMENT_CLUSTER
 from herder.api.writing import ref
+from herder.controllers.identity import granting
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Create, Decision, Patch, Write, waiting
 from herder.engine.runtime.triggers import Watches, changed, itself
@@ -24,8 +25,7 @@ def reconcile(view: View) -> Decision:
     creator = told.get(CREATOR)
     if not creator or told.get(CREATOR_BOUND) == "true":
         return DONE
-    home = view.get(NAMESPACE, view.name)
-    if home is None or is_deleting(home) or was_anothers(home, cluster):
+    if not granting.has_home(view, cluster):
         return waiting(f"namespace {view.name} is not there yet")
     wanted = creator_binding(view.name, creator)
     subject = subject_of(wanted)

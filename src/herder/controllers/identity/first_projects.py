@@ -10,10 +10,11 @@ from herder.api.capi.kinds import NAMESPACE
 from herder.api.capi.names import annotations_of, is_deleting
 from herder.api.identity import projects
 from herder.api.identity.projects import BY_PROJECT, Place
-from herder.api.management.clusters import is_connected, is_internal, was_anothers
+from herder.api.management.clusters import is_connected, is_internal
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT
 from herder.api.management.names import LOCAL, TOKEN_ALPHABET
 from herder.api.writing import ref
+from herder.controllers.identity import granting
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.cache import Key
 from herder.engine.runtime.controller import Controller
@@ -35,8 +36,7 @@ def reconcile(view: View) -> Decision:
     cluster = view.get(MANAGEMENT_CLUSTER, view.name)
     if cluster is None or is_deleting(cluster):
         return DONE
-    home = view.get(NAMESPACE, view.name)
-    if home is None or is_deleting(home) or was_anothers(home, cluster):
+    if not granting.has_home(view, cluster):
         return waiting(f"namespace {view.name} is not there yet")
     made = annotations_of(cluster)
     if any(annotation not in made for annotation, *_ in _FIRST):

@@ -38,6 +38,12 @@ from herder.engine.runtime.view import Observed, Unreachable, View
 BY_CLUSTER, ALL, BY_USER = "cluster", "all", "user"
 
 
+def has_home(view: View, cluster: Object) -> bool:
+    """Whether the namespace of a management Cluster is there, and is its own."""
+    home = view.get(NAMESPACE, cluster["metadata"]["name"])
+    return home is not None and not is_deleting(home) and not was_anothers(home, cluster)
+
+
 def cluster_of(view: View, name: str) -> Object | None:
     """The management Cluster that an object in this namespace is about; None, where one of that name is there now, and
     the namespace was an earlier one's."""

@@ -23,7 +23,7 @@ from herder.controllers.planner.distributions.interface import (
     Reference,
     Roles,
 )
-from herder.controllers.planner.distributions.selected import agent_variables, selected
+from herder.controllers.planner.distributions.selected import install_variables, selected
 
 NAME = "embedded"
 REPOSITORY = "herder/system-agent-installer-herder"
@@ -159,7 +159,7 @@ def _install(cluster: ClusterInputs, machine: MachineInputs, files: Sequence[Fil
     environment = [
         f"RESTART_STAMP={stamp}",
         f"DRAIN_HASH={stamp}",
-        *(f"{each['name']}={each['value']}" for each in agent_variables(cluster)),
+        *(f"{each['name']}={each['value']}" for each in install_variables(cluster)),
         f"HERDER_DATA_DIR={_data(cluster)}",
         *(() if machine.roles.is_server else ("INSTALL_HERDER_EXEC=agent",)),
     ]

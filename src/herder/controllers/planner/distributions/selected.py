@@ -31,6 +31,6 @@ def selector(field: str, entry: Mapping[str, Any]) -> LabelSelector | None:
     return label_selector_from_object(chosen)
 
 
-def agent_variables(cluster: ClusterInputs) -> list[Mapping[str, str]]:
-    """Those that say something."""
+def install_variables(cluster: ClusterInputs) -> list[Mapping[str, str]]:
+    """Of agentEnvVars those that say something: installers see them too."""
     return [each for each in cluster.spec.get("agentEnvVars") or () if each.get("name") and each.get("value")]

@@ -27,7 +27,7 @@ from herder.controllers.planner.distributions.kubeadm.members import files_of_ro
 from herder.controllers.planner.distributions.kubeadm.places import API_PORT, HERE
 from herder.controllers.planner.distributions.kubeadm.registries import registry_files
 from herder.controllers.planner.distributions.rancher import registries as pulling
-from herder.controllers.planner.distributions.selected import agent_variables
+from herder.controllers.planner.distributions.selected import install_variables
 
 
 class Kubeadm:
@@ -77,7 +77,7 @@ def _install(cluster: ClusterInputs, machine: MachineInputs, files: Sequence[Fil
     environment = (
         f"RESTART_STAMP={stamp}",
         f"DRAIN_HASH={stamp}",
-        *(f"{each['name']}={each['value']}" for each in agent_variables(cluster)),
+        *(f"{each['name']}={each['value']}" for each in install_variables(cluster)),
         f"INSTALL_KUBEADM_EXEC={role}",
     )
     return Instruction(name="install", image=image, command="sh", args=("-c", "run.sh"), env=environment)

@@ -11,7 +11,7 @@ from herder.controllers.planner.distributions.interface import ClusterInputs, Ma
 from herder.controllers.planner.distributions.rancher.config import NOT_FOR_DRAINS
 from herder.controllers.planner.distributions.rancher.runtime import Runtime, registry
 from herder.controllers.planner.distributions.rancher.text import indented
-from herder.controllers.planner.distributions.selected import agent_variables
+from herder.controllers.planner.distributions.selected import install_variables
 
 CAPTURE_ADDRESS, ETCD_NAME = "capture-address", "etcd-name"
 
@@ -29,7 +29,7 @@ def install(
     drain = _stamp(cluster, image, files, instead={runtime.config_file: indented(undisturbing)})
     prefix = "WINS_" if machine.windows else ""
     environment = [f"{prefix}RESTART_STAMP={restart}", f"{prefix}DRAIN_HASH={drain}"]
-    environment += [_variable(each, machine) for each in agent_variables(cluster)]
+    environment += [_variable(each, machine) for each in install_variables(cluster)]
     environment.append(f"{runtime.variable}_DATA_DIR={'c:' if machine.windows else ''}{runtime.data(cluster)}")
     if machine.windows:
         environment.append(f"INSTALL_RKE2_VERSION={cluster.version}")
