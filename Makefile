@@ -1,7 +1,7 @@
 # Each target does all of its own set-up. `make demo` needs Python 3.11; the others Go 1.26 too, for the peers.
 PY := .venv/bin/python
 
-.PHONY: demo setup dev peers lint test soak bench clean
+.PHONY: demo setup dev peers peers-extended lint test interop soak bench clean
 
 demo: setup ## the main job, visible
 	@.venv/bin/herder demo
@@ -12,7 +12,10 @@ setup: ## .venv/bin/herder, and nothing else
 dev:
 	@scripts/setup dev
 
-peers: dev ## the real programs that tests and benchmarks run against, built once into a cache outside the tree
+peers: dev ## the real programs that `make test` runs against, built once into a cache outside the tree
+	@$(PY) peers/build.py --core >/dev/null
+
+peers-extended: dev ## all real programs: those of `make interop`, `make soak` and `make bench` too
 	@$(PY) peers/build.py >/dev/null
 
 lint: dev
@@ -22,12 +25,15 @@ lint: dev
 	@.venv/bin/lint-imports --no-cache
 
 test: dev peers lint ## everything that must stay true
-	@$(PY) -m pytest -n 2 --dist loadfile
+	@$(PY) -m pytest -n 2 --dist loadfile -m "not extended"
 
-soak: dev peers ## the long runs; results go to docs/results/
+interop: peers-extended ## tests against the extended peers; results go to docs/results/
+	@$(PY) -m tests.results interop
+
+soak: peers-extended ## the long runs; results go to docs/results/
 	@$(PY) -m tests.soak
 
-bench: dev peers ## against the peers, as ratios; results go to docs/results/
+bench: peers-extended ## against the peers, as ratios; results go to docs/results/
 	@$(PY) -m bench
 
 clean:

@@ -5,7 +5,11 @@ place that says its version. A finished binary lies at `<cache>/<name>-<version>
 built beside that place and renamed, so an interrupted build never leaves half a program behind.
 
     python3 peers/build.py [NAME ...]     build what is missing (all by default), print each path
+    python3 peers/build.py --core         build only what `make test` needs
     python3 peers/build.py --list         print names and paths without building
+
+Core peers are built by `make test` on every machine that has none, so each one costs every cold run. Extended peers
+serve `make interop`, `make soak` and `make bench`, which run by hand and commit their results.
 """
 
 from __future__ import annotations
@@ -40,12 +44,13 @@ class Peer:
     tags: str = ""  # build tags, as its own build sets them
     test_binary: bool = False  # built by `go test -c`
     data: tuple[str, ...] = ()  # folders of the module's source to keep beside the binary
+    extended: bool = False  # not needed by `make test`
 
 
 PEERS = (
     Peer("etcd", "etcd", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3"),
     Peer("etcdctl", "etcd", "go.etcd.io/etcd/etcdctl/v3", "go.etcd.io/etcd/etcdctl/v3"),
-    Peer("etcdutl", "etcd", "go.etcd.io/etcd/etcdutl/v3", "go.etcd.io/etcd/etcdutl/v3"),
+    Peer("etcdutl", "etcd", "go.etcd.io/etcd/etcdutl/v3", "go.etcd.io/etcd/etcdutl/v3", extended=True),
     Peer("kube-apiserver", "kube", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", stamp=True),
     Peer("kubectl", "kube", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kubectl", stamp=True),
     Peer(
@@ -60,10 +65,10 @@ PEERS = (
     Peer("kubelet", "kube", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kubelet", stamp=True),
     Peer("kubeadm", "kube", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kubeadm", stamp=True),
     Peer("informer", "kube", "k8s.io/kubernetes", "./informer"),
-    Peer("load", "kube", "k8s.io/kubernetes", "./load"),
+    Peer("load", "kube", "k8s.io/kubernetes", "./load", extended=True),
     Peer("pause", "kube", "k8s.io/kubernetes", "./pause"),
-    Peer("e2e", "kube", "k8s.io/kubernetes", "./e2e", stamp=True, test_binary=True),
-    Peer("helm", "helm", "helm.sh/helm/v3", "helm.sh/helm/v3/cmd/helm"),
+    Peer("e2e", "kube", "k8s.io/kubernetes", "./e2e", stamp=True, test_binary=True, extended=True),
+    Peer("helm", "helm", "helm.sh/helm/v3", "helm.sh/helm/v3/cmd/helm", extended=True),
     Peer(
         "capi-core",
         "capi",
@@ -78,6 +83,7 @@ PEERS = (
         "sigs.k8s.io/cluster-api",
         "sigs.k8s.io/cluster-api/bootstrap/kubeadm",
         data=("bootstrap/kubeadm/config/crd/bases", "bootstrap/kubeadm/config/webhook"),
+        extended=True,
     ),
     Peer(
         "capi-kubeadm-control-plane",
@@ -85,6 +91,7 @@ PEERS = (
         "sigs.k8s.io/cluster-api",
         "sigs.k8s.io/cluster-api/controlplane/kubeadm",
         data=("controlplane/kubeadm/config/crd/bases", "controlplane/kubeadm/config/webhook"),
+        extended=True,
     ),
     Peer(
         "capi-dev",
@@ -92,6 +99,7 @@ PEERS = (
         "sigs.k8s.io/cluster-api/test",
         "sigs.k8s.io/cluster-api/test/infrastructure/docker",
         data=("infrastructure/docker/config/crd/bases", "infrastructure/docker/config/webhook"),
+        extended=True,
     ),
     Peer(
         "rancher-machine",
@@ -197,6 +205,7 @@ def ldflags(peer: Peer) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="which peers (default: all)")
+    parser.add_argument("--core", action="store_true", help="only the peers that `make test` needs")
     parser.add_argument("--list", action="store_true", help="print names and paths, build nothing")
     options = parser.parse_args()
     unknown = [name for name in options.names if name not in BY_NAME]
@@ -207,7 +216,7 @@ def main() -> None:
     with (CACHE / ".lock").open("w") as lock:  # two builds at once would only fight for the same cores
         if not options.list:
             fcntl.flock(lock, fcntl.LOCK_EX)
-        for name in options.names or BY_NAME:
+        for name in options.names or [peer.name for peer in PEERS if not (options.core and peer.extended)]:
             peer = BY_NAME[name]
             print(f"{name}\t{path_of(name, toolchain) if options.list else build(peer, toolchain)}", flush=True)
 

@@ -19,6 +19,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "tells(resource, because): objects of this resource hold a secret here, on purpose"
     )
+    config.addinivalue_line(
+        "markers", "extended: needs a peer that `make test` does not build; run by `make interop`, results committed"
+    )
     IN_PROCESS.watch_stores()
 
 

@@ -181,6 +181,7 @@ OUR_WRITERS = {"herder", *(controller.name for controller in core_controllers())
 # --- our core, upstream's providers ---------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 async def test_our_core_runs_a_cluster_of_upstreams_providers(tmp_path: Path) -> None:
     with RealKube(made(tmp_path / "kube"), controller_manager=True, controllers=CONTROLLERS) as kube:
         engine = Engine("real", kube.kubeconfig)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.interop import conformance
 from tests.support.embedded import Embedded
 from tests.support.engines import Engine
+
+pytestmark = pytest.mark.extended
 
 SAMPLE = (
     "API priority and fairness",

@@ -13,6 +13,8 @@ from tests.interop.programs import run
 from tests.support.api import Api
 from tests.support.engines import Engine
 
+pytestmark = pytest.mark.extended
+
 CHART = Path(__file__).parent / "chart"
 
 
