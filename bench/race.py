@@ -128,19 +128,22 @@ async def start_upstream(
     return Managers(processes, processes[:1] if CORE in programs else [], stop)
 
 
-def herder_run(engine: Engine, directory: Path, name: str, *flags: str) -> subprocess.Popen[bytes]:
+def herder_run(
+    engine: Engine, directory: Path, name: str, *flags: str, program: Path = HERDER
+) -> subprocess.Popen[bytes]:
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / f"{name}.log").open("wb") as log:
         return subprocess.Popen(
-            [HERDER, "run", "--kubeconfig", engine.kubeconfig, "--data-dir", directory / name, *flags],
+            [program, "run", "--kubeconfig", engine.kubeconfig, "--data-dir", directory / name, *flags],
             stdout=log,
             stderr=log,
             start_new_session=True,
         )
 
 
-def own_core(engine: Engine, directory: Path, *flags: str) -> subprocess.Popen[bytes]:
-    return herder_run(engine, directory, "core", "--capi-core=own", "--no-machines", *webhook_flags(), *flags)
+def own_core(engine: Engine, directory: Path, *flags: str, program: Path = HERDER) -> subprocess.Popen[bytes]:
+    own = ("--capi-core=own", "--no-machines", *webhook_flags())
+    return herder_run(engine, directory, "core", *own, *flags, program=program)
 
 
 def in_memory_provider(engine: Engine, directory: Path) -> subprocess.Popen[bytes]:
@@ -154,9 +157,9 @@ def stop_all(*processes: subprocess.Popen[bytes]) -> None:
         ended(process)
 
 
-async def start_ours(engine: Engine, directory: Path) -> Managers:
+async def start_ours(engine: Engine, directory: Path, program: Path = HERDER) -> Managers:
     """Everything in one process, as a user runs it."""
-    whole = own_core(engine, directory, "--in-memory")
+    whole = own_core(engine, directory, "--in-memory", program=program)
     await served(engine, "inmemorymachines.inmemory.cluster.x-k8s.io")
     return Managers([whole], [whole], lambda: stop_all(whole))
 

@@ -34,10 +34,10 @@ from tests.support.capi import (
     until,
     webhook_flags,
 )
+from tests.support.comparison import Names, normalized
 from tests.support.embedded import Embedded
 from tests.support.engines import CONTROLLERS, Engine
 from tests.support.kube import RealKube
-from tests.support.recording import Names, normalized
 from tests.support.upstream import CORE, PROVIDERS, Program, UpstreamManager, dev_cluster
 
 NAMESPACE, NAME = "pasture", "merino"
@@ -80,27 +80,29 @@ async def is_taken_apart(client: Client) -> None:
 async def test_upstreams_core_runs_a_cluster_of_our_provider_as_ours_does(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
-    ours = await as_our_core_has_it(tmp_path_factory.mktemp("ours"))
-    with Embedded(tmp_path / "embedded", flags=("--capi-core=external", "--no-machines", "--in-memory")) as server:
-        engine = Engine("embedded", server.kubeconfig)
-        client = engine.client()
-        async with upstream(engine, (CORE,), tmp_path):
-            # It would be the core if no other was there.
-            with HerderRun(engine, tmp_path / "aside", "--capi-core=auto", "--no-machines") as aside:
-                await served(client, *CORE_KINDS, *PROVIDED_KINDS)
-                await make_namespace(client, NAMESPACE)
-                await put_up(client, NAMESPACE, in_memory_cluster(NAME))
-                await is_available(client)
-                await until_same(client, ours)
-                await nothing_is_written_by_our_core(client)
-                assert "Ours stands aside" in aside.log()
-                await is_taken_apart(client)
-                for kind in PROVIDED_KINDS:
-                    await until(client, kind, NAMESPACE, none_left)
-        await client.close()
+    flags = ("--capi-core=external", "--no-machines", "--in-memory")
+    async with cluster_of_our_core(tmp_path_factory.mktemp("ours")) as ours:
+        with Embedded(tmp_path / "embedded", flags=flags) as server:
+            engine = Engine("embedded", server.kubeconfig)
+            client = engine.client()
+            async with upstream(engine, (CORE,), tmp_path):
+                # It would be the core if no other was there.
+                with HerderRun(engine, tmp_path / "aside", "--capi-core=auto", "--no-machines") as aside:
+                    await served(client, *CORE_KINDS, *PROVIDED_KINDS)
+                    await make_namespace(client, NAMESPACE)
+                    await put_up(client, NAMESPACE, in_memory_cluster(NAME))
+                    await is_available(client)
+                    await until_same(client, ours)
+                    await nothing_is_written_by_our_core(client)
+                    assert "Ours stands aside" in aside.log()
+                    await is_taken_apart(client)
+                    for kind in PROVIDED_KINDS:
+                        await until(client, kind, NAMESPACE, none_left)
+            await client.close()
 
 
-async def as_our_core_has_it(directory: Path) -> dict[str, Object]:
+@asynccontextmanager
+async def cluster_of_our_core(directory: Path) -> AsyncIterator[Client]:
     with Embedded(directory, flags=("--capi-core=own", "--no-machines", "--in-memory")) as server:
         client = Engine("embedded", server.kubeconfig).client()
         try:
@@ -108,8 +110,7 @@ async def as_our_core_has_it(directory: Path) -> dict[str, Object]:
             await make_namespace(client, NAMESPACE)
             await put_up(client, NAMESPACE, in_memory_cluster(NAME))
             await is_available(client)
-            await asyncio.sleep(3)  # for reports that are put off
-            return await everything(client)
+            yield client
         finally:
             await client.close()
 
@@ -133,15 +134,19 @@ ACCEPTED = (
 )
 
 
-async def until_same(client: Client, ours: dict[str, Object]) -> None:
-    """Upstream comes by it more slowly."""
+async def until_same(client: Client, reference: Client) -> None:
+    """Both converge at their own pace, and reports of progress are debounced."""
+    different: list[str] = []
     try:
         async with asyncio.timeout(PATIENCE):
-            while told := unlike(ours, theirs := await everything(client)):
+            while True:
+                ours, theirs = await everything(reference), await everything(client)
+                if not (different := unlike(ours, theirs)):
+                    break
                 await asyncio.sleep(0.5)
     except TimeoutError:
-        raise AssertionError("\n".join(told)) from None
-    assert unlike(ours, theirs, accepted=()), "what is accepted is told apart at all"
+        raise AssertionError("\n".join(different)) from None
+    assert unlike(ours, theirs, accepted=()), "the accepted differences exist"
 
 
 def unlike(ours: dict[str, Object], theirs: dict[str, Object], accepted: tuple[str, ...] = ACCEPTED) -> list[str]:

@@ -26,8 +26,10 @@ class Embedded:
         flags: tuple[str, ...] = ("--capi-core=external", "--no-machines"),
         listen: str = "127.0.0.1:0",
         around: tuple[str, ...] = (),
+        program: Path = HERDER,
     ) -> None:
         """`around` are words before the command, such as those that enter a namespace."""
+        self.program = program
         self.directory = directory
         self.flags = flags if "--gateway" in flags else (*flags, "--no-gateway")
         self.listen = listen
@@ -40,7 +42,7 @@ class Embedded:
         self.kubeconfig.unlink(missing_ok=True)
         with (self.directory / "up.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*self.around, HERDER, "up", "--data-dir", self.directory, "--listen", self.listen, *self.flags],
+                [*self.around, self.program, "up", "--data-dir", self.directory, "--listen", self.listen, *self.flags],
                 stdout=log,
                 stderr=log,
                 env=os.environ | {"PYTHONUNBUFFERED": "1"},
