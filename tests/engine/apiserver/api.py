@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -141,9 +142,10 @@ class Watching:
         await self._stream.aclose()  # type: ignore[attr-defined]
 
 
-async def start() -> tuple[ApiServer, Clock]:
+async def start(directory: Path | None = None) -> tuple[ApiServer, Clock]:
+    """A server over a store in memory, or over one on disk, which commits on a thread of its own."""
     clock = Clock()
-    return await assemble(None, clock=clock, entropy=os.urandom, inline=True), clock
+    return await assemble(directory, clock=clock, entropy=os.urandom, inline=directory is None), clock
 
 
 def config_map(name: str = "", **data: str) -> dict[str, Any]:
