@@ -64,6 +64,11 @@ class ApiServices:
                 watch.close()
 
     async def _settle(self) -> None:
+        while not await self._settled():
+            pass
+
+    async def _settled(self) -> bool:
+        """Write what differs. False: another writer was faster, look again."""
         wanted = dict(self._wanted())
         present = {record.key.name: record for record in self._store.list(_SERVICES)}
         changes: list[Put | Delete] = [self._put(name, obj) for name, obj in wanted.items() if name not in present]
@@ -73,9 +78,10 @@ class ApiServices:
                 changes.append(Delete(record.key, encoder(obj), record.revision))
         if changes:
             try:
-                await self._store.write(*changes)
+                await self._store.commit(*changes)
             except RevisionConflict:
-                log.warning("API services were changed by others; they are settled with the next definition")
+                return False
+        return True
 
     def _put(self, name: str, obj: Object) -> Put:
         metadata = {"name": name, "labels": obj["metadata"]["labels"]}

@@ -48,8 +48,8 @@ class Store:
         self._assigned = self._hub.revision
         self._latest: dict[Key, Event] = {}
         """The last submitted change of each key that has one on its way to disk."""
-        self._submitted: dict[Key, asyncio.Future[Records]] = {}
-        """Done when that change is there, by the same keys."""
+        self._submitted: dict[Key, Write] = {}
+        """The write that holds that change, by the same keys."""
 
         self._failure: StoreFailed | None = None
         self._closed = False
@@ -157,17 +157,36 @@ class Store:
             record = Record(key, revision, created, change.encode(revision))
             events.append(Event(revision, record, current, type(change) is Delete))
         self._assigned = revision
+        write = Write(events, self._clock(), done)
         for event in events:
             self._latest[event.record.key] = event
-            self._submitted[event.record.key] = done
-        self._writer.submit(Write(events, self._clock(), done))
+            self._submitted[event.record.key] = write
+        self._writer.submit(write)
         return done
 
-    async def visible(self, key: Key) -> None:
-        """Until everybody can see the change of the object that was submitted last, or it has failed."""
-        submitted = self._submitted.get(key)
-        if submitted is not None:
-            await asyncio.wait((submitted,))
+    async def commit(self, *changes: Change) -> Records:
+        """Write the changes and wait for the disk. Raises RevisionConflict once what it lost to is committed.
+
+        For writers that start from `get` or `list`: at once, they would find the same state again, and try for ever.
+        """
+        try:
+            return await self.write(*changes)
+        except RevisionConflict as conflict:
+            await self.wait_committed(self.in_flight(conflict.key))
+            raise
+
+    def in_flight(self, key: Key) -> Write | None:
+        """The write that holds the latest state of the key, if that state is not committed yet."""
+        return self._submitted.get(key)
+
+    async def wait_committed(self, write: Write | None) -> None:
+        """Return once the write is committed; raise StoreFailed if it failed.
+
+        Every answer that was derived from `latest` passes here before it is given: a crash must not be able to take
+        back what a client was told, be it a success or a refusal.
+        """
+        if write is not None and not write.committed:
+            await write.wait()
 
     def _checked(self, change: Change) -> Record | None:
         current = self.latest(change.key)
@@ -185,16 +204,14 @@ class Store:
             self._latest.clear()
             self._submitted.clear()
             for write in writes:
-                if not write.done.done():
-                    write.done.set_exception(failure)
+                write.settle(failure)
             return
         published = [event for write in writes for event in write.events]
         for event in published:
             self._apply(event)
         self._hub.publish(published)
         for write in writes:
-            if not write.done.done():  # whoever asked may have gone away
-                write.done.set_result([event.record for event in write.events])
+            write.settle(None)
 
     def _apply(self, event: Event) -> None:
         key = event.record.key

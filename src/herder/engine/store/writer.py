@@ -12,6 +12,7 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import NamedTuple, Protocol
 
@@ -26,12 +27,39 @@ MOST_BYTES_AT_ONCE = 16 << 20
 """Writes taken into one transaction, and their bytes: bounds how long the first of them waits for the last."""
 
 
-class Write(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Write:
     """Changes on their way to disk, and who waits for them."""
 
     events: list[Event]
     at: float
     done: asyncio.Future[list[Record]]
+    """The caller's, who may cancel it; the changes are committed all the same."""
+    committed: bool = False
+    failure: StoreFailed | None = None
+    settled: asyncio.Future[None] | None = None
+    """Done when the changes are committed or have failed. Created by the first that waits, since few do."""
+
+    def settle(self, failure: StoreFailed | None) -> None:
+        self.committed = failure is None
+        self.failure = failure
+        if self.settled is not None and not self.settled.done():
+            self.settled.set_result(None)
+        if self.done.done():
+            return
+        if failure is None:
+            self.done.set_result([event.record for event in self.events])
+        else:
+            self.done.set_exception(failure)
+
+    async def wait(self) -> None:
+        """Return once the changes are committed; raise if their commit failed."""
+        if not self.committed and self.failure is None:
+            if self.settled is None:
+                self.settled = asyncio.get_running_loop().create_future()
+            await asyncio.wait((self.settled,))  # several may wait: none of them may cancel the future of the others
+        if self.failure is not None:
+            raise self.failure
 
 
 class Chore(NamedTuple):

@@ -30,6 +30,12 @@ class Objects:
         """As it is stored, for who can tell from its bytes what they need to know."""
         return self._store.get(Key(str(resource), namespace, name))
 
+    async def wait_committed(self, key: Key) -> bool:
+        """Wait for a change of the key that is in flight. False: there was none."""
+        in_flight = self._store.in_flight(key)
+        await self._store.wait_committed(in_flight)
+        return in_flight is not None
+
     def list(self, resource: GroupResource, namespace: str = "") -> Iterator[Object]:
         for record in self._store.list(str(resource), namespace):
             yield cast(Object, json.decode(record.value))

@@ -29,9 +29,10 @@ from herder.engine.apiserver.admission.quota_usage import (
     usage_of,
 )
 from herder.engine.apiserver.auth.stored import stored
+from herder.engine.meta.errors import Forbidden
 from herder.engine.meta.kinds import GroupResource, Object
 from herder.engine.meta.quantity import decode
-from herder.engine.store import Key, Overflow, Put, RevisionConflict, Store, Watch
+from herder.engine.store import Key, Overflow, Put, RevisionConflict, Store, StoreFailed, Watch
 
 QUOTAS = GroupResource("", "resourcequotas")
 _RESERVED_FOR = timedelta(seconds=5)
@@ -78,6 +79,17 @@ class QuotaCounter:
         if self._reserved:
             self._reserved = [item for item in self._reserved if item.key != key]
 
+    async def wait_committed(self, namespace: str) -> bool:
+        """Wait until reservations whose objects are in flight are committed or have failed. False: there were none."""
+        waited = False
+        for item in [item for item in self._reserved if item.key.namespace == namespace]:
+            try:
+                waited |= await self._objects.wait_committed(item.key)
+            except StoreFailed:
+                self.committed(item.key)  # the object was not created: it uses nothing
+                waited = True
+        return waited
+
     def _counted(self, resource: GroupResource, namespace: str, now: datetime, *, reserved: bool) -> Iterable[Object]:
         seen = set()
         for record in self._objects.records(resource, namespace):
@@ -105,7 +117,17 @@ class QuotaAdmission:
         self._clock = clock
 
     async def validate(self, attributes: Attributes) -> None:
-        """Refuse what does not fit. Nothing is awaited here: the last word must not be overtaken by another write."""
+        """Refuse what does not fit, but never for an object that is in flight and may fail."""
+        while True:
+            try:
+                self._reserve(attributes)
+                return
+            except Forbidden:
+                if not await self._counter.wait_committed(attributes.namespace):
+                    raise
+
+    def _reserve(self, attributes: Attributes) -> None:
+        """Check and reserve in one turn of the event loop: no other write may come between the two."""
         obj = attributes.obj
         if not attributes.namespace or obj is None or attributes.resource.virtual is not None:
             return
@@ -208,4 +230,4 @@ class QuotaStatus:
             status = {"hard": hard, "used": used}
             if quota.get("status") != status:
                 with suppress(RevisionConflict):  # its writer's event brings us here again
-                    await self._store.write(Put(record.key, stored(quota | {"status": status}), record.revision))
+                    await self._store.commit(Put(record.key, stored(quota | {"status": status}), record.revision))

@@ -65,7 +65,7 @@ class RoleAggregator:
             if not changes:
                 return
             try:
-                await self._store.write(*changes)
+                await self._store.commit(*changes)
             except RevisionConflict:
                 continue  # somebody else changed one: look again
 

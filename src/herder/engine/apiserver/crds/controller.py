@@ -189,7 +189,7 @@ class CrdController:
             crd["metadata"].pop("finalizers", None)
             self._forget(name)
             try:
-                await self._store.write(Delete(record.key, encoder(crd), record.revision))
+                await self._store.commit(Delete(record.key, encoder(crd), record.revision))
                 return
             except RevisionConflict:
                 continue
@@ -199,7 +199,7 @@ class CrdController:
     async def _write(self, record: Record, crd: Object) -> bool:
         """Whether it was written; where somebody else was faster, their change brings us back here."""
         try:
-            await self._store.write(Put(record.key, encoder(self._tracked(crd, record)), record.revision))
+            await self._store.commit(Put(record.key, encoder(self._tracked(crd, record)), record.revision))
         except RevisionConflict:
             return False
         return True

@@ -42,6 +42,6 @@ class Instances:
     async def _write(self, record: Record, obj: Object, *, delete: bool) -> None:
         change = Delete if delete else Put
         try:
-            await self._store.write(change(record.key, encoder(obj), record.revision))
+            await self._store.commit(change(record.key, encoder(obj), record.revision))
         except RevisionConflict:
             return  # changed meanwhile: its event brings us back

@@ -109,8 +109,9 @@ async def create_object(call: Call, obj: Object, options: WriteOptions) -> Recor
             metadata["name"] = generated_name(base, call.parts.entropy)
         try:
             return await _settle_and_store(call, obj, attributes, options)
-        except RevisionConflict:
+        except RevisionConflict as lost:
             if not base or attempt == _NAME_ATTEMPTS:
+                await call.parts.store.wait_committed(call.parts.store.in_flight(lost.key))
                 raise _exists(call, obj, generated=bool(base)) from None
     raise AssertionError("unreachable")
 
@@ -137,9 +138,11 @@ async def _settle_and_store(call: Call, obj: Object, attributes: Attributes, opt
     key = stored.key_of(call.resource, call.info.namespace, obj["metadata"]["name"])
     (kept,) = await to_storage(call, [obj])
     if options.dry_run:
-        current = call.parts.store.latest(key)
+        store = call.parts.store
+        current, in_flight = store.latest(key), store.in_flight(key)
         if current is not None:
             raise RevisionConflict(key, current)
+        await store.wait_committed(in_flight)
         return obj
     (record,) = await call.parts.store.write(Put(key, bounded_encoder(kept), 0))
     return record

@@ -49,14 +49,20 @@ async def delete_object(call: Call, options: DeleteOptions) -> tuple[Record | Ob
     """The object's last state, and whether it is gone."""
     if options.grace_period is not None and options.grace_period < 0:
         options = replace(options, grace_period=1)
+    store = call.parts.store
     for _ in range(_ATTEMPTS):
-        current = call.parts.store.latest(call.key)
-        if current is None:
-            raise not_found(call.group_resource, call.info.name)
+        current, in_flight = store.latest(call.key), store.in_flight(call.key)
         try:
-            return await _delete_current(call, options, current)
+            if current is None:
+                raise not_found(call.group_resource, call.info.name)
+            deleted = await _delete_current(call, options, current)
         except RevisionConflict:
             continue
+        except Exception:
+            await store.wait_committed(in_flight)
+            raise
+        await store.wait_committed(in_flight)
+        return deleted
     raise conflict(call.group_resource, call.info.name, MODIFIED)
 
 

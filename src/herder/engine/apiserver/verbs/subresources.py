@@ -25,7 +25,9 @@ _OPTIONS = {"create": "CreateOptions", "update": "UpdateOptions", "patch": "Patc
 async def call_subresource(call: Call, subresource: Subresource) -> Response:
     verb = call.info.verb
     options = write_options(call.request.query, _OPTIONS[verb]) if verb in _OPTIONS else WriteOptions("GetOptions")
-    record = call.parts.store.latest(call.key)
+    # What a subresource answers (a token, a log) cannot be taken back: its parent must be committed.
+    await call.parts.store.wait_committed(call.parts.store.in_flight(call.key))
+    record = call.parts.store.get(call.key)
     parent = (await to_version(call, [stored.decode(record)]))[0] if record is not None else None
     body = _body(call, subresource, options, parent)
     asked = SubresourceRequest(

@@ -32,7 +32,6 @@ from herder.engine.meta.errors import (
     MODIFIED,
     AlreadyExists,
     BadRequest,
-    Conflict,
     FieldError,
     conflict,
     invalid,
@@ -112,17 +111,19 @@ def check_name(call: Call, obj: Object) -> None:
 async def change_object(call: Call, change: Change) -> Changed:
     store = call.parts.store
     for _ in range(_ATTEMPTS):
-        current = store.latest(call.key)
+        current, in_flight = store.latest(call.key), store.in_flight(call.key)
         try:
             if current is not None:
-                return await _change_current(call, change, current)
-            return await _create_instead(call, change)
+                changed = await _change_current(call, change, current)
+            else:
+                changed = await _create_instead(call, change)
         except RevisionConflict:
             continue
-        except Conflict:
-            # Whoever looks again finds what they were refused for; else they would be refused until it is on disk.
-            await store.visible(call.key)
+        except Exception:
+            await store.wait_committed(in_flight)
             raise
+        await store.wait_committed(in_flight)  # at once, where something was written: that came after it
+        return changed
     raise conflict(call.group_resource, call.info.name, MODIFIED)
 
 
