@@ -77,7 +77,6 @@ async def _health(transport: HttpTransport, path: str) -> tuple[int, bytes]:
     return response.status, response.content()
 
 
-@pytest.mark.xfail(strict=True, reason="a failed commit is final and health does not say so")
 async def test_a_full_disk_is_reported_and_survived(
     server: Embedded, disk: FaultyDisk, transport: HttpTransport
 ) -> None:
@@ -105,7 +104,6 @@ async def test_a_full_disk_is_reported_and_survived(
     await again.close()
 
 
-@pytest.mark.xfail(strict=True, reason="a failed commit is final and health does not say so")
 async def test_a_disk_that_cannot_sync_ends_the_process(
     server: Embedded, disk: FaultyDisk, transport: HttpTransport
 ) -> None:

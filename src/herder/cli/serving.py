@@ -101,6 +101,7 @@ class Serving:
         self._write_kubeconfig(pki)
         tune_interpreter()
         self._tasks.append(asyncio.ensure_future(self._control(pki)))
+        self._tasks.append(asyncio.ensure_future(self._fail_with_store()))
 
     def _make_front(self) -> HttpFront:
         if not self._gateway:
@@ -211,6 +212,10 @@ class Serving:
                 await runner.run()
             except RunnerError as error:  # everything else works without a node
                 log.error("Jobs cannot run on this machine", error=str(error))
+
+    async def _fail_with_store(self) -> None:
+        """End the process when the store can no longer commit: only a restart finds out what the disk holds."""
+        raise await self.server.parts.store.wait_failed()
 
     async def until(self, stop: asyncio.Event) -> None:
         await until_stopped(stop, *self._tasks)

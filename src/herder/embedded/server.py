@@ -71,8 +71,14 @@ async def _run_beside(server: ApiServer, told: Configuration, kubeconfig: Path) 
             tasks.create_task(LostNodes(client).run())
             tasks.create_task(_deploy(client, told.data_dir / "server", agent))
             tasks.create_task(agent.run())
+            tasks.create_task(_fail_with_store(server))
     finally:
         health.close()
+
+
+async def _fail_with_store(server: ApiServer) -> None:
+    """End the process when the store can no longer commit: only a restart finds out what the disk holds."""
+    raise await server.parts.store.wait_failed()
 
 
 async def _deploy(client: Client, directory: Path, agent: ClusterAgent) -> None:

@@ -104,7 +104,7 @@ class ApiServer:
             self._routes[path] = handler
 
     def _store_works(self) -> bool:
-        return self.parts.store.revision >= 0
+        return self.parts.store.failure is None
 
     # --- one request ------------------------------------------------------------------------------------------
 

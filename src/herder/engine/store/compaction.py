@@ -7,6 +7,8 @@ then stays, and with it every answer about later revisions. Space is reused, the
 
 from __future__ import annotations
 
+import sqlite3
+
 from herder.engine.store.database import Database
 
 STEP = 256
@@ -32,6 +34,9 @@ class Sweep:
         try:
             return self._step(database)
         finally:
+            # Within a transaction SQLite refuses to change it, and every later commit would go without a sync.
+            if database.connection.in_transaction:
+                database.connection.execute("ROLLBACK")
             database.connection.execute("PRAGMA synchronous = FULL")
 
     def _step(self, database: Database) -> bool:
@@ -45,10 +50,13 @@ class Sweep:
         if not rows:
             return False
         connection.execute("BEGIN IMMEDIATE")
+        self._delete(connection, rows)
+        connection.execute("INSERT OR REPLACE INTO state VALUES ('swept', ?)", (rows[-1][0],))
+        connection.execute("COMMIT")
+        return len(rows) == STEP
+
+    def _delete(self, connection: sqlite3.Connection, rows: list[tuple[int, int, int, int]]) -> None:
         superseded = [(previous,) for _, previous, _, _ in rows if previous]
         ended = [(revision,) for revision, _, _, end in rows if end]
         connection.executemany("DELETE FROM revisions WHERE revision = ?", superseded + ended)
         connection.executemany("DELETE FROM lives WHERE life = ?", [(life,) for _, _, life, end in rows if end])
-        connection.execute("INSERT OR REPLACE INTO state VALUES ('swept', ?)", (rows[-1][0],))
-        connection.execute("COMMIT")
-        return len(rows) == STEP

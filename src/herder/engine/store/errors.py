@@ -23,7 +23,16 @@ class KeyMissing(StoreError):
 
 
 class StoreFailed(ServiceUnavailable):
-    """The disk refused a commit. Nothing is written any more, what was committed can still be read."""
+    """The disk refused a commit: none of its changes happened, and what was committed can still be read.
+
+    If it is `fatal`, nobody knows what the disk kept: the store takes no more writes, and the process has to restart,
+    which reads the disk again. Else the next write is tried as usual.
+    """
+
+    def __init__(self, message: str, *, fatal: bool = False) -> None:
+        again = {} if fatal else {"retry-after": "1"}
+        super().__init__(message, details=None if fatal else {"retryAfterSeconds": 1}, headers=again)
+        self.fatal = fatal
 
 
 class RevisionConflict(Exception):

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from herder.engine.logs import get_logger
 from herder.engine.store.backup import write_backup
 from herder.engine.store.cipher import Cipher
 from herder.engine.store.compaction import Sweep
@@ -20,9 +21,14 @@ from herder.engine.store.reseal import Reseal
 from herder.engine.store.table import Table, page, path_of
 from herder.engine.store.writer import Chore, InlineWriter, ThreadWriter, Write, Writer
 
+log = get_logger(__name__)
+
 Records = list[Record]
 
 RENEWED_AT_ONCE = 500
+
+PROBE_FIRST, PROBE_LIMIT = 1.0, 30.0
+"""Seconds until a store whose last commit failed tries one by itself, at first and at most."""
 
 SNAPSHOTS = 16
 """Past lists kept in memory, so that paging through one does not read the disk for each page."""
@@ -52,6 +58,9 @@ class Store:
         """The write that holds that change, by the same keys."""
 
         self._failure: StoreFailed | None = None
+        self._failed = asyncio.Event()  # for good
+        self._epoch = 0  # failed commits
+        self._probe: asyncio.TimerHandle | None = None
         self._closed = False
         self._snapshots: OrderedDict[tuple[str, str, int], Records] = OrderedDict()
         self._history = History(database, None if inline or directory is None else directory.database)
@@ -111,6 +120,17 @@ class Store:
         """The oldest revision that can still be read, and that a watch can still start from."""
         return self._compacted
 
+    @property
+    def failure(self) -> StoreFailed | None:
+        """Why the last commit failed; None while the store works. Health checks report it."""
+        return self._failure
+
+    async def wait_failed(self) -> StoreFailed:
+        """Wait until the store takes no more writes until it is opened again; the process should end."""
+        await self._failed.wait()
+        assert self._failure is not None
+        return self._failure
+
     def get(self, key: Key) -> Record | None:
         return self._records.get(key)
 
@@ -140,10 +160,10 @@ class Store:
 
         Raises RevisionConflict or StoreFailed at once. The results are the records written, final states for deletions.
         """
-        if self._failure is not None:
+        if self._failure is not None and self._failure.fatal:
             raise self._failure
         if self._closed:
-            raise StoreFailed("the store is closed")
+            raise StoreFailed("the store is closed", fatal=True)
         done: asyncio.Future[Records] = asyncio.get_running_loop().create_future()
         if len({change.key for change in changes}) != len(changes) or not changes:
             raise ValueError("a write needs at least one change, and no two changes of one object")
@@ -157,7 +177,7 @@ class Store:
             record = Record(key, revision, created, change.encode(revision))
             events.append(Event(revision, record, current, type(change) is Delete))
         self._assigned = revision
-        write = Write(events, self._clock(), done)
+        write = Write(events, self._clock(), self._epoch, done)
         for event in events:
             self._latest[event.record.key] = event
             self._submitted[event.record.key] = write
@@ -200,18 +220,57 @@ class Store:
     def _publish(self, writes: Sequence[Write], failure: StoreFailed | None) -> None:
         """Make committed writes visible, in revision order; or tell everyone that the disk refused them."""
         if failure is not None:
-            self._failure = failure
-            self._latest.clear()
-            self._submitted.clear()
-            for write in writes:
-                write.settle(failure)
+            self._fail(writes, failure)
             return
+        if self._failure is not None:
+            self._recover()
         published = [event for write in writes for event in write.events]
         for event in published:
             self._apply(event)
         self._hub.publish(published)
         for write in writes:
             write.settle(None)
+
+    def _fail(self, writes: Sequence[Write], failure: StoreFailed) -> None:
+        """Forget all that is in flight: it was submitted with these writes, or may be based on them."""
+        if writes[-1].epoch == self._epoch:
+            self._epoch += 1
+            self._latest.clear()
+            self._submitted.clear()
+        for write in writes:
+            write.settle(failure)
+        if self._failure is None or failure.fatal:
+            log.error("commit failed", error=failure.message, fatal=failure.fatal)
+        self._failure = failure
+        if failure.fatal:
+            self._failed.set()
+        elif self._probe is None:
+            self._probe_after(PROBE_FIRST)
+
+    def _recover(self) -> None:
+        self._failure = None
+        log.info("commits work again", revision=self.revision)
+
+    def _probe_after(self, delay: float) -> None:
+        self._probe = asyncio.get_running_loop().call_later(delay, self._start_probe, delay)
+
+    def _start_probe(self, delay: float) -> None:
+        """Commit something small: health must come back without a client that tries."""
+        self._probe = None
+        if self._failure is None or self._failure.fatal or self._closed:
+            return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.add_done_callback(lambda done: self._probed(done, delay))
+        self._writer.add_chore(Chore(_probe, done))
+
+    def _probed(self, done: asyncio.Future[None], delay: float) -> None:
+        failed = done.cancelled() or done.exception() is not None
+        if self._failure is None or self._failure.fatal or self._closed:
+            return
+        if failed:
+            self._probe_after(min(2 * delay, PROBE_LIMIT))
+        else:
+            self._recover()
 
     def _apply(self, event: Event) -> None:
         key = event.record.key
@@ -323,9 +382,12 @@ class Store:
 
     async def compact_by_age(self, retain: float | Callable[[], float], *, every: float = 60.0) -> None:
         """A background task: keep the history of the last `retain` seconds. Runs until cancelled or closed."""
-        while not self._closed and self._failure is None:
-            kept = retain() if callable(retain) else retain
-            await self.compact(await self._history.revision_at(self._clock() - kept))
+        while not self._closed and not self._failed.is_set():
+            try:
+                kept = retain() if callable(retain) else retain
+                await self.compact(await self._history.revision_at(self._clock() - kept))
+            except Exception as error:  # old history costs space, no more: the next attempt is soon enough
+                log.warning("compaction failed", error=str(error), retry_in=every)
             await asyncio.sleep(every)
 
     async def renew(self, encode: Callable[[Record], Encode]) -> int:
@@ -352,6 +414,8 @@ class Store:
         if self._closed:
             return
         self._closed = True
+        if self._probe is not None:
+            self._probe.cancel()
         await self._writer.close()
         self._hub.close()
         await self._history.close()
@@ -360,6 +424,12 @@ class Store:
             if self._failure is None:
                 self._directory.settle(self.revision)
             self._directory.close()
+
+
+def _probe(database: Database) -> bool:
+    database.set_state(probed=1)
+    database.set_state(probed=None)
+    return False
 
 
 def _go_on(database: Database, directory: Directory, now: float) -> None:

@@ -20,6 +20,7 @@ from herder.engine.store.checkpoint import Checkpoints
 from herder.engine.store.database import Database
 from herder.engine.store.directory import RESERVE, Directory
 from herder.engine.store.errors import StoreFailed
+from herder.engine.store.failure import commit_failure
 from herder.engine.store.records import Event, Record
 
 MOST_AT_ONCE = 2_048
@@ -33,6 +34,9 @@ class Write:
 
     events: list[Event]
     at: float
+    epoch: int
+    """How many commits had failed when these changes were checked. All that were checked before a failure fail too:
+    they may be based on the changes that were lost."""
     done: asyncio.Future[list[Record]]
     """The caller's, who may cancel it; the changes are committed all the same."""
     committed: bool = False
@@ -86,7 +90,7 @@ class InlineWriter:
         self._publish = publish
 
     def submit(self, write: Write) -> None:
-        self._publish([write], self._log.commit([write]))
+        self._publish([write], self._log.commit([write]))  # nothing is ever checked before the one before it is done
 
     def add_chore(self, chore: Chore) -> None:
         try:
@@ -137,12 +141,19 @@ class ThreadWriter:
     def _run(self) -> None:
         while not self._closing:
             if writes := self._take():
-                failure = self._log.commit(writes)
-                _tell(writes[-1].done.get_loop(), self._publish, writes, failure)
+                self._commit(writes)
             if self._chores:
                 self._step()
         for chore in self._chores:
             _tell(chore.done.get_loop(), _finish, chore.done, None)  # what is left of it is done another time
+
+    def _commit(self, writes: list[Write]) -> None:
+        loop = writes[-1].done.get_loop()
+        if lost := self._log.lost(writes):
+            _tell(loop, self._publish, lost, self._log.failure)
+            writes = writes[len(lost) :]
+        if writes:
+            _tell(loop, self._publish, writes, self._log.commit(writes))
 
     def _take(self) -> list[Write]:
         """All that waits. Sleeps until there is something, unless there is housekeeping to do."""
@@ -177,7 +188,7 @@ class ThreadWriter:
 
 
 class _Log:
-    """The commits themselves, the same for both writers. The first that fails is the last that is tried."""
+    """The commits themselves, the same for both writers."""
 
     def __init__(self, database: Database, directory: Directory | None, *, aside: bool) -> None:
         self.database = database
@@ -185,21 +196,30 @@ class _Log:
             database.connection, directory.database if directory is not None else None, aside=aside
         )
         self._directory = directory
-        self._failure: StoreFailed | None = None
+        self.failure: StoreFailed | None = None
+        """Of the last commit, if that failed."""
+        self._failed_epoch = -1
 
     def commit(self, writes: Sequence[Write]) -> StoreFailed | None:
-        if self._failure is not None:
-            return self._failure
+        if self.failure is not None and self.failure.fatal:
+            return self.failure
         try:
             self._reserve(writes[-1].events[-1].revision)
             written = self.database.append(writes)
         except Exception as error:
-            # Whatever it is, what reached the disk is not known any more: go on reading, never write again.
             self.roll_back()
-            self._failure = StoreFailed(f"the store stopped taking writes: {error}")
+            self.failure = commit_failure(error)
+            self._failed_epoch = writes[-1].epoch
         else:
+            self.failure = None
             self.checkpoints.note(written)
-        return self._failure
+        return self.failure
+
+    def lost(self, writes: Sequence[Write]) -> list[Write]:
+        """Those of the writes that were checked before the last failure was known; they come first."""
+        if self._failed_epoch < writes[0].epoch:
+            return []
+        return [write for write in writes if write.epoch <= self._failed_epoch]
 
     def _reserve(self, revision: int) -> None:
         directory = self._directory
