@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -464,3 +464,37 @@ async def test_what_takes_long_to_decide_is_decided_less_often(pace: float, expe
         await running._pass(key)
         assert running._pace(key) == expected
         assert running._pace(key) == pace, "each pass counts for itself"
+
+
+@pytest.mark.parametrize("fault", ["naive wake_at", "cluster"])
+@pytest.mark.xfail(strict=True, reason="a failure ends the task")
+def test_a_faulty_decision_ends_no_worker(fault: str) -> None:
+    """Of one object: it is reported and retried; the others are reconciled as usual."""
+    seen: list[str] = []
+
+    def reconcile(view: View) -> Decision:
+        seen.append(view.name)
+        if view.name.startswith("bad") and fault == "naive wake_at":
+            return Decision(wake_at=datetime(2030, 1, 1))
+        return DONE
+
+    def cluster_of(obj: Object) -> str:
+        if obj["metadata"]["name"].startswith("bad") and fault == "cluster":
+            raise KeyError("labels")
+        return ""
+
+    async def main() -> None:
+        async with world() as here:
+            options = {"workers": 2, "cluster_of": cluster_of}
+            async with managed(here, controller(reconcile, **options)) as manager:
+                for number in range(4):
+                    await here.client.create(CONFIG_MAP.resource, thing(f"bad-{number}"), namespace="default")
+                await asyncio.sleep(60)
+                await here.client.create(CONFIG_MAP.resource, thing("good"), namespace="default")
+                await until(lambda: "good" in seen)
+                outcome = manager.running["test"].outcomes[Key("default", "bad-0")]
+                if fault == "naive wake_at":
+                    assert "no time zone" in outcome.error
+                    assert 10 < seen.count("bad-0") < 30, "retried, ever more slowly"
+
+    virtual.run(main())
