@@ -22,6 +22,7 @@ from herder.engine.client.wire import Request, Response
 from herder.engine.front.takeover import Takeover
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import AlreadyExists
+from herder.engine.supervision import supervised
 from herder.gateway.access import Access
 from herder.gateway.archives import Archives
 from herder.gateway.clusters import Clusters
@@ -84,10 +85,10 @@ class Parts:
         stop = self.tunnels.listen(self.presence.changed)
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self.identity.identity.run())
-                tasks.create_task(self.registration.run())
-                tasks.create_task(self.nodes.run())
-                tasks.create_task(self.clusters.run())
+                tasks.create_task(supervised(self.identity.identity.run, name="gateway-identity"))
+                tasks.create_task(supervised(self.registration.run, name="gateway-registration"))
+                tasks.create_task(supervised(self.nodes.run, name="gateway-nodes"))
+                tasks.create_task(supervised(self.clusters.run, name="gateway-clusters"))
                 for part in (self.identity.identity, self.registration, self.nodes, self.clusters):
                     await part.ready()
                 await _show_own_cluster(self.client)
@@ -96,7 +97,7 @@ class Parts:
                 await opened()
                 if self.peers is not None:
                     await self.peers.join(tasks)
-                tasks.create_task(self.presence.run())
+                tasks.create_task(supervised(self.presence.run, name="gateway-presence"))
         finally:
             stop()
             await self.proxy.close()

@@ -32,6 +32,7 @@ from herder.engine.client.http import HttpTransport
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import StatusError
 from herder.engine.runtime.manager import Manager
+from herder.engine.supervision import supervised
 from herder.gateway.webhooks.configurations import Place, Service, Url
 
 if TYPE_CHECKING:
@@ -196,9 +197,10 @@ async def _work(options: Options, client: Client) -> None:
         tasks.create_task(watched.run())
         await watched.ready()
         if options.runner:
-            tasks.create_task(_be_a_node(options, settings, roles))
+            be_a_node = partial(_be_a_node, options, settings, roles)
+            tasks.create_task(supervised(be_a_node, name="runner", ends_with=(click.ClickException,)))
             if roles.machines:
-                tasks.create_task(keep_host(options.data_dir))
+                tasks.create_task(supervised(partial(keep_host, options.data_dir), name="host-daemon"))
         workloads = _workloads(options, client) if roles.in_memory else None
         managed = None
         if roles.gateway:
@@ -207,7 +209,7 @@ async def _work(options: Options, client: Client) -> None:
             managed = door.client_of
         manager = parts.make_manager(client, settings, roles, workloads=workloads, managed=managed, metrics=metrics)
         if roles.core:
-            tasks.create_task(core.watch_for_another(manager, unhook))
+            tasks.create_task(supervised(partial(core.watch_for_another, manager, unhook), name="core-choice"))
         tune_interpreter()
         try:
             # Two of our cores would fight like any others: all of them want the same lease, whatever their namespace.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from herder.engine.client.wire import Request, Response, User
 from herder.engine.front.http import HttpFront
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import invalid
+from herder.engine.supervision import supervised
 
 if TYPE_CHECKING:
     from herder.api.settings import Settings
@@ -147,7 +149,7 @@ class Serving:
             store = self.server.parts.store
             tasks.create_task(store.compact_by_age(lambda: seconds(settings.get("history-retention"))))
             if self._runner:
-                tasks.create_task(self._run_jobs(settings, pki))
+                tasks.create_task(supervised(partial(self._run_jobs, settings, pki), name="runner"))
             managed = None
             if self._gateway:
                 door = await self._build_door(settings)
@@ -157,7 +159,8 @@ class Serving:
                 self.client, settings, roles, workloads=workloads, managed=managed, metrics=metrics
             )
             if roles.core:
-                tasks.create_task(core.watch_for_another(manager, self._stand_aside))
+                watch = partial(core.watch_for_another, manager, self._stand_aside)
+                tasks.create_task(supervised(watch, name="core-choice"))
             try:
                 await manager.run()
             finally:
@@ -205,9 +208,10 @@ class Serving:
             host_paths=lent,
         )
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(JobController(self.client, clock=wall_clock).run())
+            jobs = JobController(self.client, clock=wall_clock)
+            tasks.create_task(supervised(jobs.run, name="job-controller"))
             if self._machines:
-                tasks.create_task(keep_host(self._directory))
+                tasks.create_task(supervised(partial(keep_host, self._directory), name="host-daemon"))
             try:
                 await runner.run()
             except RunnerError as error:  # everything else works without a node

@@ -7,6 +7,7 @@ import hmac
 import os
 import signal
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from herder.engine.front.http import HttpFront
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import GroupVersionResource, Object
+from herder.engine.supervision import supervised
 
 log = get_logger(__name__)
 
@@ -67,10 +69,11 @@ async def _run_beside(server: ApiServer, told: Configuration, kubeconfig: Path) 
     log.info("serving", address=told.address)
     try:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(node.run())
-            tasks.create_task(LostNodes(client).run())
-            tasks.create_task(_deploy(client, told.data_dir / "server", agent))
-            tasks.create_task(agent.run())
+            tasks.create_task(supervised(node.run, name="node"))
+            tasks.create_task(supervised(LostNodes(client).run, name="lost-nodes"))
+            deploy = partial(_deploy, client, told.data_dir / "server", agent)
+            tasks.create_task(supervised(deploy, name="manifests"))
+            tasks.create_task(supervised(agent.run, name="cluster-agent"))
             tasks.create_task(_fail_with_store(server))
     finally:
         health.close()

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from herder.api.management.names import TUNNEL_ID, TUNNEL_TOKEN, TUNNELS
+from herder.engine.supervision import supervised
 from herder.gateway.replicas import Replicas
 from herder.gateway.sharing import Shared
 from herder.tunnel.client import Target
@@ -37,10 +38,11 @@ class Peers:
     async def join(self, tasks: asyncio.TaskGroup) -> None:
         """They may come here now, and we go there."""
         await self.replicas.enter()
-        tasks.create_task(self.replicas.stay())
-        tasks.create_task(self._keep_open())
+        tasks.create_task(supervised(self.replicas.stay, name="gateway-lease"))
+        tasks.create_task(supervised(self._keep_open, name="gateway-peers"))
 
     async def _keep_open(self) -> None:
+        self._open.clear()  # of an earlier attempt, whose tasks ended with it
         async with asyncio.TaskGroup() as tasks:
             while True:
                 others = self.replicas.others()

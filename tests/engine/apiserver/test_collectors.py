@@ -55,7 +55,6 @@ class Refusals:
             raise ServiceUnavailable("a webhook does not answer")
 
 
-@pytest.mark.xfail(strict=True, reason="a failure ends the task")
 async def test_a_namespace_whose_content_could_not_be_deleted_is_tried_again(api: Api) -> None:
     refusals = Refusals(api, 3)
     await api.post(NAMESPACES, {"metadata": {"name": "doomed"}})
@@ -68,7 +67,6 @@ async def test_a_namespace_whose_content_could_not_be_deleted_is_tried_again(api
     assert failure["message"] == "Failed to delete all resource types, 1 remaining: a webhook does not answer"
 
 
-@pytest.mark.xfail(strict=True, reason="a failure ends the task")
 async def test_a_namespace_is_furnished_after_a_refused_attempt(api: Api) -> None:
     left = [2]
 
@@ -86,7 +84,6 @@ async def test_a_namespace_is_furnished_after_a_refused_attempt(api: Api) -> Non
     await _until(furnished)
 
 
-@pytest.mark.xfail(strict=True, reason="a failure ends the task")
 async def test_an_exception_in_one_collector_ends_none(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     furnish = AccountCollector._furnish
     settle = GarbageCollector._settle
@@ -124,7 +121,6 @@ async def test_an_exception_in_one_collector_ends_none(api: Api, monkeypatch: py
     assert failures
 
 
-@pytest.mark.xfail(strict=True, reason="a failure ends the task")
 async def test_a_failed_pass_of_the_aggregator_is_tried_again(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     settle = RoleAggregator.settle
     left = [2]

@@ -467,7 +467,6 @@ async def test_what_takes_long_to_decide_is_decided_less_often(pace: float, expe
 
 
 @pytest.mark.parametrize("fault", ["naive wake_at", "cluster"])
-@pytest.mark.xfail(strict=True, reason="a failure ends the task")
 def test_a_faulty_decision_ends_no_worker(fault: str) -> None:
     """Of one object: it is reported and retried; the others are reconciled as usual."""
     seen: list[str] = []

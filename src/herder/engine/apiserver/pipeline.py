@@ -27,6 +27,7 @@ from herder.engine.apiserver.scope import Parts
 from herder.engine.client.wire import Query, Request, Response, User, told_path
 from herder.engine.meta.errors import InternalError, NotAcceptable, StatusError
 from herder.engine.meta.kinds import Object
+from herder.engine.supervision import supervised
 
 log = logging.getLogger(__name__)
 
@@ -78,9 +79,8 @@ class ApiServer:
 
     async def start(self) -> None:
         for run in self.background:
-            task: asyncio.Task[None] = asyncio.ensure_future(run())
-            task.add_done_callback(_told_failure)
-            self._tasks.append(task)
+            name = getattr(run, "__qualname__", "background task")
+            self._tasks.append(asyncio.ensure_future(supervised(run, name=name)))
         self._ready = True
 
     async def stop(self) -> None:
@@ -240,8 +240,3 @@ def _refused(request: Request, error: StatusError, status: Object) -> Response:
 def _page_not_found() -> Response:
     headers = {"content-type": "text/plain; charset=utf-8", "x-content-type-options": "nosniff"}
     return Response(404, headers, b"404 page not found\n")
-
-
-def _told_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.error("a background task of the API server failed", exc_info=task.exception())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from herder.engine.logs import get_logger
@@ -60,6 +61,7 @@ class Running:
         self,
         controller: Controller,
         *,
+        now: Callable[[], datetime],
         view_of: Callable[[Key, Refusal | None], View],
         carrier: Carrier,
         object_of: Callable[[Key], Object | None],
@@ -75,6 +77,7 @@ class Running:
         self.outcomes: dict[Key, Outcome] = {}
         self._deciding: dict[Key, float] = {}  # how long it took, of passes that are being made
         self._refused: dict[Key, Refusal] = {}  # what guards said of the last decision, where they said no
+        self._now = now
         self._view_of = view_of
         self._carrier = carrier
         self._object_of = object_of
@@ -91,7 +94,12 @@ class Running:
         if self.controller.cluster_of is None:
             return key.namespace
         obj = self._object_of(key)
-        return self.controller.cluster_of(obj) if obj is not None else ""
+        try:
+            return self.controller.cluster_of(obj) if obj is not None else ""
+        except Exception as error:
+            # Keys are also added by timers: one that raised would lose every key that waits for a later time.
+            log.error("cluster of object unknown", controller=self.controller.name, key=str(key), exc_info=error)
+            return ""
 
     def changed(self, kind: Kind, change: Change) -> None:
         for watch in self._watches.get(kind, ()):
@@ -110,6 +118,9 @@ class Running:
             key = await self.queue.take()
             try:
                 await self._pass(key)
+            except Exception as error:
+                # A fault of the runtime itself, or a decision that it cannot carry out: no worker may end by it.
+                self._failed(key, error)
             finally:
                 self.queue.finished(key, self._pace(key))
 
@@ -131,6 +142,7 @@ class Running:
                 view.check_unchanged()
             self._observe(decision, key)
             outcome = await self._carrier.carry_out(decision, view, manager=self.controller.name, now=view.now)
+            _check_wake_at(decision)
         except NotFollowed as met:
             self.outcomes[key] = Outcome(waiting(f"{met.kind} is being read for the first time"), view.now)
             self._follow(met.kind, key)
@@ -141,18 +153,18 @@ class Running:
                 self.queue.retry(key)
                 log.debug("decides again", controller=self.controller.name, key=str(key), because=error.reason)
             else:
-                self._failed(key, view, error)
+                self._failed(key, error)
         except Exception as error:
-            self._failed(key, view, error)
+            self._failed(key, error)
             self._metrics.reconciled("error", self._stopwatch() - started)
         else:
             self._settled(key, view, outcome)
             self._metrics.reconciled("success", self._stopwatch() - started)
 
-    def _failed(self, key: Key, view: View, error: Exception) -> None:
+    def _failed(self, key: Key, error: Exception) -> None:
         delay = self.queue.retry(key)
         told = error.message if isinstance(error, StatusError) else f"{type(error).__name__}: {error}"
-        self.outcomes[key] = Outcome(Decision(), view.now, error=told)
+        self.outcomes[key] = Outcome(Decision(), self._now(), error=told)
         log.warning(
             "reconcile failed",
             controller=self.controller.name,
@@ -188,6 +200,12 @@ class Running:
         if refusal is not None:
             told = {"guard": refusal.guard, "reason": refusal.reason}
             log.warning("guard refuses", controller=self.controller.name, key=str(key), **told)
+
+
+def _check_wake_at(decision: Decision) -> None:
+    """A time that cannot be compared is a fault of the controller: the pass counts as failed and is retried."""
+    if decision.wake_at is not None and decision.wake_at.utcoffset() is None:
+        raise ValueError(f"wake_at {decision.wake_at} has no time zone")
 
 
 def _by_kind(controller: Controller) -> dict[Kind, list[Watches]]:

@@ -115,6 +115,7 @@ class Manager:
         followed = self._followed if controller.follows is not None else None
         return Running(
             controller,
+            now=self._clock,
             view_of=lambda key, refused: self._view(key, caches, followed, refused),
             carrier=carrier,
             object_of=own.get,

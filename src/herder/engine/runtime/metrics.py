@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from herder.engine.supervision import FAILURES
+
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
@@ -48,6 +50,10 @@ class _Queues:
         depth = GaugeMetricFamily("workqueue_depth", "Keys waiting", labels=["name"])
         added = CounterMetricFamily("workqueue_adds", "Keys added", labels=["name"])
         retried = CounterMetricFamily("workqueue_retries", "Keys tried again after a failure", labels=["name"])
+        failures = CounterMetricFamily("background_task_failures", "Failures that were retried", labels=["task"])
+        for task, count in FAILURES.items():
+            failures.add_metric([task], count)
+        yield failures
         for name, queue in self._queues.items():
             depth.add_metric([name], len(queue))
             added.add_metric([name], queue.added)

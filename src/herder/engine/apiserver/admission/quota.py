@@ -193,6 +193,7 @@ class QuotaStatus:
         finally:
             for task in self._followed.values():
                 task.cancel()
+            self._followed.clear()
 
     def _follow(self, resource: str) -> None:
         """Hear of every change from this moment on; called before counting, so that none falls between."""

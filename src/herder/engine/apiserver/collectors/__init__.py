@@ -6,7 +6,7 @@ One watch of the whole store feeds them all; each acts through the API like any 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from herder.engine.apiserver.collectors.accounts import AccountCollector, IssueToken
@@ -18,10 +18,12 @@ from herder.engine.apiserver.resources import Registry
 from herder.engine.client.wire import Transport, User
 from herder.engine.logs import get_logger
 from herder.engine.store import Event, Overflow, Store
+from herder.engine.supervision import supervised
 
 log = get_logger(__name__)
 
 Act = Callable[[User], Transport]
+_Collector = GarbageCollector | NamespaceCollector | AccountCollector
 
 
 class Collectors:
@@ -66,17 +68,27 @@ class Collectors:
         try:
             async with asyncio.TaskGroup() as tasks:
                 for record in self._store.all():
-                    for collector in collectors:
-                        collector.seen(Event(record.revision, record, None, deleted=False))
+                    _show(collectors, Event(record.revision, record, None, deleted=False))
                 for collector in collectors:
                     tasks.create_task(collector.work())
-                tasks.create_task(EventExpiry(self._hands("ttl-controller"), self._clock).work())
+                expiry = EventExpiry(self._hands("ttl-controller"), self._clock)
+                tasks.create_task(supervised(expiry.work, name="event-expiry"))
                 async for batch in watch:
                     for event in batch:
-                        for collector in collectors:
-                            collector.seen(event)
+                        _show(collectors, event)
         finally:
             watch.close()
+
+
+def _show(collectors: Sequence[_Collector], event: Event) -> None:
+    """An object that one collector cannot read is lost to that one alone."""
+    for collector in collectors:
+        try:
+            collector.seen(event)
+        except Exception as error:
+            log.error(
+                "object ignored", collector=type(collector).__name__, object=str(event.record.key), exc_info=error
+            )
 
 
 def _controller(account: str) -> User:

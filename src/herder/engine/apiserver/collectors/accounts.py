@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import Callable
 
@@ -10,12 +9,10 @@ import msgspec
 
 from herder.engine.apiserver.collectors.graph import Node
 from herder.engine.apiserver.collectors.hands import Hands
-from herder.engine.logs import get_logger
-from herder.engine.meta.errors import AlreadyExists, Conflict, Forbidden, NotFound, StatusError
+from herder.engine.meta.errors import AlreadyExists, Forbidden, NotFound
 from herder.engine.meta.kinds import GroupVersionResource, Object
 from herder.engine.store import Event, Key
-
-log = get_logger(__name__)
+from herder.engine.supervision import RetryQueue
 
 ACCOUNTS = GroupVersionResource("", "v1", "serviceaccounts")
 CONFIG_MAPS = GroupVersionResource("", "v1", "configmaps")
@@ -34,37 +31,34 @@ class AccountCollector:
         self._hands = hands
         self._ca = ca
         self._issue = issue
-        self._queue: asyncio.Queue[Key] = asyncio.Queue()
+        self._queue = RetryQueue(self._settle, name="service-account-controller")
 
     def seen(self, event: Event) -> None:
         key = event.record.key
         if key.resource == "namespaces" and not event.deleted:
-            self._queue.put_nowait(key)
+            self._queue.add(key)
         elif event.deleted and (key.resource, key.name) in {("serviceaccounts", "default"), ("configmaps", ROOT_CA)}:
-            self._queue.put_nowait(Key("namespaces", "", key.namespace))
+            self._queue.add(Key("namespaces", "", key.namespace))
         if key.resource == "configmaps" and key.name == ROOT_CA and not event.deleted:
-            self._queue.put_nowait(Key("namespaces", "", key.namespace))
+            self._queue.add(Key("namespaces", "", key.namespace))
         if key.resource == "serviceaccounts":
             for record in self._hands.store.list("secrets", key.namespace):
                 if _is_token(msgspec.json.decode(record.value), key.name):
-                    self._queue.put_nowait(record.key)
+                    self._queue.add(record.key)
         elif key.resource == "secrets" and not event.deleted and TOKEN_TYPE.encode() in event.record.value:
-            self._queue.put_nowait(key)
+            self._queue.add(key)
 
     async def work(self) -> None:
-        while True:
-            key = await self._queue.get()
-            try:
-                if key.resource == "namespaces":
-                    await self._furnish(key.name)
-                else:
-                    await self._settle_token(key)
-            except (AlreadyExists, NotFound):
-                pass  # somebody else did it, or it is gone: both are fine
-            except Conflict:
-                self._queue.put_nowait(key)
-            except StatusError as error:
-                log.warning("namespace cannot be furnished", object=str(key), error=error.message)
+        await self._queue.run()
+
+    async def _settle(self, key: Key) -> None:
+        try:
+            if key.resource == "namespaces":
+                await self._furnish(key.name)
+            else:
+                await self._settle_token(key)
+        except (AlreadyExists, NotFound):
+            pass  # another client did it, or it is gone: both are fine
 
     async def _furnish(self, namespace: str) -> None:
         record = self._hands.store.get(Key("namespaces", "", namespace))

@@ -9,8 +9,10 @@ from datetime import datetime, timedelta
 import msgspec
 
 from herder.engine.apiserver.collectors.hands import Hands
-from herder.engine.meta.errors import StatusError
+from herder.engine.logs import get_logger
 from herder.engine.meta.kinds import GroupVersionResource
+
+log = get_logger(__name__)
 
 EVENTS = GroupVersionResource("", "v1", "events")
 LIFETIME = timedelta(hours=1)
@@ -38,9 +40,8 @@ class EventExpiry:
             await asyncio.sleep(EVERY_SECONDS)
             horizon = self._clock() - LIFETIME
             for record in self._hands.store.list("events"):
-                if _decoder.decode(record.value).metadata.creation_timestamp >= horizon:
-                    continue
                 try:
-                    await self._hands.client.delete(EVENTS, record.key.name, namespace=record.key.namespace)
-                except StatusError:
-                    continue  # gone already, or its namespace is going: either way not ours to mend
+                    if _decoder.decode(record.value).metadata.creation_timestamp < horizon:
+                        await self._hands.client.delete(EVENTS, record.key.name, namespace=record.key.namespace)
+                except Exception as error:  # what is still there is found again in the next round
+                    log.debug("event not expired", object=str(record.key), error=str(error))

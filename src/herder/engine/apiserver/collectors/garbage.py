@@ -6,28 +6,21 @@ tells where to look, and every deletion carries the uid that was looked at.
 
 from __future__ import annotations
 
-import asyncio
-
 from herder.engine.apiserver.collectors.graph import FOREGROUND, ORPHAN, Node, Owner, OwnershipGraph, without
 from herder.engine.apiserver.collectors.hands import Hands
-from herder.engine.logs import get_logger
-from herder.engine.meta.errors import Conflict, NotFound, StatusError
+from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import GroupKind, Object
 from herder.engine.store import Event, Key
-
-log = get_logger(__name__)
+from herder.engine.supervision import RetryQueue
 
 WORKERS = 16
-RETRY_SECONDS = 0.5
 
 
 class GarbageCollector:
     def __init__(self, hands: Hands) -> None:
         self._hands = hands
         self._graph = OwnershipGraph()
-        self._queue: asyncio.Queue[str] = asyncio.Queue()
-        self._queued: dict[str, None] = {}
-        self._busy: dict[str, None] = {}
+        self._queue = RetryQueue(self._collect, name="garbage-collector", workers=WORKERS)
 
     def seen(self, event: Event) -> None:
         """One event of the store, in order."""
@@ -43,9 +36,7 @@ class GarbageCollector:
             self._look(node.uid)
 
     async def work(self) -> None:
-        async with asyncio.TaskGroup() as workers:
-            for _ in range(WORKERS):
-                workers.create_task(self._worker())
+        await self._queue.run()
 
     def _gone(self, node: Node) -> None:
         for dependent in self._graph.dependents(node.uid):
@@ -69,35 +60,19 @@ class GarbageCollector:
             self._look(uid)
 
     def _look(self, uid: str) -> None:
-        if uid not in self._queued:
-            self._queued[uid] = None
-            self._queue.put_nowait(uid)
+        self._queue.add(uid)
 
-    async def _worker(self) -> None:
-        while True:
-            uid = await self._queue.get()
-            self._queued.pop(uid, None)
-            node = self._graph.get(uid)
-            if node is None:
-                continue
-            if uid in self._busy:  # never two workers on one object
-                self._again(uid)
-                continue
-            self._busy[uid] = None
-            try:
-                await self._settle(node)
-            except NotFound:
-                pass
-            except Conflict:
-                self._again(uid)
-            except StatusError as error:
-                log.warning("garbage collection waits", object=str(node.key), error=error.message)
-                self._again(uid)
-            finally:
-                self._busy.pop(uid, None)
-
-    def _again(self, uid: str) -> None:
-        asyncio.get_running_loop().call_later(RETRY_SECONDS, self._look, uid)
+    async def _collect(self, uid: str) -> None:
+        node = self._graph.get(uid)
+        if node is None:
+            return
+        try:
+            await self._settle(node)
+        except NotFound:
+            pass
+        except Exception as error:
+            error.add_note(str(node.key))
+            raise
 
     async def _settle(self, node: Node) -> None:
         if node.orphans_dependents:

@@ -2,65 +2,55 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 
 from herder.engine.apiserver.collectors.graph import Node
 from herder.engine.apiserver.collectors.hands import Hands
-from herder.engine.logs import get_logger
-from herder.engine.meta.errors import Conflict, NotFound, StatusError
+from herder.engine.meta.errors import NotFound, StatusError
 from herder.engine.meta.kinds import GroupVersionResource, Object
 from herder.engine.store import Event, Key
-
-log = get_logger(__name__)
+from herder.engine.supervision import RetryQueue
 
 NAMESPACES = GroupVersionResource("", "v1", "namespaces")
-RETRY_SECONDS = 1.0
+WORKERS = 8
+FAILURES_SHOWN = 5
+
+
+class ContentDeletionFailed(Exception):
+    """Some objects could not be deleted; the namespace's condition says which."""
 
 
 class NamespaceCollector:
     def __init__(self, hands: Hands, clock: Callable[[], datetime]) -> None:
         self._hands = hands
         self._clock = clock
-        self._terminating: dict[str, asyncio.Event] = {}
-        self._started: asyncio.Queue[str] = asyncio.Queue()
+        self._terminating: set[str] = set()
+        self._queue = RetryQueue(self._empty, name="namespace-controller", workers=WORKERS)
 
     def seen(self, event: Event) -> None:
         key = event.record.key
         if key.resource == "namespaces":
             if event.deleted:
-                self._terminating.pop(key.name, None)
+                self._terminating.discard(key.name)
             elif key.name not in self._terminating and Node.of(event.record).deleting:
-                self._terminating[key.name] = asyncio.Event()
-                self._started.put_nowait(key.name)
+                self._terminating.add(key.name)
+                self._queue.add(key.name)
         elif key.namespace in self._terminating:
-            self._terminating[key.namespace].set()  # something left, or came: look again
+            self._queue.add(key.namespace)  # something left, or came: look again
 
     async def work(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            while True:
-                name = await self._started.get()
-                tasks.create_task(self._empty(name), name=f"empty namespace {name}")
+        await self._queue.run()
 
     async def _empty(self, name: str) -> None:
-        while (changed := self._terminating.get(name)) is not None:
-            changed.clear()
-            try:
-                if await self._pass(name):
-                    return
-            except NotFound:
-                return
-            except Conflict:
-                continue
-            except StatusError as error:
-                log.warning("namespace deletion waits", namespace=name, error=error.message)
-                await asyncio.sleep(RETRY_SECONDS)
-                continue
-            await changed.wait()
+        """Delete what is there, report what stays, and finalize the namespace once it is empty."""
+        with suppress(NotFound):
+            await self._pass(name)
 
-    async def _pass(self, name: str) -> bool:
-        """Delete what is there; whether the namespace was let go."""
+    async def _pass(self, name: str) -> None:
+        if name not in self._terminating:
+            return
         failures = await self._delete_content(name)
         namespace = await self._hands.client.get(NAMESPACES, name)
         remaining = self._remaining(name)
@@ -68,16 +58,20 @@ class NamespaceCollector:
         if conditions != (namespace.get("status") or {}).get("conditions"):
             namespace["status"] = {**(namespace.get("status") or {}), "phase": "Terminating", "conditions": conditions}
             namespace = await self._hands.client.update(NAMESPACES, namespace, subresource="status")
+        if failures:
+            raise ContentDeletionFailed("; ".join(failures[:FAILURES_SHOWN]))  # tried again, with back-off
         if remaining:
-            return False
+            return
         left = [each for each in (namespace.get("spec") or {}).get("finalizers") or [] if each != "kubernetes"]
         namespace["spec"] = {**(namespace.get("spec") or {}), "finalizers": left}
         await self._hands.client.update(NAMESPACES, namespace, subresource="finalize")
-        return True
 
     async def _delete_content(self, name: str) -> list[str]:
-        """Ask each object to go, once; what is already going is left to its finalizers. Pods go first."""
-        failures: list[str] = []
+        """Delete each object; what is already being deleted is left to its finalizers. Pods first.
+
+        Returns one message for each resource of which something could not be deleted.
+        """
+        failures: dict[str, str] = {}
         resources = sorted(self._hands.namespaced(), key=lambda pair: (pair[1].resource != "pods", pair[1]))
         for resource, served in resources:
             for record in self._hands.store.list(str(resource.storage), name):
@@ -89,8 +83,8 @@ class NamespaceCollector:
                 except NotFound:
                     continue
                 except StatusError as error:
-                    failures.append(error.message)
-        return failures
+                    failures.setdefault(str(resource.group_resource), error.message)
+        return sorted(failures.values())
 
     def _remaining(self, name: str) -> dict[str, list[Key]]:
         """What is still there, by resource."""
@@ -135,7 +129,8 @@ def _conditions(
          "All content-preserving finalizers finished"),
     ]  # fmt: skip
     if failures:
-        wanted[2] = ("NamespaceDeletionContentFailure", "True", "ContentDeletionFailed", "; ".join(failures[:5]))
+        told = f"Failed to delete all resource types, {len(failures)} remaining: {', '.join(failures[:FAILURES_SHOWN])}"
+        wanted[2] = ("NamespaceDeletionContentFailure", "True", "ContentDeletionFailed", told)
     if remaining:
         wanted[3] = ("NamespaceContentRemaining", "True", "SomeResourcesRemain",
                      f"Some resources are remaining: {content}")  # fmt: skip

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 
 import msgspec
 
@@ -21,6 +22,7 @@ from herder.engine.apiserver.resources import Registry
 from herder.engine.apiserver.stored import decode, encoder
 from herder.engine.meta.kinds import GroupResource, Object
 from herder.engine.store import Delete, Key, Overflow, Put, Record, RevisionConflict, Store, Watch
+from herder.engine.supervision import RetryQueue, supervised
 
 DEFINITIONS = GroupResource("apiextensions.k8s.io", "customresourcedefinitions")
 log = logging.getLogger(__name__)
@@ -52,16 +54,21 @@ class CrdController:
         self._served: dict[str, tuple[GroupResource, tuple[object, ...]]] = {}  # by definition; what it was made from
         self._names: dict[str, tuple[int, _Names]] = {}  # by definition, with the revision they were read at
         self._cleanups: dict[str, asyncio.Task[None]] = {}
+        self._queue = RetryQueue(self._handle, name="definitions")
 
     def load(self) -> None:
         """Serve what the store's established definitions say. Called once, before the first request."""
         for record in self._store.list(str(DEFINITIONS)):
-            crd = decode(record)
-            if condition_is(crd, "Established", "True"):
-                self._serve(crd, reshaped_before=record.revision)
+            try:
+                crd = decode(record)
+                if condition_is(crd, "Established", "True"):
+                    self._serve(crd, reshaped_before=record.revision)
+            except Exception:  # the other definitions are served; this one is tried again by `run`
+                log.exception("custom resource definition %s cannot be served", record.key.name)
 
     async def run(self) -> None:
         """Follow the definitions until cancelled."""
+        working = asyncio.ensure_future(self._queue.run())
         try:
             while True:
                 watch = self._store.watch(str(DEFINITIONS), since=self._store.revision)
@@ -73,30 +80,25 @@ class CrdController:
                 finally:
                     watch.close()
         finally:
+            working.cancel()
             for cleanup in self._cleanups.values():
                 cleanup.cancel()
 
     async def _follow(self, watch: Watch) -> None:
-        await self._settle_all([*self._served, *(record.key.name for record in self._store.list(str(DEFINITIONS)))])
+        for name in (*self._served, *(record.key.name for record in self._store.list(str(DEFINITIONS)))):
+            self._queue.add(name)
         async for batch in watch:
-            await self._settle_all(event.record.key.name for event in batch)
+            for event in batch:
+                self._queue.add(event.record.key.name)
 
     # --- one definition --------------------------------------------------------------------------------------
 
-    async def _settle_all(self, names: Iterable[str]) -> None:
-        """Settle these and, where one gives names up, the others of its group, which may have waited for them."""
-        pending = dict.fromkeys(names)
-        while pending:
-            name = next(iter(pending))
-            del pending[name]
-            try:
-                freed = await self._settle(name)
-            except Exception:
-                log.exception("custom resource definition %s could not be settled", name)
-                continue
-            if freed:
-                group = name.partition(".")[2]
-                pending.update(dict.fromkeys(other for other in self._waiting(group) if other != name))
+    async def _handle(self, name: str) -> None:
+        """Settle one definition and, if it gives names up, the others of its group, which may wait for them."""
+        if await self._settle(name):
+            for other in self._waiting(name.partition(".")[2]):
+                if other != name:
+                    self._queue.add(other)
 
     async def _settle(self, name: str) -> bool:
         """Bring registry and status of one definition to where they should be; whether names became free."""
@@ -149,24 +151,22 @@ class CrdController:
             self._serve(crd, reshaped_before=self._store.revision)
         running = self._cleanups.get(name)
         if CLEANUP in (crd["metadata"].get("finalizers") or ()) and (running is None or running.done()):
-            self._cleanups[name] = asyncio.create_task(self._remove(name), name=f"cleanup of {name}")
+            removal = supervised(partial(self._remove, name), name="definition-cleanup")
+            self._cleanups[name] = asyncio.create_task(removal, name=f"cleanup of {name}")
 
     async def _remove(self, name: str) -> None:
-        try:
-            await self._mark(name, "True", "InstanceDeletionInProgress", "CustomResource deletion is in progress")
-            record = self._record(name)
-            if record is None:
-                return
-            crd = decode(record)
-            if condition_is(crd, "Established", "True"):
-                instances = Instances(self._store, GroupResource(crd["spec"]["group"], crd["spec"]["names"]["plural"]))
-                await instances.delete_all(self._now)
-                ending = ("InstanceDeletionCompleted", "removed all instances")
-            else:
-                ending = ("NeverEstablished", "resource was never established")
-            await self._let_go(name, *ending)
-        except Exception:
-            log.exception("instances of custom resource definition %s could not be deleted", name)
+        await self._mark(name, "True", "InstanceDeletionInProgress", "CustomResource deletion is in progress")
+        record = self._record(name)
+        if record is None:
+            return
+        crd = decode(record)
+        if condition_is(crd, "Established", "True"):
+            instances = Instances(self._store, GroupResource(crd["spec"]["group"], crd["spec"]["names"]["plural"]))
+            await instances.delete_all(self._now)
+            ending = ("InstanceDeletionCompleted", "removed all instances")
+        else:
+            ending = ("NeverEstablished", "resource was never established")
+        await self._let_go(name, *ending)
 
     async def _mark(self, name: str, status: str, reason: str, message: str) -> None:
         record = self._record(name)
