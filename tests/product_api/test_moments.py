@@ -17,6 +17,8 @@ from herder.api.moments import moment
         ("2026-01-02T03:04:05", None),
         ("2026-01-02", None),
         ("soon", None),
+        ("9999-12-31T23:59:59Z", None),
+        ("0001-01-01T00:00:00+14:00", None),
         ("", None),
         (None, None),
     ],

@@ -39,6 +39,23 @@ def told_members(answer: str, name: str = "own-1\n", exit_code: int = 0) -> Entr
 
 
 @pytest.mark.parametrize(
+    "answer",
+    [
+        "{" * 100_000,
+        '{"members":' + "9" * 5000 + "}",
+        '{"members":7}',
+        '{"members":{"name":"own-1"}}',
+        *(
+            json.dumps({"members": [{"name": "own-1", "clientURLs": urls}]})
+            for urls in (7, {}, [7], [None], ["http://["], ["https://evil.example:2379"], ["https://a b/"], ["//\x00"])
+        ),
+    ],
+)
+def test_a_node_that_reports_anything_but_its_address_is_not_joined(answer: str) -> None:
+    assert news(told_members(answer)) == {}
+
+
+@pytest.mark.parametrize(
     ("addresses", "url"),
     [
         ([("InternalIP", "10.0.0.1")], "https://10.0.0.1:6443"),

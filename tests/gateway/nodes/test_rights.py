@@ -174,6 +174,8 @@ MORE_THAN_A_REPORT: dict[str, Callable[[Object], object]] = {
     "a finalizer": lambda plan: plan["metadata"].update(finalizers=["example.com/mine"]),
     "the plan": lambda plan: plan.update(data={"plan": _BASE64}),
     "the plan, as text": lambda plan: plan.update(stringData={"plan": "{}"}),
+    "what the manager says that it applied": lambda plan: plan.update(data={"appliedPlan": _BASE64}),
+    "how often it may fail": lambda plan: plan.update(data={"max-failures": _BASE64}),
     "a lock": lambda plan: plan.update(immutable=True),
 }
 

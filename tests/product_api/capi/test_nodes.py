@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
 from herder.api.capi.nodes import NODE_RECORD, all_nodes, node_by_name, node_by_provider_id, node_condition
 from herder.engine.meta.kinds import Object
 
@@ -19,7 +24,14 @@ NODE: Object = {
         "images": [{"names": ["a"]}],
         "nodeInfo": {"kubeletVersion": "v1.36.0"},
         "volumesAttached": [{"name": "v", "devicePath": "/dev/v"}],
-        "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": "now", "lastTransitionTime": "then"}],
+        "conditions": [
+            {
+                "type": "Ready",
+                "status": "True",
+                "lastHeartbeatTime": "now",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }
+        ],
     },
 }
 
@@ -32,10 +44,51 @@ def test_a_record_has_the_shape_of_a_node_and_only_what_is_read() -> None:
         "spec": {"providerID": "x://1", "unschedulable": True},
         "status": {
             "nodeInfo": {"kubeletVersion": "v1.36.0"},
-            "volumesAttached": [{"name": "v", "devicePath": "/dev/v"}],
-            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "then"}],
+            "volumesAttached": [{"name": "v"}],
+            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
         },
     }
+
+
+ODD: tuple[Any, ...] = (None, 7, -1.5, True, "x", "9" * 5000, [], [None, 7], [[]], {}, {"a": None}, {"a": {"b": []}})
+TIMES = ("then", "9999-12-31T23:59:59Z", "2026-01-01T00:00:00", 7, None)
+
+
+def places(value: Any) -> Iterator[tuple[Any, ...]]:
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    yield ()
+    for key, entry in entries:
+        yield from ((key, *rest) for rest in places(entry))
+
+
+def replaced(value: Any, place: tuple[Any, ...], other: Any) -> Any:
+    if not place:
+        return other
+    copied = copy.copy(value)
+    copied[place[0]] = replaced(value[place[0]], place[1:], other)
+    return copied
+
+
+def test_a_record_of_whatever_a_cluster_answers_has_the_types_of_a_node() -> None:
+    """Every part of a Node replaced by every odd value: a compromised API server answers anything."""
+    whole = {**NODE, "spec": {**NODE["spec"], "taints": [{"key": "k", "effect": "NoSchedule"}]}}
+    for place in places(whole):
+        for odd in ODD if place else ():
+            found = NODE_RECORD.project(replaced(whole, place, odd))
+            assert all(isinstance(label, str) for label in found["metadata"].get("labels", {}).values())
+            assert all(isinstance(taint.get("key", ""), str) for taint in found["spec"].get("taints", ()))
+            assert all(isinstance(volume["name"], str) for volume in found["status"].get("volumesAttached", ()))
+            assert all(isinstance(text, str) for text in found["status"].get("nodeInfo", {}).values())
+            for condition in found["status"]["conditions"]:
+                assert all(isinstance(condition[field], str) for field in ("type", "status"))
+                assert datetime.fromisoformat(condition["lastTransitionTime"]).tzinfo is not None
+            assert all(isinstance(key, str) for index in NODE_RECORD.indexes.values() for key in index(found))
+
+
+def test_a_condition_has_a_time_that_can_be_counted_from() -> None:
+    for time in TIMES:
+        odd = {**NODE, "status": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": time}]}}
+        assert NODE_RECORD.project(odd)["status"]["conditions"][0]["lastTransitionTime"] == "1970-01-01T00:00:00Z"
 
 
 def test_a_heartbeat_changes_nothing_in_the_record() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 import tarfile
 import zlib
+from collections.abc import Iterator
 from enum import StrEnum
 
 import msgspec
@@ -17,7 +17,13 @@ from herder.engine.meta.kinds import Object
 STATE_FINALIZER = "machine.herder.io/state"
 """On state Secrets: they live until the machine is removed for certain."""
 
-_LARGEST = 64 << 20  # a Secret holds a megabyte; what unpacks to more than this was made to harm
+# Drivers write this Secret, and not all of them are ours: a record is some certificates, keys and one config.json.
+_LARGEST = 8 << 20
+_MOST_ENTRIES = 1000
+
+
+_BAD = (ValueError, OverflowError, zlib.error, EOFError, tarfile.TarError, RecursionError)
+"""What a record that cannot be read raises, in whatever part of it."""
 
 
 class Recorded(StrEnum):
@@ -34,21 +40,26 @@ def recorded(secret: Object | None) -> Recorded:
         return Recorded.NOTHING
     try:
         configs = _configs(base64.b64decode(encoded))
-    except (binascii.Error, zlib.error, EOFError, tarfile.TarError, msgspec.DecodeError, ValueError):
+    except _BAD:
         return Recorded.UNREADABLE
     if not configs:
         return Recorded.NOTHING
-    phases = {(config.get("Herder") or {}).get("Phase", "") for config in configs}
+    phases = {_phase(config) for config in configs}
     if phases - {"", "created"}:
         return Recorded.BEGUN
     return Recorded.FOREIGN if "" in phases else Recorded.CREATED
+
+
+def _phase(config: Object) -> str:
+    own = config.get("Herder")
+    return str(own.get("Phase", "")) if isinstance(own, dict) else ""
 
 
 def driver_config(extracted: str) -> Object | None:
     """What the record says of the machine, its addresses among it; None where there is nothing that can be read."""
     try:
         configs = _configs(base64.b64decode(extracted))
-    except (binascii.Error, zlib.error, EOFError, tarfile.TarError, msgspec.DecodeError, ValueError):
+    except _BAD:
         return None
     return configs[0] if configs else None
 
@@ -59,8 +70,14 @@ def _configs(archive: bytes) -> list[Object]:
     if unzipped.unconsumed_tail:
         raise ValueError("larger than any that was made for a machine")
     with tarfile.TarFile(fileobj=io.BytesIO(content)) as tar:
-        members = [entry for entry in tar if entry.isfile() and _is_config(entry.name)]
-        return [_object(tar, entry) for entry in members]
+        return [_object(tar, entry) for entry in _entries(tar) if entry.isfile() and _is_config(entry.name)]
+
+
+def _entries(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    for number, entry in enumerate(tar):
+        if number == _MOST_ENTRIES:
+            raise ValueError("more entries than any record of a machine has")
+        yield entry
 
 
 def _is_config(name: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import gzip
 import hashlib
 import zlib
@@ -16,7 +15,7 @@ from herder.engine.meta.kinds import Object
 
 OPERATIONS = ("etcdSnapshotCreate", "etcdSnapshotRestore", "rotateCertificates", "rotateEncryptionKeys")
 LARGEST = 192 << 10  # of 256 KiB that all annotations of an object may have
-_LARGEST_TEXT = 64 << 20
+_LARGEST_TEXT = 4 << 20  # the API server stores no object of more than 3 MiB
 
 
 def packed(spec: Object) -> str:
@@ -29,7 +28,7 @@ def unpacked(text: str) -> Object:
     """ValueError for what is no packed spec."""
     try:
         spec = msgspec.json.decode(_inflated(base64.b64decode(text, validate=True)))
-    except (binascii.Error, zlib.error, msgspec.DecodeError) as error:
+    except (ValueError, zlib.error, RecursionError) as error:
         raise ValueError(f"not the spec of a cluster: {error}") from None
     if not isinstance(spec, dict):
         raise ValueError("not the spec of a cluster: an object is expected")

@@ -7,15 +7,16 @@ by the checksum that they applied: whoever asks anew takes the old checksum away
 from __future__ import annotations
 
 import base64
-import binascii
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from herder.api.numbers import LARGEST, integer
 from herder.api.rke.names import CONTROL_PLANE_ROLE, ETCD_ROLE, INIT_NODE, OPERATING_SYSTEM, PROBES_PASSED, WORKER_ROLE
 from herder.api.rke.plan import Plan, checksum
 from herder.engine.meta.kinds import Object
@@ -33,7 +34,16 @@ FAILED_EVIDENCE, PROBE_ERRORS = "failed-evidence", "probe-errors"  # our own age
 
 T = TypeVar("T")
 
-_LARGEST_OUTPUT = 16 << 20  # a Secret holds a megabyte; what unpacks to more than this was made to harm
+# A node writes all of the above, and a compromised node writes anything: what is larger than an agent makes it is not
+# decoded, and text is shortened before it gets into conditions, whose length the API limits.
+_LARGEST_OUTPUT = 4 << 20
+_LARGEST_STATUS = 256 << 10
+_LONGEST_NAME, _LONGEST_ERROR, _LONGEST_TAIL = 128, 1024, 4096
+_MOST_PROBES = 16
+_UNREADABLE = PROBE_STATUSES  # the name of the probe that fails where the statuses cannot be decoded
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline: terminals obey the others
+
+Int64 = Annotated[int, msgspec.Meta(ge=-LARGEST - 1, le=LARGEST)]
 
 
 class PeriodicOutput(msgspec.Struct, frozen=True, rename="camel"):
@@ -42,9 +52,9 @@ class PeriodicOutput(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     stdout: bytes | None = None
     stderr: bytes | None = None
-    exit_code: int = 0
+    exit_code: Int64 = 0
     last_successful_run_time: str = ""
-    failures: int = 0
+    failures: Int64 = 0
     last_failed_run_time: str = ""
 
 
@@ -52,15 +62,15 @@ class Evidence(msgspec.Struct, frozen=True, rename="camel"):
     """Why a plan failed, as our own agent tells it."""
 
     instruction: str = ""
-    exit_code: int = 0
+    exit_code: Int64 = 0
     error: str = ""
     tail: str = ""
 
 
 class ProbeStatus(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     healthy: bool = False
-    success_count: int = 0
-    failure_count: int = 0
+    success_count: Int64 = 0
+    failure_count: Int64 = 0
 
 
 @dataclass(frozen=True)
@@ -191,7 +201,12 @@ class PlanSecret:
 
     @cached_property
     def probe_statuses(self) -> Mapping[str, ProbeStatus]:
-        return _decoded(self.raw(PROBE_STATUSES), dict[str, ProbeStatus]) or {}
+        """One that fails where the report cannot be decoded: a node that hides its probes is not healthy."""
+        raw = self.raw(PROBE_STATUSES)
+        if not raw or raw == b"null":
+            return {}
+        found = _decoded(raw, dict[str, ProbeStatus]) if len(raw) <= _LARGEST_STATUS else None
+        return {_UNREADABLE: ProbeStatus()} if found is None else found
 
     @property
     def healthy(self) -> bool:
@@ -199,7 +214,10 @@ class PlanSecret:
 
     @property
     def unhealthy_probes(self) -> list[str]:
-        return sorted(name for name, status in self.probe_statuses.items() if not status.healthy)
+        """Names for messages: a number stands for those beyond the first few."""
+        found = sorted(name for name, status in self.probe_statuses.items() if not status.healthy)
+        more = [f"{len(found) - _MOST_PROBES} more"] if len(found) > _MOST_PROBES else []
+        return [_printable(name, _LONGEST_NAME) for name in found[:_MOST_PROBES]] + more
 
     @property
     def probes_passed(self) -> bool:
@@ -217,14 +235,17 @@ class PlanSecret:
     @cached_property
     def evidence(self) -> Evidence | None:
         """As far as the agent tells it: others leave what the last instruction that ran has said."""
-        if told := _decoded(self.raw(FAILED_EVIDENCE), Evidence):
-            return told
+        if told := self._status(FAILED_EVIDENCE, Evidence):
+            return _shortened(told)
         ran = [each.name for each in (self.plan.instructions if self.plan else ()) if each.name in self.failed_outputs]
-        return Evidence(ran[-1], tail=self.failed_outputs[ran[-1]].decode(errors="replace")) if ran else None
+        if not ran:
+            return None
+        return _shortened(Evidence(ran[-1], tail=self.failed_outputs[ran[-1]].decode(errors="replace")))
 
     @cached_property
     def probe_errors(self) -> Mapping[str, str]:
-        return _decoded(self.raw(PROBE_ERRORS), dict[str, str]) or {}
+        found = sorted((self._status(PROBE_ERRORS, dict[str, str]) or {}).items())[:_MOST_PROBES]
+        return {_printable(name, _LONGEST_NAME): _printable(error, _LONGEST_ERROR) for name, error in found}
 
     @cached_property
     def periodic_outputs(self) -> Mapping[str, PeriodicOutput]:
@@ -236,15 +257,19 @@ class PlanSecret:
         """Nothing where there is nothing, or nothing that can be read."""
         try:
             return base64.b64decode(self._data.get(key) or "")
-        except binascii.Error:
+        except ValueError:
             return b""
 
     def text(self, key: str) -> str:
         return self.raw(key).decode(errors="replace")
 
     def number(self, key: str, default: int = 0) -> int:
-        text = self.text(key).strip()
-        return int(text) if text.removeprefix("-").isdecimal() else default
+        return integer(self.text(key).strip(), default)
+
+    def _status(self, key: str, kind: type[T]) -> T | None:
+        """A small report; None where it is missing, too large or cannot be decoded."""
+        raw = self.raw(key)
+        return _decoded(raw, kind) if len(raw) <= _LARGEST_STATUS else None
 
     @property
     def _data(self) -> Mapping[str, str]:
@@ -271,8 +296,21 @@ def _decoded(raw: bytes, kind: type[T]) -> T | None:
         return None
     try:
         return msgspec.json.decode(raw, type=kind)
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):  # also what is not UTF-8, or nested too deeply
         return None
+
+
+def _shortened(evidence: Evidence) -> Evidence:
+    return Evidence(
+        _printable(evidence.instruction, _LONGEST_NAME),
+        evidence.exit_code,
+        _printable(evidence.error, _LONGEST_ERROR),
+        _printable(evidence.tail[-_LONGEST_TAIL:], _LONGEST_TAIL),
+    )
+
+
+def _printable(text: str, most: int) -> str:
+    return _CONTROL.sub(" ", text[:most])
 
 
 def _unzipped(raw: bytes, kind: type[T]) -> T | None:

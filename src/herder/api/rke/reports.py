@@ -6,7 +6,7 @@ from __future__ import annotations
 from herder.api.capi.kinds import SECRET
 from herder.api.policies import policy
 from herder.api.rke.names import PLAN_SECRET_TYPE
-from herder.api.rke.plan_secret import PLAN
+from herder.api.rke.plan_secret import APPLIED_PLAN, FAILURE_THRESHOLD, MAX_FAILURES, PLAN
 from herder.engine.meta.kinds import Object
 
 POLICY_NAME = "herder-plans"
@@ -14,6 +14,8 @@ NO_REPORT = "a node reports what became of its plan; the plan itself, labels and
 
 _ACCOUNT = "system:serviceaccount:"
 _KEPT = ("labels", "annotations", "ownerReferences", "finalizers")  # of the metadata
+_ASKED = (PLAN, APPLIED_PLAN, MAX_FAILURES, FAILURE_THRESHOLD)
+"""Keys that the manager writes and guards rely on: with another `appliedPlan` a node could claim another version."""
 
 
 def is_refused(user: str, old: Object, new: Object) -> bool:
@@ -22,11 +24,12 @@ def is_refused(user: str, old: Object, new: Object) -> bool:
     if old.get("type") != PLAN_SECRET_TYPE or user != f"{_ACCOUNT}{meta['namespace']}:{meta['name']}":
         return False
     told = any((meta.get(part) or None) != (new["metadata"].get(part) or None) for part in _KEPT)
-    return told or _plan(old) != _plan(new) or bool(new.get("immutable"))
+    return told or _asked(old) != _asked(new) or bool(new.get("immutable"))
 
 
-def _plan(secret: Object) -> object:
-    return (secret.get("data") or {}).get(PLAN)
+def _asked(secret: Object) -> list[object]:
+    data = secret.get("data") or {}
+    return [data.get(key) for key in _ASKED]
 
 
 # --- the same, for API servers that do not ask us -------------------------------------------------------------------
@@ -38,7 +41,7 @@ _IS_ITS_NODE = (
 _IS_A_REPORT = " && ".join(
     (
         *(f"object.metadata.?{part} == oldObject.metadata.?{part}" for part in _KEPT),
-        f"object.?data[?'{PLAN}'] == oldObject.?data[?'{PLAN}']",
+        *(f"object.?data[?'{key}'] == oldObject.?data[?'{key}']" for key in _ASKED),
         "!object.?immutable.orValue(false)",
     )
 )

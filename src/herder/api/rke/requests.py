@@ -175,7 +175,10 @@ def request_secret(management_cluster: str, kept: Mapping[str, Sequence[str]]) -
 
 def read_request(secret: Object) -> dict[str, list[str]]:
     """What was kept. Raises ValueError where that cannot be read."""
-    kept = json.loads(base64.b64decode((secret.get("data") or {}).get("data") or "", validate=True))
+    try:
+        kept = json.loads(base64.b64decode((secret.get("data") or {}).get("data") or "", validate=True))
+    except RecursionError:
+        raise ValueError("data: nested too deeply") from None
     if not isinstance(kept, dict):
         raise ValueError("data: must be a JSON object")
     return {str(name): [str(value) for value in values] for name, values in kept.items() if isinstance(values, list)}

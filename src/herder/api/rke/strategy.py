@@ -6,6 +6,7 @@ import math
 import re
 
 from herder.api.capi.conditions import find
+from herder.api.numbers import integer
 from herder.engine.meta.kinds import Object
 
 UNLIMITED = 0
@@ -18,10 +19,10 @@ class BadConcurrency(ValueError):
 def limit_of(concurrency: object, members: int, field: str = "upgradeStrategy") -> int:
     """A number, a percentage of the members (never less than one), or 0 for no limit; one where nothing is said."""
     text = str(concurrency or "1").strip() if concurrency != 0 else "0"
-    if text.isdecimal():
-        return int(text)
+    if (number := integer(text, -1)) >= 0:
+        return number
     share = text.removesuffix("%")
-    if not re.fullmatch(r"\d+(\.\d+)?", share):
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", share):
         raise BadConcurrency(
             f'{field}: concurrency must be a number or a percentage such as "10%", and "{text}" is not'
         )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Sequence
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
+from herder.api.numbers import integer
 from herder.api.rke.kinds import PLAN_SECRET
 from herder.api.rke.names import JOIN_URL, JOIN_URL_BY_HAND, JOINED_TO
 from herder.api.writing import ref
@@ -49,8 +51,8 @@ def host_of(url: str) -> str:
 
 def port_of(url: str) -> int:
     """0 where there is none."""
-    port = url.rpartition(":")[2]
-    return int(port) if port.isdecimal() else 0
+    port = integer(url.rpartition(":")[2])
+    return port if 0 < port < 1 << 16 else 0
 
 
 def _join_url(entry: Entry, port: int) -> str:
@@ -73,11 +75,20 @@ def _url_from_members(entry: Entry, port: int) -> str:
     name = _last_output(entry, ETCD_NAME).strip()
     line = next((each for each in _last_output(entry, CAPTURE_ADDRESS).splitlines() if each.startswith("{")), "")
     for member in _members(line):
-        urls = member.get("clientURLs") or ()
-        if name and member.get("name") == name and urls:
-            host = urlsplit(urls[0]).hostname
+        if name and member.get("name") == name:
+            host = _host(member.get("clientURLs"))
             return url_of(host, port) if host else ""
     return ""
+
+
+def _host(urls: object) -> str:
+    """Of the first URL; empty where the node reports anything but an address: other machines join what it says."""
+    first = urls[0] if isinstance(urls, list) and urls else None
+    try:
+        host = urlsplit(first).hostname if isinstance(first, str) else None
+        return str(ip_address(host or ""))
+    except ValueError:
+        return ""
 
 
 def _last_output(entry: Entry, instruction: str) -> str:
@@ -90,10 +101,10 @@ def _last_output(entry: Entry, instruction: str) -> str:
 def _members(line: str) -> list[dict[str, Any]]:
     try:
         told = msgspec.json.decode(line or "{}")
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         return []
     members = told.get("members") if isinstance(told, dict) else None
-    return [member for member in members or () if isinstance(member, dict)]
+    return [member for member in members if isinstance(member, dict)] if isinstance(members, list) else []
 
 
 def _delivered_server(entry: Entry) -> str:
@@ -103,7 +114,7 @@ def _delivered_server(entry: Entry) -> str:
         if file.path.startswith(CONFIG_DIRECTORY) and file.path.endswith(CONFIG_FILE):
             try:
                 config = msgspec.json.decode(base64.b64decode(file.content))
-            except ValueError:
+            except (ValueError, RecursionError):
                 return ""
             return str(config.get("server") or "") if isinstance(config, dict) else ""
     return ""

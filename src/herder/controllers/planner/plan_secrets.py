@@ -11,6 +11,7 @@ from herder.api.capi.names import PAUSED, annotations_of, cluster_key, is_deleti
 from herder.api.guards import plan_acts
 from herder.api.machines.credentials import hidden
 from herder.api.moments import moment
+from herder.api.numbers import integer
 from herder.api.rke import names
 from herder.api.rke import plan_secret as secrets
 from herder.api.rke.kinds import BEACON, CONTROL_PLANE, PLAN_SECRET, TOKENS_SECRET
@@ -106,8 +107,7 @@ def _machine(view: View, plan: PlanSecret) -> Object | None:
 
 
 def _attempts(plan: PlanSecret) -> int:
-    text = plan.annotations.get(names.PLAN_ATTEMPTS, "")
-    return int(text) if text.isdecimal() else 1
+    return max(integer(plan.annotations.get(names.PLAN_ATTEMPTS, ""), 1), 0)
 
 
 # --- a plan that failed ---------------------------------------------------------------------------------------------
