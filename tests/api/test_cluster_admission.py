@@ -34,6 +34,29 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+DIGITS = "9" * 5000
+UNREADABLE: dict[str, tuple[dict[str, Any], str]] = {
+    "a template that was not rendered": ({"additionalManifest": "{{ x }}\n"}, "additionalManifest"),
+    "a manifest whose key is a list": ({"additionalManifest": "[a]: b\n"}, "additionalManifest"),
+    "a step of 5,000 digits": ({"etcd": {"snapshotScheduleCron": f"0/{DIGITS} * * * *"}}, "etcd.snapshotScheduleCron"),
+    "an hour of 5,000 digits": ({"etcd": {"snapshotScheduleCron": f"0 {DIGITS} * * *"}}, "etcd.snapshotScheduleCron"),
+    "5,000 digits of machines": ({"machinePools": [pool(maxUnhealthy=DIGITS)]}, "machinePools[0].maxUnhealthy"),
+    "a range of 5,000 digits": (
+        {"machinePools": [pool(unhealthyRange=f"[1-{DIGITS}]")]},
+        "machinePools[0].unhealthyRange",
+    ),
+}
+
+
+@pytest.mark.xfail(strict=True, reason="an exception in a rule is an internal error")
+@pytest.mark.parametrize("case", UNREADABLE)
+async def test_what_no_rule_can_read_is_refused_with_its_field(api: Api, case: str) -> None:
+    rke_config, field = UNREADABLE[case]
+    answer = await try_to_create(api, PROVISIONING_CLUSTER, provisioned(**rke_config))
+    assert (answer.status, answer.reason) == (422, "Invalid"), answer.text
+    assert [found for _, found, _ in answer.causes] == [f"spec.rkeConfig.{field}"]
+
+
 @pytest.mark.parametrize("case", REFUSED)
 async def test_what_cannot_be_had_is_refused_when_it_is_written(api: Api, case: str) -> None:
     rke_config, field = REFUSED[case]
