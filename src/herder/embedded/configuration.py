@@ -82,7 +82,7 @@ def read(directory: Path, *, version: str = "") -> Configuration:
 def _mapping(file: Path) -> Mapping[str, Any]:
     try:
         found = yaml.safe_load(file.read_text())
-    except yaml.YAMLError as problem:
+    except (yaml.YAMLError, ValueError, RecursionError) as problem:
         mark = getattr(problem, "problem_mark", None)  # what is in the file is secret: only where it is wrong is told
         raise ConfigurationError(f"{file}: not YAML{f', line {mark.line + 1}' if mark else ''}") from None
     if found is not None and not isinstance(found, dict):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -40,7 +39,7 @@ class Manifests:
             digest = hashlib.sha256(content).hexdigest()
             try:
                 objects = _documents(content)
-            except yaml.YAMLError as problem:
+            except (yaml.YAMLError, ValueError, OverflowError, TypeError, RecursionError) as problem:
                 log.warning("a manifest is not YAML", file=name, problem=str(getattr(problem, "problem", "")))
                 continue
             wanted += objects
@@ -102,10 +101,14 @@ async def _delete(client: Client, resource: GroupVersionResource, namespace: str
 
 
 def _documents(content: bytes) -> list[Object]:
-    found: list[Any] = [each for each in yaml.safe_load_all(content) if each]
+    """Objects of all documents and Lists. ValueError for what is none: the file was not written by the planner."""
     objects: list[Object] = []
-    for each in found:
-        objects += each.get("items") or [] if str(each.get("kind", "")).endswith("List") else [each]
+    for each in yaml.safe_load_all(content):
+        is_list = isinstance(each, dict) and str(each.get("kind", "")).endswith("List")
+        objects += (each.get("items") or []) if is_list else [each] if each else []
+    for each in objects:
+        if not isinstance(each, dict) or not all(isinstance(each.get(key), str) for key in ("apiVersion", "kind")):
+            raise ValueError("a document is no object with apiVersion and kind")
     return objects
 
 

@@ -100,7 +100,7 @@ def _parsed(data: bytes, what: str) -> dict[str, Any]:
         advice = "it is a jinja template: put quotes around its {{ expressions }}, and use no {% statements %}"
     try:
         config = yaml.safe_load(data)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, OverflowError, TypeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)  # the line only: what stands there may be secret
         where = f" (line {mark.line + 1})" if mark else ""
         raise MachineError(f"{what}: not YAML{where}", advice or "correct it") from None

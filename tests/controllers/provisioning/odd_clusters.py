@@ -45,6 +45,7 @@ from tests.controllers.provisioning.provisioned import KINDS, WORKSPACE, Pasture
 from tests.fuzz.mutating import NUMBERS, WORDS, often_mutated
 from tests.support.views import view_of
 
+RAISED = "cannot be validated"  # in the message of a rule that raised
 BATCH = 100  # clusters that are in one world together, in a long run
 SETTLING = 60.0  # virtual seconds in which all of them have been looked at
 VERSIONS: dict[str, Object] = {
@@ -151,7 +152,33 @@ _SPEC: Object = {
     "enableNetworkPolicy": True,
     "redeploySystemAgentGeneration": 1,
 }
+DIGITS = "9" * 5000
+TEXTS = (
+    *(
+        "{{ x }}\n",
+        "[a]: b\n",
+        "? {a: b}\n: c\n",
+        "a: &a [*a]\n",
+        "!!python/object:os.system x",
+        "--- |\n",
+        "\t",
+        "{% x %}",
+    ),
+    *(DIGITS, f"{DIGITS}%", f"{DIGITS}h", f"[1-{DIGITS}]", f"[{DIGITS}-1]", f"0/{DIGITS} * * * *", f"{DIGITS} * * * *"),
+    *(
+        f"v1.{DIGITS}.0+k3s1",
+        f"10.0.0.0/{DIGITS}",
+        f"h:{DIGITS}",
+        "[" * 100_000,
+        "{" * 100_000,
+        "- " * 50_000,
+        "²",
+        "१",
+    ),
+)
+"""Text that a parser or a conversion of numbers may choke on."""
 NEAR: tuple[Any, ...] = (
+    *TEXTS,
     *("http://[", "https://u@h:x/", "h:99999", "//", ":::", "10.0.0.0/8", "secret://", "secret://a:b", "a:b:c", "a,b"),
     *("[3-1]", "[1-99999999999999999999]", "99999999999999999999", "0%", "101%", "1.5%", "1h1", "-1s", "9" * 20 + "h"),
     *("In", "Gt", "'", "a=b", "=", "a=", "=b", "a:NoExecute", "/..", "../x", "/a b", "/a;b", "C:\\x", "9999", "a\tb"),
@@ -176,6 +203,24 @@ def sound_spec(dice: random.Random, number: int) -> Object:
     own = dice.sample([*_SPEC], dice.randrange(len(_SPEC)))
     rke_config = {part: asked[part] for part in parts}
     return {"kubernetesVersion": version, "rkeConfig": rke_config, **{part: _SPEC[part] for part in own}}
+
+
+def whole_spec(version: str) -> Object:
+    """Every part that there is, at once."""
+    told = VERSIONS[version]
+    selected = [{"machineLabelSelector": _SELECTOR, "config": told}]
+    config = {**_RKE_CONFIG, "machineGlobalConfig": told, "machineSelectorConfig": selected}
+    return {"kubernetesVersion": version, "rkeConfig": config, **_SPEC}
+
+
+def with_texts(spec: Object) -> Iterator[tuple[str, Object]]:
+    """Each text in it replaced by each of TEXTS, with the place and the number of the text."""
+    for place in _places(spec):
+        found: Any = spec
+        for key in place:
+            found = found[key]
+        for number, text in enumerate(TEXTS if isinstance(found, str) else ()):
+            yield f"{'.'.join(map(str, place))} {number}", _with(spec, place, text)
 
 
 def odd_spec(seed: int, number: int) -> Object:
@@ -266,8 +311,9 @@ async def _is_kept(pasture: Pasture, number: int, spec: Object, told: Told) -> b
     try:
         client = pasture.world.client
         await client.update(PROVISIONING_CLUSTER.resource, {**known, "spec": spec}, dry_run=True)
-    except (Invalid, BadRequest):
-        pass
+    except (Invalid, BadRequest) as refused:
+        if RAISED in refused.message:
+            told.failed(number, f"an edit: a rule raises: {refused.message}")
     except Exception as error:
         told.failed(number, f"an edit: {type(error).__name__}: {error}")
     try:
@@ -276,6 +322,8 @@ async def _is_kept(pasture: Pasture, number: int, spec: Object, told: Told) -> b
         told.outcomes["refused"] += 1
         if not all(cause.get("field") for cause in (refused.details or {}).get("causes") or [{}]):
             told.failed(number, f"refused without a field: {refused.message}")
+        if RAISED in refused.message:
+            told.failed(number, f"a rule raises: {refused.message}")
         return False
     except BadRequest:
         told.outcomes["refused"] += 1

@@ -18,7 +18,7 @@ from herder.engine.meta.kinds import Object
 ROLLING_UPDATE = "RollingUpdate"
 ON_DELETE = "OnDelete"
 
-_PERCENT = re.compile(r"([0-9]+)%")
+_PERCENT = re.compile(r"([0-9]{1,9})%")
 
 
 def scaled(value: int | str | None, total: int, *, round_up: bool, field: str = "value") -> int:

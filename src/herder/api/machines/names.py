@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 
+from herder.api.numbers import integer
+
 LONGEST = 63
 
 STATE_SECRET_TYPE = "rke.cattle.io/machine-state"
@@ -76,9 +78,8 @@ def instance_name(infra: str) -> str:
 
 def hostname(infra: str, limit_annotation: str | None) -> str:
     """What the machine calls itself: shorter where an annotation asks for it."""
-    limit = LONGEST
-    if limit_annotation and limit_annotation.isdecimal() and 10 <= int(limit_annotation) <= LONGEST:
-        limit = int(limit_annotation)
+    asked = integer(limit_annotation or "")
+    limit = asked if 10 <= asked <= LONGEST else LONGEST
     return limited_concat(limit, infra.replace(".", "-"))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from herder.api.numbers import integer
+
 _ZONE = re.compile(r"(CRON_)?TZ=\S+\s+")
 _WORDS = frozenset({"@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"})
 _EVERY = re.compile(r"@every\s+([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+")
@@ -38,7 +40,7 @@ def problem_of(schedule: str) -> str:
 def _is_part(part: str, lowest: int, highest: int, words: dict[str, int]) -> bool:
     """`*`, a number or a word, from one to another, and any of these in steps."""
     span, slash, step = part.partition("/")
-    if slash and not (step.isascii() and step.isdecimal() and int(step) > 0):
+    if slash and not (step.isdecimal() and integer(step) > 0):
         return False
     if span in {"*", "?"}:
         return True
@@ -48,4 +50,4 @@ def _is_part(part: str, lowest: int, highest: int, words: dict[str, int]) -> boo
 
 
 def _number(text: str, words: dict[str, int]) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() else words.get(text.lower())
+    return integer(text, -1) if text.isdecimal() else words.get(text.lower())

@@ -12,4 +12,4 @@ _PART = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)")
 
 def whole_seconds(text: str) -> int:
     """Rounded down; what is longer than can be counted is as long as can be. The schema has checked the form."""
-    return min(int(sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text))), LONGEST)
+    return int(min(sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text)), LONGEST))

@@ -131,7 +131,7 @@ def cloud_config(script: str, userdata: str) -> str:
 def _parsed(userdata: str) -> dict[str, Any]:
     try:
         config = yaml.safe_load(userdata)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, OverflowError, TypeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)  # the line only: what stands there may be secret
         where = f" (line {mark.line + 1})" if mark else ""
         raise BadUserData(f"spec.userdata.inlineUserdata: not YAML{where}") from None

@@ -21,6 +21,7 @@ from herder.api.capi.admission import (
     machine_pool,
     machine_set,
 )
+from herder.api.capi.admission.total import Default, defaulted, problems
 from herder.api.capi.admission.values import section
 from herder.engine.meta.errors import FieldError
 from herder.engine.meta.kinds import Kind, Object
@@ -30,10 +31,16 @@ __all__ = ["RULES", "Admission", "is_concerned"]
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The rules of one kind. `old` is the stored object of an update, None for a create."""
+    """The rules of one kind. `old` is the stored object of an update, None for a create. Neither function raises."""
 
     validate: Callable[[Object, Object | None], list[FieldError]]
-    default: Callable[[Object, Object | None], Object] | None = None  # a new object; None: the kind has no defaults
+    default: Default | None = None  # returns a new object; None: the kind has no defaults
+
+    def __post_init__(self) -> None:
+        validate, default = self.validate, self.default
+        object.__setattr__(self, "validate", lambda obj, old: problems(validate, obj, old, "spec"))
+        if default is not None:
+            object.__setattr__(self, "default", lambda obj, old: defaulted(default, obj, old))
 
 
 RULES: Mapping[Kind, Admission] = {

@@ -16,6 +16,7 @@ from herder.api.capi.names import (
     annotations_of,
 )
 from herder.api.capi.naming import RANDOM, NamingError, machine_name
+from herder.api.numbers import integer
 from herder.engine.meta import names
 from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value, required, too_long
 from herder.engine.meta.kinds import Object
@@ -75,7 +76,7 @@ def _is_cidr(block: str) -> bool:
         longest = ipaddress.ip_address(address).max_prefixlen
     except ValueError:
         return False
-    return "%" not in address and bits.isascii() and bits.isdigit() and int(bits) <= longest
+    return "%" not in address and bits.isdecimal() and 0 <= integer(bits, -1) <= longest
 
 
 # --- selectors and templates --------------------------------------------------------------------------------------

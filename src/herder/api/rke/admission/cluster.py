@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from herder.api.capi.admission.total import Rule, problems
 from herder.api.capi.admission.values import section, text, value, with_value
 from herder.api.capi.names import annotations_of
 from herder.api.rke.admission import config, operations, pools
@@ -17,7 +18,9 @@ from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value
 from herder.engine.meta.kinds import Object
 
 _ALLOW_SCHEMA_DROP = "provisioning.cattle.io/allow-dynamic-schema-drop"
-_VERSION = re.compile(r"v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?\+(?P<distribution>k3s|rke2r|kubeadm|herder)[0-9]+")
+_VERSION = re.compile(
+    r"v[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}(-[0-9A-Za-z.-]{1,40})?\+(?P<distribution>k3s|rke2r|kubeadm|herder)[0-9]{1,4}"
+)
 
 
 def default(obj: Object, old: Object | None) -> Object:
@@ -40,16 +43,7 @@ def _with_schema(pool: Any, known: dict[str, str]) -> Any:
 def validate(obj: Object, old: Object | None) -> list[FieldError]:
     if value(obj, *RKE) is None:
         return [*_kept_as_built(obj, old)]
-    return [
-        *_kept_as_built(obj, old),
-        *_name(obj, old),
-        *_version(obj, old),
-        *_infrastructure(obj, old),
-        *_directories(obj, old),
-        *pools.validate(obj, old),
-        *config.validate(obj, old),
-        *operations.validate(obj, old),
-    ]
+    return [problem for path, rule in _PARTS for problem in problems(rule, obj, old, path)]
 
 
 def _kept_as_built(obj: Object, old: Object | None) -> Iterator[FieldError]:
@@ -106,3 +100,16 @@ def _directory(path: str, directory: str) -> Iterator[FieldError]:
         checked_directory(path, directory)
     except BadVariable as bad:
         yield forbidden_field(bad.field, bad.detail)
+
+
+_PARTS: tuple[tuple[str, Rule], ...] = (
+    (PATH, _kept_as_built),
+    ("metadata.name", _name),
+    ("spec.kubernetesVersion", _version),
+    (f"{PATH}.infrastructureRef", _infrastructure),
+    (f"{PATH}.dataDirectories", _directories),
+    (f"{PATH}.machinePools", pools.validate),
+    *config.PARTS,
+    *operations.PARTS,
+)
+"""Rules with the field that is refused where a rule cannot be applied."""

@@ -4,12 +4,12 @@ everybody who may read the Cluster could read."""
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+from herder.api.capi.admission.total import Rule
 from herder.api.capi.admission.values import section, value
 from herder.api.rke.admission.places import PATH, RKE
 from herder.api.rke.install import BadVariable, agent_variable
@@ -42,16 +42,16 @@ _SECRETS_BELONG = "secrets are kept in Secrets alone: {}"
 _PUT_INTO_SECRET = "put it into a Secret that the chart reads"
 
 
-def validate(obj: Object, old: Object | None) -> Iterator[FieldError]:
+def _machine_configs(obj: Object, old: Object | None) -> Iterator[FieldError]:
     for path, found, before in _configs(obj, old or {}):
         if found != before:
             yield from _machine_config(found, before, path)
+
+
+def _charts(obj: Object, old: Object | None) -> Iterator[FieldError]:
     charts = section(obj, *RKE, "chartValues")
     if charts != section(old or {}, *RKE, "chartValues"):
         yield from _chart_values(charts, f"{PATH}.chartValues")
-    yield from _selectors(obj, old or {})
-    yield from _registries(obj, old or {})
-    yield from _environment(obj, old or {})
 
 
 # --- configuration of machines --------------------------------------------------------------------------------------
@@ -95,9 +95,9 @@ def _secret_advice(key: str, found: Any) -> str:
     return "it has a password in an address" if any(_PASSWORD_IN_URL.search(str(item)) for item in items) else ""
 
 
-def _selectors(obj: Object, old: Object) -> Iterator[FieldError]:
+def _selectors(obj: Object, old: Object | None) -> Iterator[FieldError]:
     for part in ("machineSelectorConfig", "machineSelectorFiles"):
-        before = [value(each, "machineLabelSelector") for each in value(old, *RKE, part) or ()]
+        before = [value(each, "machineLabelSelector") for each in value(old or {}, *RKE, part) or ()]
         for position, entry in enumerate(value(obj, *RKE, part) or ()):
             selector = value(entry, "machineLabelSelector")
             if selector not in before:
@@ -120,15 +120,15 @@ def _chart_values(found: Any, path: str) -> Iterator[FieldError]:
             yield from _chart_values(item, f"{path}.{key}")
 
 
-def _registries(obj: Object, old: Object) -> Iterator[FieldError]:
+def _registries(obj: Object, old: Object | None) -> Iterator[FieldError]:
     path = f"{PATH}.registries"
-    mirrors, before = (section(each, *RKE, "registries", "mirrors") for each in (obj, old))
+    mirrors, before = (section(each, *RKE, "registries", "mirrors") for each in (obj, old or {}))
     for host, mirror in mirrors.items():
         if mirror != before.get(host):
             for position, endpoint in enumerate(section(mirrors, host).get("endpoint") or ()):
                 yield from _endpoint(endpoint, f"{path}.mirrors[{host}].endpoint[{position}]")
     for host in section(obj, *RKE, "registries", "configs"):
-        bundle, known = (value(each, *RKE, "registries", "configs", host, "caBundle") for each in (obj, old))
+        bundle, known = (value(each, *RKE, "registries", "configs", host, "caBundle") for each in (obj, old or {}))
         if bundle != known:
             yield from _bundle(bundle, f"{path}.configs[{host}].caBundle")
 
@@ -138,7 +138,7 @@ def _bundle(bundle: Any, path: str) -> Iterator[FieldError]:
     yield from of_format(bundle, path, wanted)
     try:
         decoded = base64.b64decode(bundle, validate=True) if isinstance(bundle, str) else b""
-    except binascii.Error:
+    except ValueError:
         decoded = b"?"
     if decoded and b"-----BEGIN CERTIFICATE-----" not in decoded:
         yield invalid_value(path, "text", f"must be {wanted}")
@@ -160,8 +160,8 @@ def of_format(found: Any, path: str, wanted: str) -> Iterator[FieldError]:
         yield invalid_value(path, "a list", f"must be {wanted}")
 
 
-def _environment(obj: Object, old: Object) -> Iterator[FieldError]:
-    before = value(old, "spec", "agentEnvVars") or []
+def _environment(obj: Object, old: Object | None) -> Iterator[FieldError]:
+    before = value(old or {}, "spec", "agentEnvVars") or []
     for position, variable in enumerate(value(obj, "spec", "agentEnvVars") or ()):
         path = f"spec.agentEnvVars[{position}]"
         if variable in before:
@@ -178,3 +178,12 @@ def _environment(obj: Object, old: Object) -> Iterator[FieldError]:
 def is_secret_name(name: str) -> bool:
     """Whether what is called so is a secret: `password`, `clientSecret`, `AWS_SECRET_ACCESS_KEY`."""
     return _SECRET_NAME.search(_WORD_START.sub("_", name)) is not None
+
+
+PARTS: tuple[tuple[str, Rule], ...] = (
+    (f"{PATH}.machineGlobalConfig", _machine_configs),
+    (f"{PATH}.chartValues", _charts),
+    (f"{PATH}.machineSelectorConfig", _selectors),
+    (f"{PATH}.registries", _registries),
+    ("spec.agentEnvVars", _environment),
+)

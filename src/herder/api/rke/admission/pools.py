@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from herder.api.capi.admission.checks import int_or_percent
 from herder.api.capi.admission.values import section, text, value
+from herder.api.numbers import integer
 from herder.api.rke.admission.config import of_format
 from herder.api.rke.admission.places import PATH, RKE
 from herder.api.rke.names import LINUX
@@ -100,8 +101,8 @@ def _numbers(pool: Object, path: str) -> Iterator[FieldError]:
         if (pool.get(size) or 0) < 0:
             yield invalid_value(f"{path}.{size}", pool[size], "must not be negative")
     most, within = text(pool, "maxUnhealthy"), text(pool, "unhealthyRange")
-    if most.isdecimal() and int(most) > _MOST_MACHINES:
+    if most.isdecimal() and not 0 <= integer(most, -1) <= _MOST_MACHINES:
         yield invalid_value(f"{path}.maxUnhealthy", most, f"must be at most {_MOST_MACHINES}")
     span = _RANGE.fullmatch(within)
-    if span and not int(span[1]) <= int(span[2]) <= _MOST_MACHINES:
+    if span and not 0 <= integer(span[1], -1) <= integer(span[2], -1) <= _MOST_MACHINES:
         yield invalid_value(f"{path}.unhealthyRange", within, "must be [lowest-highest], such as [1-3]")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -97,7 +96,7 @@ def _tls(
 def _bundle(host: str, encoded: str) -> bytes:
     try:
         return base64.b64decode(encoded, validate=True)
-    except (ValueError, binascii.Error):
+    except ValueError:
         raise ConfigError(
             f"rkeConfig.registries.configs[{host}].caBundle: must be certificates in PEM, in base64"
         ) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 from collections.abc import Mapping
 from typing import Any
@@ -87,6 +86,6 @@ def _authority(authority: str, cluster: ClusterInputs, runtime: Runtime) -> File
 def _is_base64(text: str) -> bool:
     try:
         base64.b64decode(text, validate=True)
-    except binascii.Error:
+    except ValueError:
         return False
     return True
