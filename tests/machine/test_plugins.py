@@ -95,7 +95,13 @@ def test_programs_zips_and_tars_are_taken(site: str, tmp_path: Path, name: str) 
 )
 def test_what_cannot_be_used_is_told(site: str, tmp_path: Path, name: str, told: str) -> None:
     with pytest.raises(MachineError, match=told):
-        install(f"{site}/{name}", "", tmp_path)
+        install(f"{site}/{name}", hashlib.sha256(FILES.get(name, b"")).hexdigest(), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_program_without_a_checksum_is_not_fetched_without_tls(site: str, tmp_path: Path) -> None:
+    with pytest.raises(MachineError, match="without TLS"):
+        install(f"{site}/driver.zip", "", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -22,6 +22,10 @@ _ALGORITHMS = {32: "md5", 40: "sha1", 64: "sha256", 128: "sha512"}
 
 def install(url: str, checksum: str, directory: Path) -> Path:
     """The program, executable, in a directory of ours; its name is what the Go program looks for on PATH."""
+    if not checksum and url.startswith("http://"):
+        raise MachineError(
+            f"the driver at {url} is fetched without TLS", "give its checksum in the NodeDriver, or an https:// address"
+        )
     content = _fetched(url)
     if checksum:
         _check(content, checksum.strip().lower(), url)

@@ -1,14 +1,12 @@
 """Images in archives on this node: what `docker save` writes, and OCI layouts, in a tar of any compression."""
 
-import json
 import os
 import re
-import shutil
 import tarfile
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import IO, Any, Dict, List, NamedTuple, Optional
 
 from herder.agent.images import blobs, compression, reference
-from herder.agent.images.blobs import LARGEST_MANIFEST, LayerFile
+from herder.agent.images.blobs import LARGEST_ARCHIVE, LARGEST_MANIFEST, LayerFile
 from herder.agent.images.reference import ImageError, Reference
 
 _EXTENSIONS = (".tar", ".tar.lz4", ".tar.bz2", ".tbz", ".tar.gz", ".tgz", ".tar.zst", ".tzst")
@@ -70,7 +68,7 @@ def find(path: str, image: Reference, architecture: str, system: str, scratch: s
 
 def _saved_by_docker(archive: "_Archive", image: Reference) -> Optional[Found]:
     table = archive.json(_DOCKER)
-    for entry in table if isinstance(table, list) else []:
+    for entry in _mappings(table):
         if any(_is(str(tag), image) for tag in entry.get("RepoTags") or []):
             members = [str(each) for each in entry.get("Layers") or []]
             config = str(entry.get("Config") or "")
@@ -85,20 +83,26 @@ def _configuration(archive: "_Archive", member: str, count: int) -> Any:
     told = _HASH.match(member)
     if told:
         blobs.check(content, "sha256:" + told.group(1), f"{archive.path}: {member}")
-    digests = (json.loads(content.decode("utf-8")).get("rootfs") or {}).get("diff_ids") or []
+    config = blobs.parsed(content, f"{archive.path}: {member}")
+    root = config.get("rootfs") if isinstance(config, dict) else None
+    digests = root.get("diff_ids") if isinstance(root, dict) else None
+    digests = digests if isinstance(digests, list) else []
     if len(digests) != count:
         raise ImageError(f"{archive.path}: {member} tells of {len(digests)} layers, {_DOCKER} of {count}")
     return blobs.digest_of(content), [str(each) for each in digests]
 
 
 def _in_layout(archive: "_Archive", image: Reference, architecture: str, system: str) -> Optional[Found]:
-    for each in archive.json(_OCI).get("manifests") or []:
+    table = archive.json(_OCI)
+    for each in _mappings(table.get("manifests") if isinstance(table, dict) else None):
         entry = blobs.descriptor(each, archive.path)
         if not _names(each, entry.digest, image):
             continue
         digest = entry.digest
         manifest = _manifest(archive, digest)
-        while blobs.is_index(manifest):
+        for _ in range(blobs.DEEPEST_INDEX):
+            if not blobs.is_index(manifest):
+                break
             digest = blobs.choose(manifest, architecture, system, str(image)).digest
             manifest = _manifest(archive, digest)
         found = blobs.layers(manifest, str(image))
@@ -106,10 +110,15 @@ def _in_layout(archive: "_Archive", image: Reference, architecture: str, system:
     return None
 
 
+def _mappings(table: Any) -> List[Dict[str, Any]]:
+    return [each for each in table if isinstance(each, dict)] if isinstance(table, list) else []
+
+
 def _names(entry: Dict[str, Any], digest: str, image: Reference) -> bool:
     if image.digest:
         return digest == image.digest
-    annotations = entry.get("annotations") or {}
+    annotations = entry.get("annotations")
+    annotations = annotations if isinstance(annotations, dict) else {}
     return any(_is(str(annotations[name]), image) for name in _NAMES if name in annotations)
 
 
@@ -147,7 +156,7 @@ class _Archive:
         if compression.is_compressed(path):
             self._copy = os.path.join(scratch, "archive")
             with compression.opened(path) as stream, open(self._copy, "wb") as target:
-                shutil.copyfileobj(stream, target, 1 << 20)
+                _copy(stream, target, path)
         self._tar = tarfile.open(self._copy or path, "r:")  # noqa: SIM115 - closed by whoever has it
         self._members = {_normal(member.name): member for member in self._tar.getmembers() if member.isreg()}
 
@@ -155,7 +164,7 @@ class _Archive:
         return name in self._members
 
     def json(self, name: str) -> Any:
-        return json.loads(self.small(name).decode("utf-8"))
+        return blobs.parsed(self.small(name), f"{self.path}: {name}")
 
     def small(self, name: str) -> bytes:
         if self._member(name).size > LARGEST_MANIFEST:
@@ -180,6 +189,18 @@ class _Archive:
         if name not in self._members:
             raise ImageError(f"{self.path}: {name} is named in its tables and not there")
         return self._members[name]
+
+
+def _copy(stream: IO[bytes], target: IO[bytes], path: str) -> None:
+    left = LARGEST_ARCHIVE
+    while True:
+        chunk = stream.read(1 << 20)
+        if not chunk:
+            return
+        left -= len(chunk)
+        if left < 0:
+            raise ImageError(f"{path}: larger than {LARGEST_ARCHIVE >> 30} GiB when it is decompressed")
+        target.write(chunk)
 
 
 def _normal(name: str) -> str:

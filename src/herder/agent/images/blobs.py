@@ -1,12 +1,21 @@
 """Bytes that are what their digest says: copied into a file, counted and checked on the way."""
 
 import hashlib
+import json
 import re
+import tarfile
+import zlib
 from typing import IO, Any, Callable, Dict, List, NamedTuple, Optional
 
 from herder.agent.images.reference import ImageError
 
-LARGEST_MANIFEST = 8 << 20
+LARGEST_MANIFEST = 4 << 20
+LARGEST_LAYER = 8 << 30  # as it is transferred
+LARGEST_ARCHIVE = 64 << 30  # decompressed: distributions publish all their images in one
+_MOST_LAYERS = 256
+DEEPEST_INDEX = 4  # indexes that name indexes
+UNREADABLE = (OSError, EOFError, ValueError, OverflowError, RecursionError, zlib.error, tarfile.TarError)
+"""What damaged or hostile archives, layers and tables raise, in whatever library."""
 _CHUNK = 1 << 16
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}$")
 
@@ -58,7 +67,7 @@ def descriptor(value: Any, what: str) -> Descriptor:
     return Descriptor(
         str(value.get("mediaType") or ""),
         digest,
-        size if isinstance(size, int) else -1,
+        size if isinstance(size, int) and not isinstance(size, bool) else -1,
         platform if isinstance(platform, dict) else {},
     )
 
@@ -75,6 +84,8 @@ def check(content: bytes, digest: str, what: str) -> None:
 
 def copy(read: Callable[[int], bytes], target: IO[bytes], wanted: Descriptor, what: str) -> None:
     """No more is kept than the manifest says there is. An empty digest is one that is checked elsewhere."""
+    if wanted.size > LARGEST_LAYER:
+        raise ImageError(f"{what}: larger than {LARGEST_LAYER >> 20} MiB")
     digest, size = hashlib.sha256(), 0
     while True:
         chunk = read(_CHUNK)
@@ -83,11 +94,20 @@ def copy(read: Callable[[int], bytes], target: IO[bytes], wanted: Descriptor, wh
         size += len(chunk)
         if 0 <= wanted.size < size:
             raise ImageError(f"{what}: longer than the {wanted.size} bytes that its manifest tells")
+        if size > LARGEST_LAYER:
+            raise ImageError(f"{what}: larger than {LARGEST_LAYER >> 20} MiB")
         digest.update(chunk)
         target.write(chunk)
     if wanted.digest and "sha256:" + digest.hexdigest() != wanted.digest:
         raise ImageError(f"{what}: its digest is sha256:{digest.hexdigest()}, and {wanted.digest} was asked for")
     target.flush()
+
+
+def parsed(content: bytes, what: str) -> Any:
+    try:
+        return json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ImageError(f"{what}: not JSON") from error
 
 
 # --- manifests ------------------------------------------------------------------------------------------------------
@@ -113,6 +133,8 @@ def layers(manifest: Dict[str, Any], what: str) -> List[Descriptor]:
     found = manifest.get("layers")
     if not isinstance(found, list):
         raise ImageError(f"{what}: the manifest has no layers (its type is {manifest.get('mediaType')!r})")
+    if len(found) > _MOST_LAYERS:
+        raise ImageError(f"{what}: the manifest has {len(found)} layers, and {_MOST_LAYERS} are allowed")
     return [descriptor(each, what) for each in found]
 
 

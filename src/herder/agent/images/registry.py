@@ -44,7 +44,9 @@ class Puller:
 
     def find(self, image: Reference, architecture: str, system: str) -> Found:
         digest, manifest = self._manifest(image.pinned, image.digest)
-        while blobs.is_index(manifest):
+        for _ in range(blobs.DEEPEST_INDEX):
+            if not blobs.is_index(manifest):
+                break
             chosen = blobs.choose(manifest, architecture, system, str(image)).digest
             digest, manifest = self._manifest(chosen, chosen)
         return Found(digest, blobs.layers(manifest, str(image)))
@@ -63,10 +65,7 @@ class Puller:
         with self._get(f"manifests/{name}", _MANIFESTS) as response:
             content = response.read(blobs.LARGEST_MANIFEST)
         blobs.check(content, digest, f"manifest {name}")
-        try:
-            value = json.loads(content.decode("utf-8"))
-        except ValueError as error:
-            raise ImageError(f"manifest {name}: not JSON") from error
+        value = blobs.parsed(content, f"manifest {name}")
         if not isinstance(value, dict):
             raise ImageError(f"manifest {name}: no manifest")
         return digest or blobs.digest_of(content), value
@@ -162,10 +161,7 @@ class Puller:
         with request as response:
             if response.status != 200:
                 raise ImageError(f"{realm}: no token: {response.status} {_message(response)}")
-            try:
-                answer = json.loads(response.read(1 << 20).decode("utf-8"))
-            except ValueError as error:
-                raise ImageError(f"{realm}: the answer is not JSON") from error
+            answer = blobs.parsed(response.read(1 << 20), f"the answer of {realm}")
         token = answer.get("token") or answer.get("access_token") if isinstance(answer, dict) else None
         if not isinstance(token, str):
             raise ImageError(f"{realm}: the answer has no token")
@@ -184,7 +180,7 @@ def _message(response: http.client.HTTPResponse) -> str:
     try:
         errors = json.loads(response.read(1 << 16).decode("utf-8"))["errors"]
         return "; ".join(str(each.get("message") or each.get("code")) for each in errors)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return response.reason or ""
 
 

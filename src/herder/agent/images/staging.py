@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import tarfile
 from typing import IO, Callable, Iterable, List, Optional, cast
 
 from herder.agent.images import archives, blobs, compression, layers, reference, registries
@@ -49,7 +48,7 @@ class Stager:
         try:
             digest = self._found(image)
             self._kept.place(str(image), digest, directory)
-        except (OSError, EOFError, tarfile.TarError) as error:
+        except blobs.UNREADABLE as error:
             raise ImageError(f"image {image}: {error}") from error
         finally:
             shutil.rmtree(self._scratch, ignore_errors=True)
@@ -76,7 +75,7 @@ class Stager:
                 self._kept.note(path, str(image), found.digest if found else "")
                 if found:
                     return self._keep(found.digest, found.fetch(self._scratch))
-            except (OSError, ValueError, tarfile.TarError, EOFError) as error:
+            except blobs.UNREADABLE as error:
                 problems.append(f"{path}: {error}")
         if problems:
             raise ImageError(f"{image} may be in an archive that cannot be read: {'; '.join(problems)}")
@@ -104,9 +103,11 @@ class Stager:
 
 
 def _unpack(files: List[LayerFile], directory: str) -> None:
+    budget = layers.Budget()
     for file in files:
         with compression.opened(file.path) as stream:
             content = blobs.Checked(stream, file.content_digest, file.name)
-            layers.unpack(cast(IO[bytes], content), directory, _WINDOWS_ROOT if _SYSTEM == "windows" else "")
+            only = _WINDOWS_ROOT if _SYSTEM == "windows" else ""
+            layers.unpack(cast(IO[bytes], content), directory, only, budget)
             content.finish()
         os.unlink(file.path)

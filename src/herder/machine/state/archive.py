@@ -43,7 +43,7 @@ def unpack(data: bytes) -> dict[str, bytes]:
             raise MachineError("the state archive is larger than any that was made for machines")
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
             return {_absolute(entry.name): _content(tar, entry) for entry in tar if entry.isfile()}
-    except (zlib.error, EOFError, tarfile.TarError) as error:
+    except (zlib.error, EOFError, ValueError, OverflowError, RecursionError, tarfile.TarError) as error:
         raise MachineError(
             f"the state archive cannot be read: {error}",
             "restore the Secret from a backup, or remove the server at its provider and then the Secret",
