@@ -141,6 +141,27 @@ def applied(fields: int) -> bytes:
     return target("applied", **spec)
 
 
+def owned(count: int) -> bytes:
+    owners = [{"apiVersion": "v1", "kind": "ConfigMap", "name": f"n{n}", "uid": f"u{n}"} for n in range(count)]
+    obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owned", "ownerReferences": owners}}
+    return json.dumps(obj, separators=(",", ":")).encode()
+
+
+def definition_of_rules(count: int) -> bytes:
+    """A definition below 64 KiB whose rules take long to compile."""
+    found = definition()
+    names = {"plural": "rules", "singular": "rule", "kind": "Rule", "listKind": "RuleList"}
+    found["metadata"]["name"] = f"rules.{GROUP}"
+    found["spec"]["names"] = names
+    rules = [{"rule": f"self.size() < {n + 20} && self != 'x' && self.startsWith('')"} for n in range(count)]
+    properties = {
+        f"p{n}": {"type": "string", "maxLength": 9, "x-kubernetes-validations": [rules[n]]} for n in range(count)
+    }
+    schema = found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    schema["properties"]["spec"]["properties"] = properties
+    return json.dumps(found, separators=(",", ":")).encode()
+
+
 def keyed_list(count: int) -> bytes:
     return target(f"keyed-{count}", keyed=[{"name": f"n{number}"} for number in range(count)])
 
@@ -177,6 +198,8 @@ COMPUTATIONS: tuple[Attack, ...] = (
     Attack("64 KiB of keys", "POST", CONFIGMAPS, JSON, lambda: many_keys(5_000), accepted=True),
     Attack("200,000 keys", "POST", CONFIGMAPS, JSON, lambda: many_keys(200_000)),
     Attack("repeated keys", "POST", CONFIGMAPS + "?fieldValidation=Warn", JSON, lambda: repeated_keys(60_000)),
+    Attack("owners", "POST", CONFIGMAPS, JSON, lambda: owned(25_000)),
+    Attack("definition of many rules", "POST", DEFINITION_PATH, JSON, lambda: definition_of_rules(450), accepted=True),
     Attack("empty lists", "POST", TARGETS, JSON, lambda: empty_lists(1_000_000)),
     Attack("deep", "POST", TARGETS, JSON, lambda: nested(400_000)),
     Attack("long integer", "POST", TARGETS, JSON, lambda: long_integer(5_000)),

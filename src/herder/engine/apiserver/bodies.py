@@ -7,21 +7,17 @@ loses string quotes on the way, so equal counts of quotes before and after prove
 from __future__ import annotations
 
 import json
-import math
 import re
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from herder.engine.apiserver.negotiation import JSON, PROTOBUF, body_type
+from herder.engine.apiserver.yaml_bodies import LARGE_YAML_BYTES, ConvertedYaml, is_flow, load_document
 from herder.engine.client.wire import Request
-from herder.engine.meta.errors import BadRequest
+from herder.engine.meta.errors import BadRequest, RequestEntityTooLarge
 from herder.engine.meta.kinds import GroupVersionKind, Object
-
-if TYPE_CHECKING:
-    from yaml import Node
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -72,6 +68,7 @@ def shown(body: bytes) -> str:
 
 def read_json(body: bytes) -> Body:
     """Raises ValueError in the words of Go's decoder."""
+    check_containers(body)
     try:
         value = _decode(body)
     except RecursionError:
@@ -84,6 +81,19 @@ def read_json(body: bytes) -> Body:
     if body.count(b'"') == _encode(value).count(b'"') and b"\\u0022" not in body:
         return Body(value)
     return Body(value, json_duplicates(body))
+
+
+MOST_CONTAINERS = 250_000
+_FEW_BYTES = 128 << 10
+_MOST_DUPLICATES = 100
+"""As many as the real server names."""
+
+
+def check_containers(body: bytes) -> None:
+    """Refuse a body of very many lists and maps before it is decoded: decoding cannot be interrupted, and each of them
+    takes some sixty bytes of memory for two bytes of text."""
+    if len(body) > _FEW_BYTES and body.count(b"[") + body.count(b"{") > MOST_CONTAINERS:
+        raise RequestEntityTooLarge(f"Request entity too large: limit is {MOST_CONTAINERS} lists and maps")
 
 
 # Escapes in the order in which they are met, so that `\\ud800` is a backslash and four letters.
@@ -145,7 +155,7 @@ def json_duplicates(body: bytes) -> list[str]:
         return []
     named: list[str] = []
     _name_duplicates(tree, "", named)
-    return list(dict.fromkeys(named))
+    return list(dict.fromkeys(named))[:_MOST_DUPLICATES]
 
 
 class _Repeated:
@@ -175,127 +185,18 @@ def _name_duplicates(value: Any, path: str, named: list[str]) -> None:
 
 def read_yaml(body: bytes) -> Body:
     """One YAML document as the JSON value it stands for. Raises ValueError in go-yaml's manner."""
-    if body.lstrip()[:1] == b"{":  # JSON is YAML, and much faster to read
+    if isinstance(body, ConvertedYaml):
+        if body.error:
+            raise ValueError(body.error)
+        return Body(_decode(body), body.duplicates)
+    if is_flow(body):  # JSON is YAML, and much faster to read
         try:
             return read_json(body)
         except ValueError:
-            pass
-    import yaml
-
-    try:
-        _refuse_deep_yaml(body)
-        loader = _yaml_loader()(body)
-        try:
-            # What follows the first document is ignored.
-            node = loader.get_node() if loader.check_node() else None
-            duplicates: list[str] = []
-            if node is not None:
-                _yaml_duplicates(node, duplicates)
-            value = loader.construct_document(node) if node is not None else None
-        finally:
-            loader.dispose()
-        return Body(_as_json(value), duplicates)
-    except yaml.MarkedYAMLError as error:
-        raise ValueError(f"yaml: {_yaml_line(error)}{error.problem}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"error converting YAML to JSON: yaml: {error}") from None
-
-
-_MAX_YAML_DEPTH = 1_000
-
-
-def _refuse_deep_yaml(body: bytes) -> None:
-    """The scanner takes time by the square of how deep brackets are nested: what could be deep is counted first."""
-    if body.count(b"[") + body.count(b"{") <= _MAX_YAML_DEPTH:
-        return
-    import yaml
-
-    loader, depth = _yaml_loader()(body), 0
-    try:
-        while loader.check_event() and depth <= _MAX_YAML_DEPTH:
-            event = loader.get_event()
-            depth += isinstance(event, yaml.CollectionStartEvent)
-            depth -= isinstance(event, yaml.CollectionEndEvent)
-    finally:
-        loader.dispose()
-    if depth > _MAX_YAML_DEPTH:
-        raise ValueError("exceeded max depth of 10000")
-
-
-def _yaml_line(error: Any) -> str:
-    """Which line go-yaml would name: its count starts late, and it is silent about the first."""
-    from yaml.scanner import ScannerError
-
-    if error.problem_mark is not None and error.problem_mark.line:
-        line = error.problem_mark.line + isinstance(error, ScannerError)
-    else:
-        line = error.context_mark.line if error.context_mark is not None else 0
-    return f"line {line}: " if line else ""
-
-
-@lru_cache(maxsize=1)
-def _yaml_loader() -> Any:
-    """PyYAML's fast loader, without timestamps, which JSON has no type for, and with the short booleans of go-yaml."""
-    import yaml
-
-    base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-    class Loader(base):  # type: ignore[misc, valid-type]
-        """A class of its own: resolvers belong to the class."""
-
-    Loader.yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-        for first, resolvers in base.yaml_implicit_resolvers.items()
-    }
-    Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"[yYnN]\Z"), list("yYnN"))
-    Loader.bool_values = {**base.bool_values, "y": True, "n": False}
-    return Loader
-
-
-_MAX_ALIASED_NODES = 1_000_000
-
-
-def _yaml_duplicates(root: Node, named: list[str]) -> None:
-    """Finds equal keys, and refuses documents whose aliases would unfold into millions of nodes."""
-    import yaml
-
-    visited = 0
-    waiting: list[Node] = [root]
-    while waiting:
-        node = waiting.pop()
-        visited += 1
-        if visited > _MAX_ALIASED_NODES:
-            raise ValueError("document contains excessive aliasing")
-        if isinstance(node, yaml.MappingNode):
-            seen: set[str] = set()
-            for key, value in node.value:
-                if isinstance(key, yaml.ScalarNode):
-                    if key.value in seen:
-                        named.append(f'line {key.start_mark.line + 1}: key "{key.value}" already set in map')
-                    seen.add(key.value)
-                waiting.append(value)
-        elif isinstance(node, yaml.SequenceNode):
-            waiting.extend(node.value)
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {_key(key): _as_json(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set)):
-        return [_as_json(item) for item in value]
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"json: unsupported value: {'NaN' if math.isnan(value) else '+Inf' if value > 0 else '-Inf'}")
-    return value
-
-
-def _key(key: Any) -> str:
-    if isinstance(key, bool):
-        return "true" if key else "false"
-    if isinstance(key, (str, int, float)):
-        return str(key)
-    raise ValueError(f"unsupported map key: {key!r}")
+            if len(body) > LARGE_YAML_BYTES:
+                raise  # flow style is not converted beside the event loop: whoever sends so much sends JSON
+    value, duplicates = load_document(body)
+    return Body(value, duplicates)
 
 
 def expect_object(value: Any, request: Request, kind: str) -> Object:

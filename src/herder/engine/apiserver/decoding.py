@@ -12,6 +12,9 @@ from herder.engine.apiserver.scope import Call
 from herder.engine.meta.errors import BadRequest, Invalid, invalid, invalid_value
 from herder.engine.meta.kinds import GroupKind, GroupVersionKind, Object
 
+_MOST_COMPLAINTS = 100
+"""As many as the real server names."""
+
 
 def decode_object(call: Call, options: WriteOptions) -> Object:
     """The request's object, without unknown fields and not yet defaulted."""
@@ -72,6 +75,7 @@ def _in_order_of_document(body: bytes, complaints: list[str]) -> list[str]:
 def tell_complaints(call: Call, complaints: list[str], options: WriteOptions, kind: GroupVersionKind) -> None:
     if not complaints or options.field_validation == "Ignore":
         return
+    del complaints[_MOST_COMPLAINTS:]
     if options.field_validation == "Strict":
         listed = ", ".join(complaints)
         told = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from herder.engine.apiserver.compute import is_large
 from herder.engine.apiserver.events import SharedLines
-from herder.engine.apiserver.negotiation import negotiate
+from herder.engine.apiserver.negotiation import is_yaml, negotiate
 from herder.engine.apiserver.options import check_timeout
 from herder.engine.apiserver.request import RequestInfo
 from herder.engine.apiserver.resources import Resource, Version
@@ -16,11 +17,12 @@ from herder.engine.apiserver.verbs.delete import delete
 from herder.engine.apiserver.verbs.deletecollection import delete_collection
 from herder.engine.apiserver.verbs.get import get
 from herder.engine.apiserver.verbs.listing import list_objects
-from herder.engine.apiserver.verbs.patch import patch
+from herder.engine.apiserver.verbs.patch import APPLY_PATCH, patch
 from herder.engine.apiserver.verbs.scale import get_scale, patch_scale, update_scale
 from herder.engine.apiserver.verbs.subresources import call_subresource
 from herder.engine.apiserver.verbs.update import update
 from herder.engine.apiserver.verbs.watch import watch
+from herder.engine.apiserver.yaml_bodies import LARGE_YAML_BYTES, is_flow
 from herder.engine.client.wire import Query, Request, Response, User
 from herder.engine.meta.errors import BadRequest, MethodNotAllowed, NotFound, StatusError, UnsupportedMediaType, show
 
@@ -61,6 +63,8 @@ class Dispatcher:
             version,
             negotiate(request, transforms=_has_columns(resource, info)),
         )
+        if request.body:
+            await self._prepare_body(call)
         if version.deprecation:
             call.warn(version.deprecation)
         try:
@@ -71,6 +75,15 @@ class Dispatcher:
             raise
         response.warnings = call.warnings
         return response
+
+    async def _prepare_body(self, call: Call) -> None:
+        """Decide where to compute with the body. YAML above a size is converted to JSON in a process of its own."""
+        request = call.request
+        applied = request.headers.get("content-type", "").startswith(APPLY_PATCH)
+        call.large = is_large(request.body, applied=applied) or call.version.model.compiles_much()
+        if len(request.body) > LARGE_YAML_BYTES and not is_flow(request.body) and (applied or is_yaml(request)):
+            body = await self._parts.computer.convert_yaml(call.user.name, request.body)
+            call.request = replace(request, body=body)
 
     def _served(self, info: RequestInfo) -> tuple[Resource, Version]:
         found = self._parts.registry.served(info.group, info.version, info.resource)

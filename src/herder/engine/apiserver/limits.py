@@ -16,6 +16,12 @@ def check_body_size(size: int) -> None:
         raise RequestEntityTooLarge(f"Request entity too large: limit is {BODY_BYTES}")
 
 
+def fit(obj: Object) -> None:
+    """Do what `bounded_encoder` does about an object that is too large before the store takes it: encoding one twice
+    belongs beside the event loop."""
+    bounded_encoder(obj)(0)
+
+
 def bounded_encoder(obj: Object) -> Encode:
     """What the store needs to write `obj`; refuses one that is too large. Managers are bookkeeping and may be large:
     an object that is too large only with them is kept without."""

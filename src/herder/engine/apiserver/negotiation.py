@@ -121,6 +121,10 @@ def body_type(request: Request) -> str:
     return media_type
 
 
+def is_yaml(request: Request) -> bool:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == YAML
+
+
 def _are_parameters(text: str) -> bool:
     """Whether what follows a media type is `name=value` and each name is given once."""
     pieces = [piece.strip() for piece in text.split(";")]

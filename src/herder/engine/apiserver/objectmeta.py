@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
+
 from herder.engine.apiserver.options import manager_problems
 from herder.engine.apiserver.resources import Resource
 from herder.engine.apiserver.scope import Call
@@ -77,15 +79,16 @@ def without_repeated_owners(call: Call, obj: Object, *, after_admission: bool = 
     owners = metadata_of(obj).get("ownerReferences")
     if not isinstance(owners, list) or len(owners) < 2:
         return
-    kept: list[Any] = []
+    kept: dict[bytes, Any] = {}
     dropped: list[str] = []
     for owner in owners:
-        if owner in kept:
+        spelled = msgspec.json.encode(owner, order="deterministic")
+        if spelled in kept:
             dropped.append(str(owner.get("uid", "")))
         else:
-            kept.append(owner)
+            kept[spelled] = owner
     if dropped:
-        metadata_of(obj)["ownerReferences"] = kept
+        metadata_of(obj)["ownerReferences"] = list(kept.values())
         listed = ", ".join(dropped)
         when = " after mutating admission happens" if after_admission else ""
         call.warn(
@@ -193,6 +196,7 @@ def _validate_owners(owners: list[Object]) -> Iterator[FieldError]:
             if controller:
                 detail = 'Only one reference can have Controller set to true. Found "true" in references for '
                 yield invalid_value(at, owners, f"{detail}{controller} and {current}")
+                return  # each error quotes all owners: one of them says enough
             else:
                 controller = current
 

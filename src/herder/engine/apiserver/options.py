@@ -10,6 +10,7 @@ from herder.engine.client.wire import Query, Request
 from herder.engine.meta.errors import (
     BadRequest,
     FieldError,
+    RequestEntityTooLarge,
     StatusError,
     forbidden_field,
     invalid,
@@ -214,8 +215,13 @@ def _watch_problems(options: ListOptions) -> list[FieldError]:
 # --- delete -------------------------------------------------------------------------------------------------------
 
 
+_DELETE_BYTES = 64 << 10
+
+
 def delete_options(request: Request) -> DeleteOptions:
     if request.body:
+        if len(request.body) > _DELETE_BYTES:
+            raise RequestEntityTooLarge(f"Request entity too large: limit of DeleteOptions is {_DELETE_BYTES}")
         try:
             given = read_body(request, "DeleteOptions", GroupVersionKind(META, "v1", "DeleteOptions")).value
         except BadRequest as error:

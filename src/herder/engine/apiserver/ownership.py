@@ -117,7 +117,7 @@ async def _with_conversions(call: Call, run: Callable[[Convert | None], _Answer]
     """
     resource = call.resource
     if resource.convert is None or resource.convert_renames:
-        return run(None)
+        return await call.compute(run, None)
     known: dict[tuple[bytes, str], Object] = {}
 
     def convert(obj: Object, api_version: str) -> Object:
@@ -128,7 +128,7 @@ async def _with_conversions(call: Call, run: Callable[[Convert | None], _Answer]
 
     while True:
         try:
-            return run(convert)
+            return await call.compute(run, convert)
         except _Unconverted as needed:
             (found,) = await resource.convert([copied(needed.obj)], needed.api_version)
             known[encode(needed.obj), needed.api_version] = found

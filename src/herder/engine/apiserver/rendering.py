@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 import msgspec
 
 from herder.engine.apiserver import tables
+from herder.engine.apiserver.compute import LARGE_BYTES
 from herder.engine.apiserver.conversion import is_stale, needs_conversion, storage_api_version, to_version
 from herder.engine.apiserver.negotiation import JSON, YAML, Rendering
 from herder.engine.apiserver.scope import Call
@@ -18,6 +20,8 @@ from herder.engine.meta.kinds import Object
 from herder.engine.store import Record
 
 _PIECE_BYTES = 256 << 10
+_LARGE_YAML = 8 << 10
+_MOST_YAML, _MOST_PRETTY = 4 << 20, 4 << 20
 _ROWS_AT_ONCE = 250  # objects decoded between two turns of the event loop
 
 
@@ -47,7 +51,20 @@ async def object_response(call: Call, found: Record | Object, status: int = 200)
         (obj,) = await to_version(call, [decode(found)])
     else:
         obj = found
-    return answer(transformed(call, obj), rendering, status)
+    return await _answer_beside(
+        call, transformed(call, obj), status, len(found.value) if isinstance(found, Record) else 0
+    )
+
+
+async def _answer_beside(call: Call, obj: Object, status: int, size: int) -> Response:
+    """As `answer`; a large object is encoded beside the event loop, which YAML would keep busy for seconds."""
+    rendering = call.rendering
+    if rendering.media_type == YAML and size > _MOST_YAML:
+        raise NotAcceptable(f"the answer has more than {_MOST_YAML} bytes: request it as {JSON}")
+    if rendering.pretty and size > _MOST_PRETTY:
+        rendering = replace(rendering, pretty=False)
+    call.large = call.large or size > (_LARGE_YAML if rendering.media_type == YAML else LARGE_BYTES)
+    return await call.compute(answer, obj, rendering, status)
 
 
 def stored_content(call: Call, record: Record) -> bytes | None:
@@ -82,7 +99,7 @@ def one_row_table(call: Call, obj: Object, *, with_columns: bool = True) -> Obje
         call.version.name,
         [obj],
         now=call.parts.clock(),
-        include_object=call.rendering.include_object or "Metadata",
+        include_object=include_object(call),
         list_metadata={"resourceVersion": obj["metadata"].get("resourceVersion", "")},
         with_columns=with_columns,
     )
@@ -113,7 +130,7 @@ async def list_response(call: Call, records: Sequence[Record], metadata: Object)
         return Response(200, {"content-type": JSON}, await _spliced_list(call, records, metadata))
     if rendering.transform == "Table":
         table = await _table(call, records, metadata)
-        return answer(table, rendering)
+        return await _answer_beside(call, table, 200, _size(records) if include_object(call) == "Object" else 0)
     objects: list[Object] = []
     async for batch in _decoded_batches(call, records):
         objects.extend(batch)
@@ -121,10 +138,19 @@ async def list_response(call: Call, records: Sequence[Record], metadata: Object)
         api_version = f"meta.k8s.io/{rendering.transform_version}"
         items = [partial(obj, rendering) for obj in objects]
         listed = {"kind": "PartialObjectMetadataList", "apiVersion": api_version, "metadata": metadata, "items": items}
-        return answer(listed, rendering)
+        return await _answer_beside(call, listed, 200, _size(records))
     items = [ordered(obj) if call.resource.custom else _headless(obj) for obj in objects]
     listed = {"kind": list_kind(call), "apiVersion": call.api_version, "metadata": metadata, "items": items}
-    return answer(listed, rendering)
+    return await _answer_beside(call, listed, 200, _size(records))
+
+
+def _size(records: Sequence[Record]) -> int:
+    return sum(len(record.value) for record in records)
+
+
+def include_object(call: Call) -> str:
+    """How much of each object the rows of a table hold."""
+    return call.rendering.include_object or "Metadata"
 
 
 def list_kind(call: Call) -> str:
@@ -168,13 +194,21 @@ async def _spliced_list(call: Call, records: Sequence[Record], metadata: Object)
 
 
 async def _decoded_batches(call: Call, records: Sequence[Record]) -> AsyncIterator[list[Object]]:
-    for start in range(0, len(records), _ROWS_AT_ONCE):
-        yield await to_version(call, [decode(record) for record in records[start : start + _ROWS_AT_ONCE]])
-        await asyncio.sleep(0)
+    batch: list[Object] = []
+    size = 0
+    for record in records:
+        batch.append(decode(record))
+        size += len(record.value)
+        if len(batch) == _ROWS_AT_ONCE or size > _PIECE_BYTES:
+            yield await to_version(call, batch)
+            batch, size = [], 0
+            await asyncio.sleep(0)
+    if batch:
+        yield await to_version(call, batch)
 
 
 async def _table(call: Call, records: Sequence[Record], metadata: Object) -> Object:
-    include = call.rendering.include_object or "Metadata"
+    include = include_object(call)
     now = call.parts.clock()
     whole: Object | None = None
     async for batch in _decoded_batches(call, records):

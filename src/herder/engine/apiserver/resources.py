@@ -46,6 +46,10 @@ class TypeModel(Protocol):
         because it was wrong before is added to `warnings`."""
         ...
 
+    def compiles_much(self) -> bool:
+        """Whether the next use compiles a large schema, so that it belongs beside the event loop."""
+        ...
+
     def openapi(self) -> Schema:
         """The schema to publish."""
         ...

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
+from typing import ParamSpec, TypeVar
 
 from herder.engine.apiserver.admission.chain import Chain
 from herder.engine.apiserver.auth.access import AccessAttributes, Authorizer
+from herder.engine.apiserver.compute import LOOP_UNITS, Computer, InlineComputer
 from herder.engine.apiserver.negotiation import Rendering
 from herder.engine.apiserver.request import RequestInfo
 from herder.engine.apiserver.resources import Registry, Resource, Version
@@ -15,7 +18,11 @@ from herder.engine.apiserver.stored import finder, key_of
 from herder.engine.apiserver.strategy import Context
 from herder.engine.client.wire import Request, User
 from herder.engine.meta.kinds import GroupResource, GroupVersionKind, Object
+from herder.engine.meta.work import TooMuchWork, metered
 from herder.engine.store import Key, Store
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -28,6 +35,7 @@ class Parts:
     admission: Chain
     clock: Callable[[], datetime]
     entropy: Callable[[int], bytes]
+    computer: Computer = field(default_factory=InlineComputer)
 
     def timestamp(self) -> str:
         return self.clock().astimezone(UTC).isoformat(timespec="seconds")[:19] + "Z"
@@ -51,6 +59,7 @@ class Call:
     version: Version
     rendering: Rendering
     warnings: list[str] = field(default_factory=list)
+    large: bool = False  # compute with its documents beside the event loop
 
     @property
     def kind(self) -> GroupVersionKind:
@@ -75,6 +84,23 @@ class Call:
     def context(self, subresource: str = "") -> Context:
         parts = self.parts
         return Context(self.user, parts.clock(), parts.entropy, finder(parts.store), subresource)
+
+    async def compute(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """What the function returns, which must not touch anything that other requests see or change."""
+        if not self.large:
+            return function(*args, **options)
+        return await self.parts.computer.run(self.user.name, partial(function, *args, **options))
+
+    async def check(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """What the pure function returns, which runs patterns and rules: where they cost much it runs once more, beside
+        the event loop."""
+        if not self.large:
+            try:
+                with metered(LOOP_UNITS):
+                    return function(*args, **options)
+            except TooMuchWork:
+                pass
+        return await self.parts.computer.run(self.user.name, partial(function, *args, **options))
 
     def warn(self, text: str) -> None:
         if text not in self.warnings:
@@ -110,4 +136,4 @@ def rebound(call: Call, obj: Object) -> Call:
         subresource=info.subresource,
         name=metadata["name"],
     )
-    return Call(call.parts, call.request, named, call.user, call.resource, call.version, call.rendering, call.warnings)
+    return replace(call, info=named, large=False)

@@ -24,6 +24,7 @@ from herder.engine.apiserver.auth.tokens import TokenIssuer, TokenVerifier
 from herder.engine.apiserver.bootstrap import bootstrap_objects
 from herder.engine.apiserver.builtin.subresources.kubelet import NodeLogs
 from herder.engine.apiserver.collectors import Collectors
+from herder.engine.apiserver.compute import InlineComputer, shared_computer
 from herder.engine.apiserver.crds import CrdController, DefinitionStrategy
 from herder.engine.apiserver.entropy import Pool
 from herder.engine.apiserver.inprocess import InProcess
@@ -85,6 +86,7 @@ async def assemble(
         await admission.close()
         await store.close()
 
+    computer = InlineComputer() if inline else shared_computer()
     services = ApiServices(store, registry, clock=clock, entropy=entropy)
     background: list[Background] = [
         RoleAggregator(store).run,
@@ -95,7 +97,7 @@ async def assemble(
     if data_dir is not None and retain is not None:
         background.append(lambda: store.compact_by_age(retain))
     server = ApiServer(
-        Parts(store, registry, authorizer, admission.chain, clock, entropy),
+        Parts(store, registry, authorizer, admission.chain, clock, entropy, computer),
         authenticator=authenticator,
         audit=AuditLog(data_dir / "audit.log") if data_dir is not None else None,
         background=background,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from herder.engine.meta.errors import FieldError
+from herder.engine.meta.work import TooMuchWork, current_meter
 from herder.engine.schema.correlation import Correlated, unchanged
 from herder.engine.schema.fieldpaths import normalized
 from herder.engine.schema.gotext import quote, shown
@@ -48,6 +49,7 @@ class RuleRun:
         self.tolerated: list[FieldError] = []  # wrong before, and unchanged
         self.spent = False
         self._budget = OBJECT_BUDGET
+        self._meter = current_meter()
 
     def check_rules(
         self, node: Node, compiled: Sequence[CompiledRule], value: Any, old: Any, path: str, here: Correlated | None
@@ -69,7 +71,7 @@ class RuleRun:
         from herder.engine.schema.cel.errors import BudgetExceeded, EvaluationError
 
         try:
-            outcome, cost = expression.evaluate_with_cost(firing.bindings, CALL_BUDGET)
+            outcome, cost = self._evaluate(expression, firing.bindings)
         except BudgetExceeded as error:
             words = "no further validation rules will be run due to call cost exceeds limit for rule"
             self._give_up(firing.error(f"'{error}': {words}: {firing.told}"), self.errors)
@@ -83,6 +85,25 @@ class RuleRun:
             return False
         self._budget -= cost
         return outcome is not True
+
+    def _evaluate(self, expression: Expression, bindings: Mapping[str, Any]) -> tuple[Any, int]:
+        """The value and its cost, which the meter of the request pays too: a rule that fails is not free."""
+        from herder.engine.schema.cel.errors import BudgetExceeded, EvaluationError
+
+        meter = self._meter
+        allowed = min(CALL_BUDGET, meter.left)
+        try:
+            value, cost = expression.evaluate_with_cost(bindings, allowed)
+        except BudgetExceeded:
+            if allowed < CALL_BUDGET:
+                raise TooMuchWork(meter.limit) from None
+            meter.spend(allowed)
+            raise
+        except EvaluationError as error:
+            meter.spend(error.cost)
+            raise
+        meter.spend(cost)
+        return value, cost
 
     def _give_up(self, error: FieldError, found: list[FieldError]) -> None:
         found.append(error)
@@ -100,7 +121,7 @@ class RuleRun:
         if firing.ready.message is None:
             return ""
         try:
-            text, cost = firing.ready.message.evaluate_with_cost(firing.bindings, CALL_BUDGET)
+            text, cost = self._evaluate(firing.ready.message, firing.bindings)
         except BudgetExceeded:
             words = "no further validation rules will be run due to call cost exceeds limit for messageExpression"
             self._give_up(firing.error(f"{words}: {quote(firing.rule['messageExpression'])}"), found)

@@ -45,6 +45,9 @@ class BuiltinType:
     ) -> list[FieldError]:
         return []  # built-in kinds are checked by their strategies
 
+    def compiles_much(self) -> bool:
+        return False
+
     def openapi(self) -> Schema:
         return data.definition(self.definition_name)
 

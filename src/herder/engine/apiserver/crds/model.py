@@ -27,6 +27,7 @@ _OBJECT_FIELDS: Object = {
     "kind": {"type": "string"},
     "metadata": {"allOf": [{"$ref": _OBJECT_META}]},
 }
+_LARGE_SCHEMA = 32 << 10
 _ANYTHING: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
@@ -37,10 +38,16 @@ class CustomModel:
         self.kind = kind
         self.schema = schema if schema is not None else _ANYTHING
         self.scale = scale
+        self._used = False
 
     @cached_property
     def _key(self) -> bytes:
         return msgspec.json.encode(self.schema)
+
+    def compiles_much(self) -> bool:
+        """Whether what follows is the first use of a large schema, which compiles it."""
+        first, self._used = not self._used, True
+        return first and len(self._key) > _LARGE_SCHEMA
 
     @property
     def compiled(self) -> CompiledSchema:

@@ -7,7 +7,7 @@ from herder.engine.apiserver.admission.chain import CREATE, Attributes
 from herder.engine.apiserver.calls import VirtualCall
 from herder.engine.apiserver.conversion import to_storage
 from herder.engine.apiserver.decoding import decode_object
-from herder.engine.apiserver.limits import bounded_encoder
+from herder.engine.apiserver.limits import bounded_encoder, fit
 from herder.engine.apiserver.objectmeta import (
     count_generation,
     generated_name,
@@ -22,8 +22,9 @@ from herder.engine.apiserver.options import WriteOptions, write_options
 from herder.engine.apiserver.ownership import check_after_admission, track
 from herder.engine.apiserver.rendering import answer, object_response
 from herder.engine.apiserver.scope import Call
+from herder.engine.apiserver.strategy import Context
 from herder.engine.client.wire import Response
-from herder.engine.meta.errors import BadRequest, already_exists, invalid
+from herder.engine.meta.errors import BadRequest, FieldError, already_exists, invalid
 from herder.engine.meta.kinds import Object
 from herder.engine.store import Put, Record, RevisionConflict
 
@@ -34,12 +35,12 @@ async def create(call: Call) -> Response:
     options = write_options(call.request.query, "CreateOptions")
     if call.resource.virtual is not None:
         return await _answer_virtual(call, options)
-    obj = decode_object(call, options)
+    obj = await call.compute(decode_object, call, options)
     metadata = metadata_of(obj)
     wipe_system_fields(metadata)
     settle_namespace(call, obj)
     without_repeated_owners(call, obj)
-    default(call, obj)
+    await default(call, obj)
     drop_status(call, obj)
     await track(call, obj, None, options)
     made = await create_object(call, obj, options)
@@ -49,9 +50,9 @@ async def create(call: Call) -> Response:
 async def _answer_virtual(call: Call, options: WriteOptions) -> Response:
     """Reviews: computed, answered, never stored."""
     assert call.resource.virtual is not None
-    obj = decode_object(call, options)
+    obj = await call.compute(decode_object, call, options)
     metadata_of(obj)
-    default(call, obj)
+    await default(call, obj)
     await track(call, obj, None, options)
     asked = VirtualCall(
         user=call.user,
@@ -66,8 +67,8 @@ async def _answer_virtual(call: Call, options: WriteOptions) -> Response:
     return answer(stored.ordered(told), call.rendering, 201)
 
 
-def default(call: Call, obj: Object) -> None:
-    call.version.model.default(obj)
+async def default(call: Call, obj: Object) -> None:
+    await call.compute(call.version.model.default, obj)
     call.resource.strategy.default(obj, call.context())
 
 
@@ -122,11 +123,7 @@ async def _settle_and_store(call: Call, obj: Object, attributes: Attributes, opt
     obj["metadata"].setdefault("name", "")  # hooks may rely on it; that it is empty is told with all else
     count_generation(obj, None, counts=strategy.counts_generations)
     strategy.prepare_create(obj, context)
-    problems = [*validate_metadata(obj["metadata"], call.resource)]
-    if strategy.standard_finalizers:
-        problems += validate_standard_finalizers(obj["metadata"])
-    problems += call.version.model.validate(obj, None)
-    problems += strategy.validate(obj, context)
+    problems = await call.check(_problems, call, obj, context)
     if problems:
         raise invalid(call.resource.group_kind, obj["metadata"].get("name") or "", problems)
     for text in strategy.warnings(obj, None):
@@ -144,8 +141,20 @@ async def _settle_and_store(call: Call, obj: Object, attributes: Attributes, opt
             raise RevisionConflict(key, current)
         await store.wait_committed(in_flight)
         return obj
+    if call.large:
+        await call.compute(fit, kept)
     (record,) = await call.parts.store.write(Put(key, bounded_encoder(kept), 0))
     return record
+
+
+def _problems(call: Call, obj: Object, context: Context) -> list[FieldError]:
+    strategy = call.resource.strategy
+    problems = [*validate_metadata(obj["metadata"], call.resource)]
+    if strategy.standard_finalizers:
+        problems += validate_standard_finalizers(obj["metadata"])
+    problems += call.version.model.validate(obj, None)
+    problems += strategy.validate(obj, context)
+    return problems
 
 
 def _exists(call: Call, obj: Object, *, generated: bool) -> Exception:

@@ -7,16 +7,16 @@ from datetime import UTC, datetime, timedelta
 
 from herder.engine.apiserver import stored
 from herder.engine.apiserver.admission.chain import DELETE, Attributes
+from herder.engine.apiserver.compute import LARGE_BYTES
 from herder.engine.apiserver.conversion import decode_reshaped, to_version
 from herder.engine.apiserver.objectmeta import FOREGROUND, ORPHAN
 from herder.engine.apiserver.options import DeleteOptions, delete_options
 from herder.engine.apiserver.rendering import answer, object_response
 from herder.engine.apiserver.scope import Call
-from herder.engine.apiserver.verbs.update import vanishes
+from herder.engine.apiserver.verbs.update import is_stored, vanishes
 from herder.engine.client.wire import Response
 from herder.engine.meta.errors import MODIFIED, conflict, not_found
 from herder.engine.meta.kinds import GroupResource, Object
-from herder.engine.patch.jsonpatch import same_json
 from herder.engine.store import Delete, Put, Record, RevisionConflict
 
 _ATTEMPTS = 50
@@ -31,7 +31,7 @@ async def delete(call: Call) -> Response:
     options = delete_options(call.request)
     found, gone = await delete_object(call, options)
     if gone and not call.resource.strategy.answers_deleted_object:
-        return answer(_success(call, found), call.rendering)
+        return answer(await call.compute(_success, call, found), call.rendering)
     accepted = not gone and options.orphan_dependents is False
     return await object_response(call, found, 202 if accepted else 200)
 
@@ -67,7 +67,8 @@ async def delete_object(call: Call, options: DeleteOptions) -> tuple[Record | Ob
 
 
 async def _delete_current(call: Call, options: DeleteOptions, current: Record) -> tuple[Record | Object, bool]:
-    obj = decode_reshaped(call.resource, current)
+    call.large = len(current.value) > LARGE_BYTES
+    obj = await call.compute(decode_reshaped, call.resource, current)
     _check_preconditions(call, options, obj, current)
     await _admit(call, options, current)
     if not obj["metadata"].get("deletionTimestamp"):
@@ -78,10 +79,10 @@ async def _delete_current(call: Call, options: DeleteOptions, current: Record) -
             return obj, True
         if not obj["metadata"].get("deletionTimestamp"):
             # A DELETED event carries the object as it was, or as the grace ended it.
-            obj = decode_reshaped(call.resource, current)
+            obj = await call.compute(decode_reshaped, call.resource, current)
         (record,) = await call.parts.store.write(Delete(current.key, stored.encoder(obj), current.revision))
         return record, True
-    if same_json(obj, stored.decode(current)):
+    if await call.compute(is_stored, obj, current):
         return current, False
     if options.dry_run:
         return (await to_version(call, [obj]))[0], False
@@ -107,7 +108,7 @@ def _check_preconditions(call: Call, options: DeleteOptions, obj: Object, curren
 
 
 async def _admit(call: Call, options: DeleteOptions, current: Record) -> None:
-    (old,) = await to_version(call, [stored.decode(current)])
+    (old,) = await to_version(call, [await call.compute(stored.decode, current)])
     attributes = Attributes(
         operation=DELETE,
         resource=call.resource,

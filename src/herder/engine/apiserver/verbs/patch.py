@@ -31,7 +31,7 @@ async def patch(call: Call) -> Response:
     media_type = patch_type(call)
     applies = media_type == APPLY_PATCH
     options = write_options(call.request.query, "PatchOptions", applies=applies)
-    make = _apply(call, options) if applies else _patched(call, media_type, options)
+    make = await _apply(call, options) if applies else await _patched(call, media_type, options)
     change = Change(
         make=make,
         options=options,
@@ -56,16 +56,16 @@ def patch_type(call: Call) -> str:
     return media_type
 
 
-def _apply(call: Call, options: WriteOptions) -> Callable[[Object | None], Awaitable[Object]]:
-    body = read_applied(call.request, call, options)
+async def _apply(call: Call, options: WriteOptions) -> Callable[[Object | None], Awaitable[Object]]:
+    body = await call.compute(read_applied, call.request, call, options)
 
     async def make(live: Object | None) -> Object:
         obj = await applied(call, live, body.value, options, call.info.subresource)
         if call.resource.custom:  # nulls stand as they were applied, to be judged by the schema
             coerce(metadata_of(obj), [])
         else:
-            obj, _ = call.version.model.decode(obj)
-        return _settled(call, obj)
+            obj, _ = await call.compute(call.version.model.decode, obj)
+        return await _settled(call, obj)
 
     return make
 
@@ -85,14 +85,14 @@ def read_applied(request: Request, call: Call, options: WriteOptions) -> Body:
     return body
 
 
-def _patched(call: Call, media_type: str, options: WriteOptions) -> Callable[[Object | None], Awaitable[Object]]:
-    body = read_patch(call.request)
+async def _patched(call: Call, media_type: str, options: WriteOptions) -> Callable[[Object | None], Awaitable[Object]]:
+    body = await call.compute(read_patch, call.request)
 
     async def make(old: Object | None) -> Object:
         if old is None:
             raise not_found(call.group_resource, call.info.name)
-        obj = apply_patch(media_type, old, body.value, call)
-        return _settled(call, decode_patched(call, obj, body, options))
+        obj = await call.compute(apply_patch, media_type, old, body.value, call)
+        return await _settled(call, await call.compute(decode_patched, call, obj, body, options))
 
     return make
 
@@ -145,9 +145,9 @@ def _blame(obj: Any, why: str) -> Exception:
     return invalid(GroupKind("", ""), "", [invalid_value("patch", encode(obj).decode(), why)])
 
 
-def _settled(call: Call, obj: Object) -> Object:
+async def _settled(call: Call, obj: Object) -> Object:
     metadata_of(obj)
     settle_namespace(call, obj)
     check_name(call, obj)
-    default(call, obj)
+    await default(call, obj)
     return obj

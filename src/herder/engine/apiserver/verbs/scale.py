@@ -46,7 +46,7 @@ async def get_scale(call: Call) -> Response:
 async def update_scale(call: Call) -> Response:
     options = write_options(call.request.query, "UpdateOptions")
     scale_call = _of_scale(call)
-    sent = decode_object(scale_call, options)
+    sent = await call.compute(decode_object, scale_call, options)
     check_name(scale_call, sent)
     uid = sent["metadata"].get("uid") or ""
 
@@ -63,7 +63,11 @@ async def patch_scale(call: Call) -> Response:
     media_type = patch_type(call)
     applies = media_type == APPLY_PATCH
     options = write_options(call.request.query, "PatchOptions", applies=applies)
-    body: Body = read_applied(call.request, call, options) if applies else read_patch(call.request)
+    body: Body = (
+        await call.compute(read_applied, call.request, call, options)
+        if applies
+        else await call.compute(read_patch, call.request)
+    )
     scale_call = _of_scale(call)
 
     async def make(old: Object | None) -> Object:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from herder.engine.apiserver import stored
 from herder.engine.apiserver.admission.chain import UPDATE, Attributes
 from herder.engine.apiserver.auth.access import forbidden
+from herder.engine.apiserver.compute import LARGE_BYTES
 from herder.engine.apiserver.conversion import to_storage, to_version
 from herder.engine.apiserver.decoding import decode_object
-from herder.engine.apiserver.limits import bounded_encoder
+from herder.engine.apiserver.limits import bounded_encoder, fit
 from herder.engine.apiserver.objectmeta import (
     count_generation,
     inherit_system_fields,
@@ -26,6 +27,7 @@ from herder.engine.apiserver.options import WriteOptions, revision_of, write_opt
 from herder.engine.apiserver.ownership import check_after_admission, keep_times_of_noop, put_entries, track
 from herder.engine.apiserver.rendering import object_response
 from herder.engine.apiserver.scope import Call
+from herder.engine.apiserver.strategy import Context
 from herder.engine.apiserver.verbs.create import create_object, default, drop_status
 from herder.engine.client.wire import Response
 from herder.engine.meta.errors import (
@@ -71,11 +73,11 @@ class Changed:
 
 async def update(call: Call) -> Response:
     options = write_options(call.request.query, "UpdateOptions")
-    obj = decode_object(call, options)
+    obj = await call.compute(decode_object, call, options)
     settle_namespace(call, obj)
     check_name(call, obj)
     without_repeated_owners(call, obj)
-    default(call, obj)
+    await default(call, obj)
     sent = stored.encode(obj)
     change = Change(
         make=_same_each_time(obj, sent),
@@ -112,6 +114,7 @@ async def change_object(call: Call, change: Change) -> Changed:
     store = call.parts.store
     for _ in range(_ATTEMPTS):
         current, in_flight = store.latest(call.key), store.in_flight(call.key)
+        call.large = call.large or (current is not None and len(current.value) > LARGE_BYTES)
         try:
             if current is not None:
                 changed = await _change_current(call, change, current)
@@ -169,7 +172,7 @@ async def _change_current(call: Call, change: Change, current: Record) -> Change
     without_repeated_owners(call, obj, after_admission=True)
     put_entries(obj, keep_times_of_noop(obj, old))
 
-    _settle_and_validate(call, change, obj, old)
+    await _settle_and_validate(call, change, obj, old)
     attributes.obj = change.admitted(obj) if change.admitted else obj
     await call.parts.admission.validate(attributes)
     return Changed(await _store(call, change, obj, current))
@@ -177,11 +180,11 @@ async def _change_current(call: Call, change: Change, current: Record) -> Change
 
 async def _old_and_base(call: Call, current: Record) -> tuple[Object, Object]:
     """Two copies of the stored object in the request's version: one to compare with, one to change."""
-    (old,) = await to_version(call, [stored.decode(current)])
+    (old,) = await to_version(call, [await call.compute(stored.decode, current)])
     if call.resource.convert is None:
-        (base,) = await to_version(call, [stored.decode(current)])
+        (base,) = await to_version(call, [await call.compute(stored.decode, current)])
     else:
-        base = stored.copied(old)
+        base = await call.compute(stored.copied, old)
     return old, base
 
 
@@ -254,7 +257,7 @@ def _attributes(call: Call, change: Change, obj: Object, old: Object) -> Attribu
     )
 
 
-def _settle_and_validate(call: Call, change: Change, obj: Object, old: Object) -> None:
+async def _settle_and_validate(call: Call, change: Change, obj: Object, old: Object) -> None:
     strategy = call.resource.strategy
     context = call.context(change.subresource)
     metadata, before = obj["metadata"], old["metadata"]
@@ -262,17 +265,26 @@ def _settle_and_validate(call: Call, change: Change, obj: Object, old: Object) -
     strategy.prepare_update(obj, old, context)
     counts = strategy.counts_generations and change.subresource != "status"
     count_generation(obj, old, counts=counts, with_status=call.resource.custom)
-    let_pass: list[str] = []
-    problems = _metadata_problems(call, change, metadata, before)
-    problems += call.version.model.validate(obj, old, subresource=change.subresource, warnings=let_pass)
-    problems += strategy.validate(obj, context)
-    problems += strategy.validate_update(obj, old, context)
+    problems, let_pass = await call.check(_problems, call, change, obj, old, context)
     for text in let_pass:
         call.warn(text)
     if problems:
         raise invalid(call.resource.group_kind, call.info.name, problems)
     for text in strategy.warnings(obj, old):
         call.warn(text)
+
+
+def _problems(
+    call: Call, change: Change, obj: Object, old: Object, context: Context
+) -> tuple[list[FieldError], list[str]]:
+    """What is wrong, and what is let pass because it was wrong before."""
+    strategy = call.resource.strategy
+    let_pass: list[str] = []
+    problems = _metadata_problems(call, change, obj["metadata"], old["metadata"])
+    problems += call.version.model.validate(obj, old, subresource=change.subresource, warnings=let_pass)
+    problems += strategy.validate(obj, context)
+    problems += strategy.validate_update(obj, old, context)
+    return problems, let_pass
 
 
 def _metadata_problems(call: Call, change: Change, metadata: Object, before: Object) -> list[FieldError]:
@@ -294,12 +306,18 @@ async def _store(call: Call, change: Change, obj: Object, current: Record) -> Re
             return obj
         (record,) = await call.parts.store.write(Delete(current.key, stored.encoder(kept), current.revision))
         return record
-    if same_json(kept, stored.decode(current)):
+    if await call.compute(is_stored, kept, current):
         return current
     if dry:
         return obj
+    if call.large:
+        await call.compute(fit, kept)
     (record,) = await call.parts.store.write(Put(current.key, bounded_encoder(kept), current.revision))
     return record
+
+
+def is_stored(kept: Object, current: Record) -> bool:
+    return same_json(kept, stored.decode(current))
 
 
 def vanishes(call: Call, obj: Object) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from herder.engine.meta.work import TooMuchWork, metered
 from herder.engine.schema.cel.access import Evaluate
 from herder.engine.schema.cel.charges import CHARGES, Charge, size_of, traversal
 from herder.engine.schema.cel.declarations import Implementation, Overload, accepts
 from herder.engine.schema.cel.equality import concatenation_of, equality_of
-from herder.engine.schema.cel.errors import BudgetExceeded, no_such_overload
+from herder.engine.schema.cel.errors import BudgetExceeded, EvaluationError, no_such_overload
 from herder.engine.schema.cel.library.strings import compile_pattern
 from herder.engine.schema.cel.loops import BUDGET
 from herder.engine.schema.cel.syntax import Call, ListLiteral, Literal, Node
@@ -17,6 +18,7 @@ from herder.engine.schema.cel.values import Optional, equal
 
 if TYPE_CHECKING:
     from herder.engine.schema.cel.evaluator import Planner
+    from herder.engine.schema.re2 import Pattern
 
 _CONTAINERS = frozenset({list, dict})
 _DIRECTLY_COMPARABLE = frozenset({"string", "int", "bool", "bytes", "uint"})
@@ -30,8 +32,8 @@ def plan_call(planner: Planner, node: Call) -> Evaluate:
         return _alternative(planner, operands, unwrap=node.function == "orValue")
     if node.function == "@in" and (run := _in_constants(planner, operands)):
         return run
-    if node.function == "matches" and (run := _constant_pattern(planner, operands)):
-        return run
+    if node.function == "matches":
+        return _constant_pattern(planner, operands) or _computed_pattern(planner, operands)
     implementation = _special_addition(node, operands) or _implementation(node, operands)
     args = [planner.plan(operand) for operand in operands]
     if any(overload.linear for overload in node.overloads) or node.function in CHARGES:
@@ -178,7 +180,7 @@ def _constant_pattern(planner: Planner, operands: list[Node]) -> Evaluate | None
     if not isinstance(pattern_node, Literal) or not isinstance(pattern_node.value, str):
         return None
     try:
-        search = compile_pattern(pattern_node.value).search
+        compiled = compile_pattern(pattern_node.value)
     except ValueError:
         return None
     text = planner.plan(text_node)
@@ -192,9 +194,43 @@ def _constant_pattern(planner: Planner, operands: list[Node]) -> Evaluate | None
         if left < 0:
             raise BudgetExceeded
         frame[BUDGET] = left
-        return bool(search(value))
+        answer = compiled.search_cheaply(value)
+        return _searched(frame, compiled, value) if answer is None else answer
 
     return run
+
+
+def _computed_pattern(planner: Planner, operands: list[Node]) -> Evaluate:
+    """`text.matches(pattern)`: compiled when it is met."""
+    text, pattern = (planner.plan(operand) for operand in operands)
+    charge = CHARGES["matches"]
+
+    def run(frame: list[Any]) -> bool:
+        value, spelled = text(frame), pattern(frame)
+        if type(value) is not str or type(spelled) is not str:
+            raise no_such_overload()
+        left = frame[BUDGET] - charge(value, spelled)
+        if left < 0:
+            raise BudgetExceeded
+        frame[BUDGET] = left
+        try:
+            compiled = compile_pattern(spelled)
+        except ValueError as error:
+            raise EvaluationError(str(error)) from None
+        return _searched(frame, compiled, value)
+
+    return run
+
+
+def _searched(frame: list[Any], compiled: Pattern, text: str) -> bool:
+    """Whether the pattern matches. The steps of the automaton count against the budget of the evaluation."""
+    try:
+        with metered(frame[BUDGET]) as meter:
+            return compiled.search(text)
+    except TooMuchWork:
+        raise BudgetExceeded from None
+    finally:
+        frame[BUDGET] = max(meter.left, 0)
 
 
 def _alternative(planner: Planner, operands: list[Node], *, unwrap: bool) -> Evaluate:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from herder.engine.schema.cel.library.matching import worst_steps
+
 Charge = Callable[..., int]
 
 
@@ -49,6 +51,16 @@ def _pattern(text: Any, pattern: Any, *_: Any) -> int:
     return (len(text) // 10 + 1) * (len(pattern) // 4 + 1)
 
 
+def _found(text: Any, pattern: Any, *_: Any) -> int:
+    """find() and findAll() run on a backtracking engine, some fifty steps of which take as long as one unit here."""
+    if not isinstance(text, str) or not isinstance(pattern, str):
+        return 0
+    try:
+        return worst_steps(text, pattern) // 50 + _pattern(text, pattern)
+    except ValueError:
+        return 1  # the call itself says what is wrong with the pattern
+
+
 def _replacement(text: Any, old: Any, new: Any, *_: Any) -> int:
     if not (isinstance(text, str) and isinstance(old, str) and isinstance(new, str)):
         return 0
@@ -76,8 +88,8 @@ CHARGES: dict[str, Charge] = {
     "sets.equivalent": lambda left, right: 2 * _pairs(left, right),
     "sets.intersects": _pairs,
     "matches": _pattern,
-    "find": _pattern,
-    "findAll": _pattern,
+    "find": _found,
+    "findAll": _found,
     "replace": _replacement,
     "join": _joined,
     "distinct": _distinct,

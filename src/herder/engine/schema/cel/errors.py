@@ -43,6 +43,9 @@ class CheckError(CompileError):
 class EvaluationError(CelError):
     """The expression failed on these values: missing key, overflow, wrong dynamic type…"""
 
+    cost = 0
+    """Steps taken until it failed, where the caller shares a budget."""
+
 
 class BudgetExceeded(CelError):
     """The expression took more steps than it was given. No EvaluationError, for no `||` may absorb it."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from herder.engine.meta.work import current_meter
 from herder.engine.schema.cel.access import Evaluate
 from herder.engine.schema.cel.checker import Checker
 from herder.engine.schema.cel.env import Env
@@ -20,6 +21,7 @@ from herder.engine.schema.cel.validators import validate
 PER_CALL_BUDGET = 1_000_000
 """Steps one evaluation may take, as in Kubernetes; roughly a tenth of a second there."""
 
+_COMPILE_UNITS = 100
 _TOO_DEEP = "expression recursion limit exceeded: 250"
 
 
@@ -45,7 +47,11 @@ class Program:
     def evaluate_with_cost(self, bindings: Mapping[str, Any], budget: int = PER_CALL_BUDGET) -> tuple[Any, int]:
         """The value and the steps it took, for callers that share one budget among many expressions."""
         frame = self._frame(bindings, budget)
-        value = self._run_in(frame)
+        try:
+            value = self._run_in(frame)
+        except EvaluationError as error:
+            error.cost = budget - frame[0]
+            raise
         return value, budget - frame[0]
 
     def _frame(self, bindings: Mapping[str, Any], budget: int) -> list[Any]:
@@ -69,6 +75,8 @@ class Program:
 
 def compile(text: str, env: Env) -> Program:
     """Compile an expression; raises ParseError or CheckError with all that is wrong with it."""
+    # Parsing, checking and planning take some microseconds for each character.
+    current_meter().spend(_COMPILE_UNITS + 5 * len(text))
     tree = parse(text)
     checker = Checker(text, env, functions(json_patch=env.json_patch))
     planner = Planner()

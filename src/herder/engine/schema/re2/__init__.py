@@ -19,6 +19,8 @@ __all__ = ["Pattern", "PatternError", "compile"]
 # The same few words (types and reasons of conditions, API groups, versions) are asked about over and over.
 _SHORT = 64
 _MOST_ANSWERS = 256
+_KEPT_PLACES = 5_000
+"""A larger automaton is built for each text: thousands of such patterns would fill the memory."""
 
 
 class Pattern:
@@ -35,21 +37,30 @@ class Pattern:
 
     def search(self, text: str) -> bool:
         """Whether the pattern matches anywhere in the text (anchors are the pattern's business, as in Go)."""
-        answer = self._answers.get(text)
+        answer = self.search_cheaply(text)
         if answer is None:
-            answer = self._search(text)
-            if len(text) <= _SHORT:
-                if len(self._answers) >= _MOST_ANSWERS:
-                    self._answers.clear()
-                self._answers[text] = answer
+            answer = self._keep(text, self._search(text))
+        return answer
+
+    def search_cheaply(self, text: str) -> bool | None:
+        """The answer, if it costs next to nothing; else None, and `search` spends units of the computation's meter."""
+        answer = self._answers.get(text)
+        if answer is None and self._fast is not None and len(text) <= SAFE_TEXT:
+            answer = self._keep(text, self._fast.search(text) is not None)
+        return answer
+
+    def _keep(self, text: str, answer: bool) -> bool:
+        if len(text) <= _SHORT:
+            if len(self._answers) >= _MOST_ANSWERS:
+                self._answers.clear()
+            self._answers[text] = answer
         return answer
 
     def _search(self, text: str) -> bool:
-        if self._fast is not None and len(text) <= SAFE_TEXT:
-            return self._fast.search(text) is not None
-        if self._automaton is None:
-            self._automaton = Automaton(self._tree)
-        return self._automaton.search(text)
+        automaton = self._automaton or Automaton(self._tree)
+        if automaton.size <= _KEPT_PLACES:
+            self._automaton = automaton
+        return automaton.search(text)
 
 
 @lru_cache(maxsize=2048)

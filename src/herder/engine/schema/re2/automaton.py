@@ -2,17 +2,21 @@
 
 A DFA state is a set of places in the pattern, together with what the character before was (anchors and word boundaries
 look back). Its transitions are worked out the first time they are needed. What is kept is bounded: a pattern that
-would need too many states forgets and starts over, so time stays linear and memory small.
+would need too many states forgets and starts over, so memory stays small. Time is linear in the text, but then each
+character visits every place of the pattern: visits are charged to the meter of the computation.
 """
 
 from __future__ import annotations
 
+from herder.engine.meta.work import current_meter
 from herder.engine.schema.re2 import syntax
 from herder.engine.schema.re2.charsets import WORD, CharSet
 from herder.engine.schema.re2.syntax import Assertion, Chars, Choice, Node, Repeat, Sequence
 
 _MOST_STATES = 500
 _MOST_TRANSITIONS = 256
+_MOST_PLACES_IN_STATES = 50_000
+"""Of all states that are kept, together: a state of a large pattern can hold thousands."""
 
 # What lies before a position, or after it: what assertions ask about.
 _EDGE, _NEWLINE, _WORD, _OTHER = range(4)
@@ -29,9 +33,11 @@ class _Program:
         self.asserts: list[int | None] = []
         self.next: list[tuple[int, ...]] = []
         self._sets: dict[tuple[tuple[int, int], ...], CharSet] = {}
+        self._meter = current_meter()
         self.start = self._build(tree, _MATCH)
 
     def _place(self, following: tuple[int, ...], takes: CharSet | None = None, asserts: int | None = None) -> int:
+        self._meter.spend(1)  # a repeat multiplies its body: a short pattern can have very many places
         self.takes.append(takes)
         self.asserts.append(asserts)
         self.next.append(following)
@@ -104,9 +110,14 @@ class Automaton:
         self._matched = _State(self, frozenset(), _OTHER)
         self._matched.matched = self._matched.final = True
         self._states: dict[tuple[frozenset[int], int], _State] = {}
+        self._held = 0
         # Away from the start of the text, a pattern that is anchored there cannot begin to match.
         self._restart = frozenset((self._program.start,)) if self._may_start_later() else frozenset[int]()
         self._begin = _State(self, frozenset((self._program.start,)), _EDGE)
+
+    @property
+    def size(self) -> int:
+        return len(self._program.next)
 
     def search(self, text: str) -> bool:
         state = self._begin
@@ -123,6 +134,7 @@ class Automaton:
         code = ord(char)
         kind = self._kind(code)
         reached = self._reachable(state, kind)
+        current_meter().spend(2 * len(reached))
         if _MATCH in reached:
             return self._matched
         takes, following = self._program.takes, self._program.next
@@ -136,9 +148,11 @@ class Automaton:
     def _state(self, places: frozenset[int], before: int) -> _State:
         state = self._states.get((places, before))
         if state is None:
-            if len(self._states) >= _MOST_STATES:
+            if len(self._states) >= _MOST_STATES or self._held >= _MOST_PLACES_IN_STATES:
                 self._states.clear()
                 self._begin.clear()
+                self._held = 0
+            self._held += len(places)
             state = self._states[places, before] = _State(self, places, before)
             state.final = not places
         return state

@@ -13,17 +13,28 @@ from functools import lru_cache
 
 from herder.engine.schema.cel.errors import EvaluationError
 
-_MOST_STEPS = 4e7
+MOST_STEPS = 2_000_000
 _SMALL_REPEAT = 8
 _TRANSLATIONS = re.compile(r"\\\\|\\z|\\\$|\$|\[(?:\^?\]|)(?:\\.|\[:\^?[a-z]+:\]|[^\]\\])*\]")
 
 
 def find_matches(text: str, pattern: str) -> Iterator[str]:
     """The non-overlapping matches from left to right; ValueError when the pattern is none."""
-    finder, repeats = _finder(pattern)
-    if len(text) ** (repeats + 1) > _MOST_STEPS:
+    finder, _ = _finder(pattern)
+    if worst_steps(text, pattern) > MOST_STEPS:
         raise EvaluationError("text is too long to find matches of the pattern in")
     return (match.group() for match in finder.finditer(text))
+
+
+def worst_steps(text: str, pattern: str) -> int:
+    """Steps that a backtracking engine needs at worst; more than `MOST_STEPS` stands for all larger numbers."""
+    _, repeats = _finder(pattern)
+    steps = len(text) + 1
+    for _ in range(repeats):
+        if steps > MOST_STEPS:
+            break
+        steps *= len(text) + 1
+    return steps
 
 
 @lru_cache(maxsize=128)

@@ -1,0 +1,152 @@
+"""Where the server computes for a request: small work on the event loop, large work in a thread of its own.
+
+A turn of the event loop that decodes, validates or merges a large document keeps every other client waiting. The thread
+takes one computation at a time, users in turn, so it takes at most half of the process from everybody else, and an
+honest large request waits for one computation of each other user at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary
+
+from herder.engine.apiserver import yaml_bodies
+from herder.engine.meta.errors import TooManyRequests
+from herder.engine.meta.work import metered
+
+T = TypeVar("T")
+
+LARGE_BYTES = 64 << 10
+"""A document above this is large. Nearly all objects of a cluster are below; definitions and bundles are above."""
+LARGE_ELEMENTS, LARGE_APPLIED = 3_000, 1_500
+"""A shorter document with so many elements is large too: what they cost is counted by element, and apply costs more."""
+_SMALLEST_LARGE = 4 << 10
+LOOP_UNITS = 20_000
+"""What rules and patterns may spend on the event loop: some ten milliseconds."""
+THREAD_UNITS = 5_000_000
+"""What they may spend in the thread: some seconds."""
+MOST_WAITING, MOST_WAITING_OF_USER = 64, 16
+
+
+def is_large(body: bytes, *, applied: bool = False) -> bool:
+    """Whether to compute with this document in the thread."""
+    size = len(body)
+    if size > LARGE_BYTES:
+        return True
+    if size < _SMALLEST_LARGE:
+        return False
+    return body.count(b",") + body.count(b":") > (LARGE_APPLIED if applied else LARGE_ELEMENTS)
+
+
+class Computer(Protocol):
+    """Computes beside the event loop."""
+
+    async def run(self, user: str, function: Callable[[], T]) -> T:
+        """What the pure function returns."""
+        ...
+
+    async def convert_yaml(self, user: str, body: bytes) -> bytes:
+        """The document as JSON."""
+        ...
+
+
+class InlineComputer:
+    """Computes at once: for a simulation, which is one thread and the same each time."""
+
+    async def run(self, user: str, function: Callable[[], T]) -> T:
+        return _metered(function)
+
+    async def convert_yaml(self, user: str, body: bytes) -> bytes:
+        return yaml_bodies.converted(yaml_bodies.answer(body))
+
+
+class ThreadComputer:
+    """Computes in one thread, and converts YAML in one process at a time."""
+
+    def __init__(self) -> None:
+        self._executor: ThreadPoolExecutor | None = None
+        self._thread_turns = Turns()
+        self._process_turns = Turns()
+
+    async def run(self, user: str, function: Callable[[], T]) -> T:
+        await self._thread_turns.take(user)
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="herder-compute")
+        computing = asyncio.get_running_loop().run_in_executor(self._executor, _metered, function)
+        # A thread cannot be stopped: the next turn begins when this one is over, also if its client has gone.
+        computing.add_done_callback(self._finished)
+        return await asyncio.shield(computing)
+
+    async def convert_yaml(self, user: str, body: bytes) -> bytes:
+        await self._process_turns.take(user)
+        try:
+            return await yaml_bodies.convert(body)
+        finally:
+            self._process_turns.pass_on()
+
+    def _finished(self, computing: asyncio.Future[Any]) -> None:
+        if not computing.cancelled():
+            computing.exception()  # a client that has gone does not look at it
+        self._thread_turns.pass_on()
+
+
+_COMPUTERS: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadComputer] = WeakKeyDictionary()
+
+
+def shared_computer() -> ThreadComputer:
+    """The one computer of this event loop: servers that share a loop share the thread."""
+    return _COMPUTERS.setdefault(asyncio.get_running_loop(), ThreadComputer())
+
+
+class Turns:
+    """A lock that users take in turn: one user's many requests do not delay another user's first."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._taken = False
+
+    async def take(self, user: str) -> None:
+        if not self._taken:
+            self._taken = True
+            return
+        queue = self._waiting.setdefault(user, deque())
+        if len(queue) >= MOST_WAITING_OF_USER or sum(map(len, self._waiting.values())) >= MOST_WAITING:
+            raise _busy()
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.pass_on()  # it was given to a client that has gone
+            raise
+
+    def pass_on(self) -> None:
+        while self._waiting:
+            user, queue = next(iter(self._waiting.items()))
+            del self._waiting[user]
+            while queue and queue[0].done():
+                queue.popleft()
+            if not queue:
+                continue
+            turn = queue.popleft()
+            if queue:
+                self._waiting[user] = queue  # behind all other users
+            turn.set_result(None)
+            return
+        self._taken = False
+
+
+def _metered(function: Callable[[], T]) -> T:
+    with metered(THREAD_UNITS):
+        return function()
+
+
+def _busy() -> TooManyRequests:
+    error = TooManyRequests("too many large requests are being processed; try again later")
+    error.headers = {"retry-after": "1"}
+    return error
