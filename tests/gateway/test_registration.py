@@ -17,15 +17,16 @@ import yaml
 from herder.api.capi.kinds import SECRET
 from herder.api.management import names
 from herder.api.management.crds import CRDS
-from herder.api.management.kinds import MANAGEMENT_CLUSTER
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.parameters import BadParameters, Parameters, checked_address, decode
-from herder.api.management.registration import Tokens
+from herder.api.management.registration import Tokens, token_secret
 from herder.api.settings import Settings
 from herder.cli.install import install_kinds
 from herder.engine.certificates import authority
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response
 from herder.engine.meta.kinds import Object
+from herder.engine.runtime.cache import Key
 from herder.gateway.registration import Admitted, Refused, Registration
 from tests.engine.runtime.world import world
 from tests.gateway.managed import AT_HOME, managed
@@ -176,6 +177,28 @@ async def test_the_second_tunnel_is_opened_by_the_same_token(desk: Desk) -> None
     assert await desk.registration.authorise({"authorization": f"Bearer {CURRENT}"}) == Refused(
         401, "failed authentication"
     )
+
+
+@pytest.mark.xfail(reason="any Secret with the label of a registration token opens a cluster")
+@pytest.mark.parametrize("owned", [False, True])
+async def test_a_token_that_the_manager_did_not_issue_opens_nothing(desk: Desk, owned: bool) -> None:
+    """Whoever may create Secrets in the namespace of a cluster, or in any other, makes no registration token."""
+    forged = "x" * 54
+    registration = {"metadata": {"name": "forged", "namespace": MEADOW}}
+    owner = {
+        "apiVersion": REGISTRATION_TOKEN.api_version,
+        "kind": REGISTRATION_TOKEN.kind,
+        "name": "forged",
+        "uid": "1",
+    }
+    secret = token_secret(registration, Tokens(forged, NOW + timedelta(days=1)), owner)
+    if not owned:
+        del secret["metadata"]["ownerReferences"]
+    await desk.client.create(SECRET.resource, secret, namespace=MEADOW)
+    while desk.registration._secrets.get(Key(MEADOW, "crt-token-forged")) is None:
+        await asyncio.sleep(0)
+    assert await desk.connect(forged) == Refused(401, "failed authentication")
+    assert desk.ask(f"/v3/import/{forged}_{MEADOW}.yaml").status == 400
 
 
 async def test_a_cluster_that_is_deleted_is_closed(desk: Desk) -> None:

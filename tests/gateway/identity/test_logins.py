@@ -18,6 +18,7 @@ from herder.engine.client.wire import Request, Response
 from herder.engine.meta.errors import (
     AlreadyExists,
     BadRequest,
+    Forbidden,
     Invalid,
     MethodNotAllowed,
     TooManyRequests,
@@ -179,6 +180,32 @@ async def test_a_thousand_guesses_at_once_are_not_let_through_together(here: Peo
     ends = [type(end) for end in await asyncio.gather(*tries, return_exceptions=True)]
     assert ends.count(Unauthorized) == 5
     assert ends.count(TooManyRequests) == 195
+
+
+@pytest.mark.xfail(reason="wrong passwords for a user lock out the right one")
+async def test_wrong_passwords_from_elsewhere_do_not_lock_the_owner_out(here: People) -> None:
+    for number in range(60):
+        with pytest.raises((Unauthorized, TooManyRequests)):
+            await handled(here, login(password="wrong", remote=f"10.9.{number}.1"))
+    assert (await handled(here, login(remote="198.51.100.7"))).status == 201
+
+
+@pytest.mark.xfail(reason="wrong passwords in one session lock out the right one in another")
+async def test_wrong_passwords_in_one_session_do_not_lock_out_another(here: People) -> None:
+    own, stolen = (content(await handled(here, login()))["token"] for _ in range(2))
+    name = (await here.identity.authenticate(asked(own))).name
+
+    async def change(bearer: str, current: str) -> None:
+        spec = {"userID": name, "currentPassword": current, "newPassword": canary("another password of alice")}
+        wanted = {"apiVersion": "ext.cattle.io/v1", "kind": "PasswordChangeRequest", "spec": spec}
+        user = await here.identity.authenticate(asked(bearer))
+        request = sent("POST", "/apis/ext.cattle.io/v1/passwordchangerequests", wanted)
+        assert await here.parts.ext.handle(request, user) is not None
+
+    for _ in range(20):
+        with pytest.raises((Forbidden, TooManyRequests)):
+            await change(stolen, "wrong")
+    await change(own, PASSWORD)
 
 
 async def test_logins_wait_in_a_line_that_has_an_end(here: People, monkeypatch: pytest.MonkeyPatch) -> None:

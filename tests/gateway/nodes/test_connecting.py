@@ -24,6 +24,7 @@ from tests.gateway.nodes.site import ID, IMPORTED_TOKEN, NAME, OTHER_TOKEN, SERV
 
 AGENT = "/v3/connect/agent"
 OWN = "a" * 63
+UID = "kubernetes.io/service-account.uid"
 
 
 @pytest.fixture
@@ -122,6 +123,54 @@ async def test_an_account_that_only_says_it_is_a_machines_opens_nothing(here: Si
     token = base64.b64decode((await here.eventually(filled))["data"]["token"])
     shown = base64.urlsafe_b64encode(hashlib.sha256(token).digest()).decode()
     assert (await here.ask(AGENT, shown, id=OWN)).status == 401
+
+
+@pytest.mark.xfail(reason="the token in any labelled Secret opens the plan of the account that the Secret names")
+async def test_a_token_that_the_server_did_not_issue_opens_nothing(here: Site) -> None:
+    """Whoever may create Secrets names the account of another machine, and brings a token of their own."""
+    await here.machine("pool-1-abc")
+    genuine = await here.token_of("pool-1-abc")
+    forged = await forge(here, "pool-1-abc-machine-bootstrap", names.ACCOUNT_FOR_BOOTSTRAP, b"mine")
+    assert (await here.ask(AGENT, forged, id=OWN)).status == 401
+    assert (await here.ask(AGENT, genuine, id=OWN)).status == 200
+
+
+@pytest.mark.xfail(reason="a Secret that names an account is as good as the one that the manager made for it")
+async def test_a_genuine_token_in_a_secret_of_others_opens_nothing(here: Site) -> None:
+    await here.machine("pool-1-abc")
+    await here.token_of("pool-1-abc")
+    shown = await forge(here, "pool-1-abc-machine-bootstrap", names.ACCOUNT_FOR_BOOTSTRAP)
+    assert (await here.ask(AGENT, shown, id=OWN)).status == 401
+
+
+@pytest.mark.xfail(reason="a machine is handed whatever token a labelled Secret carries")
+async def test_a_machine_is_handed_no_token_that_the_server_did_not_issue(here: Site) -> None:
+    await here.machine("pool-1-abc")
+    token = await here.token_of("pool-1-abc")
+    await here.eventually(lambda: filled(here, "pool-1-abc-machine-plan-token"))
+    await forge(here, "pool-1-abc-machine-plan", names.ACCOUNT_FOR_PLAN, b"mine", "a-forged")
+    config = yaml.safe_load(read(await here.ask(AGENT, token, id=OWN))["kubeConfig"])
+    assert config["users"][0]["user"]["token"] != "mine"
+
+
+async def filled(here: Site, name: str) -> Object:
+    found = await here.secret(name)
+    if "token" not in (found.get("data") or {}) or UID not in found["metadata"]["annotations"]:
+        raise NotFound("not yet")
+    return found
+
+
+async def forge(here: Site, account: str, role: str, token: bytes = b"", name: str = "forged-token") -> str:
+    """A Secret that says all that those of the manager say; what a machine would show of its token."""
+    labels = {names.ACCOUNT_ROLE: role, names.MACHINE_NAME: "pool-1-abc", names.ACCOUNT_NAME: account}
+    meta = {"name": name, "namespace": WORKSPACE, "labels": labels}
+    meta |= {"annotations": {"kubernetes.io/service-account.name": account, names.BOOTSTRAP_TOKEN: "true"}}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": "kubernetes.io/service-account-token"}
+    secret |= {"data": {"token": base64.b64encode(token).decode()}} if token else {}
+    await here.client.create(SECRET.resource, secret, namespace=WORKSPACE)
+    found = await here.eventually(lambda: filled(here, name))
+    held = base64.b64decode(found["data"]["token"])
+    return base64.urlsafe_b64encode(hashlib.sha256(held).digest()).decode()
 
 
 # --- machines that others made ----------------------------------------------------------------------------------------

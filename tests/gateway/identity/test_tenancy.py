@@ -1,0 +1,75 @@
+"""Writes by which a user could become more than they are, on the embedded server with its own admission."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import pytest
+
+from herder.api.capi.kinds import NAMESPACE
+from herder.api.identity.crds import CRDS
+from herder.api.identity.roles import CLUSTER_ROLE_BINDING, OWNED_BY
+from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
+from herder.api.management.kinds import CLUSTER_BINDING, MANAGEMENT_CLUSTER
+from herder.cli.admission import install_role_admission
+from herder.cli.install import install_kinds
+from herder.engine.apiserver.inprocess import InProcess
+from herder.engine.client.client import Client
+from herder.engine.client.wire import User
+from herder.engine.meta.errors import AlreadyExists, Forbidden, Invalid
+from herder.engine.meta.kinds import Object
+from tests.engine.runtime import world as worlds
+from tests.engine.runtime.world import World
+from tests.gateway.identity.test_grants import acting, allowed, crtb, here, may, obj  # noqa: F401
+from tests.support import tenancy
+from tests.support.tenancy import Case
+
+
+@pytest.fixture(scope="module")
+async def judged() -> AsyncIterator[World]:
+    """A server with all rules in force and the user of the table."""
+    async with worlds.world() as made:
+        await install_kinds(made.outside, [*CRDS, *MANAGEMENT_CRDS])
+        install_role_admission(made.server, made.outside)
+        for name in ("cattle-global-data", "cattle-system", "fleet-default"):
+            await made.outside.create(NAMESPACE.resource, obj(NAMESPACE, name))
+        await tenancy.give_rights(made.outside)
+        yield made
+
+
+async def write(judged: World, case: Case) -> Object:
+    user = Client(InProcess(judged.server, User(tenancy.USER, groups=("system:authenticated",))))
+    place = case.meta.get("namespace", "")
+    if case.patch is None:
+        return await user.create(case.kind.resource, case.object, namespace=place)
+    with suppress(AlreadyExists):
+        await judged.outside.create(case.kind.resource, case.object, namespace=place)
+    return await user.patch(case.kind.resource, case.meta["name"], case.patch, namespace=place)
+
+
+@pytest.mark.xfail(reason="users write what controllers and the gateway trust")
+@pytest.mark.parametrize("case", tenancy.REFUSED, ids=lambda case: case.id)
+async def test_what_the_manager_trusts_is_not_for_users_to_write(judged: World, case: Case) -> None:
+    with pytest.raises((Forbidden, Invalid)):
+        await write(judged, case)
+
+
+@pytest.mark.parametrize("case", tenancy.ALLOWED, ids=lambda case: case.id)
+async def test_their_own_objects_are(judged: World, case: Case) -> None:
+    assert (await write(judged, case))["metadata"]["name"] == case.meta["name"]
+
+
+@pytest.mark.xfail(reason="spec.internal makes any cluster the manager's own")
+async def test_only_the_cluster_local_is_the_managers_own(here: World) -> None:  # noqa: F811
+    """Also where admission let it through: on a server whose policies were removed."""
+    internal = obj(MANAGEMENT_CLUSTER, "c-m-9", spec={"internal": True})
+    await here.outside.create(MANAGEMENT_CLUSTER.resource, internal)
+    await here.outside.create(NAMESPACE.resource, obj(NAMESPACE, "c-m-9"))
+    await acting(here, "root").create(
+        CLUSTER_BINDING.resource, crtb("mallory", "cluster-owner", "c-m-9"), namespace="c-m-9"
+    )
+    await allowed(here, "mallory", "update", MANAGEMENT_CLUSTER, "c-m-9")
+    assert not await may(here, "mallory", "get", NAMESPACE)
+    bindings = (await here.outside.list_all(CLUSTER_ROLE_BINDING.resource, labels=OWNED_BY)).items
+    assert {each["roleRef"]["name"] for each in bindings} <= {"c-m-9-clusterowner"}

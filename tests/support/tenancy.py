@@ -1,0 +1,151 @@
+"""Writes by which a user could become more than they are: one table for every way in which admission is in force.
+
+The user of the table may create Secrets, clusters and projects in every namespace and edit clusters and namespaces,
+which is more than any role of ours grants: what is refused here is refused by admission, not by RBAC.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, field
+from typing import Any
+
+from herder.api.capi.kinds import NAMESPACE, SECRET
+from herder.api.identity.projects import PROJECT_ID
+from herder.api.identity.roles import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, RBAC, cluster_role, cluster_role_binding
+from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER
+from herder.api.management.names import MANAGEMENT_NAME, TOKEN_LABEL
+from herder.api.rke import names
+from herder.engine.client.client import Client
+from herder.engine.meta.kinds import Kind, Object
+
+USER = "mallory"
+TOKEN_TYPE = "kubernetes.io/service-account-token"
+ACCOUNT = "kubernetes.io/service-account.name"
+READERS_ROLE = "tenancy-writer"
+RULES = [
+    {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
+    {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["create", "patch", "update", "get"]},
+    {
+        "apiGroups": ["management.cattle.io"],
+        "resources": ["clusters", "projects"],
+        "verbs": ["create", "patch", "update", "get"],
+    },
+    {"apiGroups": ["provisioning.cattle.io"], "resources": ["clusters"], "verbs": ["create", "patch", "update", "get"]},
+]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A create by the user; with `patch`, a merge patch by the user of what an administrator created."""
+
+    id: str
+    kind: Kind
+    meta: Object
+    fields: Object = field(default_factory=dict)
+    patch: Object | None = None
+
+    @property
+    def object(self) -> Object:
+        return {"apiVersion": self.kind.api_version, "kind": self.kind.kind, "metadata": self.meta, **self.fields}
+
+
+def _encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def _secret(id_: str, name: str, namespace: str = "fleet-default", *, type: str = "", **meta: Any) -> Case:
+    fields: Object = {"type": type} if type else {}
+    return Case(id_, SECRET, {"name": name, "namespace": namespace, **meta}, fields)
+
+
+def _managed(id_: str, name: str, patch: Object | None = None, **spec: Any) -> Case:
+    return Case(id_, MANAGEMENT_CLUSTER, {"name": name}, {"spec": spec}, patch)
+
+
+def _provisioned(id_: str, name: str, namespace: str = "fleet-default", **annotations: str) -> Case:
+    return Case(
+        id_,
+        PROVISIONING_CLUSTER,
+        {"name": name, "namespace": namespace, "annotations": annotations},
+        {"spec": {}},
+    )
+
+
+def _account_token(id_: str, name: str, data: Object | None = None, *, string: bool = False) -> Case:
+    meta = {"name": name, "namespace": "fleet-default", "annotations": {ACCOUNT: "default"}}
+    given: Object = {} if data is None else {"stringData" if string else "data": data}
+    return Case(id_, SECRET, meta, {"type": TOKEN_TYPE, **given})
+
+
+def _project(id_: str, name: str, cluster: str = "default") -> Case:
+    return Case(id_, PROJECT, {"name": name, "namespace": "default"}, {"spec": {"clusterName": cluster}})
+
+
+_CONTROLLER = {"apiVersion": "rke.cattle.io/v1", "kind": "RKEBootstrap", "name": "x", "uid": "1", "controller": True}
+
+REFUSED = (
+    # Management Clusters.
+    _managed("internal", "c-internal", internal=True),
+    _managed("becomes internal", "c-later", {"spec": {"internal": True}}),
+    _managed("the manager's own name", "local"),
+    _managed("a system namespace", "kube-system"),
+    _managed("a system namespace to come", "cattle-fleet-system"),
+    _managed("an ordinary name of a namespace", "payroll"),
+    _managed("the namespace of a project", "c-m-abcdefgh-p-xyz"),
+    _managed("a workspace in a system namespace", "c-aaaaa", fleetWorkspaceName="kube-system"),
+    # Provisioning Clusters.
+    _provisioned("asks for a system namespace", "p-one", **{MANAGEMENT_NAME: "cattle-system"}),
+    _provisioned("asks for the manager's own", "p-two", **{MANAGEMENT_NAME: "local"}),
+    _provisioned("in a system namespace", "p-three", "kube-system"),
+    # Projects.
+    _project("a project of another cluster", "p-x", "local"),
+    _project("a project with a dash", "p-x-y"),
+    Case(
+        "a namespace joins a project",
+        NAMESPACE,
+        {"name": "tenancy-joins"},
+        patch={"metadata": {"annotations": {PROJECT_ID: "local:p-abcde"}}},
+    ),
+    # Credentials that only the manager issues.
+    _account_token("a token of their own", "forged", {"token": _encoded("mine")}),
+    _account_token("a token of their own in plain text", "forged-plain", {"token": "mine"}, string=True),
+    _account_token("a token of an account that they may not use", "borrowed"),
+    _secret("labelled as bootstrap token", "labelled", labels={names.ACCOUNT_ROLE: names.ACCOUNT_FOR_BOOTSTRAP}),
+    _secret("labelled as registration token", "labelled-2", labels={TOKEN_LABEL: "default-token"}),
+    _secret("a plan", "some-plan", type=names.PLAN_SECRET_TYPE),
+    _secret("a request of a machine", "some-request", type=names.REQUEST_SECRET_TYPE),
+    _secret("what machines join with", "some-state", type=names.TOKENS_SECRET_TYPE),
+    _secret("owned by an object of the manager", "owned", ownerReferences=[_CONTROLLER]),
+    _secret("named as a kubeconfig", "meadow-kubeconfig"),
+    _secret("named as an authority", "meadow-ca"),
+    _secret("named as a plan", "pool-1-abc-machine-plan"),
+    _secret("named as an agent's credential", "cluster-serviceaccounttoken-c-m-abcdefgh", "cattle-global-data"),
+    _secret("in the name of another user", "cc-theirs", type=CREDENTIAL_TYPE, annotations={CREATOR: "victim"}),
+)
+
+ALLOWED = (
+    _managed("a cluster", "c-m-tenancy", displayName="barn"),
+    _managed("a label", "c-labelled", {"metadata": {"labels": {"a": "b"}}}),
+    _managed("a legacy cluster", "c-bbbbb", fleetWorkspaceName="fleet-default"),
+    _provisioned("a provisioned cluster", "tenancy"),
+    _provisioned("with a name of its own", "tenancy-2", **{MANAGEMENT_NAME: "c-m-22222222"}),
+    _project("a project", "p-fine"),
+    Case("a namespace", NAMESPACE, {"name": "tenancy-plain"}, patch={"metadata": {"labels": {"a": "b"}}}),
+    _secret("a credential", "cc-mine", type=CREDENTIAL_TYPE, annotations={CREATOR: USER}),
+    _secret("a credential of older managers", "cc-old", "cattle-global-data"),
+    _secret("a registry's login", "registry", type=names.AUTH_SECRET_TYPE),
+    _secret("any Secret", "files-of-mine"),
+)
+
+
+async def give_rights(client: Client) -> None:
+    await client.apply(CLUSTER_ROLE.resource, cluster_role(READERS_ROLE, RULES))
+    subject = {"apiGroup": RBAC, "kind": "User", "name": USER}
+    await client.apply(CLUSTER_ROLE_BINDING.resource, cluster_role_binding(READERS_ROLE, READERS_ROLE, subject))
+
+
+async def take_rights(client: Client) -> None:
+    for kind in (CLUSTER_ROLE_BINDING, CLUSTER_ROLE):
+        await client.delete(kind.resource, READERS_ROLE)
