@@ -14,7 +14,7 @@ from herder.api.capi.kinds import NAMESPACE, SECRET
 from herder.api.identity.projects import PROJECT_ID
 from herder.api.identity.roles import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, RBAC, cluster_role, cluster_role_binding
 from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE
-from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import MANAGEMENT_NAME, TOKEN_LABEL
 from herder.api.rke import names
 from herder.engine.client.client import Client
@@ -29,7 +29,7 @@ RULES = [
     {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["create", "patch", "update", "get"]},
     {
         "apiGroups": ["management.cattle.io"],
-        "resources": ["clusters", "projects"],
+        "resources": ["clusters", "clusterregistrationtokens", "projects"],
         "verbs": ["create", "patch", "update", "get"],
     },
     {"apiGroups": ["provisioning.cattle.io"], "resources": ["clusters"], "verbs": ["create", "patch", "update", "get"]},
@@ -112,6 +112,12 @@ REFUSED = (
     _account_token("a token of their own", "forged", {"token": _encoded("mine")}),
     _account_token("a token of their own in plain text", "forged-plain", {"token": "mine"}, string=True),
     _account_token("a token of an account that they may not use", "borrowed"),
+    Case(
+        "a registration token of their own",
+        REGISTRATION_TOKEN,
+        {"name": "forged", "namespace": "default"},
+        {"spec": {"clusterName": "default"}, "status": {"token": "mine"}},
+    ),
     _secret("labelled as bootstrap token", "labelled", labels={names.ACCOUNT_ROLE: names.ACCOUNT_FOR_BOOTSTRAP}),
     _secret("labelled as registration token", "labelled-2", labels={TOKEN_LABEL: "default-token"}),
     _secret("a plan", "some-plan", type=names.PLAN_SECRET_TYPE),
@@ -133,6 +139,12 @@ ALLOWED = (
     _provisioned("with a name of its own", "tenancy-2", **{MANAGEMENT_NAME: "c-m-22222222"}),
     _project("a project", "p-fine"),
     Case("a namespace", NAMESPACE, {"name": "tenancy-plain"}, patch={"metadata": {"labels": {"a": "b"}}}),
+    Case(
+        "a registration token",
+        REGISTRATION_TOKEN,
+        {"name": "fine", "namespace": "default"},
+        {"spec": {"clusterName": "default"}},
+    ),
     _secret("a credential", "cc-mine", type=CREDENTIAL_TYPE, annotations={CREATOR: USER}),
     _secret("a credential of older managers", "cc-old", "cattle-global-data"),
     _secret("a registry's login", "registry", type=names.AUTH_SECRET_TYPE),

@@ -90,6 +90,13 @@ async def guard_roles(client: Client) -> None:
     await _put_in_force(client, POLICIES)
 
 
+async def guard_tenancy(client: Client) -> None:
+    """On an API server that does not call us about names, labels and tokens that belong to the manager."""
+    from herder.api.identity.tenancy_policies import POLICIES
+
+    await _put_in_force(client, POLICIES)
+
+
 async def guard_plans(client: Client) -> None:
     """On an API server that does not ask us what nodes write."""
     from herder.api.rke.reports import POLICY

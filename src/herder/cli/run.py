@@ -167,7 +167,7 @@ async def _run(options: Options) -> None:
 
 async def _work(options: Options, client: Client) -> None:
     """In the order things are needed: our kinds, our webhooks, and then, as the leader, the controllers."""
-    from herder.cli.install import guard_plans, guard_roles, install, make_namespace
+    from herder.cli.install import guard_plans, guard_roles, guard_tenancy, install, make_namespace
     from herder.cli.metrics import process_metrics
 
     core = Core(client, options.core)
@@ -191,6 +191,7 @@ async def _work(options: Options, client: Client) -> None:
     await install(client, settings, roles)
     if roles.gateway:
         await guard_roles(client)
+        await guard_tenancy(client)
         await guard_plans(client)
     await core.enter_inventory(in_memory=roles.in_memory)
     async with _metrics(options, metrics), _webhooks(options, client, roles) as unhook, asyncio.TaskGroup() as tasks:

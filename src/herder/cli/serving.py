@@ -20,6 +20,7 @@ from herder.cli.admission import (
 )
 from herder.cli.process import tune_interpreter, until_stopped, wall_clock
 from herder.cli.settings import Layers
+from herder.cli.tenancy_admission import install_tenancy_admission
 from herder.engine.apiserver.admission.chain import Attributes
 from herder.engine.apiserver.inprocess import InProcess
 from herder.engine.apiserver.limits import BODY_BYTES
@@ -90,6 +91,7 @@ class Serving:
             install_driver_admission(self.server, self.client)
         if self._gateway:
             install_role_admission(self.server, self.client)
+            install_tenancy_admission(self.server, self.client)
             install_cluster_admission(self.server)
             install_plan_admission(self.server)
         self._front = self._make_front()

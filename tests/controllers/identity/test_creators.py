@@ -45,7 +45,6 @@ def test_where_only_the_memory_failed_no_second_binding_is_made() -> None:
         [cluster(**{CREATOR: "alice"})],
         [cluster(**{CREATOR: "alice"}), ANOTHERS],
         [cluster(**{CREATOR: "alice", CREATOR_BOUND: "true"}), HOME],
-        [cluster({"internal": True}, **{CREATOR: "alice"}), HOME],
         [cluster(**{CREATOR: "system:admin"}), HOME],
     ],
     ids=[
@@ -54,9 +53,15 @@ def test_where_only_the_memory_failed_no_second_binding_is_made() -> None:
         "no namespace yet",
         "an earlier cluster's namespace",
         "bound once, and lost since",
-        "our own",
         "no user",
     ],
 )
 def test_nobody_is_bound(objects: list[Object]) -> None:
     assert reconcile(view_of(CONTROLLER, "/c-m-1", objects)).writes == ()
+
+
+def test_nobody_is_bound_to_the_managers_own_cluster() -> None:
+    own = cluster({"internal": True}, **{CREATOR: "alice"})
+    home: Object = {**HOME, "metadata": {"name": "local"}}
+    own["metadata"]["name"] = "local"
+    assert reconcile(view_of(CONTROLLER, "/local", [own, home])).writes == ()

@@ -14,6 +14,7 @@ from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
 from herder.api.management.kinds import CLUSTER_BINDING, MANAGEMENT_CLUSTER
 from herder.cli.admission import install_role_admission
 from herder.cli.install import install_kinds
+from herder.cli.tenancy_admission import install_tenancy_admission
 from herder.engine.apiserver.inprocess import InProcess
 from herder.engine.client.client import Client
 from herder.engine.client.wire import User
@@ -32,6 +33,7 @@ async def judged() -> AsyncIterator[World]:
     async with worlds.world() as made:
         await install_kinds(made.outside, [*CRDS, *MANAGEMENT_CRDS])
         install_role_admission(made.server, made.outside)
+        install_tenancy_admission(made.server, made.outside)
         for name in ("cattle-global-data", "cattle-system", "fleet-default"):
             await made.outside.create(NAMESPACE.resource, obj(NAMESPACE, name))
         await tenancy.give_rights(made.outside)
@@ -48,7 +50,6 @@ async def write(judged: World, case: Case) -> Object:
     return await user.patch(case.kind.resource, case.meta["name"], case.patch, namespace=place)
 
 
-@pytest.mark.xfail(reason="users write what controllers and the gateway trust")
 @pytest.mark.parametrize("case", tenancy.REFUSED, ids=lambda case: case.id)
 async def test_what_the_manager_trusts_is_not_for_users_to_write(judged: World, case: Case) -> None:
     with pytest.raises((Forbidden, Invalid)):
@@ -60,7 +61,6 @@ async def test_their_own_objects_are(judged: World, case: Case) -> None:
     assert (await write(judged, case))["metadata"]["name"] == case.meta["name"]
 
 
-@pytest.mark.xfail(reason="spec.internal makes any cluster the manager's own")
 async def test_only_the_cluster_local_is_the_managers_own(here: World) -> None:  # noqa: F811
     """Also where admission let it through: on a server whose policies were removed."""
     internal = obj(MANAGEMENT_CLUSTER, "c-m-9", spec={"internal": True})
@@ -72,4 +72,5 @@ async def test_only_the_cluster_local_is_the_managers_own(here: World) -> None: 
     await allowed(here, "mallory", "update", MANAGEMENT_CLUSTER, "c-m-9")
     assert not await may(here, "mallory", "get", NAMESPACE)
     bindings = (await here.outside.list_all(CLUSTER_ROLE_BINDING.resource, labels=OWNED_BY)).items
-    assert {each["roleRef"]["name"] for each in bindings} <= {"c-m-9-clusterowner"}
+    theirs = [each for each in bindings if each["subjects"][0]["name"] == "mallory"]
+    assert {each["roleRef"]["name"] for each in theirs} == {"c-m-9-clusterowner"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from herder.api.management.kinds import GLOBAL_ROLE, GROUP, ROLE_TEMPLATE
-from herder.api.management.names import CREDENTIALS_NAMESPACE
+from herder.api.management.names import CREDENTIALS_NAMESPACE, DEFAULT_WORKSPACE
 from herder.engine.meta.kinds import Kind, Object
 
 OWNER = "cluster-owner"
@@ -26,12 +26,17 @@ def _list(words: Sequence[str] | str) -> list[str]:
 EVERYTHING = [_rule("*", "*", "*"), {"nonResourceURLs": ["*"], "verbs": ["*"]}]
 
 _BASE = [_rule(GROUP, ("features", "settings"), _READ), _rule("ext.cattle.io", "selfusers", "create")]
-_CREATE_CLUSTERS = [
-    _rule(GROUP, "clusters", "create"),
-    _rule("provisioning.cattle.io", "clusters", "create"),
-    _rule("rke-machine-config.cattle.io", "*", "create"),
-]
-_CREATE_SECRETS = {place: [_rule("", "secrets", "create")] for place in (CREDENTIALS_NAMESPACE, "fleet-default")}
+_CREATE_CLUSTERS = [_rule(GROUP, "clusters", "create")]
+# Creating in other namespaces is for who is trusted with what else is there. What users create gives them rights on
+# that object alone; which Secrets these may be, `api/identity/tenancy.py` says.
+_CREATE_OWN = {
+    CREDENTIALS_NAMESPACE: [_rule("", "secrets", "create")],
+    DEFAULT_WORKSPACE: [
+        _rule("", "secrets", "create"),
+        _rule("provisioning.cattle.io", "clusters", "create"),
+        _rule("rke-machine-config.cattle.io", "*", "create"),
+    ],
+}
 _LOOK_AROUND = [_rule(GROUP, ("dynamicschemas", "nodedrivers", "roletemplates"), _READ)]
 
 
@@ -48,7 +53,7 @@ GLOBAL_ROLES = (
         "User",
         {
             "rules": [*_BASE, *_LOOK_AROUND, *_CREATE_CLUSTERS],
-            "namespacedRules": _CREATE_SECRETS,
+            "namespacedRules": _CREATE_OWN,
             "newUserDefault": True,
         },
     ),
@@ -57,7 +62,7 @@ GLOBAL_ROLES = (
         GLOBAL_ROLE,
         "clusters-create",
         "Create Clusters",
-        {"rules": _CREATE_CLUSTERS, "namespacedRules": _CREATE_SECRETS},
+        {"rules": _CREATE_CLUSTERS, "namespacedRules": _CREATE_OWN},
     ),
 )
 

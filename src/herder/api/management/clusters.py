@@ -27,8 +27,13 @@ IMPORTED_DRIVERS = {"imported", "k3s", "k3os", "rke2", "rancherd"}
 
 
 def is_internal(management: Object) -> bool:
-    """The cluster that the manager itself runs on: there is no tunnel to it."""
-    return bool((management.get("spec") or {}).get("internal"))
+    """The cluster that the manager itself runs on: there is no tunnel to it, and rights in it are rights here.
+
+    The name decides, which no other object can have. `spec.internal` alone is no proof: owners of a cluster edit its
+    spec. Admission lets only the manager create a cluster of this name.
+    """
+    is_local = management["metadata"]["name"] == names.LOCAL
+    return is_local and bool((management.get("spec") or {}).get("internal"))
 
 
 def is_at_home(management: Object) -> bool:

@@ -1,0 +1,244 @@
+"""What users may not write, because controllers and the gateway trust it.
+
+RBAC decides who may create or edit an object at all. These rules decide which names, labels, types and fields of it
+belong to the manager. They bind everyone except the manager and administrators, who are known by the right to
+`escalate` management Clusters. `api/identity/tenancy_policies.py` states the same rules for API servers that do not
+call us.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
+
+from herder.api.capi.kinds import NAMESPACE, SECRET
+from herder.api.capi.names import annotations_of, labels_of
+from herder.api.identity import projects
+from herder.api.identity.projects import PROJECT_ID, SYSTEM_NAMESPACES
+from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE
+from herder.api.machines.hosts import HOST_SECRET_TYPE
+from herder.api.machines.names import STATE_SECRET_TYPE
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
+from herder.api.management.names import MANAGEMENT_NAME, TOKEN_LABEL
+from herder.api.rke import names
+from herder.engine.meta.kinds import Kind, Object
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+CLUSTER_NAME = "^c-[a-z0-9]([-a-z0-9]{0,58}[a-z0-9])?$"
+"""A management Cluster owns the namespace of its name. Namespaces of other purposes never begin with `c-`."""
+PROJECT_NAMESPACE = "-p-[a-z0-9]+$"  # ends the name of the namespace in which a project's bindings are
+SYSTEM_PREFIXES = ("kube-", "cattle-", "herder-")
+RANDOM_SUFFIX = "xxxxx"  # stands for what the server appends to generateName
+
+BAD_CLUSTER_NAME = (
+    "a management Cluster owns the namespace of its name: the name must begin with c- and must not be that of a "
+    "project's namespace (…-p-…); choose another name"
+)
+BAD_INTERNAL = "spec.internal: only the manager's own cluster is internal; remove the field"
+BAD_WORKSPACE = "spec.fleetWorkspaceName: you may not create provisioning Clusters in this namespace; choose another"
+BAD_PLACE = "clusters are not provisioned in system namespaces; choose another namespace, such as fleet-default"
+BAD_PROJECT = (
+    "a Project is named p- and lower-case letters or digits, and spec.clusterName is the name of its namespace"
+)
+BAD_MOVE = f"annotation {PROJECT_ID}: members of the project get rights in this namespace; ask an administrator"
+
+# --- Secrets --------------------------------------------------------------------------------------------------------
+
+ACCOUNT_TOKEN_TYPE = "kubernetes.io/service-account-token"
+TOKEN_OF = "kubernetes.io/service-account.name"
+TOKEN_KEY = "token"
+
+ISSUED_LABELS = (names.ACCOUNT_ROLE, TOKEN_LABEL, names.REQUEST_FOR)
+"""By these the gateway and controllers find bootstrap, plan and registration tokens, and requests of machines."""
+ISSUED_TYPES = (
+    names.PLAN_SECRET_TYPE,
+    names.BOOTSTRAP_SECRET_TYPE,
+    names.TOKENS_SECRET_TYPE,
+    names.REQUEST_SECRET_TYPE,
+    STATE_SECRET_TYPE,
+    HOST_SECRET_TYPE,
+)
+OWN_TYPES = (
+    "Opaque",
+    CREDENTIAL_TYPE,
+    names.AUTH_SECRET_TYPE,
+    "kubernetes.io/basic-auth",
+    "kubernetes.io/dockercfg",
+    "kubernetes.io/dockerconfigjson",
+    "kubernetes.io/ssh-auth",
+    "kubernetes.io/tls",
+)
+"""Of Secrets that somebody may create who may not update every Secret of the namespace."""
+GENERATED_NAME = (
+    "(^(cluster-serviceaccounttoken|crt-token)-)|(-(kubeconfig|ca|etcd|proxy|sa|rke-state|machine-state|"
+    "machine-plan|machine-plan-token|machine-bootstrap|machine-bootstrap-token|machine-driver-secret|"
+    "machine-provision)$)|(^(bootstrap-secret|herder-gateway|herder-webhook-certificates)$)"
+)
+"""Names under which the manager keeps credentials beside those of users."""
+
+BAD_TOKEN = "data.token: tokens of service accounts are issued by the API server; leave the field out"
+BAD_ACCOUNT = (
+    f"annotation {TOKEN_OF}: the Secret would hold a token of this service account; "
+    "you may neither create its tokens nor pods that run as it"
+)
+BAD_ISSUED = "Secrets of this type, or with this label, are issued by the manager alone"
+BAD_REGISTRATION = "status.token: registration tokens are issued by the manager; leave the field out"
+BAD_OWN = (
+    "you may create cloud credentials and Secrets of your own here: choose a name that the manager does not use for "
+    "credentials of clusters and machines, a type such as Opaque, and no controlling owner"
+)
+BAD_CREATOR = f"annotation {CREATOR}: must be your own user name"
+
+
+class Rights(Protocol):
+    """What the writer may do, as the authorizer answers it."""
+
+    def __call__(
+        self, verb: str, kind: Kind, *, namespace: str = "", name: str = "", subresource: str = ""
+    ) -> bool: ...
+
+
+SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts")
+POD = Kind("", "v1", "Pod", "pods")
+
+
+def is_manager(may: Rights) -> bool:
+    """Whoever may escalate management Clusters may hand out every right: no rule here would stop them."""
+    return may("escalate", MANAGEMENT_CLUSTER)
+
+
+def refusal(kind: Kind, old: Object | None, new: Object, user: str, may: Rights) -> str:
+    """Why this user may not write this, or "". Rights are looked up only for writes that break a rule otherwise."""
+    for told in _RULES[kind](old, new, user, may):
+        return "" if is_manager(may) else told
+    return ""
+
+
+# --- clusters -------------------------------------------------------------------------------------------------------
+
+
+def name_of(obj: Object) -> str:
+    meta = obj["metadata"]
+    return meta.get("name") or f"{meta.get('generateName') or ''}{RANDOM_SUFFIX}"
+
+
+def is_cluster_name(name: str) -> bool:
+    return bool(_CLUSTER_NAME.search(name)) and not _PROJECT_NAMESPACE.search(name)
+
+
+_CLUSTER_NAME, _PROJECT_NAMESPACE = re.compile(CLUSTER_NAME), re.compile(PROJECT_NAMESPACE)
+_GENERATED_NAME = re.compile(GENERATED_NAME)
+
+
+def _spec(obj: Object | None) -> Object:
+    spec = (obj or {}).get("spec")
+    return spec if isinstance(spec, dict) else {}
+
+
+def _management_cluster(old: Object | None, new: Object, _user: str, may: Rights) -> Iterator[str]:
+    if old is None and not is_cluster_name(name_of(new)):
+        yield BAD_CLUSTER_NAME
+    if _spec(new).get("internal") and _spec(new).get("internal") != _spec(old).get("internal"):
+        yield BAD_INTERNAL
+    workspace, before = (str(_spec(each).get("fleetWorkspaceName") or "") for each in (new, old))
+    usable = not _is_system(workspace) and may("create", PROVISIONING_CLUSTER, namespace=workspace)
+    if workspace not in ("", before) and not usable:
+        yield BAD_WORKSPACE
+
+
+def _provisioning_cluster(old: Object | None, new: Object, _user: str, _may: Rights) -> Iterator[str]:
+    asked = annotations_of(new).get(MANAGEMENT_NAME)
+    if asked and asked != annotations_of(old or {"metadata": {}}).get(MANAGEMENT_NAME) and not is_cluster_name(asked):
+        yield f"annotation {MANAGEMENT_NAME}: {BAD_CLUSTER_NAME}"
+    if old is None and _is_system(new["metadata"].get("namespace") or ""):
+        yield BAD_PLACE
+
+
+def _is_system(namespace: str) -> bool:
+    return namespace in SYSTEM_NAMESPACES or namespace.startswith(SYSTEM_PREFIXES)
+
+
+def _project(old: Object | None, new: Object, _user: str, _may: Rights) -> Iterator[str]:
+    if old is None and projects.unusable(new):
+        yield BAD_PROJECT
+
+
+def _namespace(old: Object | None, new: Object, _user: str, may: Rights) -> Iterator[str]:
+    """Joining a project hands its members rights here."""
+    joined = annotations_of(new).get(PROJECT_ID)
+    if not joined or joined == annotations_of(old or {"metadata": {}}).get(PROJECT_ID):
+        return
+    cluster, _, project = joined.partition(":")
+    if not may("manage-namespaces", PROJECT, namespace=cluster, name=project):
+        yield BAD_MOVE
+
+
+# --- Secrets --------------------------------------------------------------------------------------------------------
+
+
+def _secret(old: Object | None, new: Object, user: str, may: Rights) -> Iterator[str]:
+    yield from _issued(old, new)
+    if new.get("type") == ACCOUNT_TOKEN_TYPE:
+        yield from _account_token(old, new, user, may)
+    creator = annotations_of(new).get(CREATOR)
+    if creator and creator not in (user, annotations_of(old or {"metadata": {}}).get(CREATOR)):
+        yield BAD_CREATOR
+    suspect = not _is_own(new) if old is None else _is_controlled(new) and not _is_controlled(old)
+    if suspect and not may("update", SECRET, namespace=new["metadata"]["namespace"]):
+        yield BAD_OWN
+
+
+def _registration_token(old: Object | None, new: Object, _user: str, _may: Rights) -> Iterator[str]:
+    """The status is no subresource of this kind. Older managers kept the token there, and it is taken over."""
+    token, before = (((each or {}).get("status") or {}).get(TOKEN_KEY) for each in (new, old))
+    if token and token != before:
+        yield BAD_REGISTRATION
+
+
+def _issued(old: Object | None, new: Object) -> Iterator[str]:
+    before, labels = labels_of(old or {"metadata": {}}), labels_of(new)
+    if any(label in labels and labels[label] != before.get(label) for label in ISSUED_LABELS):
+        yield BAD_ISSUED
+    if old is None and new.get("type") in ISSUED_TYPES:
+        yield BAD_ISSUED
+
+
+def _account_token(old: Object | None, new: Object, user: str, may: Rights) -> Iterator[str]:
+    token, before = (((each or {}).get("data") or {}).get(TOKEN_KEY) for each in (new, old))
+    if token and token != before and not is_token_controller(user):
+        yield BAD_TOKEN
+    account, known = (annotations_of(each or {"metadata": {}}).get(TOKEN_OF, "") for each in (new, old))
+    if account == known and old is not None:
+        return
+    place = new["metadata"]["namespace"]
+    is_theirs = may("create", SERVICE_ACCOUNT, namespace=place, name=account, subresource="token")
+    if not is_theirs and not may("create", POD, namespace=place):
+        yield BAD_ACCOUNT
+
+
+def is_token_controller(user: str) -> bool:
+    """Of real clusters: it issues the tokens of such Secrets."""
+    return user == "system:kube-controller-manager" or user.startswith("system:serviceaccount:kube-system:")
+
+
+def _is_own(secret: Object) -> bool:
+    """Whether a new Secret can be nothing but its author's own."""
+    is_own_type = (secret.get("type") or "Opaque") in OWN_TYPES
+    return is_own_type and not _is_controlled(secret) and not _GENERATED_NAME.search(name_of(secret))
+
+
+def _is_controlled(secret: Object) -> bool:
+    return any(each.get("controller") for each in secret["metadata"].get("ownerReferences") or ())
+
+
+_RULES: Mapping[Kind, Callable[[Object | None, Object, str, Rights], Iterator[str]]] = {
+    MANAGEMENT_CLUSTER: _management_cluster,
+    PROVISIONING_CLUSTER: _provisioning_cluster,
+    PROJECT: _project,
+    NAMESPACE: _namespace,
+    SECRET: _secret,
+    REGISTRATION_TOKEN: _registration_token,
+}
+KINDS = tuple(_RULES)

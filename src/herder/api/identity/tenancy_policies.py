@@ -1,0 +1,205 @@
+"""The rules of `api/identity/tenancy.py` as ValidatingAdmissionPolicies, for API servers that do not call us."""
+
+from __future__ import annotations
+
+from herder.api.capi.kinds import NAMESPACE, SECRET
+from herder.api.identity import tenancy
+from herder.api.identity.projects import PROJECT_ID, SYSTEM_NAMESPACES
+from herder.api.machines.credentials import CREATOR
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
+from herder.api.management.names import MANAGEMENT_NAME
+from herder.api.policies import policy
+
+_WRITTEN = ("CREATE", "UPDATE")
+_CREATED = "request.operation == 'CREATE'"
+
+_IS_MANAGER = (
+    f"authorizer.group('{MANAGEMENT_CLUSTER.group}')"
+    f".resource('{MANAGEMENT_CLUSTER.plural}').check('escalate').allowed()"
+)
+
+
+def _text(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _list(values: tuple[str, ...]) -> str:
+    return f"[{', '.join(_text(each) for each in values)}]"
+
+
+def _new(path: str) -> str:
+    return f"object.{path}.orValue('')"
+
+
+def _before(path: str) -> str:
+    """The old value, "" where there is none."""
+    return f"({_CREATED} ? '' : oldObject.{path}.orValue(''))"
+
+
+def _changed(path: str) -> str:
+    return f"{_new(path)} != '' && {_new(path)} != {_before(path)}"
+
+
+def _annotation(name: str) -> str:
+    return f"metadata.?annotations[?'{name}']"
+
+
+# --- clusters -------------------------------------------------------------------------------------------------------
+
+_NAME = (
+    "(object.metadata.?name.orValue('') != '' ? object.metadata.name"
+    f" : object.metadata.?generateName.orValue('') + '{tenancy.RANDOM_SUFFIX}')"
+)
+
+
+def _is_cluster_name(text: str) -> str:
+    return f"({text}.matches({_text(tenancy.CLUSTER_NAME)}) && !{text}.matches({_text(tenancy.PROJECT_NAMESPACE)}))"
+
+
+def _is_system(text: str) -> str:
+    prefixes = " || ".join(f"{text}.startsWith('{each}')" for each in tenancy.SYSTEM_PREFIXES)
+    return f"({text} in {_list(tuple(sorted(SYSTEM_NAMESPACES)))} || {prefixes})"
+
+
+_INTERNAL = "?spec.?internal.orValue(false) == true"
+_WORKSPACE = "?spec.?fleetWorkspaceName"
+_MAY_PROVISION = (
+    f"authorizer.group('{PROVISIONING_CLUSTER.group}').resource('{PROVISIONING_CLUSTER.plural}')"
+    f".namespace({_new(_WORKSPACE)}).check('create').allowed()"
+)
+_ASKED = _annotation(MANAGEMENT_NAME)
+
+# --- projects -------------------------------------------------------------------------------------------------------
+
+_IS_PROJECT = (
+    "object.metadata.name.matches('^p-[a-z0-9]+$') && object.?spec.?clusterName.orValue('') == request.namespace"
+    " && size(request.namespace) + size(object.metadata.name) < 63"
+)
+_JOINED = _annotation(PROJECT_ID)
+_MAY_JOIN = (
+    f"{_new(_JOINED)}.matches('^[^:]+:[^:]+$') && authorizer.group('{PROJECT.group}').resource('{PROJECT.plural}')"
+    f".namespace({_new(_JOINED)}.split(':')[0]).name({_new(_JOINED)}.split(':')[1])"
+    ".check('manage-namespaces').allowed()"
+)
+
+# --- Secrets --------------------------------------------------------------------------------------------------------
+
+_IS_TOKEN = f"object.?type.orValue('') == '{tenancy.ACCOUNT_TOKEN_TYPE}'"
+_TOKEN = f"?data[?'{tenancy.TOKEN_KEY}']"
+_ACCOUNT = _annotation(tenancy.TOKEN_OF)
+_IS_TOKEN_CONTROLLER = (
+    "request.userInfo.username == 'system:kube-controller-manager'"
+    " || request.userInfo.username.startsWith('system:serviceaccount:kube-system:')"
+)
+_GIVEN_TOKEN = (
+    f"object.{_TOKEN}.hasValue() && size(object.{_TOKEN}.value()) > 0"
+    f" && ({_CREATED} || object.{_TOKEN} != oldObject.{_TOKEN})"
+)
+_MAY_USE_ACCOUNT = (
+    "(authorizer.group('').resource('serviceaccounts').subresource('token').namespace(request.namespace)"
+    f".name({_new(_ACCOUNT)}).check('create').allowed()"
+    " || authorizer.group('').resource('pods').namespace(request.namespace).check('create').allowed())"
+)
+_ISSUED_LABEL = " || ".join("(" + _changed(f"metadata.?labels[?'{each}']") + ")" for each in tenancy.ISSUED_LABELS)
+_ISSUED = f"{_ISSUED_LABEL} || ({_CREATED} && object.?type.orValue('') in {_list(tenancy.ISSUED_TYPES)})"
+
+
+def _is_controlled(of: str) -> str:
+    return f"{of}.metadata.?ownerReferences.orValue([]).exists(each, each.?controller.orValue(false))"
+
+
+_IS_OWN = (
+    f"(object.?type.orValue('Opaque') in {_list(tenancy.OWN_TYPES)} && !{_is_controlled('object')}"
+    f" && !{_NAME}.matches({_text(tenancy.GENERATED_NAME)}))"
+)
+_NOT_OWN = f"({_CREATED} ? !{_IS_OWN} : ({_is_controlled('object')} && !{_is_controlled('oldObject')}))"
+_MAY_UPDATE_ALL = "authorizer.group('').resource('secrets').namespace(request.namespace).check('update').allowed()"
+_CREATOR = _annotation(CREATOR)
+_OTHER_CREATOR = f"{_changed(_CREATOR)} && {_new(_CREATOR)} != request.userInfo.username"
+
+POLICIES = (
+    policy(
+        "herder-cluster-names",
+        (MANAGEMENT_CLUSTER,),
+        ("CREATE",),
+        f"!{_is_cluster_name(_NAME)}",
+        _IS_MANAGER,
+        tenancy.BAD_CLUSTER_NAME,
+    ),
+    policy(
+        "herder-internal-cluster",
+        (MANAGEMENT_CLUSTER,),
+        _WRITTEN,
+        f"object.{_INTERNAL} && !({_CREATED} ? false : oldObject.{_INTERNAL})",
+        _IS_MANAGER,
+        tenancy.BAD_INTERNAL,
+    ),
+    policy(
+        "herder-workspaces",
+        (MANAGEMENT_CLUSTER,),
+        _WRITTEN,
+        f"{_changed(_WORKSPACE)} && ({_is_system(_new(_WORKSPACE))} || !{_MAY_PROVISION})",
+        _IS_MANAGER,
+        tenancy.BAD_WORKSPACE,
+    ),
+    policy(
+        "herder-requested-names",
+        (PROVISIONING_CLUSTER,),
+        _WRITTEN,
+        f"{_changed(_ASKED)} && !{_is_cluster_name(_new(_ASKED))}",
+        _IS_MANAGER,
+        f"annotation {MANAGEMENT_NAME}: {tenancy.BAD_CLUSTER_NAME}",
+    ),
+    policy(
+        "herder-cluster-places",
+        (PROVISIONING_CLUSTER,),
+        ("CREATE",),
+        _is_system("request.namespace"),
+        _IS_MANAGER,
+        tenancy.BAD_PLACE,
+    ),
+    policy("herder-projects", (PROJECT,), ("CREATE",), f"!({_IS_PROJECT})", _IS_MANAGER, tenancy.BAD_PROJECT),
+    policy(
+        "herder-project-namespaces",
+        (NAMESPACE,),
+        _WRITTEN,
+        f"{_changed(_JOINED)} && !({_MAY_JOIN})",
+        _IS_MANAGER,
+        tenancy.BAD_MOVE,
+    ),
+    policy(
+        "herder-account-tokens",
+        (SECRET,),
+        _WRITTEN,
+        f"{_IS_TOKEN} && {_GIVEN_TOKEN} && !({_IS_TOKEN_CONTROLLER})",
+        _IS_MANAGER,
+        tenancy.BAD_TOKEN,
+    ),
+    policy(
+        "herder-token-accounts",
+        (SECRET,),
+        _WRITTEN,
+        f"{_IS_TOKEN} && ({_CREATED} || {_new(_ACCOUNT)} != {_before(_ACCOUNT)}) && !{_MAY_USE_ACCOUNT}",
+        _IS_MANAGER,
+        tenancy.BAD_ACCOUNT,
+    ),
+    policy(
+        "herder-registration-tokens",
+        (REGISTRATION_TOKEN,),
+        _WRITTEN,
+        _changed(f"?status.?{tenancy.TOKEN_KEY}"),
+        _IS_MANAGER,
+        tenancy.BAD_REGISTRATION,
+    ),
+    policy("herder-issued-secrets", (SECRET,), _WRITTEN, _ISSUED, _IS_MANAGER, tenancy.BAD_ISSUED),
+    policy(
+        "herder-own-secrets",
+        (SECRET,),
+        _WRITTEN,
+        f"{_NOT_OWN} && !{_MAY_UPDATE_ALL}",
+        _IS_MANAGER,
+        tenancy.BAD_OWN,
+    ),
+    policy("herder-secret-creators", (SECRET,), _WRITTEN, _OTHER_CREATOR, _IS_MANAGER, tenancy.BAD_CREATOR),
+)

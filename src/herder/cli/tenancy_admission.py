@@ -1,0 +1,82 @@
+"""The rules of `api/identity/tenancy.py` inside the embedded server."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from herder.api.capi.kinds import NAMESPACE
+from herder.api.identity import tenancy
+from herder.api.management.kinds import MANAGEMENT_CLUSTER
+from herder.engine.apiserver.admission.chain import CREATE, Attributes
+from herder.engine.apiserver.auth.access import AccessAttributes, Authorizer
+from herder.engine.apiserver.auth.users import SUPERUSERS
+from herder.engine.apiserver.server import ApiServer
+from herder.engine.client.client import Client
+from herder.engine.client.wire import User
+from herder.engine.meta.errors import NotFound, forbidden
+from herder.engine.meta.kinds import Kind, Object
+
+TAKEN = "namespace {} exists and belongs to no cluster of this name; choose another name"
+
+
+def install_tenancy_admission(server: ApiServer, client: Client) -> None:
+    for kind in tenancy.KINDS:
+        check = _check_of(kind, server.parts.authorizer)
+        server.parts.admission.add_validating(f"{kind.kind} tenancy", [kind.resource.group_resource], check)
+
+    async def check_namespace(attributes: Attributes) -> None:
+        await _check_backing_namespace(client, attributes)
+
+    resources = [MANAGEMENT_CLUSTER.resource.group_resource]
+    server.parts.admission.add_validating("backing namespace", resources, check_namespace, operations=(CREATE,))
+
+
+def _check_of(kind: Kind, authorizer: Authorizer) -> Callable[[Attributes], Awaitable[None]]:
+    async def check(attributes: Attributes) -> None:
+        user, new = attributes.user, attributes.obj
+        if new is None or SUPERUSERS in user.groups:
+            return
+        told = tenancy.refusal(kind, attributes.old, new, user.name, _rights(authorizer, user))
+        if told:
+            raise forbidden(kind.resource.group_resource, attributes.name or tenancy.name_of(new), told)
+
+    return check
+
+
+def _rights(authorizer: Authorizer, user: User) -> tenancy.Rights:
+    def may(verb: str, kind: Kind, *, namespace: str = "", name: str = "", subresource: str = "") -> bool:
+        attributes = AccessAttributes(
+            verb,
+            group=kind.group,
+            version=kind.version,
+            resource=kind.plural,
+            subresource=subresource,
+            namespace=namespace,
+            name=name,
+        )
+        return authorizer.authorize(user, attributes).allowed
+
+    return may
+
+
+async def _check_backing_namespace(client: Client, attributes: Attributes) -> None:
+    """A namespace that exists already is not taken over by the controller either: refused where its author sees it.
+
+    Servers that do not call us cannot look at other objects in a policy; there the condition BackingNamespaceCreated
+    of the Cluster reports it.
+    """
+    if SUPERUSERS in attributes.user.groups or attributes.obj is None:
+        return
+    name = attributes.obj["metadata"].get("name") or ""
+    try:
+        found = await client.get(NAMESPACE.resource, name) if name else None
+    except NotFound:
+        return
+    if found is not None and not _is_of_cluster(found):
+        raise forbidden(MANAGEMENT_CLUSTER.resource.group_resource, name, TAKEN.format(name))
+
+
+def _is_of_cluster(namespace: Object) -> bool:
+    """An earlier cluster of the name leaves its namespace behind for a moment."""
+    owners = namespace["metadata"].get("ownerReferences") or ()
+    return any(each.get("kind") == MANAGEMENT_CLUSTER.kind for each in owners)

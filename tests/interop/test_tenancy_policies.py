@@ -1,0 +1,112 @@
+"""API servers that do not call us refuse by policies what the embedded server refuses by its own rules."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import pytest
+
+from herder.api.capi.kinds import DEFINITION, NAMESPACE
+from herder.api.identity.crds import CRDS
+from herder.api.identity.tenancy_policies import POLICIES
+from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
+from herder.api.policies import POLICY, POLICY_BINDING
+from herder.cli.install import guard_tenancy, install_kinds
+from herder.engine.client.client import Client
+from herder.engine.meta.errors import AlreadyExists, NotFound
+from tests.support import tenancy
+from tests.support.api import MERGE, Answer, Api
+from tests.support.engines import Engine
+from tests.support.tenancy import ALLOWED, REFUSED, Case
+
+PLACES = ("cattle-global-data", "fleet-default")
+CUSTOM = (PROJECT, PROVISIONING_CLUSTER, MANAGEMENT_CLUSTER, REGISTRATION_TOKEN)
+
+
+@pytest.fixture(scope="module")
+async def judged(engine: Engine) -> AsyncIterator[Api]:
+    """The user of the table, on a server with all policies in force."""
+    client, api = engine.client(), Api(engine.connection)
+    kinds = {f"{kind.plural}.{kind.group}" for kind in CUSTOM}
+    definitions = [each for each in (*CRDS, *MANAGEMENT_CRDS) if each["metadata"]["name"] in kinds]
+    await install_kinds(client, definitions)
+    await guard_tenancy(client)
+    await tenancy.give_rights(client)
+    for name in PLACES:
+        with suppress(AlreadyExists):
+            meta = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+            await client.create(NAMESPACE.resource, meta)
+    user = api.as_user(tenancy.USER)
+    try:
+        await _until_in_force(client, user)
+        yield user
+    finally:
+        for policy, _binding in POLICIES:
+            for kind in (POLICY_BINDING, POLICY):
+                await client.delete(kind.resource, policy["metadata"]["name"])
+        await tenancy.take_rights(client)
+        for case in (*REFUSED, *ALLOWED):
+            if case.kind not in CUSTOM:
+                await _remove(client, case)
+        for definition in definitions:  # others of this folder compare all kinds that there are
+            await client.delete(DEFINITION.resource, definition["metadata"]["name"])
+        await api.close()
+        await client.close()
+
+
+async def _until_in_force(client: Client, user: Api) -> None:
+    """A real server learns of rights and policies a moment later; all of them come in one watch."""
+    async with asyncio.timeout(60):
+        for case in [each for each in REFUSED if each.patch is None]:
+            while b"ValidatingAdmissionPolicy" not in (await _write(client, user, case)).content:
+                await _remove(client, case)
+                await asyncio.sleep(0.1)
+
+
+async def _write(client: Client, user: Api, case: Case) -> Answer:
+    place = case.meta.get("namespace", "")
+    if case.patch is None:
+        return await user.post(case.kind.resource.path(place), case.object)
+    with suppress(AlreadyExists):
+        await client.create(case.kind.resource, case.object, namespace=place)
+    path = f"{case.kind.resource.path(place)}/{case.meta['name']}"
+    return await user.send("PATCH", path, case.patch, content_type=MERGE)
+
+
+async def _remove(client: Client, case: Case) -> None:
+    with suppress(NotFound):
+        await client.delete(case.kind.resource, case.meta["name"], namespace=case.meta.get("namespace", ""))
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.id)
+async def test_what_the_manager_trusts_is_not_for_users_to_write(engine: Engine, judged: Api, case: Case) -> None:
+    client = engine.client()
+    try:
+        answer = await _write(client, judged, case)
+        assert answer.status == 403, answer.text
+        assert "ValidatingAdmissionPolicy" in answer.message
+    finally:
+        await client.close()
+
+
+@pytest.mark.parametrize("case", ALLOWED, ids=lambda case: case.id)
+async def test_their_own_objects_are(engine: Engine, judged: Api, case: Case) -> None:
+    client = engine.client()
+    try:
+        (await _write(client, judged, case)).expect(200, 201)
+    finally:
+        await client.close()
+
+
+async def test_the_server_still_issues_tokens_of_accounts(engine: Engine, judged: Api) -> None:
+    """Whoever fills in such Secrets is no user: on a real cluster, its controller-manager."""
+    admin = judged.as_user("admin", "system:masters").within("fleet-default")
+    meta = {"name": "issued", "annotations": {tenancy.ACCOUNT: "default"}}
+    (await admin.post(admin.at("secrets"), {"metadata": meta, "type": tenancy.TOKEN_TYPE})).expect(201)
+    try:
+        await admin.until_object(admin.at("secrets", "issued"), lambda secret: "token" in secret.get("data", {}))
+    finally:
+        await admin.delete(admin.at("secrets", "issued"))
