@@ -381,6 +381,15 @@ def test_a_problem_deletes_nothing() -> None:
     assert not [write for write in writes(broken) if isinstance(write, Delete)]
 
 
+def test_what_was_made_for_another_cluster_is_not_taken_over() -> None:
+    """Pool `b-c` of cluster `a` and pool `c` of cluster `a-b` have the same name."""
+    theirs = marked(new(MACHINE_DEPLOYMENT, f"{NAME}-workers", WORKSPACE), WORKSPACE, f"{NAME}-x")
+    decision = decide(asked(pool("workers", **FILLED)), theirs)
+    assert not [write for write in writes(decision) if isinstance(write, Apply)]
+    assert decision.wait is not None
+    assert f"MachineDeployment {WORKSPACE}/{NAME}-workers belongs to cluster" in decision.wait.reason
+
+
 def test_what_others_made_for_the_cluster_is_not_pruned() -> None:
     foreign = new(MACHINE_DEPLOYMENT, "by-hand", WORKSPACE, labels={"cluster.x-k8s.io/cluster-name": NAME})
     assert not [write for write in writes(decide(asked(), foreign)) if isinstance(write, Delete)]

@@ -10,7 +10,7 @@ from herder.api.capi.names import is_deleting
 from herder.api.machines.kinds import DYNAMIC_SCHEMA
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.rke.kinds import BEACON, BOOTSTRAP_TEMPLATE, CONTROL_PLANE, RKE_CLUSTER
-from herder.api.rke.sets import marked, set_hash
+from herder.api.rke.sets import hash_of, made_from, marked, set_hash
 from herder.api.writing import delete, object_patch, owner_reference, with_owner
 from herder.controllers.provisioning.generation import pools, templates, whole
 from herder.controllers.provisioning.generation.asked import Pool, Problem, checked_pools, pools_of, rke_config
@@ -65,8 +65,21 @@ class _Wanted:
     def _apply(self, objects: Iterable[tuple[Kind, Object]], reason: str) -> None:
         meta = self._cluster["metadata"]
         named = [(kind, marked(obj, meta["namespace"], meta["name"])) for kind, obj in objects]
+        for kind, obj in named:
+            self._check_free(kind, obj)
         self.names.update((kind, obj["metadata"]["name"]) for kind, obj in named)
         self._step(Apply(kind, obj, reason) for kind, obj in named)
+
+    def _check_free(self, kind: Kind, obj: Object) -> None:
+        """Names are joined with dashes, so pool `b-c` of cluster `a` and pool `c` of cluster `a-b` would share objects:
+        the cluster that came first keeps them."""
+        name = obj["metadata"]["name"]
+        there = self._view.get(kind, name)
+        if there is not None and next(iter(hash_of(there)), None) not in (None, *hash_of(obj)):
+            whose = next((str(key) for key in made_from(there)), "another cluster")
+            raise Problem(
+                f"{kind.kind} {self._view.namespace}/{name} belongs to cluster {whose}; rename this cluster or its pool"
+            )
 
     def _step(self, writes: Iterable[Write]) -> None:
         if together := tuple(writes):
