@@ -71,13 +71,16 @@ class Clusters:
             cluster,
             endpoint.removeprefix(HTTPS).rstrip("/"),
             _certificates(cluster, status.get("caCert")),
-            token=self._credential(cluster, secret_name),
+            token=self._credential(found, secret_name),
             disconnected_since=_disconnected_since(found),
         )
 
-    def _credential(self, cluster: str, name: str) -> str:
+    def _credential(self, managed: Object, name: str) -> str:
+        """Users keep cloud credentials in the same namespace: only a Secret that the cluster owns holds its own."""
+        cluster, uid = managed["metadata"]["name"], managed["metadata"]["uid"]
         secret = self._credentials.get(Key(CREDENTIALS_NAMESPACE, name))
-        if secret is None:
+        owners = (secret["metadata"].get("ownerReferences") or ()) if secret else ()
+        if secret is None or not any(each["uid"] == uid for each in owners):
             raise ServiceUnavailable(f"cluster {cluster}: the credential of its agent is gone; restart the agent")
         return base64.b64decode((secret.get("data") or {}).get(CREDENTIAL) or "").decode()
 

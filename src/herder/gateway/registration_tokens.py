@@ -30,7 +30,7 @@ class Renewal:
         namespace, name = arguments["namespace"], arguments["name"]
         registration = await self._client.get(REGISTRATION_TOKEN.resource, name, namespace=namespace)
         secret = await self._secret(namespace, names.token_secret(name))
-        known = read(secret) if secret else None
+        known = read(secret) if secret and _is_owned(secret, arguments["uid"]) else None
         fresh = new_key(self._entropy)
         old = str((registration.get("status") or {}).get("token") or "")
         if known is None and old:  # of an older manager, which kept it there
@@ -53,6 +53,11 @@ class Renewal:
         else:
             wanted["metadata"]["resourceVersion"] = there["metadata"]["resourceVersion"]
             await self._client.update(SECRET.resource, wanted)
+
+
+def _is_owned(secret: Object, uid: str) -> bool:
+    """A token in a Secret that others made is not one of ours: it is replaced."""
+    return any(each["uid"] == uid for each in secret["metadata"].get("ownerReferences") or ())
 
 
 def _times(tokens: Tokens) -> Object:

@@ -67,6 +67,8 @@ def reconcile(view: View) -> Decision:
         return waiting("the cluster's infrastructure is not provisioned", ref(CLUSTER, cluster))
     if is_deleting(machine):
         return Decision(writes=_withdraw(view, bootstrap))  # the plan stays as it is until both are gone
+    if foreign := _foreign(view, bootstrap):
+        return waiting(foreign, ref(BOOTSTRAP, bootstrap))
     prepared = Decision(writes=(*_hold(machine), *_plan(view, bootstrap, machine, cluster)))
     if (machine.get("status") or {}).get("phase") in GOING:
         return prepared + Decision(writes=_withdraw(view, bootstrap))
@@ -80,6 +82,20 @@ def _owner_machine(view: View, bootstrap: Object) -> Object | None:
             if found is not None and found["metadata"]["uid"] == reference["uid"]:
                 return found
     return None
+
+
+def _foreign(view: View, bootstrap: Object) -> str:
+    """An object under a name of ours that is not the RKEBootstrap's. Its author may read it, so no plan and no token of
+    the machine goes there."""
+    plan, first = names.plan_secret(view.name), names.bootstrap_secret(view.name)
+    secrets = (plan, first, names.account_token(plan), names.account_token(first))
+    wanted = [(SECRET_METADATA, name) for name in secrets] + [(ACCOUNT_METADATA, name) for name in (plan, first)]
+    for kind, name in wanted:
+        there = view.get(kind, name)
+        owners = (there["metadata"].get("ownerReferences") or ()) if there else ()
+        if there is not None and not any(each["uid"] == bootstrap["metadata"]["uid"] for each in owners):
+            return f"{kind.kind} {view.namespace}/{name} belongs to someone else; delete it"
+    return ""
 
 
 def _hold(machine: Object) -> Iterable[Write]:

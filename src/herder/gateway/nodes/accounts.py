@@ -1,33 +1,48 @@
 """The accounts of machines: who shows which token, and which machine may be handed the token of its plan.
 
 Of all their Secrets only metadata is kept here, and of tokens a digest: what must be told in full is read when it is.
+
+A label on a Secret is a claim of whoever created it, and so is `data.token`. A token counts only if the manager issued
+it, which `issued_to` verifies: the Secret has the name and the owner that the manager gives it, its account leads to
+the Machine by owner references, and the API server itself confirms that the token is one of this very account.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import binascii
 import hashlib
 import hmac
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from herder.api.capi.kinds import MACHINE, SECRET
-from herder.api.capi.names import labels_of
+from herder.api.capi.names import annotations_of, labels_of
 from herder.api.machines.jobs import SERVICE_ACCOUNT
 from herder.api.rke import names
 from herder.api.rke.kinds import BOOTSTRAP
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound
-from herder.engine.meta.kinds import Kind, Object
+from herder.engine.meta.kinds import GroupVersionResource, Kind, Object
 from herder.engine.runtime.cache import Cache, Change
 from herder.engine.runtime.informer import Informer
 from herder.gateway.nodes.bootstrap_data import machine_token
 
 BY_DIGEST, BY_MACHINE = "digest", "machine"
-TOKEN_OF, TOKEN_OF_UID = "kubernetes.io/service-account.name", "kubernetes.io/service-account.uid"
+TOKEN_TYPE, TOKEN_OF = "kubernetes.io/service-account-token", "kubernetes.io/service-account.name"
+REVIEWS = GroupVersionResource("authentication.k8s.io", "v1", "tokenreviews")
 _DIGEST, _FILLED = "digest", "filled"
 _MOST_TOKEN = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A token that the manager issued."""
+
+    machine: Object
+    secret: Object = field(repr=False)
 
 
 class Accounts:
@@ -66,27 +81,38 @@ class Accounts:
         with self._news() as news:
             while True:
                 for secret in self._secrets.select(index=(BY_MACHINE, f"{meta['namespace']}/{meta['name']}")):
-                    owner = await self.machine_of(secret, names.ACCOUNT_FOR_PLAN)
-                    if owner is not None and owner["metadata"]["uid"] == meta["uid"]:
-                        return await self._client.get(
-                            SECRET.resource, secret["metadata"]["name"], namespace=meta["namespace"]
-                        )
+                    issued = await self.issued_to(secret, names.ACCOUNT_FOR_PLAN)
+                    if issued is not None and issued.machine["metadata"]["uid"] == meta["uid"]:
+                        return issued.secret
                 await news.wait()
                 news.clear()
 
-    async def machine_of(self, token_secret: Object, role: str) -> Object | None:
-        """The Machine that an account was made for, by the chain of owners: labels alone would be anybody's claim."""
+    async def issued_to(self, token_secret: Object, role: str) -> Issued | None:
+        """The Machine that the manager issued this token for, and the Secret as it is now; None for any other token."""
         meta = token_secret["metadata"]
-        told = meta.get("annotations") or {}
-        account = await self._find(SERVICE_ACCOUNT, told.get(TOKEN_OF, ""), meta["namespace"])
-        if account is None or account["metadata"]["uid"] != told.get(TOKEN_OF_UID):
-            return None
-        if labels_of(account).get(names.ACCOUNT_ROLE) != role:
+        account = await self._find(SERVICE_ACCOUNT, annotations_of(token_secret).get(TOKEN_OF, ""), meta["namespace"])
+        if account is None or labels_of(account).get(names.ACCOUNT_ROLE) != role:
             return None
         bootstrap = await self._owner(account, BOOTSTRAP)
         machine = await self._owner(bootstrap, MACHINE) if bootstrap is not None else None
-        named = labels_of(account).get(names.MACHINE_NAME)
-        return machine if machine is not None and machine["metadata"]["name"] == named else None
+        if bootstrap is None or machine is None or machine["metadata"]["name"] != _machine_name(account):
+            return None
+        secret = await self._find(SECRET, names.account_token(account["metadata"]["name"]), meta["namespace"])
+        if secret is None or secret["metadata"]["uid"] != meta["uid"] or not _is_owned(secret, bootstrap):
+            return None
+        if secret.get("type") != TOKEN_TYPE or _kept(secret).get(_DIGEST) != token_secret.get(_DIGEST):
+            return None
+        return Issued(machine, secret) if await self._is_genuine(secret, account) else None
+
+    async def _is_genuine(self, secret: Object, account: Object) -> bool:
+        """Whether the API server signed the token, and for this account rather than another of its name."""
+        meta = account["metadata"]
+        spec = {"token": _token_in(secret).decode(errors="replace")}
+        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
+        status = (await self._client.create(REVIEWS, review)).get("status") or {}
+        user = status.get("user") or {}
+        is_account = user.get("username") == f"system:serviceaccount:{meta['namespace']}:{meta['name']}"
+        return bool(status.get("authenticated")) and is_account and user.get("uid") == meta["uid"]
 
     async def _owner(self, obj: Object, kind: Kind) -> Object | None:
         for reference in obj["metadata"].get("ownerReferences") or ():
@@ -116,15 +142,31 @@ class Accounts:
             event.set()
 
 
+def _token_in(secret: Object) -> bytes:
+    try:
+        return base64.b64decode((secret.get("data") or {}).get("token") or "")
+    except (binascii.Error, ValueError):
+        return b""
+
+
 def _kept(secret: Object) -> Object:
     """Without the token. Of a machine's first one the digest stays, by which it is found again."""
-    token = base64.b64decode((secret.get("data") or {}).get("token") or "")
+    token = _token_in(secret)
     meta = {name: value for name, value in secret["metadata"].items() if name != "managedFields"}
     kept = {"apiVersion": SECRET.api_version, "kind": SECRET.kind, "metadata": meta, _FILLED: bool(token)}
     role = labels_of(secret).get(names.ACCOUNT_ROLE)
     if token and role == names.ACCOUNT_FOR_BOOTSTRAP:
         return {**kept, _DIGEST: _sha256(machine_token(token))}
     return kept
+
+
+def _machine_name(account: Object) -> str | None:
+    return labels_of(account).get(names.MACHINE_NAME)
+
+
+def _is_owned(secret: Object, bootstrap: Object) -> bool:
+    owners = secret["metadata"].get("ownerReferences") or ()
+    return any(each.get("controller") and each["uid"] == bootstrap["metadata"]["uid"] for each in owners)
 
 
 def _digest_of(secret: Object) -> Iterable[str]:

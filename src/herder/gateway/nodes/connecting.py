@@ -129,11 +129,11 @@ class Connecting:
         return await self._requests.taken_in(known.cluster["metadata"]["name"], kept)
 
     async def _made_here(self, secret: Object | None) -> Object:
-        machine = await self._accounts.machine_of(secret, names.ACCOUNT_FOR_BOOTSTRAP) if secret else None
-        if secret is None or machine is None:
+        issued = await self._accounts.issued_to(secret, names.ACCOUNT_FOR_BOOTSTRAP) if secret else None
+        if issued is None:
             raise Refusal(401, "the Machine of this install script is gone")
-        await self._accounts.stamp(secret, timestamp(self._clock()))
-        return machine
+        await self._accounts.stamp(issued.secret, timestamp(self._clock()))
+        return issued.machine
 
     async def _note_id(self, machine: Object, own: str) -> None:
         if labels_of(machine).get(names.MACHINE_ID) != own:
