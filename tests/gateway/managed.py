@@ -23,6 +23,7 @@ from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response
 from herder.engine.front.http import HttpFront
 from herder.engine.front.takeover import Takeover
+from herder.gateway.agent_identity import Answer
 from herder.gateway.registration import Admitted, Registration
 from herder.tunnel.registry import Registry
 from tests.engine.runtime.world import world
@@ -69,6 +70,11 @@ class Manager:
     paths: list[str] = field(default_factory=list)
     headers: list[str] = field(default_factory=list)  # all values of headers that anybody sent
 
+    answer: Answer = Answer.DENIES  # what connected clusters say of the tokens of other agents
+
+    async def vouch(self, _cluster: str, _token: str) -> Answer:
+        return self.answer
+
     def __post_init__(self) -> None:
         flags = {"cacerts": self.told}
         self.registration = Registration(
@@ -76,6 +82,8 @@ class Manager:
             clock=lambda: datetime.now(UTC),
             setting=Settings(flags=flags).get,
             cluster_gone=lambda cluster: self.registry.disconnect(cluster, "the cluster is deleted"),
+            connected=self.registry.has,
+            vouch=self.vouch,
         )
 
     async def handle(self, request: Request) -> Response:

@@ -179,7 +179,6 @@ async def test_the_second_tunnel_is_opened_by_the_same_token(desk: Desk) -> None
     )
 
 
-@pytest.mark.xfail(reason="any Secret with the label of a registration token opens a cluster")
 @pytest.mark.parametrize("owned", [False, True])
 async def test_a_token_that_the_manager_did_not_issue_opens_nothing(desk: Desk, owned: bool) -> None:
     """Whoever may create Secrets in the namespace of a cluster, or in any other, makes no registration token."""

@@ -12,12 +12,18 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from herder.api.management.clusters import CONNECTED, management_conditions
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
+from herder.api.management.names import AGENT_CONFLICT, CONNECTED_SINCE
 from herder.api.management.parameters import Parameters
 from herder.api.management.registration import Tokens
 from herder.engine.certificates import KeyPair
+from herder.engine.client.client import Client
 from herder.engine.meta.kinds import Object
+from herder.gateway.agent_identity import Answer, Verdict, Vouching, judge
+from tests.gateway.front import account_token, namespace
 from tests.gateway.managed import Manager, authority, manager
+from tests.support.engines import unique
 
 CLUSTER, TOKEN = "c-m-meadow22", "b" * 54
 ADDRESS = "10.43.0.1:443"
@@ -78,7 +84,6 @@ async def dialer() -> AsyncIterator[Dialer]:
             await made.hang_up()
 
 
-@pytest.mark.xfail(reason="who has the registration token redirects a cluster that is connected")
 @pytest.mark.parametrize(
     "other",
     [
@@ -94,6 +99,7 @@ async def test_a_second_agent_does_not_displace_one_that_is_connected(dialer: Di
     assert await dialer.dial(other) != 101
     assert await dialer.known() == before
     assert len(dialer.here.registry.sessions(CLUSTER)) == 1
+    assert (await dialer.cluster())["metadata"]["annotations"][AGENT_CONFLICT].endswith(" refused")
 
 
 async def test_the_same_agent_may_have_several_tunnels(dialer: Dialer) -> None:
@@ -102,4 +108,75 @@ async def test_the_same_agent_may_have_several_tunnels(dialer: Dialer) -> None:
 
 async def test_another_agent_is_let_in_when_the_first_is_gone(dialer: Dialer) -> None:
     await dialer.hang_up()
-    assert await dialer.dial(agent(token="of the agent that was installed anew")) == 101
+    assert await dialer.dial(agent(token="installed-anew")) == 101
+
+
+async def test_a_cluster_vouches_for_an_agent_with_another_token_and_for_none_with_another_ca(dialer: Dialer) -> None:
+    dialer.here.answer = Answer.VOUCHES
+    assert await dialer.dial(agent(OTHER_CA, "mine")) != 101
+    assert await dialer.dial(agent(token="renewed", address="10.43.0.1:6443")) == 101
+    assert await dialer.known() == ("10.43.0.1:6443", CA.certificate_pem.decode())
+    assert await dialer.dial(agent()) == 101, "the one before is vouched for as well"
+
+
+async def test_a_session_that_leads_nowhere_keeps_no_place(dialer: Dialer) -> None:
+    """Else whoever came in while the agent was away would keep it out."""
+    dialer.here.answer = Answer.SILENT
+    assert await dialer.dial(agent(token="of-the-agent")) == 101
+    assert await dialer.dial(agent(OTHER_CA, "mine")) != 101
+
+
+async def test_a_cluster_knows_the_tokens_of_the_recorded_account(client: Client) -> None:
+    """On both engines: the API server that verified the token says whose it is."""
+    space = unique("agents")
+    await namespace(client, space)
+    own, renewed = [await account_token(client, space, "cattle") for _ in range(2)]
+    other = await account_token(client, space, "mallory")
+
+    async def recorded(_cluster: str) -> tuple[Client, str]:
+        return client, own
+
+    async def lost(_cluster: str) -> tuple[Client, str]:
+        return client, "no-token-of-this-server"
+
+    assert await Vouching(recorded)(CLUSTER, renewed) is Answer.VOUCHES
+    assert await Vouching(recorded)(CLUSTER, other) is Answer.DENIES
+    assert await Vouching(recorded)(CLUSTER, "mine") is Answer.DENIES
+    assert await Vouching(lost)(CLUSTER, renewed) is Answer.SILENT
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "annotations", "verdict"),
+    [
+        (9, {}, Verdict.REFUSED),
+        (11, {}, Verdict.REPLACED),
+        (11, {CONNECTED_SINCE: "2026-01-01T00:00:00Z"}, Verdict.REFUSED),  # of a manager that was down
+    ],
+)
+async def test_a_rebuilt_cluster_is_accepted_after_a_while(minutes: int, annotations: Object, verdict: Verdict) -> None:
+    since = (NOW - timedelta(minutes=minutes)).isoformat()
+    conditions = [{"type": CONNECTED, "status": "False", "lastTransitionTime": since}]
+    status = {"apiEndpoint": f"https://{ADDRESS}", "caCert": agent().encoded_ca, "conditions": conditions}
+    cluster: Object = {"metadata": {"name": CLUSTER, "annotations": annotations}, "status": status}
+
+    async def ask(_token: str) -> Answer:
+        raise AssertionError("nobody to ask")
+
+    assert await judge(cluster, "before", agent(OTHER_CA, "new"), NOW, connected=False, ask=ask) is verdict
+
+
+def test_owners_see_that_another_agent_came_for_a_day() -> None:
+    marks = {AGENT_CONFLICT: "2026-01-01T00:00:00Z refused"}
+    cluster: Object = {"metadata": {"name": CLUSTER, "annotations": marks}, "spec": {}}
+
+    def reported(now: datetime) -> tuple[str, str]:
+        conditions = {each["type"]: each for each in management_conditions(cluster, now)}
+        return conditions["AgentConflict"]["status"], conditions["AgentConflict"].get("message", "")
+
+    status, message = reported(NOW + timedelta(hours=23))
+    assert status == "True"
+    assert "was refused at 2026-01-01T00:00:00Z" in message
+    assert reported(NOW + timedelta(hours=25)) == ("False", "")

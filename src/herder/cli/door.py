@@ -24,6 +24,7 @@ from herder.engine.logs import get_logger
 from herder.engine.meta.errors import AlreadyExists
 from herder.engine.supervision import supervised
 from herder.gateway.access import Access
+from herder.gateway.agent_identity import Vouching
 from herder.gateway.archives import Archives
 from herder.gateway.clusters import Clusters
 from herder.gateway.identity.parts import IdentityParts, assemble
@@ -145,7 +146,18 @@ def build(
         proxy.forget(cluster)
         connections.forget(cluster)
 
-    registration = Registration(client, clock=clock, setting=setting, cluster_gone=gone)
+    async def recorded_client(cluster: str) -> tuple[Client, str]:
+        target = await clusters.target_of(cluster)
+        return Client(DownstreamTransport(connections, target, target.token), field_manager="herder"), target.token
+
+    registration = Registration(
+        client,
+        clock=clock,
+        setting=setting,
+        cluster_gone=gone,
+        connected=tunnels.has,
+        vouch=Vouching(recorded_client),
+    )
     if isinstance(local, Remote):
         api = Behind(proxy, local)
     assert api is not None

@@ -12,9 +12,11 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from herder.api import settings
 from herder.api.capi.kinds import SECRET
@@ -22,9 +24,9 @@ from herder.api.capi.names import is_deleting
 from herder.api.management import names, registration
 from herder.api.management.clusters import is_at_home
 from herder.api.management.commands import ca_checksum
-from herder.api.management.kinds import MANAGEMENT_CLUSTER
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.manifest import Agent, as_yaml, manifest
-from herder.api.management.parameters import BadParameters, decode
+from herder.api.management.parameters import BadParameters, Parameters, decode
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response
 from herder.engine.logs import get_logger
@@ -32,6 +34,7 @@ from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.cache import Cache, Change, Key
 from herder.engine.runtime.informer import Informer
+from herder.gateway.agent_identity import Answer, Verdict, judge
 from herder.gateway.agent_records import AgentRecords
 
 log = get_logger(__name__)
@@ -39,6 +42,10 @@ log = get_logger(__name__)
 BY_DIGEST = "digest"
 WRONG_TOKEN = "cluster not found or invalid token"
 FAILED = "failed authentication"
+SECOND_AGENT = (
+    "another agent of this cluster is connected, or was until a moment ago, and this one has neither its service "
+    "account token nor its CA: remove the other agent, wait ten minutes, and try again"
+)
 _MOST_TOKEN = 256
 _IMPORTS = "/v3/import/"
 _IMPORT = re.compile(r"/v3/import/([a-z0-9]{1,256})_([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)\.yaml")
@@ -55,6 +62,14 @@ class Refused:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """An agent that holds the registration token of a cluster, and what it says of the cluster."""
+
+    cluster: Object
+    told: Parameters
+
+
 class Registration:
     def __init__(
         self,
@@ -63,16 +78,27 @@ class Registration:
         clock: Callable[[], datetime],
         setting: Callable[[str], str],
         cluster_gone: Callable[[str], None] = lambda _cluster: None,
+        connected: Callable[[str], bool] = lambda _cluster: False,
+        vouch: Callable[[str, str], Awaitable[Answer]] | None = None,
     ) -> None:
-        """`cluster_gone` is told of clusters that are deleted: their sessions are to be ended."""
+        """`cluster_gone` is told of clusters that are deleted: their sessions are to be ended. `connected`: whether an
+        agent of the cluster has a session with any replica. `vouch` asks a connected cluster about another token;
+        without it no second agent is accepted."""
         self._clock = clock
         self._setting = setting
         self._cluster_gone = cluster_gone
+        self._connected = connected
+        self._vouch = vouch
+        self._client = client
         self._secrets = Cache(SECRET, {BY_DIGEST: _digests})
         self._clusters = Cache(MANAGEMENT_CLUSTER)
-        self._records = AgentRecords(client)
+        self._registrations = Cache(REGISTRATION_TOKEN)
+        self._records = AgentRecords(client, clock)
+        self._refused: dict[str, Refused] = {}  # why the last agent of a cluster was not admitted
+        self._registering: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._informers = (
             Informer(client, self._secrets, lambda _change: None, labels=names.TOKEN_LABEL),
+            Informer(client, self._registrations, lambda _change: None),
             Informer(client, self._clusters, self._cluster_changed),
         )
 
@@ -121,7 +147,7 @@ class Registration:
         except binascii.Error:
             return ""
         for secret in self._secrets.select(index=(BY_DIGEST, digest)):
-            tokens = registration.read(secret)
+            tokens = registration.read(secret) if self._is_issued(secret) else None
             for token in (tokens.token, tokens.previous) if tokens else ():
                 if token and hmac.compare_digest(_digest(token), digest):
                     return token
@@ -154,6 +180,28 @@ class Registration:
 
     async def authorise(self, headers: Mapping[str, str]) -> Admitted | Refused:
         """Whose session it is, by the headers (names in lower case) of `/v3/connect` or `/v3/connect/register`."""
+        claim = self._claim(headers)
+        if not isinstance(claim, Claim):
+            return claim
+        name = _name(claim.cluster)
+        try:
+            verdict = await self._register(claim.cluster, claim.told)
+        except (StatusError, OSError) as error:
+            log.warning("what an agent told could not be kept", cluster=name, error=str(error))
+            verdict = Refused(503, "what the agent tells of its cluster cannot be stored now: try again")
+        if isinstance(verdict, Refused):
+            self._refused[name] = verdict
+        return verdict
+
+    def refusal(self, headers: Mapping[str, str]) -> Refused | None:
+        """Why `authorise` refused these; nothing is registered by asking."""
+        claim = self._claim(headers)
+        if isinstance(claim, Claim):
+            return self._refused.get(_name(claim.cluster))
+        return claim if isinstance(claim, Refused) else None
+
+    def _claim(self, headers: Mapping[str, str]) -> Claim | Admitted | Refused:
+        """Admitted: the second tunnel of an agent, which registers nothing."""
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and bearer.startswith(names.AGENT_PREFIX):
             cluster = self.cluster_of(bearer.removeprefix(names.AGENT_PREFIX))
@@ -162,15 +210,31 @@ class Registration:
         if cluster is None:
             return Refused(401, FAILED)
         try:
-            told = decode(headers.get(names.TUNNEL_PARAMETERS, ""))
+            return Claim(cluster, decode(headers.get(names.TUNNEL_PARAMETERS, "")))
         except BadParameters as problem:
             return Refused(400, str(problem))
-        try:
-            await self._records.keep(cluster, told)
-        except (StatusError, OSError) as error:
-            log.warning("what an agent told could not be kept", cluster=_name(cluster), error=str(error))
-            return Refused(503, "what the agent tells of its cluster cannot be stored now: try again")
-        return Admitted(_name(cluster))
+
+    async def _register(self, cluster: Object, told: Parameters) -> Admitted | Refused:
+        """One agent of a cluster at a time, and by what is stored now: of two that come at once, one is the first."""
+        name = _name(cluster)
+        if self._records.knows(cluster, told):
+            return Admitted(name)
+        async with self._registering[name]:
+            stored = await self._client.get(MANAGEMENT_CLUSTER.resource, name)
+            recorded = await self._records.credential(stored)
+            verdict = await judge(
+                stored, recorded, told, self._clock(), connected=self._connected(name), ask=partial(self._ask, name)
+            )
+            if verdict in (Verdict.REFUSED, Verdict.REPLACED):
+                log.warning("another agent registers for a cluster", cluster=name, outcome=verdict.value)
+                await self._records.report_conflict(name, verdict.value)
+            if verdict is Verdict.REFUSED:
+                return Refused(409, SECOND_AGENT)
+            await self._records.keep(stored, told)
+        return Admitted(name)
+
+    async def _ask(self, cluster: str, token: str) -> Answer:
+        return Answer.DENIES if self._vouch is None else await self._vouch(cluster, token)
 
     def cluster_of(self, token: str) -> Object | None:
         """The cluster that the token opens. It is found by its digest: how long that takes tells nothing of tokens. A
@@ -181,9 +245,20 @@ class Registration:
             cluster = self._clusters.get(Key("", secret["metadata"]["namespace"]))
             if cluster is None or is_deleting(cluster) or not is_at_home(cluster):
                 continue
-            if self._accepts(secret, token):
+            if self._is_issued(secret) and self._accepts(secret, token):
                 return cluster
         return None
+
+    def _is_issued(self, secret: Object) -> bool:
+        """Whether the manager made it: the ClusterRegistrationToken that owns it proves so, and the label does not."""
+        meta = secret["metadata"]
+        for reference in meta.get("ownerReferences") or ():
+            registration_token = self._registrations.get(Key(meta["namespace"], reference["name"]))
+            if registration_token is None or registration_token["metadata"]["uid"] != reference["uid"]:
+                continue
+            is_its_name: bool = meta["name"] == names.token_secret(reference["name"])
+            return is_its_name and bool(reference["kind"] == REGISTRATION_TOKEN.kind)
+        return False
 
     def _opens(self, cluster: str, token: str) -> bool:
         found = self.cluster_of(token)
@@ -198,6 +273,8 @@ class Registration:
             gone = change.new or change.old
             if gone is not None:
                 self._records.forget(_name(gone))
+                self._registering.pop(_name(gone), None)
+                self._refused.pop(_name(gone), None)
                 self._cluster_gone(_name(gone))
 
 

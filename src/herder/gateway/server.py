@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from http import HTTPStatus
 from typing import Protocol
 
 import msgspec
@@ -77,7 +78,7 @@ class Gateway:
 
     async def _handled(self, request: Request) -> Response:
         if request.path in TUNNELS:
-            return await self._why_no_tunnel(request)
+            return self._why_no_tunnel(request)
         if (told := self._registration.answer(request)) is not None:
             return told
         for answer in self._answers:
@@ -145,8 +146,9 @@ class Gateway:
         self._tunnels.accept(verdict.key, request.headers, takeover)
         return True
 
-    async def _why_no_tunnel(self, request: Request) -> Response:
-        verdict = await self._registration.authorise(request.headers)
-        problem = websocket.upgrade_problem(request.method, request.headers) or "the tunnel could not be opened"
-        refused = verdict if isinstance(verdict, Refused) else Refused(400, problem)
+    def _why_no_tunnel(self, request: Request) -> Response:
+        problem = websocket.upgrade_problem(request.method, request.headers)
+        refused = self._registration.refusal(request.headers)
+        if refused is None or (problem and refused.status >= HTTPStatus.CONFLICT):  # one of an earlier attempt
+            refused = Refused(400, problem or "the tunnel could not be opened")
         return Response(refused.status, dict(_TEXT), refused.text.encode())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from herder.api.capi.conditions import Condition, condition, is_true
 from herder.api.capi.names import annotations_of, labels_of
@@ -16,6 +16,8 @@ from herder.engine.meta.kinds import Object
 
 CONNECTED, READY, PROVISIONED, CREATED, WAITING = "Connected", "Ready", "Provisioned", "Created", "Waiting"
 NAMESPACE_CREATED = "BackingNamespaceCreated"
+AGENT_CONFLICT = "AgentConflict"
+CONFLICT_REPORTED = timedelta(days=1)
 RECONCILING, STALLED = "Reconciling", "Stalled"
 DISCONNECTED = "Disconnected"
 NOT_CONNECTED = "Cluster agent is not connected"
@@ -208,7 +210,7 @@ def is_provisioned(management: Object) -> bool:
 def management_conditions(management: Object, now: datetime) -> list[Condition]:
     """Of a cluster that is built here, what builds it tells whether it is provisioned."""
     provisioned = [] if is_administrated(management) else [_provisioned(management)]
-    wanted = [_connected(management), *provisioned, *_ready(management)]
+    wanted = [_connected(management), *provisioned, *_ready(management), *_agent_conflict(management, now)]
     before = (management.get("status") or {}).get("conditions")
     return [_since(each, management, now) for each in merged_with_updates(before, wanted, now)]
 
@@ -241,6 +243,32 @@ def _ready(management: Object) -> Iterable[Condition]:
         yield condition(READY, "True", READY)
     else:
         yield condition(READY, "False", DISCONNECTED, NOT_CONNECTED)
+
+
+_CONFLICTS = {
+    "refused": "another agent tried to register and was refused",
+    "replaced": "an agent with another CA registered in place of the one before",
+}
+
+
+def conflict_ends(management: Object) -> datetime | None:
+    """Until when the last registration of another agent is reported."""
+    at = moment(annotations_of(management).get(names.AGENT_CONFLICT, "").partition(" ")[0])
+    return at + CONFLICT_REPORTED if at else None
+
+
+def _agent_conflict(management: Object, now: datetime) -> Iterable[Condition]:
+    """Whoever holds the registration token may try: owners of the cluster are to know."""
+    ends = conflict_ends(management)
+    if ends is None:
+        return
+    at, _, outcome = annotations_of(management)[names.AGENT_CONFLICT].partition(" ")
+    if now >= ends:
+        yield condition(AGENT_CONFLICT, "False", "")
+        return
+    told = f"{_CONFLICTS.get(outcome, outcome)} at {at}, with the registration token of this cluster"
+    advice = f"if that was not you, delete Secret {names.token_secret(names.DEFAULT_TOKEN)} to replace the token"
+    yield condition(AGENT_CONFLICT, "True", outcome.capitalize(), f"{told}; {advice}")
 
 
 def _since(known: Condition, management: Object, now: datetime) -> Condition:

@@ -32,6 +32,7 @@ TOKEN_LABEL = "management.herder.io/registration-token"  # on their Secrets: whi
 PREFIX = "management.herder.io/"  # of what is written on management Clusters by the manager alone
 CONNECTED_SINCE = f"{PREFIX}connected-since"  # written by the gateway while an agent has a tunnel to it
 CONNECTED_TO = f"{PREFIX}connected-to"  # the replica of the gateway that says so
+AGENT_CONFLICT = f"{PREFIX}agent-conflict"  # when another agent tried to register last, and the outcome
 PROVISIONING_CLUSTER_OF = f"{PREFIX}provisioning-cluster"  # namespace/name of the one that it was made for
 MANAGEMENT_NAME = "provisioning.cattle.io/management-cluster-name"  # on a provisioning Cluster: the name to be given
 

@@ -200,7 +200,9 @@ def _tell(view: View, management: Object, info: Object, pushed: str) -> Decision
         "conditions": merged_with_updates(conditions, [backing], view.now),
     }
     writes = status_patch(MANAGEMENT_CLUSTER, management, status, "what is known of the cluster")
-    return Decision(writes=writes) + (waiting(problem, ref(MANAGEMENT_CLUSTER, management)) if taken else DONE)
+    ends = clusters.conflict_ends(management)
+    again = Decision(wake_at=ends) if ends is not None and view.now < ends else DONE
+    return Decision(writes=writes) + again + (waiting(problem, ref(MANAGEMENT_CLUSTER, management)) if taken else DONE)
 
 
 # --- removal --------------------------------------------------------------------------------------------------------
