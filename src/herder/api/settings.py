@@ -7,6 +7,7 @@ object counts from the next use on.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -73,6 +74,7 @@ KUBECONFIG_DEFAULT_TTL = "kubeconfig-default-token-ttl-minutes"
 KUBECONFIG_GENERATE_TOKEN = "kubeconfig-generate-token"
 SESSION_TTL = "auth-user-session-ttl-minutes"
 SESSION_IDLE_TTL = "auth-user-session-idle-ttl-minutes"
+TRUSTED_PROXIES = "trusted-proxies"
 
 SERVER_URL = "server-url"
 SERVER_CERTIFICATES = "cacerts"
@@ -107,6 +109,19 @@ def _patterns(text: str) -> str:
             re.compile(pattern)
         except re.error as error:
             return f'"{pattern}" is not a regular expression: {error}'
+    return ""
+
+
+def networks(text: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+    """The networks in a list of them with commas between. Raises ValueError."""
+    return [ipaddress.ip_network(part.strip()) for part in text.split(",") if part.strip()]
+
+
+def _networks(text: str) -> str:
+    try:
+        networks(text)
+    except ValueError as error:
+        return f"must be IP addresses or networks such as 10.0.0.0/8, with commas between: {error}"
     return ""
 
 
@@ -262,6 +277,12 @@ DEFINITIONS = {
             "960",
             "how long a login lasts that is not used, in minutes",
             _minutes(1),
+        ),
+        Definition(
+            TRUSTED_PROXIES,
+            "",
+            "networks, with commas between: load balancers whose X-Forwarded-For counts when logins are throttled",
+            _networks,
         ),
         Definition(
             IMAGE_ARCHIVES,

@@ -5,6 +5,7 @@ The answer to a wrong password is the same, and takes as long, as that to an unk
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 from herder.api.capi.kinds import SECRET
@@ -14,6 +15,7 @@ from herder.api.identity.names import KUBECONFIG, LOCAL_PROVIDER, SESSION, SESSI
 from herder.api.identity.tokens import NewToken, timestamp
 from herder.api.management.kinds import TOKEN
 from herder.api.management.names import TOKENS_NAMESPACE
+from herder.api.settings import TRUSTED_PROXIES
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response
 from herder.engine.logs import get_logger
@@ -22,8 +24,9 @@ from herder.engine.meta.kinds import Object
 from herder.gateway.identity.answers import answer, body_of, number_of, text_of
 from herder.gateway.identity.identity import Identity
 from herder.gateway.identity.issuing import Issued, Issuer
-from herder.gateway.identity.lockout import Lockout
 from herder.gateway.identity.passwords import Passwords
+from herder.gateway.identity.sources import source_of
+from herder.gateway.identity.throttle import LoginThrottle
 
 log = get_logger(__name__)
 
@@ -38,13 +41,20 @@ _COOKIE = "{}={}; Path=/; Secure; HttpOnly; SameSite=Strict"
 
 class Logins:
     def __init__(
-        self, client: Client, identity: Identity, issuer: Issuer, passwords: Passwords, lockout: Lockout
+        self,
+        client: Client,
+        identity: Identity,
+        issuer: Issuer,
+        passwords: Passwords,
+        throttle: LoginThrottle,
+        setting: Callable[[str], str],
     ) -> None:
         self._client = client
         self._identity = identity
         self._issuer = issuer
         self._passwords = passwords
-        self._lockout = lockout
+        self._throttle = throttle
+        self._setting = setting
 
     async def handle(self, request: Request) -> Response | None:
         """None for a path that is not ours. These need no user: who asks is only found out."""
@@ -79,7 +89,8 @@ class Logins:
             raise BadRequest("username and password: both must be given")
         if len(username) > _LONGEST_NAME or len(password) > rules.LONGEST:
             raise Unauthorized(FAILED)
-        wait = self._lockout.attempt(username, request.remote)
+        source = source_of(request, self._setting(TRUSTED_PROXIES))
+        wait = self._throttle.attempt(username, source)
         if wait:
             seconds = str(int(wait) + 1)
             raise TooManyRequests(
@@ -87,14 +98,15 @@ class Logins:
             )
         user = self._identity.known.user_of_login(username)
         name = user["metadata"]["name"] if user else None
-        fits = await self._passwords.fits(name, username, password)
+        known = self._throttle.has_succeeded(username, source)
+        fits = await self._passwords.fits(name, username, password, known=known)
         if user is None or not fits or user.get("enabled") is False or user["metadata"].get("deletionTimestamp"):
-            self._tell(request, user, fits)
+            self._tell(source, user, fits)
             raise Unauthorized(FAILED)
-        self._lockout.succeeded(username, request.remote)
+        self._throttle.succeeded(username, source)
         return user
 
-    def _tell(self, request: Request, user: Object | None, fits: bool) -> None:
+    def _tell(self, source: str, user: Object | None, fits: bool) -> None:
         """The name that was typed is not told where nobody has it: people type passwords there."""
         if user is None:
             why = "there is no such user"
@@ -105,7 +117,7 @@ class Logins:
         else:
             why = "the password is wrong"
         name = user["metadata"]["name"] if user else ""
-        log.warning("login refused", user=name, address=request.remote, why=why)
+        log.warning("login refused", user=name, address=source, why=why)
 
     def _wanted(self, user: Object, response_type: str, body: Object) -> NewToken:
         kind, _, cluster = response_type.partition("_")

@@ -16,9 +16,9 @@ from herder.gateway.identity.ext.tokens import Tokens
 from herder.gateway.identity.identity import Identity
 from herder.gateway.identity.issuing import Issuer
 from herder.gateway.identity.kubeconfigs import Kubeconfigs, Reachable
-from herder.gateway.identity.lockout import Lockout
 from herder.gateway.identity.logins import Logins
 from herder.gateway.identity.passwords import Passwords
+from herder.gateway.identity.throttle import LoginThrottle
 from herder.gateway.identity.users import Users
 
 
@@ -47,7 +47,7 @@ def assemble(
     issuer = Issuer(client, known, clock=clock, entropy=entropy, setting=setting)
     passwords = Passwords(client, entropy)
     users = Users(client, entropy, passwords)
-    lockout = Lockout(lambda: asyncio.get_running_loop().time())
+    throttle = LoginThrottle(lambda: asyncio.get_running_loop().time())
     kubeconfigs = Kubeconfigs(issuer, reachable, setting)
     ext = ExtApi(
         stored={
@@ -56,9 +56,9 @@ def assemble(
         },
         asked={
             discovery.SELF_USERS: self_user,
-            discovery.PASSWORD_CHANGES: PasswordChanges(known, users, passwords, lockout).create,
+            discovery.PASSWORD_CHANGES: PasswordChanges(known, users, passwords, throttle).create,
         },
     )
     return IdentityParts(
-        identity, Logins(client, identity, issuer, passwords, lockout), kubeconfigs, ext, users, issuer
+        identity, Logins(client, identity, issuer, passwords, throttle, setting), kubeconfigs, ext, users, issuer
     )

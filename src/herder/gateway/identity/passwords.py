@@ -16,7 +16,9 @@ from herder.engine.meta.kinds import Object
 
 AT_ONCE = 2
 """Comparisons at a time: each takes a core and 64 MiB."""
-WAITING = 64
+WAITING, RESERVED = 64, 16
+"""Comparisons that may wait, and as many again that only logins from sources known to the account may take: guesses
+from everywhere do not keep users out who log in where they did before."""
 _KEY = "hash"
 
 
@@ -29,7 +31,8 @@ class Passwords:
 
     async def set(self, user: str, password: str) -> None:
         """`user` is the object's name. The rules are the caller's to check: `passwords.rule_broken`."""
-        kept = await asyncio.to_thread(passwords.hashed, password, self._entropy)
+        async with self._turns:
+            kept = await asyncio.to_thread(passwords.hashed, password, self._entropy)
         secret = {
             "apiVersion": "v1",
             "kind": "Secret",
@@ -39,10 +42,11 @@ class Passwords:
         }
         await self._client.apply(SECRET.resource, secret, field_manager="herder-passwords")
 
-    async def fits(self, user: str | None, login: str, password: str) -> bool:
-        """Whether this is the user's password. The work is the same where there is no such user, or no password."""
+    async def fits(self, user: str | None, login: str, password: str, *, known: bool = False) -> bool:
+        """Whether this is the user's password. The work is the same where there is no such user, or no password.
+        `known`: it comes from where this user logged in before."""
         kept = await self._kept(user or principal_user(f"nobody://{login}"))
-        if self._waiting >= WAITING:
+        if self._waiting >= WAITING + (RESERVED if known else 0):
             raise TooManyRequests("too many logins at once, try again later", headers={"retry-after": "5"})
         self._waiting += 1
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from herder.api.management.kinds import USER
+from herder.api.management.kinds import TOKEN, USER
 from herder.engine.client.wire import User
 from herder.engine.meta.errors import BadRequest, Forbidden, TooManyRequests, Unauthorized
 from herder.engine.meta.kinds import Object
@@ -10,8 +10,8 @@ from herder.gateway.identity.answers import text_of
 from herder.gateway.identity.ext import discovery
 from herder.gateway.identity.identity import REQUEST_TOKEN
 from herder.gateway.identity.known import Known
-from herder.gateway.identity.lockout import Lockout
 from herder.gateway.identity.passwords import Passwords
+from herder.gateway.identity.throttle import LoginThrottle
 from herder.gateway.identity.users import Users, check_password
 
 
@@ -22,11 +22,11 @@ async def self_user(_wanted: Object, user: User) -> Object:
 class PasswordChanges:
     """One's own, with the one that counted so far: a stolen session is not enough to keep the account."""
 
-    def __init__(self, known: Known, users: Users, passwords: Passwords, lockout: Lockout) -> None:
+    def __init__(self, known: Known, users: Users, passwords: Passwords, throttle: LoginThrottle) -> None:
         self._known = known
         self._users = users
         self._passwords = passwords
-        self._lockout = lockout
+        self._throttle = throttle
 
     async def create(self, wanted: Object, asker: User) -> Object:
         spec = wanted.get("spec") or {}
@@ -47,14 +47,15 @@ class PasswordChanges:
         return _answered("PasswordChangeRequest", {"userID": asker.name}, {"summary": "Completed"})
 
     async def _prove(self, asker: User, current: str) -> None:
-        name, place = f"{USER.kind}/{asker.name}", f"{USER.kind}/{asker.name}"
-        wait = self._lockout.attempt(name, place)
+        """The session is the source here: who holds a stolen one does not keep its user from changing the password."""
+        name, source = f"{USER.kind}/{asker.name}", f"{TOKEN.kind}/{''.join(asker.extra.get(REQUEST_TOKEN, ()))}"
+        wait = self._throttle.attempt(name, source)
         if wait:
             seconds = str(int(wait) + 1)
             raise TooManyRequests(f"too many tries, again in {seconds} seconds", headers={"retry-after": seconds})
         if not await self._passwords.fits(asker.name, asker.name, current):
             raise Forbidden("spec.currentPassword: is not the password")
-        self._lockout.succeeded(name, place)
+        self._throttle.succeeded(name, source)
 
 
 def _answered(kind: str, spec: Object, status: Object) -> Object:
