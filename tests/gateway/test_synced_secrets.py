@@ -77,3 +77,27 @@ def test_one_that_is_gone_meanwhile_leaves_the_cluster_as_it_is() -> None:
         assert await brought(cluster) == before
 
     run(work)
+
+
+@pytest.mark.xfail(strict=True, reason="a Secret of the same name and type is overwritten, whoever owns it")
+def test_a_secret_of_the_cluster_itself_is_not_overwritten() -> None:
+    async def work(cluster: Far) -> None:
+        before = await create(cluster, secret(TARGET, hello="mine"))
+        await create(cluster, secret(SOURCE, hello="theirs"))
+        with pytest.raises(ValueError, match="was not created by Herder"):
+            await brought(cluster)
+        now = await cluster.there.outside.get(SECRET.resource, TARGET["name"], namespace=TARGET["namespace"])
+        assert now == before
+
+    run(work)
+
+
+@pytest.mark.xfail(strict=True, reason="Secrets of every type are synced")
+@pytest.mark.parametrize("type_", ["bootstrap.kubernetes.io/token", "example.com/anything"])
+def test_secrets_that_grant_rights_in_the_cluster_are_not_synced(type_: str) -> None:
+    async def work(cluster: Far) -> None:
+        await create(cluster, secret(SOURCE, type_, hello="theirs"))
+        with pytest.raises(ValueError, match="cannot be synced"):
+            await brought(cluster)
+
+    run(work)
