@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from herder.api.capi.kinds import MACHINE
 from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.api.references.approvals import APPROVED, REVIEW
 from tests.support.api import Api
-from tests.support.judged import path, provisioned
+from tests.support.judged import MANAGER, path, provisioned
 
 CLUSTERS = path(PROVISIONING_CLUSTER)
 RBAC = "rbac.authorization.k8s.io/v1"
@@ -97,7 +100,6 @@ def in_namespace(obj: Any, namespace: str) -> Any:
     return obj.replace("NAMESPACE", namespace) if isinstance(obj, str) else obj
 
 
-@pytest.mark.xfail(strict=True, reason="references are not checked against the rights of their author")
 @pytest.mark.parametrize("case", FOREIGN)
 async def test_a_cluster_cannot_name_a_secret_that_its_author_may_not_read(admin: Api, mallory: Api, case: str) -> None:
     await admin.create("secrets", secret("theirs"))
@@ -108,14 +110,12 @@ async def test_a_cluster_cannot_name_a_secret_that_its_author_may_not_read(admin
     assert 'cannot get resource "secrets"' in answer.message
 
 
-@pytest.mark.xfail(strict=True, reason="references are not checked against the rights of their author")
 async def test_a_credential_of_another_namespace_needs_the_right_there(judged_admin: Api, mallory: Api) -> None:
     answer = await mallory.post(mallory.at(CLUSTERS), with_credential("cattle-global-data:theirs"))
     assert answer.status == 403, answer.text
     assert 'in the namespace "cattle-global-data"' in answer.message
 
 
-@pytest.mark.xfail(strict=True, reason="annotations for sync are not checked against the rights of their author")
 @pytest.mark.parametrize("mark", ["provisioning.cattle.io/sync", "provisioning.cattle.io/sync-bootstrap"])
 async def test_a_secret_is_synced_only_into_clusters_that_its_author_may_change(admin: Api, mark: str) -> None:
     await let(admin, "guest", "guest", [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["*"]}])
@@ -125,3 +125,121 @@ async def test_a_secret_is_synced_only_into_clusters_that_its_author_may_change(
     answer = await guest.post(guest.at("secrets"), secret("planted", **marks))
     assert answer.status == 403, answer.text
     assert 'cannot update resource "clusters"' in answer.message
+
+
+# --- what is recorded -----------------------------------------------------------------------------------------------
+
+
+def record(obj: Any) -> list[dict[str, str]] | None:
+    text = (obj["metadata"].get("annotations") or {}).get(APPROVED)
+    return json.loads(text) if text is not None else None
+
+
+async def test_an_approved_reference_is_recorded_with_its_target_and_author(admin: Api, mallory: Api) -> None:
+    own = await admin.create("secrets", secret("own"))
+    await let(admin, "reader", "mallory", [reading("own")])
+    created = await mallory.create(CLUSTERS, with_credential("own"))
+    expected = {"path": "spec.cloudCredentialSecretName", "resource": "secrets", "namespace": admin.namespace}
+    expected |= {"name": "own", "uid": own["metadata"]["uid"], "author": "mallory"}
+    assert record(created) == [expected]
+
+
+async def test_users_cannot_write_the_record(admin: Api, mallory: Api) -> None:
+    theirs = await admin.create("secrets", secret("theirs"))
+    forged = [{"path": "spec.cloudCredentialSecretName", "resource": "secrets", "namespace": admin.namespace}]
+    forged[0] |= {"name": "theirs", "uid": theirs["metadata"]["uid"], "author": "admin"}
+    cluster = provisioned()
+    cluster["metadata"]["annotations"] = {APPROVED: json.dumps(forged)}
+    assert record(await mallory.create(CLUSTERS, cluster)) is None
+    where = mallory.at(CLUSTERS, "one")
+    patch = {"metadata": {"annotations": {APPROVED: json.dumps(forged)}}}
+    assert record((await mallory.patch(where, patch)).expect(200)) is None
+    applied = {**cluster, "metadata": {**cluster["metadata"], "name": "one"}}
+    applied["spec"] = {**cluster["spec"], "cloudCredentialSecretName": "theirs"}
+    for answer in (
+        await mallory.patch(where, {"spec": {"cloudCredentialSecretName": "theirs"}} | patch),
+        await mallory.apply(where, applied, force=True),
+    ):
+        assert answer.status == 403, answer.text
+
+
+def pool(name: str, **fields: Any) -> dict[str, Any]:
+    return {"name": name, "machineConfigRef": {"kind": "ShedConfig", "name": "sheds"}, **fields}
+
+
+async def test_an_unchanged_reference_does_not_block_another_editor(admin: Api, mallory: Api) -> None:
+    await admin.create("secrets", secret("theirs"))
+    named_by_a = pool("a", cloudCredentialSecretName="theirs")
+    before = record(await admin.create(CLUSTERS, provisioned(machinePools=[named_by_a, pool("b")])))
+    where = mallory.at(CLUSTERS, "one")
+    pools = [pool("b", quantity=2), named_by_a | {"quantity": 3}]
+    written = (await mallory.patch(where, {"spec": {"rkeConfig": {"machinePools": pools}}})).expect(200)
+    assert record(written) == before
+    dropped = {"metadata": {"annotations": {APPROVED: None}}}
+    assert record((await mallory.patch(where, dropped)).expect(200)) == before
+    elsewhere = [*pools, pool("c", cloudCredentialSecretName="theirs")]
+    answer = await mallory.patch(where, {"spec": {"rkeConfig": {"machinePools": elsewhere}}})
+    assert answer.status == 403, answer.text
+
+
+async def test_a_recreated_target_is_approved_again_only_on_review(admin: Api, mallory: Api) -> None:
+    await let(admin, "reader", "mallory", [reading("own")])
+    await admin.create("secrets", secret("own"))
+    created = await mallory.create(CLUSTERS, with_credential("own"))
+    (await admin.delete(admin.at("secrets", "own"))).expect(200)
+    renewed = await admin.create("secrets", secret("own"))
+    where = mallory.at(CLUSTERS, "one")
+    written = (await mallory.patch(where, {"metadata": {"labels": {"a": "b"}}})).expect(200)
+    assert record(written) == record(created)
+    reviewed = (await mallory.patch(where, {"metadata": {"annotations": {REVIEW: "1"}}})).expect(200)
+    assert [each["uid"] for each in record(reviewed) or ()] == [renewed["metadata"]["uid"]]
+    (await admin.delete(admin.at(f"{RBAC}/rolebindings", "reader"))).expect(200)
+    answer = await mallory.patch(where, {"metadata": {"annotations": {REVIEW: "2"}}})
+    assert answer.status == 403, answer.text
+
+
+async def test_the_manager_hands_on_approvals_of_what_it_derives(admin: Api) -> None:
+    """And what it adds to an object of a user is approved."""
+    manager = admin.as_user(MANAGER, "system:masters")
+    cluster = with_credential("theirs")
+    handed = [{"path": "spec.cloudCredentialSecretName", "resource": "secrets", "namespace": admin.namespace}]
+    handed[0] |= {"name": "theirs", "uid": "of-an-earlier-one", "author": "mallory"}
+    cluster["metadata"]["annotations"] = {APPROVED: json.dumps(handed)}
+    assert record(await manager.create(CLUSTERS, cluster)) == handed
+
+
+# --- kinds that are mostly written by the manager -------------------------------------------------------------------
+
+MACHINES_RIGHTS = [
+    {"apiGroups": ["cluster.x-k8s.io"], "resources": ["machines", "machinedeployments"], "verbs": ["*"]},
+]
+INFRASTRUCTURE = {"apiGroup": "rke-machine.cattle.io", "kind": "ShedMachineTemplate", "name": "theirs"}
+
+
+def machine(**spec: Any) -> dict[str, Any]:
+    base = {"clusterName": "one", "bootstrap": {"dataSecretName": "data"}, "infrastructureRef": INFRASTRUCTURE}
+    meta = {"name": "m", "labels": {"cluster.x-k8s.io/cluster-name": "one"}}
+    return {"apiVersion": MACHINE.api_version, "kind": "Machine", "metadata": meta, "spec": base | spec}
+
+
+GRANTED: dict[str, dict[str, Any]] = {
+    "spec.clusterName": {"apiGroups": ["cluster.x-k8s.io"], "resources": ["clusters"], "verbs": ["update"]},
+    "spec.infrastructureRef": {
+        "apiGroups": ["rke-machine.cattle.io"],
+        "resources": ["shedmachinetemplates"],
+        "verbs": ["update"],
+    },
+    "spec.bootstrap.dataSecretName": {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]},
+}
+
+
+@pytest.mark.parametrize("lacking", GRANTED)
+async def test_a_machine_needs_rights_on_all_that_it_names(admin: Api, lacking: str) -> None:
+    granted = [rule for field, rule in GRANTED.items() if field != lacking]
+    await let(admin, "mallory", "mallory", [*MACHINES_RIGHTS, *granted])
+    mallory = admin.as_user("mallory")
+    answer = await mallory.post(mallory.at(path(MACHINE)), machine())
+    assert answer.status == 403, answer.text
+    assert f"{lacking}: " in answer.message
+    await let(admin, "rest", "mallory", [GRANTED[lacking]])
+    (await mallory.post(mallory.at(path(MACHINE)), machine())).expect(201)

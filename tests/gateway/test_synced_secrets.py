@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from herder.api.capi.kinds import SECRET
+from herder.api.management.syncing import SYNCED_FROM
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Connect
 from herder.gateway.synced_secrets import SecretSync
@@ -45,7 +46,7 @@ def test_it_is_made_with_the_cluster_s_id_and_its_type() -> None:
         there = await brought(cluster)
         assert there["type"] == "kubernetes.io/basic-auth"
         assert there["data"] == {"username": encoded("far"), "password": encoded("id=far far")}
-        assert not there["metadata"].get("annotations")
+        assert there["metadata"]["annotations"] == {SYNCED_FROM: "default/credentials"}
 
     run(work)
 
@@ -79,7 +80,6 @@ def test_one_that_is_gone_meanwhile_leaves_the_cluster_as_it_is() -> None:
     run(work)
 
 
-@pytest.mark.xfail(strict=True, reason="a Secret of the same name and type is overwritten, whoever owns it")
 def test_a_secret_of_the_cluster_itself_is_not_overwritten() -> None:
     async def work(cluster: Far) -> None:
         before = await create(cluster, secret(TARGET, hello="mine"))
@@ -92,7 +92,6 @@ def test_a_secret_of_the_cluster_itself_is_not_overwritten() -> None:
     run(work)
 
 
-@pytest.mark.xfail(strict=True, reason="Secrets of every type are synced")
 @pytest.mark.parametrize("type_", ["bootstrap.kubernetes.io/token", "example.com/anything"])
 def test_secrets_that_grant_rights_in_the_cluster_are_not_synced(type_: str) -> None:
     async def work(cluster: Far) -> None:

@@ -18,8 +18,10 @@ from herder.api.capi.crds import CRDS
 from herder.api.capi.kinds import MACHINE as MACHINE_KIND
 from herder.api.management.crds import PROVISIONING_CLUSTER_CRD
 from herder.api.management.kinds import PROVISIONING_CLUSTER
-from herder.cli.admission import install_admission, install_cluster_admission
+from herder.cli.admission import install_admission, install_cluster_admission, install_reference_admission
 from herder.cli.install import install_kinds
+from herder.engine.apiserver.auth.users import SERVER
+from herder.engine.apiserver.inprocess import InProcess
 from herder.engine.apiserver.limits import BODY_BYTES
 from herder.engine.apiserver.pki import Pki
 from herder.engine.apiserver.server import assemble
@@ -27,6 +29,7 @@ from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response
 from herder.engine.front.http import HttpFront
 from herder.engine.meta.kinds import Kind, Object
+from herder.gateway.webhooks import references
 from herder.gateway.webhooks.configurations import CLUSTER_API, CLUSTERS, Url
 from herder.gateway.webhooks.keeping import install
 from herder.gateway.webhooks.server import Webhooks
@@ -34,6 +37,9 @@ from tests.product_api.capi.admission.objects import MACHINE, changed
 from tests.support.api import PATIENCE, Answer, Api
 from tests.support.engines import Engine
 from tests.support.kube import RealKube
+
+MANAGER = "system:serviceaccount:herder-system:herder"
+"""The user that controllers would write as, if there were some."""
 
 ASKED: list[str] = []  # paths that a server asked our webhooks at
 
@@ -60,6 +66,7 @@ async def _embedded(directory: Path) -> AsyncIterator[Api]:
     server = await assemble(None, clock=now, entropy=os.urandom, pki=pki)
     install_admission(server)
     install_cluster_admission(server)
+    install_reference_admission(server, Client(InProcess(server, SERVER)), MANAGER)
     front = HttpFront(server, clock=now, body_bytes=BODY_BYTES)
     host, port = await front.listen("127.0.0.1", 0, pki.server_context())
     kubeconfig = directory / "kubeconfig"
@@ -92,10 +99,10 @@ async def _defined(engine: Engine) -> AsyncIterator[tuple[Api, Client]]:
 @asynccontextmanager
 async def _webhooks(api: Api, client: Client) -> AsyncIterator[None]:
     await api.create_cluster("namespaces", {"metadata": {"name": "herder-system"}})
-    webhooks = HeardWebhooks(clock=now)
+    webhooks = HeardWebhooks(clock=now, more={references.PATH: references.ReferenceReviews(client, MANAGER)})
     host, port = await webhooks.start("127.0.0.1", 0)
     try:
-        for configurations in (CLUSTER_API, CLUSTERS):
+        for configurations in (CLUSTER_API, CLUSTERS, references.configurations(MANAGER)):
             await install(client, webhooks, Url(f"https://{host}:{port}"), configurations, clock=now)
         await _in_force(api)
         yield

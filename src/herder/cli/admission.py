@@ -11,15 +11,19 @@ from herder.api.management.kinds import (
     MANAGEMENT_CLUSTER,
     PROVISIONING_CLUSTER,
 )
+from herder.api.management.syncing import has_sync_annotation
+from herder.api.references.catalogue import DRIVER_GROUPS, KINDS, Target
 from herder.engine.apiserver.admission.chain import CREATE, DELETE, UPDATE, Attributes
 from herder.engine.apiserver.admission.matching import in_version
+from herder.engine.apiserver.auth.access import AccessAttributes
 from herder.engine.apiserver.auth.rbac import RbacAuthorizer
 from herder.engine.apiserver.auth.users import SUPERUSERS
 from herder.engine.apiserver.server import ApiServer
 from herder.engine.client.client import Client
 from herder.engine.client.wire import User
 from herder.engine.meta.errors import forbidden, invalid
-from herder.engine.meta.kinds import Kind, Object
+from herder.engine.meta.kinds import GroupKind, Kind, Object
+from herder.gateway.references import ReferenceAdmission, Write, is_recorded
 
 
 def install_admission(server: ApiServer, in_force: Callable[[], bool] = lambda: True) -> None:
@@ -73,7 +77,7 @@ def install_plan_admission(server: ApiServer) -> None:
 
 def install_role_admission(server: ApiServer, client: Client) -> None:
     """Nobody hands out rights that they do not have, as far as our own kinds of roles and bindings go."""
-    from herder.api.identity.escalation import KINDS
+    from herder.api.identity.escalation import KINDS as ROLE_KINDS
 
     authorizer = server.parts.authorizer
     assert isinstance(authorizer, RbacAuthorizer)
@@ -94,10 +98,51 @@ def install_role_admission(server: ApiServer, client: Client) -> None:
         return check
 
     _install_creators(server)
-    for kind in KINDS:
+    for kind in ROLE_KINDS:
         resources = [kind.resource.group_resource]
         operations = (CREATE, UPDATE, DELETE)
         server.parts.admission.add_validating(f"{kind.kind} rights", resources, check_of(kind), operations=operations)
+
+
+def install_reference_admission(server: ApiServer, client: Client, manager: str) -> None:
+    """Whoever writes a reference must be allowed to use what it names. `manager`: the user that controllers are."""
+    authorizer = server.parts.authorizer
+
+    async def may(user: User, verb: str, target: Target) -> bool:
+        attempt = AccessAttributes(
+            verb,
+            target.group,
+            resource=target.resource,
+            namespace=target.namespace,
+            name=target.name,
+        )
+        return authorizer.authorize(user, attempt).allowed
+
+    judge = ReferenceAdmission(client, may, manager)
+
+    async def admit(attributes: Attributes) -> None:
+        if attributes.obj is None:
+            return
+        resource = attributes.resource
+        write = Write(
+            GroupKind(resource.group, resource.kind),
+            resource.group_resource,
+            attributes.namespace,
+            attributes.name,
+            attributes.obj,
+            attributes.old,
+            attributes.user,
+        )
+        attributes.obj = await judge.admit(write)
+
+    async def admit_secret(attributes: Attributes) -> None:
+        # Nearly all Secrets are written without these annotations, and must not pay for the few that have them.
+        if has_sync_annotation(attributes.obj) or is_recorded((attributes.obj, attributes.old)):
+            await admit(attributes)
+
+    resources = [kind.resource.group_resource for kind in KINDS]
+    server.parts.admission.add_mutating("references", resources, admit, groups=DRIVER_GROUPS)
+    server.parts.admission.add_mutating("synced Secrets", [SECRET.resource.group_resource], admit_secret)
 
 
 def _install_creators(server: ApiServer) -> None:

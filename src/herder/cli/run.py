@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 WEBHOOK_SERVICE = "herder-webhooks"
+UNCHECKED_REFERENCES = (
+    "webhooks are disabled: whoever writes Clusters, machines or annotated Secrets can use every Secret that they name"
+)
 UNREACHABLE_WEBHOOKS = (
     "the API server must reach this process to have objects filled in and checked: say where it listens with "
     "--webhook-url https://HOST:PORT, or --no-webhooks where all objects come complete"
@@ -82,7 +85,12 @@ class Options:
 @core_options
 @click.option("--webhook-listen", default="0.0.0.0:9443", show_default=True, metavar="HOST:PORT", help="For admission.")
 @click.option("--webhook-url", metavar="URL", help="Where the API server reaches that port, if not in this cluster.")
-@click.option("--no-webhooks", is_flag=True, help="Fill in and check nothing: objects come complete.")
+@click.option(
+    "--no-webhooks",
+    is_flag=True,
+    help="Disable defaulting and validating webhooks. References are then not checked: every author of Clusters, "
+    "machines and annotated Secrets is trusted with all Secrets.",
+)
 @click.option(
     "--gateway-listen", metavar="HOST:PORT", help="Manage clusters that agents connect, for users who log in."
 )
@@ -260,20 +268,27 @@ async def _metrics(options: Options, metrics: Metrics) -> AsyncIterator[None]:
 @asynccontextmanager
 async def _webhooks(options: Options, client: Client, roles: Roles) -> AsyncIterator[Callable[[], None]]:
     """Every replica answers, leader or not. What is handed over ends it for the core: nobody is to ask us any more."""
-    from herder.gateway.webhooks import drivers
-    from herder.gateway.webhooks.configurations import CLUSTER_API, CLUSTERS, MACHINES
+    from herder.gateway.webhooks import drivers, references
+    from herder.gateway.webhooks.configurations import CLUSTER_API, CLUSTERS, MACHINES, Configuration
     from herder.gateway.webhooks.keeping import install, keep, remove
-    from herder.gateway.webhooks.server import Webhooks
+    from herder.gateway.webhooks.server import Answer, Webhooks
 
     chosen = ((CLUSTER_API, roles.core), (MACHINES, roles.machines), (CLUSTERS, roles.gateway))
-    wanted = [configurations for configurations, has_role in chosen if has_role]
+    wanted: list[tuple[Configuration, ...]] = [configurations for configurations, has_role in chosen if has_role]
     place, namespace = options.webhook_place, options.namespace
     if options.webhooks is None or place is None or not wanted:
         if roles.machines:
             log.info(UNGUARDED_DRIVERS)
+        log.warning(UNCHECKED_REFERENCES)
         yield lambda: None
         return
-    webhooks = Webhooks(clock=wall_clock, more={drivers.PATH: partial(drivers.answer, client)})
+    manager = await references.own_name(client)
+    wanted.append(references.configurations(manager))
+    more: dict[str, Answer] = {
+        drivers.PATH: partial(drivers.answer, client),
+        references.PATH: references.ReferenceReviews(client, manager),
+    }
+    webhooks = Webhooks(clock=wall_clock, more=more)
     await webhooks.start(*options.webhooks)
     for each in wanted:
         await install(client, webhooks, place, each, clock=wall_clock, namespace=namespace)

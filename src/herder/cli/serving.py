@@ -16,6 +16,7 @@ from herder.cli.admission import (
     install_cluster_admission,
     install_driver_admission,
     install_plan_admission,
+    install_reference_admission,
     install_role_admission,
 )
 from herder.cli.process import tune_interpreter, until_stopped, wall_clock
@@ -87,6 +88,7 @@ class Serving:
         self.server.parts.admission.add_validating("Settings", [SETTING.resource.group_resource], _check_setting)
         install_admission(self.server, lambda: self._judges)
         self.client = Client(InProcess(self.server, CONTROLLERS))
+        install_reference_admission(self.server, self.client, CONTROLLERS.name)
         if self._machines:
             install_driver_admission(self.server, self.client)
         if self._gateway:

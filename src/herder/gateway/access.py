@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
+from herder.api.references.catalogue import Target
 from herder.engine.client.client import Client
 from herder.engine.client.wire import User
 from herder.engine.meta.kinds import GroupVersionResource, Object
@@ -21,6 +22,17 @@ class Access:
         """Access to a cluster is the right to get its management Cluster."""
         kind = MANAGEMENT_CLUSTER
         return await self._allowed(user, verb="get", group=kind.group, resource=kind.plural, name=cluster)
+
+    async def may(self, user: User, verb: str, target: Target) -> bool:
+        """Whether the user has a right on an object, which need not exist."""
+        return await self._allowed(
+            user,
+            verb=verb,
+            group=target.group,
+            resource=target.resource,
+            name=target.name,
+            namespace=target.namespace,
+        )
 
     async def may_impersonate(self, user: User, other: User) -> bool:
         """As an API server decides it: the name, every group and every extra on its own."""
@@ -44,9 +56,10 @@ class Access:
         }
 
     async def _allowed(
-        self, user: User, *, verb: str, group: str, resource: str, name: str, subresource: str = ""
+        self, user: User, *, verb: str, group: str, resource: str, name: str, subresource: str = "", namespace: str = ""
     ) -> bool:
         wish = {"verb": verb, "group": group, "resource": resource, "name": name, "subresource": subresource}
+        wish["namespace"] = namespace
         spec: Object = {
             "user": user.name,
             "uid": user.uid,

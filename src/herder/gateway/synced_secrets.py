@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from herder.api.capi.kinds import SECRET
-from herder.api.management.syncing import PLACEHOLDER
+from herder.api.capi.names import annotations_of
+from herder.api.management.syncing import ALLOWED_TYPES, PLACEHOLDER, SYNCED_FROM, TARGET_NAME
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Object
@@ -27,6 +28,8 @@ class SecretSync:
             secret = await self._client.get(SECRET.resource, source["name"], namespace=source["namespace"])
         except NotFound:
             return
+        if (type_ := secret.get("type", "Opaque")) not in ALLOWED_TYPES:
+            raise ValueError(f"Secrets of type {type_} cannot be synced; use type Opaque")
         wanted = _made(secret, target, cluster)
         there = remotes.client(cluster)
         try:
@@ -39,13 +42,29 @@ class SecretSync:
                 f"Secret {target['namespace']}/{target['name']} of the cluster is of type {known.get('type')}, and "
                 f"would have to be of type {wanted['type']}: delete it there, or choose another name"
             )
-        if (known.get("data") or {}) != wanted["data"]:
-            await there.update(SECRET.resource, {**known, "data": wanted["data"]})
+        await _update(there, known, wanted)
+
+
+async def _update(there: Client, known: Object, wanted: Object) -> None:
+    """A Secret with the same content is adopted: earlier versions did not mark what they created."""
+    meta = known["metadata"]
+    own, source = annotations_of(known).get(SYNCED_FROM), wanted["metadata"]["annotations"][SYNCED_FROM]
+    same = (known.get("data") or {}) == wanted["data"]
+    if own == source and same:
+        return
+    if own != source and not (own is None and same):
+        raise ValueError(
+            f"Secret {meta['namespace']}/{meta['name']} of the cluster was not created by Herder from {source}; "
+            f"delete it there, or choose another name with annotation {TARGET_NAME}"
+        )
+    marked = {**meta, "annotations": {**annotations_of(known), SYNCED_FROM: source}}
+    await there.update(SECRET.resource, {**known, "metadata": marked, "data": wanted["data"]})
 
 
 def _made(secret: Object, target: Mapping[str, str], cluster: str) -> Object:
     data = {key: _filled(value, cluster) for key, value in (secret.get("data") or {}).items()}
-    meta = {"name": target["name"], "namespace": target["namespace"]}
+    source = f"{secret['metadata']['namespace']}/{secret['metadata']['name']}"
+    meta = {"name": target["name"], "namespace": target["namespace"], "annotations": {SYNCED_FROM: source}}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": secret.get("type", "Opaque"), "data": data}
 
 

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from herder.api.capi.conditions import find, is_true
 from herder.api.capi.kinds import SECRET_METADATA
 from herder.api.capi.names import annotations_of
+from herder.api.machines.credentials import CREDENTIAL_TYPE
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
-from herder.api.rke.names import AUTHORIZED_CLUSTERS
+from herder.api.rke.names import AUTH_SECRET_TYPE, AUTHORIZED_CLUSTERS
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.view import View
 
@@ -20,6 +21,19 @@ SYNC, SYNC_FIRST = "provisioning.cattle.io/sync", "provisioning.cattle.io/sync-b
 TARGET_NAMESPACE = "provisioning.cattle.io/sync-target-namespace"
 TARGET_NAME = "provisioning.cattle.io/sync-target-name"
 ALLOWED_NAMESPACES = ("kube-system",)  # besides the Secret's own
+ALLOWED_TYPES = (
+    "Opaque",
+    "kubernetes.io/basic-auth",
+    "kubernetes.io/dockercfg",
+    "kubernetes.io/dockerconfigjson",
+    "kubernetes.io/ssh-auth",
+    "kubernetes.io/tls",
+    AUTH_SECRET_TYPE,
+    CREDENTIAL_TYPE,
+)
+"""Types that hold data. API servers and controllers act on others: tokens of service accounts, bootstrap tokens."""
+
+SYNCED_FROM = "provisioning.herder.io/synced-from"  # on a Secret in a cluster: namespace and name of its source
 PLACEHOLDER = "{{clusterId}}"  # in the contents: what stands there in the cluster is its id
 
 SYNC_SECRET = "sync-secret"  # the effect that brings a Secret into a cluster
@@ -27,6 +41,12 @@ PRE_BOOTSTRAPPED = "PreBootstrapped"  # the condition of a management Cluster th
 
 SYNCED_TO, SYNCED_FIRST_TO = "synced-to", "synced-first-to"
 """Indexes of Secrets: by the namespace and name of each provisioning Cluster that they are for."""
+
+
+def has_sync_annotation(secret: Object | None) -> bool:
+    """Also of an object that no schema has been applied to."""
+    marks = ((secret or {}).get("metadata") or {}).get("annotations")
+    return isinstance(marks, dict) and (SYNC in marks or SYNC_FIRST in marks)
 
 
 def synced_to(secret: Object) -> Iterable[str]:

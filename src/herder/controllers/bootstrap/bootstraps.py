@@ -79,7 +79,7 @@ def _owner_machine(view: View, bootstrap: Object) -> Object | None:
     for reference in bootstrap["metadata"].get("ownerReferences") or ():
         if (reference["apiVersion"].rpartition("/")[0], reference["kind"]) == MACHINE.group_kind:
             found = view.get(MACHINE, reference["name"])
-            if found is not None and found["metadata"]["uid"] == reference["uid"]:
+            if found is not None and found["metadata"]["uid"] == reference["uid"] and _names(found, bootstrap):
                 return found
     return None
 
@@ -96,6 +96,12 @@ def _foreign(view: View, bootstrap: Object) -> str:
         if there is not None and not any(each["uid"] == bootstrap["metadata"]["uid"] for each in owners):
             return f"{kind.kind} {view.namespace}/{name} belongs to someone else; delete it"
     return ""
+
+
+def _names(machine: Object, bootstrap: Object) -> bool:
+    """An owner reference proves nothing, since whoever writes the object writes it: the Machine must name it too."""
+    reference = (machine["spec"].get("bootstrap") or {}).get("configRef") or {}
+    return (reference.get("kind"), reference.get("name")) == (BOOTSTRAP.kind, bootstrap["metadata"]["name"])
 
 
 def _hold(machine: Object) -> Iterable[Write]:

@@ -12,6 +12,8 @@ from herder.api.management import names as management
 from herder.api.management.commands import ca_checksum
 from herder.api.management.manifest import Agent
 from herder.api.management.registration import read as registration_tokens
+from herder.api.references.approvals import problem_with
+from herder.api.references.catalogue import Target
 from herder.api.rke import names
 from herder.api.rke.kinds import TOKENS_SECRET
 from herder.controllers.planner.distributions.interface import (
@@ -63,6 +65,7 @@ def cluster_inputs(
     name, namespace = view.name, view.namespace
     server_token, agent_token = _tokens(view, control_plane, begun)
     wanted = needs(control_plane, distribution)
+    _check_approved(view, control_plane, distribution)
     contents = _contents(view, wanted)
     authorities = _authorities(contents, control_plane, distribution, begun)
     status = control_plane.get("status") or {}
@@ -101,6 +104,17 @@ def needs(control_plane: Object, distribution: Distribution) -> list[Reference]:
     if registration := _registration(spec):
         found.append(registration)
     return found
+
+
+def _check_approved(view: View, control_plane: Object, distribution: Distribution) -> None:
+    """Nothing is read that the author of the reference may not read, or that replaced what was approved."""
+    for reference in distribution.references(control_plane["spec"], view.namespace):
+        there = view.get(_KINDS[reference.kind], reference.name, reference.namespace)
+        if there is None:
+            continue
+        target = Target("", _KINDS[reference.kind].plural, reference.namespace, reference.name)
+        if why := problem_with(control_plane, target, there["metadata"]["uid"]):
+            raise Lacking(why)
 
 
 def _registration(spec: Mapping[str, Any]) -> Reference | None:

@@ -12,6 +12,8 @@ from herder.api.capi.names import is_deleting
 from herder.api.machines.conditions import merged_with_updates
 from herder.api.management import clusters, syncing
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
+from herder.api.references.approvals import problem
+from herder.api.references.catalogue import SYNC_CLUSTERS, Target
 from herder.api.writing import status_patch
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
@@ -29,7 +31,7 @@ def reconcile(view: View) -> Decision:
         return DONE
     place = _place(view, management)
     secrets = view.select(SECRET_METADATA, index=(syncing.SYNCED_TO, place)) if place else []
-    steps = [_step(view, management, secret) for secret in secrets]
+    steps = [_step(view, management, secret, place) for secret in secrets]
     if not steps:
         return DONE
     return _brought(view, management, steps) + _tell(view, management, steps)
@@ -52,13 +54,14 @@ class _Step:
     effect: Effect
     done: bool
     problem: str
+    refused: bool
 
     @property
     def name(self) -> str:
         return f"Secret {self.secret['metadata']['namespace']}/{self.secret['metadata']['name']}"
 
 
-def _step(view: View, management: Object, secret: Object) -> _Step:
+def _step(view: View, management: Object, secret: Object, place: str) -> _Step:
     """Each state of a Secret is brought once; what comes of an effect is forgotten with the manager, and then it is
     looked at again."""
     meta, (namespace, name) = secret["metadata"], syncing.target_of(secret)
@@ -69,15 +72,24 @@ def _step(view: View, management: Object, secret: Object) -> _Step:
     }
     key = (syncing.SYNC_SECRET, management["metadata"]["uid"], meta["uid"], meta["resourceVersion"])
     result = view.result(key)
-    problem = syncing.problem_of(secret) or (result.error if result else "")
+    refused = syncing.problem_of(secret) or _not_approved(view, secret, place)
+    wrong = refused or (result.error if result else "")
     effect = Effect(syncing.SYNC_SECRET, key, arguments, "its owner wants it in the cluster")
-    return _Step(secret, effect, result is not None and result.done, problem)
+    return _Step(secret, effect, not refused and result is not None and result.done, wrong, bool(refused))
+
+
+def _not_approved(view: View, secret: Object, place: str) -> str:
+    """Why its author may not bring it into this cluster; empty where the author may."""
+    namespace, _, name = place.partition("/")
+    cluster = view.get(PROVISIONING_CLUSTER, name, namespace)
+    target = Target(PROVISIONING_CLUSTER.group, PROVISIONING_CLUSTER.plural, namespace, name)
+    return problem(secret, SYNC_CLUSTERS, target, cluster["metadata"]["uid"] if cluster else "")
 
 
 def _brought(view: View, management: Object, steps: list[_Step]) -> Decision:
     if not clusters.is_connected(management):
         return DONE
-    effects = tuple(each.effect for each in steps if not each.done and not syncing.problem_of(each.secret))
+    effects = tuple(each.effect for each in steps if not each.done and not each.refused)
     wrong = next((each for each in steps if each.problem), None)
     wait = Wait(f"{wrong.name}: {wrong.problem}") if wrong else None
     return Decision(effects=effects, observe=(Connect(view.name),) if effects else (), wait=wait)

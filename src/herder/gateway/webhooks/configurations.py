@@ -21,6 +21,7 @@ class Webhook(NamedTuple):
     kind: Kind
     operations: tuple[str, ...]
     concerns: str  # of updates, in CEL: others are not held up by a call
+    only: str = "true"  # of all writes, in CEL
 
 
 class Configuration(NamedTuple):
@@ -35,7 +36,7 @@ class Configuration(NamedTuple):
 
 # Finalizers, owners and the status change often and concern no rule.
 # (`is_concerned` is the same in Python, for servers that do not know these conditions.)
-_RULED = " || ".join(
+RULED = " || ".join(
     f"object.{path} != oldObject.{path}" for path in ("?spec", "metadata.?labels", "metadata.?annotations")
 )
 
@@ -43,7 +44,7 @@ _RULED = " || ".join(
 def _by_rules(endpoints: Iterable[Endpoint], *, mutating: bool) -> Iterator[Webhook]:
     for endpoint in endpoints:
         if endpoint.mutates is mutating:
-            yield Webhook(endpoint.name, endpoint.path, endpoint.kind, ("CREATE", "UPDATE"), _RULED)
+            yield Webhook(endpoint.name, endpoint.path, endpoint.kind, ("CREATE", "UPDATE"), RULED)
 
 
 CLUSTER_API_NAME = "herder-cluster-api"
@@ -135,7 +136,8 @@ def _webhook(webhook: Webhook, place: Place, bundle: str) -> Object:
             }
         ],
         "matchConditions": [
-            {"name": "concerns-the-rules", "expression": f"request.operation != 'UPDATE' || {webhook.concerns}"}
+            {"name": "concerns-the-rules", "expression": f"request.operation != 'UPDATE' || {webhook.concerns}"},
+            *([{"name": "only", "expression": webhook.only}] if webhook.only != "true" else []),
         ],
         "matchPolicy": "Equivalent",
         "failurePolicy": "Fail",

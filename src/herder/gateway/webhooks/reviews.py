@@ -80,6 +80,15 @@ def refused(error: StatusError) -> Object:
 
 def request_of(kind: Kind, path: str, body: bytes) -> Object:
     """What is asked at a path, which is there for one kind."""
+    request = review_request(body)
+    asked = request.get("kind")
+    if asked != {"group": kind.group, "version": kind.version, "kind": kind.kind}:
+        raise BadRequest(f"request.kind: {path} judges {kind} only")
+    return request
+
+
+def review_request(body: bytes) -> Object:
+    """The request of an AdmissionReview."""
     try:
         review = _decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -89,9 +98,6 @@ def request_of(kind: Kind, path: str, body: bytes) -> Object:
     request = review.get("request")
     if not isinstance(request, dict):
         raise BadRequest("request: an object is expected")
-    asked = request.get("kind")
-    if asked != {"group": kind.group, "version": kind.version, "kind": kind.kind}:
-        raise BadRequest(f"request.kind: {path} judges {kind} only")
     return request
 
 

@@ -15,6 +15,7 @@ from herder.api.capi.names import (
     labels_of,
 )
 from herder.api.capi.naming import set_name_label
+from herder.api.references.approvals import APPROVED, derived
 from herder.api.writing import owner_reference
 from herder.controllers.capi.machine_templates import Template, Templates
 from herder.engine.meta.kinds import GroupKind, Kind, Object
@@ -59,11 +60,12 @@ def cloned(template: Template, kind: Kind, machine_set: Object, machine: Object)
         CLONED_FROM_NAME: source["metadata"]["name"],
         CLONED_FROM_GROUP_KIND: str(GroupKind(kind.group, source["kind"])),
     }
+    approved = derived(source, lambda each: each.path.removeprefix("spec.template."))
     metadata = {
         "name": machine["metadata"]["name"],
         "namespace": machine["metadata"]["namespace"],
         "labels": {**(given.get("labels") or {}), **machine_labels(machine_set)},
-        "annotations": {**(given.get("annotations") or {}), **machine_annotations(machine_set), **origin},
+        "annotations": {**_own(given.get("annotations")), **machine_annotations(machine_set), **origin, **approved},
         "ownerReferences": [owner_reference(MACHINE, machine, controller=True)],
     }
     made: Object = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
@@ -80,7 +82,12 @@ def machine_labels(machine_set: Object) -> dict[str, str]:
 
 
 def machine_annotations(machine_set: Object) -> dict[str, str]:
-    return dict((machine_set["spec"]["template"].get("metadata") or {}).get("annotations") or {})
+    return _own((machine_set["spec"]["template"].get("metadata") or {}).get("annotations"))
+
+
+def _own(annotations: dict[str, str] | None) -> dict[str, str]:
+    """Annotations of a template, without a record of approvals: what this controller writes of them is trusted."""
+    return {name: value for name, value in (annotations or {}).items() if name != APPROVED}
 
 
 def propagated_keys(machine_set: Object) -> str:

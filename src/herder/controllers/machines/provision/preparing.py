@@ -22,6 +22,8 @@ from herder.api.machines.arguments import (
 from herder.api.machines.credentials import Place, Problem
 from herder.api.machines.jobs import Host, Work
 from herder.api.machines.kinds import NODE_DRIVER
+from herder.api.references.approvals import problem
+from herder.api.references.catalogue import BOOTSTRAP_DATA, CREDENTIAL, SECRETS, Target
 from herder.controllers.machines.provision.reading import read, texts
 from herder.controllers.machines.provision.scene import Scene
 from herder.engine.meta.kinds import Object
@@ -53,6 +55,9 @@ def prepare(scene: Scene, passed: Mapping[str, str], *, removes: bool) -> Work:
     environment = _inherited(scene.view, passed) | variables | host.environment
     download = _download(scene, node_driver)
     state = names.state_secret(scene.name)
+    if not removes and scene.machine is not None:
+        data = Place(scene.namespace, bootstrap_secret(scene.machine))
+        _check_approved(scene.view, scene.machine, BOOTSTRAP_DATA, data)
     if removes:
         words = remove_arguments(
             download=download, namespace=scene.namespace, state=state, instance=names.instance_name(scene.name)
@@ -145,6 +150,7 @@ def _credential(scene: Scene, node_driver: Object | None) -> dict[str, str]:
     if place is None:
         return {}
     credentials.check_place(place, scene.infra)
+    _check_approved(scene.view, scene.infra, CREDENTIAL, place)
     secret, pending = read(scene, place)
     if pending is not None:
         raise Pending(pending)
@@ -159,6 +165,12 @@ def _credential(scene: Scene, node_driver: Object | None) -> dict[str, str]:
         fields = {**wanted.defaults, **fields}
         credentials.check_fields(place, fields, wanted.required, scene.driver)
     return fields
+
+
+def _check_approved(view: View, obj: Object, path: str, place: Place) -> None:
+    found = view.get(SECRET_METADATA, place.name, place.namespace)
+    if found is not None and (why := problem(obj, path, Target(*SECRETS, *place), found["metadata"]["uid"])):
+        raise Problem(f"{path}: {why}")
 
 
 # --- the host -------------------------------------------------------------------------------------------------------

@@ -92,9 +92,15 @@ def _owner(view: View, infra: Object) -> Object | None:
     for reference in infra["metadata"].get("ownerReferences") or ():
         if (reference["apiVersion"].rpartition("/")[0], reference["kind"]) == MACHINE.group_kind:
             found = view.get(MACHINE, reference["name"])
-            if found is not None and found["metadata"]["uid"] == reference["uid"]:
+            if found is not None and found["metadata"]["uid"] == reference["uid"] and _names(found, infra):
                 return found
     return None
+
+
+def _names(machine: Object, infra: Object) -> bool:
+    """An owner reference proves nothing, since whoever writes the object writes it: the Machine must name it too."""
+    reference = machine["spec"].get("infrastructureRef") or {}
+    return (reference.get("kind"), reference.get("name")) == (infra["kind"], infra["metadata"]["name"])
 
 
 def _is_machine_set(owner: Object) -> bool:

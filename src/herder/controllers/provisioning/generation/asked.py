@@ -7,6 +7,7 @@ from functools import cached_property
 
 from herder.api.machines.credentials import GLOBAL_NAMESPACE, Place
 from herder.api.machines.kinds import CONFIG_GROUP, VERSION, DriverKinds, driver_of, kinds_of
+from herder.api.references.catalogue import pool_path
 from herder.api.rke import names
 from herder.engine.meta.kinds import Object
 
@@ -74,6 +75,17 @@ class Pool:
         """As it is written; "" where none is needed."""
         named = self.spec.get("cloudCredentialSecretName") or self.cluster["spec"].get("cloudCredentialSecretName")
         return str(named or "")
+
+    @property
+    def credential_path(self) -> str:
+        """The field that names it, as approvals record it."""
+        own = f"{pool_path(self.name)}.cloudCredentialSecretName"
+        return own if self.spec.get("cloudCredentialSecretName") else "spec.cloudCredentialSecretName"
+
+    @property
+    def config_path(self) -> str:
+        """The field that names its config, as approvals record it."""
+        return f"{pool_path(self.name)}.machineConfigRef"
 
     @property
     def credential_place(self) -> Place | None:

@@ -9,6 +9,8 @@ from herder.api.capi.kinds import CLUSTER, DEFINITION, MACHINE_DEPLOYMENT, MACHI
 from herder.api.capi.names import is_deleting
 from herder.api.machines.kinds import DYNAMIC_SCHEMA
 from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.api.references.approvals import problem
+from herder.api.references.catalogue import SECRETS, VERSIONS, Target, field_references
 from herder.api.rke.kinds import BEACON, BOOTSTRAP_TEMPLATE, CONTROL_PLANE, RKE_CLUSTER
 from herder.api.rke.sets import hash_of, made_from, marked, set_hash
 from herder.api.writing import delete, object_patch, owner_reference, with_owner
@@ -24,6 +26,7 @@ PRUNED = (MACHINE_DEPLOYMENT, MACHINE_HEALTH_CHECK, RKE_CLUSTER)
 
 def generate(view: View, cluster: Object) -> Writes:
     """Raises Problem: then nothing is written, and what is there stays."""
+    _check_references(view, cluster)
     core = _core_cluster(view, cluster)
     pairs = [(pool, _config(view, pool)) for pool in checked_pools(cluster)]
     wanted = _Wanted(view, cluster)
@@ -161,9 +164,19 @@ def _config(view: View, pool: Pool) -> Object | None:
     if config is None:
         lacking = "does not exist" if is_defined else "is of a kind that no active NodeDriver makes"
         raise Problem(f"{pool.path}.machineConfigRef: {kind.kind} {view.namespace}/{name} {lacking}")
+    target = Target(kind.group, kind.plural, view.namespace, name)
+    if why := problem(pool.cluster, pool.config_path, target, config["metadata"]["uid"]):
+        raise Problem(f"{pool.path}.machineConfigRef: {why}")
     _check_owners(pool, config)
     _check_credential(view, pool)
     return config
+
+
+def _check_references(view: View, cluster: Object) -> None:
+    """References to kinds of other providers: nothing here reads these, so they are approved by name alone."""
+    for reference in field_references(PROVISIONING_CLUSTER.group_kind, cluster, view.namespace):
+        if reference.target.group not in VERSIONS and (why := problem(cluster, *reference.key, "")):
+            raise Problem(f"{reference.field}: {why}")
 
 
 def _check_owners(pool: Pool, config: Object) -> None:
@@ -181,8 +194,13 @@ def _check_owners(pool: Pool, config: Object) -> None:
 
 def _check_credential(view: View, pool: Pool) -> None:
     place = pool.credential_place
-    if place is not None and view.get(SECRET_METADATA, place.name, place.namespace) is None:
+    if place is None:
+        return
+    secret = view.get(SECRET_METADATA, place.name, place.namespace)
+    if secret is None:
         raise Problem(f"{pool.path}.cloudCredentialSecretName: Secret {place} does not exist")
+    if why := problem(pool.cluster, pool.credential_path, Target(*SECRETS, *place), secret["metadata"]["uid"]):
+        raise Problem(f"{pool.path}.cloudCredentialSecretName: {why}")
 
 
 def _take_over(pool: Pool, config: Object | None) -> tuple[Patch, ...]:

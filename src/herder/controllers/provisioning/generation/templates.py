@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 from herder.api.machines.names import safe_concat
+from herder.api.references.approvals import derived
+from herder.api.references.catalogue import CREDENTIAL
 from herder.api.rke import names
 from herder.api.rke.hashes import bootstrap_template_hash, machine_template_hash
 from herder.api.rke.kinds import BOOTSTRAP_TEMPLATE
@@ -36,6 +38,10 @@ def machine_template(pool: Pool, config: Object) -> Object:
                 names.CLONED_FROM_VERSION: CONFIG_VERSION,
                 names.CLONED_FROM_KIND: pool.config["kind"],
                 names.CLONED_FROM_NAME: pool.config["name"],
+                **derived(
+                    pool.cluster,
+                    lambda each: f"spec.template.{CREDENTIAL}" if each.path == pool.credential_path else None,
+                ),
             },
         },
         "spec": {"clusterName": meta["name"], "template": {"spec": spec}},

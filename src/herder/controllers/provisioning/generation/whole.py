@@ -6,6 +6,7 @@ from herder.api.capi.contract import reference_group
 from herder.api.capi.kinds import CLUSTER
 from herder.api.capi.names import annotations_of, labels_of
 from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.api.references.approvals import derived
 from herder.api.rke import cluster_spec, names
 from herder.api.rke.kinds import BEACON, CONTROL_PLANE, RKE_CLUSTER
 from herder.api.rke.schema.configuration import CONFIGURATION, OPERATIONS
@@ -31,17 +32,25 @@ def control_plane(cluster: Object, there: Object | None = None) -> Object:
         raise Problem("spec: too large to be kept with the control plane; move files and manifests into Secrets")
     machine_id = labels_of(cluster).get(names.INIT_NODE_MACHINE_ID)
     prime = annotations_of(cluster).get(names.RKE2_PRIME)
+    approved = derived(cluster, lambda each: _path_in_control_plane(each.path))
     made = _object(
         CONTROL_PLANE,
         cluster,
         labels={names.INIT_NODE_MACHINE_ID: machine_id} if machine_id else {},
-        annotations={names.CLUSTER_SPEC: packed} | ({names.RKE2_PRIME: prime} if prime else {}),
+        annotations={names.CLUSTER_SPEC: packed, **approved} | ({names.RKE2_PRIME: prime} if prime else {}),
     )
     asked = {name: config.get(name) for name in (*CONFIGURATION, *OPERATIONS)}
     asked |= {name: spec.get(name) for name in ("agentEnvVars", "localClusterAuthEndpoint", "kubernetesVersion")}
     told = {name: value for name, value in asked.items() if value is not None}
     whose = {"clusterName": cluster["metadata"]["name"], "managementClusterName": cluster["status"]["clusterName"]}
     return made | {"spec": appliable({**told, **whose}, (there or {}).get("spec") or {})}
+
+
+def _path_in_control_plane(path: str) -> str | None:
+    """Where the control plane has a field of the Cluster's rkeConfig."""
+    field = path.removeprefix("spec.rkeConfig.")
+    copied = field != path and field.partition(".")[0].partition("[")[0] in CONFIGURATION
+    return f"spec.{field}" if copied else None
 
 
 def core_cluster(cluster: Object, plane: Object | None) -> Object:

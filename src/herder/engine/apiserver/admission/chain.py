@@ -89,11 +89,12 @@ class _Step:
     subresources: frozenset[str] | None
     run: Admit
     last: bool = False  # webhooks and policies: after every plug-in of the process
+    groups: frozenset[str] = frozenset()  # API groups all of whose resources are concerned, besides `resources`
 
     def concerns(self, operation: str, resource: GroupResource, subresource: str) -> bool:
         return (
             operation in self.operations
-            and (self.resources is None or resource in self.resources)
+            and (self.resources is None or resource in self.resources or resource.group in self.groups)
             and (self.subresources is None or subresource in self.subresources)
         )
 
@@ -121,8 +122,10 @@ class Chain:
         *,
         operations: Iterable[str] = (CREATE, UPDATE),
         subresources: Iterable[str] | None = ("",),
+        groups: Iterable[str] = (),
     ) -> None:
-        self._insert(self._mutating, _step(name, operations, resources, subresources, run))
+        """`groups`: API groups whose kinds are defined at run time."""
+        self._insert(self._mutating, _step(name, operations, resources, subresources, run, groups))
 
     def add_validating(
         self,
@@ -173,6 +176,7 @@ def _step(
     resources: Iterable[GroupResource] | None,
     subresources: Iterable[str] | None,
     run: Admit,
+    groups: Iterable[str] = (),
 ) -> _Step:
     return _Step(
         name,
@@ -180,6 +184,7 @@ def _step(
         None if resources is None else frozenset(resources),
         None if subresources is None else frozenset(subresources),
         run,
+        groups=frozenset(groups),
     )
 
 

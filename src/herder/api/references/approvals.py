@@ -1,0 +1,148 @@
+"""The record of approved references: an annotation that admission writes and that no user can.
+
+An object without the annotation was stored before references were checked, was written by the manager itself, or has
+no references; its references count as approved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from herder.api.references.catalogue import FieldReference, Target
+from herder.engine.meta.kinds import Object
+
+APPROVED = "herder.io/approved-references"
+REVIEW = "herder.io/review-references"
+"""Users set this annotation to a new value to have references reviewed again, such as after a target was recreated."""
+
+
+class Approval(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A reference that its author was allowed to write. Without a UID it holds for any object of that name."""
+
+    path: str
+    resource: str
+    name: str
+    group: str = ""
+    namespace: str = ""
+    uid: str = ""
+    author: str = ""
+
+    @property
+    def key(self) -> tuple[str, Target]:
+        return self.path, Target(self.group, self.resource, self.namespace, self.name)
+
+
+_decode = msgspec.json.Decoder(tuple[Approval, ...]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def approval(reference: FieldReference, uid: str, author: str) -> Approval:
+    target = reference.target
+    return Approval(reference.path, target.resource, target.name, target.group, target.namespace, uid, author)
+
+
+def recorded(obj: Object | None) -> tuple[Approval, ...] | None:
+    """The approvals of an object; None where nothing is recorded. A record that cannot be read approves nothing."""
+    text = _annotation(obj, APPROVED)
+    if text is None:
+        return None
+    try:
+        return _decode(text)
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return ()
+
+
+def with_record(obj: Object, approvals: Sequence[Approval] | None) -> Object:
+    """The object with this record; None removes it."""
+    text = _encode(sorted(approvals, key=_order)).decode() if approvals is not None else None
+    if text == _annotation(obj, APPROVED):
+        return obj
+    meta = obj.get("metadata") or {}
+    others = {name: value for name, value in (meta.get("annotations") or {}).items() if name != APPROVED}
+    marks = others if text is None else {**others, APPROVED: text}
+    kept = {name: value for name, value in meta.items() if name != "annotations"}
+    return {**obj, "metadata": {**kept, "annotations": marks} if marks else kept}
+
+
+def _order(each: Approval) -> tuple[str, Target]:
+    return each.key
+
+
+def _annotation(obj: Object | None, name: str) -> str | None:
+    marks = ((obj or {}).get("metadata") or {}).get("annotations")
+    value = marks.get(name) if isinstance(marks, dict) else None
+    return value if isinstance(value, str) else None
+
+
+# --- admission ------------------------------------------------------------------------------------------------------
+
+
+class Change(NamedTuple):
+    """What a write does to an object's references."""
+
+    kept: tuple[Approval, ...]  # approvals of references that stay as they were
+    new: tuple[FieldReference, ...]  # to be reviewed
+
+
+def compare(obj: Object, old: Object | None, now: Sequence[FieldReference], before: Sequence[FieldReference]) -> Change:
+    """A user's own record counts for nothing: what is kept comes from the stored object."""
+    if old is not None and _annotation(obj, REVIEW) != _annotation(old, REVIEW):
+        return Change((), tuple(now))
+    known = {each.key for each in before}
+    stored = recorded(old)
+    if stored is None:
+        stored = tuple(approval(each, "", "") for each in before)
+    wanted = {each.key for each in now}
+    kept = {each.key: each for each in stored if each.key in wanted and each.key in known}
+    return Change(tuple(kept.values()), tuple({each.key: each for each in now if each.key not in known}.values()))
+
+
+# --- resolution -----------------------------------------------------------------------------------------------------
+
+
+def problem(obj: Object, path: str, target: Target, uid: str) -> str:
+    """Why the reference must not be resolved; empty where it may. `uid` is that of the object found now."""
+    approvals = recorded(obj)
+    if approvals is None:
+        return ""
+    found = next((each for each in approvals if each.key == (path, target)), None)
+    return _verdict(found, target, uid)
+
+
+def problem_with(obj: Object, target: Target, uid: str) -> str:
+    """The same for a target that several fields name: one approved reference is enough."""
+    approvals = recorded(obj)
+    if approvals is None:
+        return ""
+    verdicts = [_verdict(each, target, uid) for each in approvals if each.key[1] == target]
+    return "" if "" in verdicts else next(iter(verdicts), _verdict(None, target, uid))
+
+
+def _verdict(found: Approval | None, target: Target, uid: str) -> str:
+    if found is None:
+        return f"the reference to {target} is not approved; {_REMEDY}"
+    if found.uid and uid and found.uid != uid:
+        return f"{target} was recreated since the reference to it was approved; {_REMEDY}"
+    return ""
+
+
+_REMEDY = f"set annotation {REVIEW} to a new value as a user who may use it"
+
+
+def derived(source: Object, renamed: Callable[[Approval], str | None]) -> dict[str, str]:
+    """The annotation for an object that the manager derives from `source`, so that it is bound to the same UIDs.
+
+    `renamed` returns the path in the derived object; None where the reference is not in it.
+    """
+    approvals = recorded(source)
+    if approvals is None:
+        return {}
+    paths = ((renamed(each), each) for each in approvals)
+    return {APPROVED: _text(msgspec.structs.replace(each, path=path) for path, each in paths if path)}
+
+
+def _text(approvals: Iterable[Approval]) -> str:
+    return _encode(sorted(approvals, key=_order)).decode()

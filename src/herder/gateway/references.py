@@ -1,0 +1,143 @@
+"""Admission of references: the author must be allowed to use what a new or changed reference names.
+
+Both engines use it: the embedded server in its own admission chain, a real one through a webhook. A write that changes
+no reference costs no access review.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from herder.api.machines.credentials import CREATOR
+from herder.api.machines.kinds import CONFIG_GROUP
+from herder.api.references.approvals import APPROVED, Approval, Change, approval, compare, recorded, with_record
+from herder.api.references.catalogue import SECRETS, VERSIONS, FieldReference, Target, field_references
+from herder.engine.client.client import Client
+from herder.engine.client.wire import User
+from herder.engine.meta.errors import Forbidden, NotFound, forbidden
+from herder.engine.meta.kinds import GroupKind, GroupResource, GroupVersionResource, Object
+
+May = Callable[[User, str, Target], Awaitable[bool]]
+"""Whether a user has a right (a verb) on an object."""
+
+NAMED_AT_MOST = 2000
+"""References that one object may hold: each new one costs an access review and a read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One create or update under review."""
+
+    kind: GroupKind
+    resource: GroupResource
+    namespace: str
+    name: str
+    obj: Object
+    old: Object | None
+    user: User
+
+
+class ReferenceAdmission:
+    """`manager` is the name of the user that the controllers write as: its records are the only ones trusted."""
+
+    def __init__(self, client: Client, may: May, manager: str) -> None:
+        self._client = client
+        self._may = may
+        self._manager = manager
+
+    async def admit(self, write: Write) -> Object:
+        """The object with the record of its approved references. Raises Forbidden for one that is not."""
+        now = field_references(write.kind, write.obj, write.namespace)
+        before = field_references(write.kind, write.old, write.namespace) if write.old is not None else []
+        if write.user.name == self._manager:
+            return self._of_manager(write, now, before)
+        obj = _with_creator(write)
+        if not now:
+            return with_record(obj, None)
+        change = compare(obj, write.old, now, before)
+        if len(change.new) > NAMED_AT_MOST:
+            raise _refused(write, f"{len(change.new)} references; an object may hold {NAMED_AT_MOST}")
+        return with_record(obj, (*change.kept, *await self._reviewed(write, change)))
+
+    def _of_manager(self, write: Write, now: list[FieldReference], before: list[FieldReference]) -> Object:
+        """What the controllers derive carries its record along. What they add to a user's object is approved."""
+        stored = recorded(write.old)
+        if stored is None or recorded(write.obj) != stored:
+            return write.obj
+        change = compare(write.obj, write.old, now, before)
+        if not change.new:
+            return write.obj
+        return with_record(write.obj, (*change.kept, *(approval(each, "", self._manager) for each in change.new)))
+
+    async def _reviewed(self, write: Write, change: Change) -> list[Approval]:
+        found: dict[tuple[str, Target], str] = {}
+        for reference in change.new:
+            key = (reference.verb, reference.target)
+            if key not in found:
+                found[key] = await self._uid(write, reference)
+        return [approval(each, found[each.verb, each.target], write.user.name) for each in change.new]
+
+    async def _uid(self, write: Write, reference: FieldReference) -> str:
+        """Of a target that the author may use; empty where it does not exist yet. The answer to others does not say
+        whether it exists."""
+        allowed = await self._may(write.user, reference.verb, reference.target)
+        target = await self._read(reference.target)
+        if not allowed and not _is_creator(write.user, reference.target, target):
+            raise _refused(write, _lacking(write.user, reference))
+        return str((target or {"metadata": {}})["metadata"].get("uid") or "")
+
+    async def _read(self, target: Target) -> Object | None:
+        version = VERSIONS.get(target.group)
+        if version is None:
+            return None
+        resource = GroupVersionResource(target.group, version, target.resource)
+        try:
+            return await self._client.get(resource, target.name, namespace=target.namespace)
+        except NotFound:
+            return None
+
+
+# --- creators -------------------------------------------------------------------------------------------------------
+
+
+def _with_creator(write: Write) -> Object:
+    """Who creates a machine config may use it, though nothing else grants rights on it."""
+    if write.kind.group != CONFIG_GROUP:
+        return write.obj
+    meta = write.obj.get("metadata") or {}
+    marks = dict(meta.get("annotations") or {})
+    before = ((write.old or {}).get("metadata") or {}).get("annotations") or {}
+    creator = write.user.name if write.old is None else before.get(CREATOR)
+    if marks.get(CREATOR) == creator:
+        return write.obj
+    marks.pop(CREATOR, None)
+    return {**write.obj, "metadata": {**meta, "annotations": marks | ({CREATOR: creator} if creator else {})}}
+
+
+def _is_creator(user: User, target: Target, found: Object | None) -> bool:
+    """By the annotation of a machine config, or of a cloud credential until its creator is given a role."""
+    if found is None or not user.name or (target.group != CONFIG_GROUP and target[:2] != SECRETS):
+        return False
+    return bool((found["metadata"].get("annotations") or {}).get(CREATOR) == user.name)
+
+
+# --- refusals -------------------------------------------------------------------------------------------------------
+
+
+def _lacking(user: User, reference: FieldReference) -> str:
+    target = reference.target
+    place = f' in the namespace "{target.namespace}"' if target.namespace else " at the cluster scope"
+    return (
+        f'{reference.field}: User "{user.name}" cannot {reference.verb} resource "{target.resource}" in API group '
+        f'"{target.group}"{place}, which a reference to "{target.name}" needs; name an object that you may use'
+    )
+
+
+def _refused(write: Write, why: str) -> Forbidden:
+    return forbidden(write.resource, write.name, why)
+
+
+def is_recorded(objects: Iterable[Object | None]) -> bool:
+    """Whether any of these carries a record."""
+    return any(APPROVED in (((each or {}).get("metadata") or {}).get("annotations") or {}) for each in objects)

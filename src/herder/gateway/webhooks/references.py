@@ -1,0 +1,110 @@
+"""The AdmissionReview of references, for every kind that has some."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+
+from herder.api.capi.core import MUTATING_WEBHOOKS
+from herder.api.capi.kinds import SECRET
+from herder.api.management.syncing import SYNC, SYNC_FIRST
+from herder.api.references.approvals import APPROVED
+from herder.api.references.catalogue import DRIVER_GROUPS, KINDS
+from herder.engine.client.client import Client
+from herder.engine.client.wire import User
+from herder.engine.meta.errors import BadRequest, Forbidden
+from herder.engine.meta.kinds import GroupKind, GroupResource, GroupVersionResource, Kind, Object
+from herder.gateway.access import Access
+from herder.gateway.references import ReferenceAdmission, Write
+from herder.gateway.webhooks.configurations import RULED, Configuration, Webhook
+from herder.gateway.webhooks.reviews import answered, refused, review_request
+
+NAME, PATH = "herder-references", "/references"
+_SELF_REVIEW = GroupVersionResource("authentication.k8s.io", "v1", "selfsubjectreviews")
+_OPERATIONS = ("CREATE", "UPDATE")
+
+
+async def own_name(client: Client) -> str:
+    """The user that the API server takes this client for."""
+    review = {"apiVersion": _SELF_REVIEW.api_version, "kind": "SelfSubjectReview"}
+    answer = await client.create(_SELF_REVIEW, review)
+    return str(answer["status"]["userInfo"]["username"])
+
+
+# --- configuration --------------------------------------------------------------------------------------------------
+
+_MARKS = "metadata.?annotations"
+_SYNCED = " || ".join(
+    f"{obj}.{_MARKS}[?'{mark}'].hasValue()"
+    for obj, marks in (("object", (SYNC, SYNC_FIRST, APPROVED)),)
+    for mark in marks
+)
+_WAS_RECORDED = f"(request.operation == 'UPDATE' && oldObject.{_MARKS}[?'{APPROVED}'].hasValue())"
+
+
+def configurations(manager: str) -> tuple[Configuration, ...]:
+    """`manager`: the user that controllers write as. The API server need not ask about its writes."""
+    quoted = manager.replace("\\", "\\\\").replace("'", "\\'")
+    by_others = f"request.userInfo.username != '{quoted}'"
+    hooks = [_hook(kind, f"references.{kind.plural}.{kind.group}") for kind in KINDS]
+    for group in DRIVER_GROUPS:
+        hooks.append(_hook(Kind(group, "v1", "*", "*"), f"references.{group}"))
+    hooks.append(_hook(SECRET, "references.secrets.herder.io", f"{_SYNCED} || {_WAS_RECORDED}"))
+    limited = tuple(hook._replace(only=f"({hook.only}) && {by_others}") for hook in hooks)
+    return (Configuration(MUTATING_WEBHOOKS, NAME, limited),)
+
+
+def _hook(kind: Kind, name: str, only: str = "true") -> Webhook:
+    return Webhook(name, PATH, kind, _OPERATIONS, RULED, only)
+
+
+# --- reviews --------------------------------------------------------------------------------------------------------
+
+
+class ReferenceReviews:
+    def __init__(self, client: Client, manager: str) -> None:
+        self._admission = ReferenceAdmission(client, Access(client).may, manager)
+
+    async def __call__(self, body: bytes) -> bytes:
+        request = review_request(body)
+        write = _write(request)
+        try:
+            admitted = await self._admission.admit(write)
+        except Forbidden as error:
+            return answered(request, refused(error))
+        if admitted is write.obj:
+            return answered(request, {})
+        patch = msgspec.json.encode([*_annotations_patch(write.obj, admitted)])
+        return answered(request, {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()})
+
+
+def _annotations_patch(obj: Object, admitted: Object) -> list[Object]:
+    """Admission of references changes annotations and nothing else."""
+    path, had = "/metadata/annotations", "annotations" in (obj.get("metadata") or {})
+    wanted = admitted["metadata"].get("annotations")
+    if wanted is None:
+        return [{"op": "remove", "path": path}] if had else []
+    return [{"op": "replace" if had else "add", "path": path, "value": wanted}]
+
+
+def _write(request: Object) -> Write:
+    obj, old = request.get("object"), request.get("oldObject")
+    kind, resource, user = (_mapping(request.get(part)) for part in ("kind", "resource", "userInfo"))
+    if not isinstance(obj, dict) or not isinstance(old, dict | None):
+        raise BadRequest("request.object: an object is expected, and in request.oldObject an object or null")
+    extra = {str(name): tuple(values) for name, values in _mapping(user.get("extra")).items()}
+    return Write(
+        GroupKind(str(kind.get("group") or ""), str(kind.get("kind") or "")),
+        GroupResource(str(resource.get("group") or ""), str(resource.get("resource") or "")),
+        str(request.get("namespace") or ""),
+        str(request.get("name") or ""),
+        obj,
+        old,
+        User(str(user.get("username") or ""), str(user.get("uid") or ""), tuple(user.get("groups") or ()), extra),
+    )
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
