@@ -120,8 +120,7 @@ async def everything(client: Client) -> dict[str, Object]:
     names, found = Names(NAME), {}
     for kind in (*CORE_KINDS, *PROVIDED_KINDS, *TEMPLATE_KINDS):
         for obj in (await client.list_all(kind.resource, namespace=NAMESPACE)).items:
-            kept = {name: value for name, value in obj["metadata"].items() if name != "generation"}
-            same = json.loads(normalized(names, {**obj, "metadata": kept | {"managedFields": []}}))
+            same = json.loads(normalized(names, {**obj, "metadata": obj["metadata"] | {"managedFields": []}}))
             found[f"{kind.kind} {same['metadata']['name']}"] = same
     return found
 

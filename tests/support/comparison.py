@@ -133,6 +133,8 @@ def differences(one: Snapshot, other: Snapshot) -> Iterable[str]:
 _RANDOM = (
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\b[0-9a-f]{32}\b"), "<uid>"),
     (re.compile(r"\b\d{5,10}-[a-z0-9]{5}\b"), "<template hash>"),
+    # A controller may write two changes of a spec at once or one after the other.
+    (re.compile(r'(?<="generation": )\d+|(?<="observedGeneration": )\d+'), "0"),
     (re.compile(r'(?<="port": )\d+|(?<=127\.0\.0\.1:)\d+'), "0"),
     (re.compile(r"\b10\.\d+\.\d+\.\d+\b"), "<address>"),
 )
