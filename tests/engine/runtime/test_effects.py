@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+import itertools
+import json
+import logging
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from herder.engine.meta.errors import NotFound
 from herder.engine.runtime.decision import Effect, EffectResult
-from herder.engine.runtime.effects import RESULTS_KEPT, Effects
+from herder.engine.runtime.effects import RESULTS_KEPT, UNUSED_SECONDS, Effects, error_text
 from herder.engine.runtime.tasks import Tasks
 from herder.sim import loop as virtual
 
@@ -96,7 +100,7 @@ def test_results_go_with_the_object_that_asked_also_those_that_come_late() -> No
         return performing
 
     performing = run(work())
-    assert performing.effects.results == {}
+    assert len(performing.effects.results) == 0
 
 
 def test_another_objects_departure_leaves_results_alone() -> None:
@@ -127,3 +131,87 @@ def test_of_one_that_is_asked_for_under_ever_new_keys_only_the_latest_results_ar
 async def test_one_that_nobody_performs_is_an_error() -> None:
     with pytest.raises(LookupError, match="nobody here performs 'else'"):
         Performing().effects.perform(Effect("else", ("k",), {}, "because"), "asker", lambda: None)
+
+
+# --- what was done and is gone ----------------------------------------------------------------------------------------
+
+REPEATED = replace(EFFECT, repeat=True)
+
+
+def test_one_that_is_requested_although_it_is_done_is_performed_again_ever_more_slowly() -> None:
+    """It is requested while what it created is missing: somebody deleted it."""
+
+    async def work() -> Performing:
+        performing = Performing()
+
+        def ask() -> None:
+            if asyncio.get_running_loop().time() < 100:
+                performing.effects.perform(REPEATED, "asker", ask)
+
+        ask()
+        await asyncio.sleep(500)
+        return performing
+
+    performing = run(work())
+    pauses = [later - earlier for earlier, later in itertools.pairwise(performing.calls)]
+    assert pauses == pytest.approx([5.1, 10.1, 20.1, 40.1])
+
+
+def test_a_result_that_nobody_looks_at_is_dropped() -> None:
+    """It may hold a secret, and is out of date."""
+
+    async def work() -> Performing:
+        performing = Performing()
+        performing.ask()
+        for _ in range(10):
+            await asyncio.sleep(UNUSED_SECONDS / 2)
+            assert performing.effects.results.get(EFFECT.key) is not None, "one that is looked at is kept"
+        await asyncio.sleep(2 * UNUSED_SECONDS + 1)
+        return performing
+
+    performing = run(work())
+    assert len(performing.effects.results) == 0
+    assert not performing.effects._asks
+    assert not performing.effects._asked_by
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_failure_is_logged_once_with_its_error(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> str:
+        performing = Performing(failures=5)
+        performing.ask()
+        await asyncio.sleep(10)
+        error = performing.effects.perform(EFFECT, "asker", lambda: None)
+        await asyncio.sleep(500)
+        return error
+
+    assert run(work()) == "RuntimeError: not yet"
+    told = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(told) == 1
+    assert told[0].__dict__["fields"]["error"] == "RuntimeError: not yet"
+
+
+def test_an_error_of_a_decoder_tells_no_secret() -> None:
+    def fail(decode: Callable[[], Any]) -> str:
+        try:
+            decode()
+        except Exception as error:
+            return error_text(error)
+        raise AssertionError
+
+    for decode in (
+        lambda: int("hunter2"),
+        lambda: json.loads('{"password": hunter2'),
+        lambda: {}["hunter2"],
+        lambda: b"\xffhunter2".decode(),
+    ):
+        text = fail(decode)
+        assert "hunter2" not in text
+        assert " at " in text
+    assert fail(_refuse) == 'NotFound: secrets "a" not found'
+
+
+def _refuse() -> None:
+    raise NotFound('secrets "a" not found')

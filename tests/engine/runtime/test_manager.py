@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from herder.engine.client.wire import Request, Response
-from herder.engine.meta.errors import Conflict, NotFound
+from herder.engine.meta.errors import Conflict, NotFound, ServiceUnavailable
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime import manager as manager_module
 from herder.engine.runtime.cache import Change, Key
@@ -28,6 +28,7 @@ from herder.engine.runtime.decision import (
     Effect,
     Refusal,
     Update,
+    requesting,
     waiting,
 )
 from herder.engine.runtime.manager import Manager
@@ -495,5 +496,44 @@ def test_a_faulty_decision_ends_no_worker(fault: str) -> None:
                 if fault == "naive wake_at":
                     assert "no time zone" in outcome.error
                     assert 10 < seen.count("bad-0") < 30, "retried, ever more slowly"
+
+    virtual.run(main())
+
+
+def test_what_an_effect_created_is_created_again_when_it_is_lost() -> None:
+    """Over the API: a Secret that a performer created and a user deletes."""
+
+    def reconcile(view: View) -> Decision:
+        if view.name != "cluster":
+            return DONE
+        if view.get(SECRET, "tokens") is not None:
+            return DONE
+        effect = Effect("make-tokens", ("make-tokens",), {}, "machines join with them", repeat=True)
+        return requesting(effect, view.result(effect.key), "waiting for the tokens")
+
+    async def main() -> None:
+        async with world() as here:
+            failures = ["the disk is full"]
+
+            async def make(arguments: Mapping[str, Any]) -> None:
+                if failures:
+                    raise ServiceUnavailable(failures.pop())
+                await here.client.create(SECRET.resource, thing("tokens", SECRET), namespace="default")
+
+            watches = (Watches(SECRET, lambda _obj: [Key("default", "cluster")]),)
+            async with managed(
+                here, controller(reconcile, watches=watches), performers={"make-tokens": make}
+            ) as manager:
+                outcomes = manager.running["test"].outcomes
+                await here.client.create(CONFIG_MAP.resource, thing("cluster"), namespace="default")
+                await until(lambda: "the disk is full" in str(outcomes.get(Key("default", "cluster"))))
+                outcome = outcomes[Key("default", "cluster")]
+                assert outcome.decision.wait is not None
+                assert outcome.decision.wait.reason == "waiting for the tokens: ServiceUnavailable: the disk is full"
+                for _ in range(3):
+                    await until(lambda: Key("default", "tokens") in manager.caches[SECRET], 600)
+                    await here.client.delete(SECRET.resource, "tokens", namespace="default")
+                    await until(lambda: Key("default", "tokens") not in manager.caches[SECRET])
+                await until(lambda: Key("default", "tokens") in manager.caches[SECRET], 600)
 
     virtual.run(main())

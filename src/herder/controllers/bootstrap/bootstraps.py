@@ -232,7 +232,7 @@ def _render(bootstrap: Object, token: Object, secret: Object | None, arguments: 
     key = (names.MAKE_BOOTSTRAP_DATA, bootstrap["metadata"]["uid"], token["metadata"]["uid"], digest)
     there = secret["metadata"]["resourceVersion"] if secret else ""
     all_arguments = {**arguments, "token": token["metadata"]["name"]}
-    return Effect(names.MAKE_BOOTSTRAP_DATA, (*key, there), all_arguments, "what the machine runs first")
+    return Effect(names.MAKE_BOOTSTRAP_DATA, (*key, there), all_arguments, "what the machine runs first", repeat=True)
 
 
 def _is_told(view: View, bootstrap: Object) -> bool:

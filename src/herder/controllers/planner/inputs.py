@@ -134,7 +134,8 @@ def _tokens(view: View, control_plane: Object, begun: bool) -> tuple[str, str]:
     if secret is None:
         meta = control_plane["metadata"]
         arguments = {"namespace": view.namespace, "name": name, "owner": _owner(control_plane)}
-        effect = Effect(names.MAKE_TOKENS, (names.MAKE_TOKENS, meta["uid"]), arguments, "what machines join with")
+        key = (names.MAKE_TOKENS, meta["uid"])
+        effect = Effect(names.MAKE_TOKENS, key, arguments, "what machines join with", repeat=True)
         raise Lacking("waiting for the tokens that machines join with", (effect,))
     data = secret.get("data") or {}
     return _decoded(data.get("serverToken")).decode(), _decoded(data.get("agentToken")).decode()
@@ -198,7 +199,8 @@ def _authorities(
                 "owner": _owner(control_plane),
             }
             key = (names.MAKE_AUTHORITIES, meta["uid"])
-            effect = Effect(names.MAKE_AUTHORITIES, key, arguments, "what the cluster's certificates are signed with")
+            reason = "what the cluster's certificates are signed with"
+            effect = Effect(names.MAKE_AUTHORITIES, key, arguments, reason, repeat=True)
             raise Lacking("waiting for the cluster's certificate authorities", (effect,))
         parts = (secret.data.get(part, b"").decode() for part in ("tls.crt", "tls.key"))
         found[purpose] = Authority(*parts)

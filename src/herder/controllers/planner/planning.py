@@ -25,7 +25,7 @@ from herder.controllers.planner.resting import Resting
 from herder.controllers.planner.stranded import release_leaving_members
 from herder.controllers.planner.tiers import Progress, Surroundings, Tier, bring
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import Effect, Patch, Together, Write
+from herder.engine.runtime.decision import Effect, Patch, Together, Write, effect_reason
 from herder.engine.runtime.view import View
 
 
@@ -113,7 +113,8 @@ def plan(scene: Scene) -> Result:
     except _Ends as ended:
         result.waiting = str(ended)
     except Lacking as lacking:
-        result.waiting = str(lacking)
+        results = (scene.view.result(effect.key) for effect in lacking.effects)
+        result.waiting = effect_reason(str(lacking), *results)
         result.effects += lacking.effects
     except ConfigError as error:
         result.error = str(error)

@@ -15,7 +15,18 @@ from herder.api.writing import delete, object_patch, owner_reference, ref, statu
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.cache import Key
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Apply, Create, Decision, Effect, Observe, Projection, Write, waiting
+from herder.engine.runtime.decision import (
+    DONE,
+    Apply,
+    Create,
+    Decision,
+    Effect,
+    Observe,
+    Projection,
+    Write,
+    requesting,
+    waiting,
+)
 from herder.engine.runtime.triggers import Watches, changed, itself
 from herder.engine.runtime.view import Observed, View
 
@@ -119,7 +130,7 @@ def _push_token(view: View, management: Object) -> tuple[str, Decision]:
         return ends, DONE
     arguments = {"cluster": cluster_key(*_place(pair)), "management": view.name}
     effect = Effect(names.PUSH_TOKEN, key, arguments, "the agent is to know the token that replaced its own")
-    return pushed, Decision(effects=(effect,))
+    return pushed, requesting(effect, result, "waiting for the agent to be given its new token")
 
 
 # --- what it tells --------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from herder.api.settings import SETTING
 from herder.api.writing import delete, object_patch, owner_reference, ref, status_patch
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Create, Decision, Effect, Write, waiting
+from herder.engine.runtime.decision import DONE, Create, Decision, Effect, Write, requesting, waiting
 from herder.engine.runtime.triggers import Indexed, Watches, changed, owner
 from herder.engine.runtime.view import View
 
@@ -86,9 +86,10 @@ def _kubeconfig(view: View, provisioning: Object, management: Object) -> tuple[s
     secret = view.get(SECRET_METADATA, kubeconfig_secret(view.name))
     effect = _make_kubeconfig(view, provisioning, management, secret)
     result = view.result(effect.key)
-    if result is not None and result.done:
+    if result is not None and result.done and secret is not None:
         return kubeconfig_secret(view.name), DONE
-    return kubeconfig_secret(view.name) if secret else "", Decision(effects=(effect,))
+    asks = requesting(effect, result, "waiting for the kubeconfig Secret")
+    return kubeconfig_secret(view.name) if secret else "", asks
 
 
 def _make_kubeconfig(view: View, provisioning: Object, management: Object, secret: Object | None) -> Effect:
@@ -104,7 +105,8 @@ def _make_kubeconfig(view: View, provisioning: Object, management: Object, secre
         "owner": owner_reference(PROVISIONING_CLUSTER, provisioning, controller=True),
         "managementOwner": owner_reference(MANAGEMENT_CLUSTER, management, controller=True),
     }
-    return Effect(names.MAKE_KUBECONFIG, key, arguments, "the cluster is there, so other programs may reach it")
+    reason = "the cluster is there, so other programs may reach it"
+    return Effect(names.MAKE_KUBECONFIG, key, arguments, reason, repeat=secret is None)
 
 
 def _has_been_ready(provisioning: Object, management: Object) -> bool:

@@ -19,7 +19,7 @@ from herder.api.settings import SETTING
 from herder.api.writing import difference, owner_reference, ref
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Decision, Effect, Patch, waiting
+from herder.engine.runtime.decision import DONE, Decision, Effect, Patch, requesting, waiting
 from herder.engine.runtime.triggers import Indexed, Watches, changed, owner
 from herder.engine.runtime.view import View
 
@@ -54,7 +54,7 @@ def _with_token(view: View, registration: Object) -> Decision:
     effect = _renew(registration, secret, lifetime, status)
     result = view.result(effect.key)
     if result is None or not result.done:
-        return Decision(effects=(effect,))
+        return requesting(effect, result, "waiting for the registration token")
     return _tell(view, registration, result.value)
 
 

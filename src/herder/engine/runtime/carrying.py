@@ -29,7 +29,7 @@ class Carrier:
         writer: Writer,
         *,
         guards: Sequence[Guard] = (),
-        perform: Callable[[Effect, Key], None] | None = None,
+        perform: Callable[[Effect, Key], str] | None = None,
     ) -> None:
         self._writer = writer
         self._guards = tuple(guards)
@@ -61,7 +61,8 @@ class Carrier:
                 return
             if self._perform is None:
                 raise LookupError(f"nobody here performs '{effect.performer}'")
-            self._perform(effect, view.key)
+            error = self._perform(effect, view.key)
+            outcome.error = outcome.error or (f"effect {effect.performer}: {error}" if error else "")
             outcome.done += 1
 
     def forget(self, key: Key) -> None:

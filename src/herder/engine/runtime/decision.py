@@ -113,12 +113,17 @@ EffectKey = tuple[str, ...]
 @dataclass(frozen=True, slots=True)
 class Effect:
     """An act that is not a write (evict, request a token, dial). Performed at least once by a named performer;
-    its result comes back through `View.result(key)` in a later pass."""
+    its result comes back through `View.result(key)` in a later pass, for as long as passes look at it.
+
+    `repeat` is for effects that create an object, and are requested while that object is missing: one that is still
+    requested after it was done is performed again, with back-off, since what it created has been lost.
+    """
 
     performer: str
     key: EffectKey
     arguments: Mapping[str, Any]
     reason: str
+    repeat: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +207,17 @@ class Decision:
 
 
 DONE = Decision()
+
+
+def requesting(effect: Effect, result: EffectResult | None, reason: str) -> Decision:
+    """Request an effect and wait for it; why its last attempt failed is part of the reason."""
+    return Decision(effects=(effect,), wait=Wait(effect_reason(reason, result)))
+
+
+def effect_reason(reason: str, *results: EffectResult | None) -> str:
+    """Why nothing more happens until effects are done, with the first error among their last attempts."""
+    error = next((result.error for result in results if result is not None and result.error), "")
+    return f"{reason}: {error}" if error else reason
 
 
 def waiting(reason: str, on: Ref | None = None, *, wake_at: datetime | None = None) -> Decision:

@@ -275,8 +275,8 @@ class Manager:
         elif decision.observe:
             raise LookupError("this manager has no way to reach downstream clusters")
 
-    def _perform(self, controller: str, effect: Effect, key: Key) -> None:
-        self._effects.perform(effect, (controller, key), lambda: self.trigger(controller, key))
+    def _perform(self, controller: str, effect: Effect, key: Key) -> str:
+        return self._effects.perform(effect, (controller, key), lambda: self.trigger(controller, key))
 
     def _jitter(self) -> float:
         return int.from_bytes(self._entropy(2), "big") / 65536

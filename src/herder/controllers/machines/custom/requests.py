@@ -20,7 +20,7 @@ from herder.controllers.machines.managed import provisioning_of
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.cache import Change
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Create, Decision, Effect, Patch, Together, Write, waiting
+from herder.engine.runtime.decision import DONE, Create, Decision, Effect, Patch, Together, Write, requesting, waiting
 from herder.engine.runtime.triggers import Indexed, Watches, changed
 from herder.engine.runtime.view import View
 
@@ -64,7 +64,8 @@ def _with_claims(view: View, request: Object, cluster: Object) -> Decision:
     result = view.result(key)
     if result is None or not result.done:
         place = {"namespace": meta["namespace"], "name": meta["name"]}
-        return Decision(effects=(Effect(names.READ_REQUEST, key, place, "what the machine says of itself"),))
+        effect = Effect(names.READ_REQUEST, key, place, "what the machine says of itself")
+        return requesting(effect, result, "waiting for the request to be read")
     try:
         claims = parsed(result.value or {})
         check_roles(claims)
