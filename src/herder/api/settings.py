@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from herder import __version__
+from herder.api.numbers import LONGEST
 from herder.engine.meta.errors import FieldError, invalid_value
 from herder.engine.meta.kinds import Kind, Object
 
@@ -158,11 +159,11 @@ _PART = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhd])")
 
 
 def seconds(text: str) -> float:
-    """A duration as Go writes it (`30s`, `1h30m`), with days besides."""
+    """A duration as Go writes it (`30s`, `1h30m`), with days besides; a hundred years at most."""
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError(text)
-    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+    return min(sum(float(number) * _UNITS[unit] for number, unit in parts), LONGEST.total_seconds())
 
 
 DEFINITIONS = {

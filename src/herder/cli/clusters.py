@@ -8,19 +8,33 @@ from __future__ import annotations
 
 import base64
 import binascii
-from functools import lru_cache
+import hashlib
+import time
 
 from herder.api.capi.kinds import SECRET
 from herder.api.capi.names import kubeconfig_secret
 from herder.engine.client.client import Client
-from herder.engine.client.kubeconfig import KubeconfigError, parse_foreign
+from herder.engine.client.kubeconfig import Connection, KubeconfigError, parse_foreign
 from herder.engine.meta.kinds import Object
 
 FIELD_MANAGER = "herder"
 KEY = "value"
 
-# A cluster that does not answer is tried again and again, with the same kubeconfig.
-_parsed = lru_cache(maxsize=1024)(parse_foreign)
+KEPT_SECONDS = 300.0
+"""A cluster that does not answer is tried again and again with the same kubeconfig: it is parsed once, and forgotten
+when nobody has used it for this long, since it holds a credential."""
+
+_recent: dict[bytes, tuple[float, Connection]] = {}
+
+
+def _parsed(text: str) -> Connection:
+    now = time.monotonic()
+    for digest in [digest for digest, (used, _) in _recent.items() if now - used > KEPT_SECONDS]:
+        del _recent[digest]
+    digest = hashlib.sha256(text.encode()).digest()
+    connection = _recent[digest][1] if digest in _recent else parse_foreign(text)
+    _recent[digest] = (now, connection)
+    return connection
 
 
 async def connect(client: Client, cluster: str) -> Client:

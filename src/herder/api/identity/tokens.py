@@ -30,6 +30,7 @@ from herder.api.identity.names import (
 from herder.api.management.kinds import TOKEN, USER
 from herder.api.management.names import TOKENS_NAMESPACE
 from herder.api.moments import moment
+from herder.api.numbers import span
 from herder.api.writing import owner_reference
 from herder.engine.meta.kinds import Object
 
@@ -64,7 +65,7 @@ class TokenRecord:
         return token_id(self.name, ext=self.ext)
 
     def expires(self) -> datetime | None:
-        return self.created + timedelta(milliseconds=self.ttl_ms) if self.ttl_ms > 0 else None
+        return self.created + span(self.ttl_ms / 1000) if self.ttl_ms > 0 else None
 
 
 def token_id(name: str, *, ext: bool) -> str:
@@ -296,7 +297,7 @@ def _plain(data: Mapping[str, str]) -> dict[str, str]:
 def _json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text) if text else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -114,7 +114,7 @@ def _node_ready(text: str) -> str:
 def _node_conditions(text: str) -> dict[str, str]:
     try:
         given = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         given = None
     if not isinstance(given, dict) or any(status not in _CONDITION_STATUSES for status in given.values()):
         raise ValueError('must be a JSON object of types and statuses, such as {"DiskPressure": "True"}')

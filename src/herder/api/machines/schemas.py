@@ -197,5 +197,5 @@ def read(text: str) -> tuple[Flag, ...]:
     """What `written` wrote; an annotation that somebody spoiled is as good as none."""
     try:
         return tuple(from_plain(told) for told in json.loads(text))
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return ()

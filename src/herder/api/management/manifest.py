@@ -64,14 +64,22 @@ def manifest(agent: Agent) -> list[Object]:
 
 
 def as_yaml(objects: Sequence[Object]) -> str:
-    return _dumped(msgspec.json.encode(objects))
+    return "".join(_dumped(obj) for obj in objects)
 
 
-@lru_cache(64)
-def _dumped(encoded: bytes) -> str:
-    """Every server of a cluster is given the same, again with each of its plans."""
-    dumped: str = yaml.safe_dump_all(msgspec.json.decode(encoded), sort_keys=False, explicit_start=True)
+def _dumped(obj: Object) -> str:
+    """Every server of a cluster is given the same, again with each of its plans. What holds a token, or variables of
+    users, is not remembered."""
+    encoded = msgspec.json.encode(obj)
+    return _dump(encoded) if obj.get("kind") in ("Secret", "Deployment") else _remembered(encoded)
+
+
+def _dump(encoded: bytes) -> str:
+    dumped: str = yaml.safe_dump_all([msgspec.json.decode(encoded)], sort_keys=False, explicit_start=True)
     return dumped
+
+
+_remembered = lru_cache(256)(_dump)
 
 
 # --- rights ---------------------------------------------------------------------------------------------------------

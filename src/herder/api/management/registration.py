@@ -14,6 +14,7 @@ from herder.api.capi.conditions import timestamp
 from herder.api.capi.kinds import SECRET
 from herder.api.management import names
 from herder.api.moments import moment
+from herder.api.numbers import LONGEST
 from herder.api.settings import FEWEST_GRACE_MINUTES, FEWEST_TTL_MINUTES
 from herder.engine.meta.kinds import Object
 
@@ -37,7 +38,8 @@ class Lifetime:
 
 
 def _minutes(asked: object, default: str) -> int:
-    return asked if isinstance(asked, int) and not isinstance(asked, bool) else int(default)
+    minutes = asked if isinstance(asked, int) and not isinstance(asked, bool) else int(default)
+    return min(minutes, int(LONGEST.total_seconds()) // 60)
 
 
 @dataclass(frozen=True, slots=True)

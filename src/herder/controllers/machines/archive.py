@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from herder.api import settings
 from herder.api.capi.conditions import timestamp
@@ -11,6 +11,7 @@ from herder.api.capi.kinds import DEFINITION
 from herder.api.capi.names import annotations_of, labels_of
 from herder.api.machines import archive, names
 from herder.api.machines.kinds import MACHINE_GROUP, VERSION
+from herder.api.moments import moment
 from herder.api.writing import delete, ref
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.cache import Key
@@ -26,11 +27,11 @@ def reconcile(view: View) -> Decision:
     log = view.get(archive.CONFIG_MAP_METADATA, view.name)
     if log is None or labels_of(log).get(names.ARCHIVE_LABEL) != archive.MACHINE_LOG or _machine_is_there(view, log):
         return DONE
-    since = annotations_of(log).get(GONE_SINCE)
+    since = moment(annotations_of(log).get(GONE_SINCE))  # noted anew where it cannot be read
     if since is None:
         noted = {"metadata": {"annotations": {GONE_SINCE: timestamp(view.now)}}}
         return Decision(writes=(Patch(ref(archive.CONFIG_MAP, log), noted, "its machine is gone"),))
-    at = datetime.fromisoformat(since) + timedelta(seconds=settings.seconds(view.setting(settings.ARCHIVE_RETENTION)))
+    at = since + timedelta(seconds=settings.seconds(view.setting(settings.ARCHIVE_RETENTION)))
     if at > view.now:
         return waiting("its machine is gone, and the log is kept for a while", wake_at=at)
     return Decision(writes=(delete(archive.CONFIG_MAP, log, "its machine is long gone"),))

@@ -9,6 +9,8 @@ from typing import Any
 
 from herder.api.capi.drained import MIRROR, controller_of, full_name, pods_of
 from herder.api.capi.kinds import POD
+from herder.api.moments import moment
+from herder.api.numbers import span
 from herder.api.writing import delete
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision, Effect, EffectKey, EffectResult
@@ -99,10 +101,10 @@ def _stays(pod: Object, options: Mapping[str, Any], now: datetime) -> bool:
     if MIRROR in (pod["metadata"].get("annotations") or {}):
         return True
     deleted, patience = (
-        pod["metadata"].get("deletionTimestamp"),
-        int(options.get("skipWaitForDeleteTimeoutSeconds") or 0),
+        moment(pod["metadata"].get("deletionTimestamp")),
+        span(options.get("skipWaitForDeleteTimeoutSeconds")),
     )
-    if deleted and patience and datetime.fromisoformat(deleted) + timedelta(seconds=patience) <= now:
+    if deleted and patience and deleted + patience <= now:
         return True
     return _of_daemon_set(pod) and options.get("ignoreDaemonSets") is not False
 
@@ -131,12 +133,12 @@ def _is_going(pod: Object) -> bool:
 
 def _late(now: datetime, started: datetime, options: Mapping[str, Any], leaving: Sequence[Object]) -> str:
     """It goes on all the same: somebody must look at those Pods."""
-    limit = int(options.get("timeout") or DEFAULT_TIMEOUT)
-    if now < started + timedelta(seconds=limit):
+    limit = span(options.get("timeout") or DEFAULT_TIMEOUT, DEFAULT_TIMEOUT)
+    if now < started + limit:
         return ""
     left = ", ".join(full_name(pod) for pod in leaving[:3])
     more = f" and {len(leaving) - 3} more" if len(leaving) > 3 else ""
-    return f"global timeout reached: {limit}s; still there: {left}{more}"
+    return f"global timeout reached: {int(limit.total_seconds())}s; still there: {left}{more}"
 
 
 def _evictions(pods: Sequence[Object], cluster: str, options: Mapping[str, Any], rounds: int, uid: str) -> Decision:

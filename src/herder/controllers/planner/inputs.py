@@ -24,6 +24,7 @@ from herder.controllers.planner.distributions.interface import (
     Reference,
     Referenced,
 )
+from herder.controllers.planner.distributions.rancher.text import as_text
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Effect
 from herder.engine.runtime.view import View
@@ -138,7 +139,8 @@ def _tokens(view: View, control_plane: Object, begun: bool) -> tuple[str, str]:
         effect = Effect(names.MAKE_TOKENS, key, arguments, "what machines join with", repeat=True)
         raise Lacking("waiting for the tokens that machines join with", (effect,))
     data = secret.get("data") or {}
-    return _decoded(data.get("serverToken")).decode(), _decoded(data.get("agentToken")).decode()
+    where = f"Secret {view.namespace}/{name}"
+    return _text(data.get("serverToken"), where), _text(data.get("agentToken"), where)
 
 
 def _contents(view: View, wanted: list[Reference]) -> dict[Reference, Referenced | None]:
@@ -202,7 +204,8 @@ def _authorities(
             reason = "what the cluster's certificates are signed with"
             effect = Effect(names.MAKE_AUTHORITIES, key, arguments, reason, repeat=True)
             raise Lacking("waiting for the cluster's certificate authorities", (effect,))
-        parts = (secret.data.get(part, b"").decode() for part in ("tls.crt", "tls.key"))
+        where = f"Secret {meta['namespace']}/{name}"
+        parts = (as_text(secret.data.get(part, b""), where) for part in ("tls.crt", "tls.key"))
         found[purpose] = Authority(*parts)
     return found
 
@@ -241,6 +244,10 @@ def _agent(
 
 def _decoded(value: object) -> bytes:
     return base64.b64decode(str(value or ""))
+
+
+def _text(value: object, where: str) -> str:
+    return as_text(_decoded(value), where)
 
 
 def _encoded(value: bytes) -> str:

@@ -59,7 +59,7 @@ def reconcile(view: View) -> Decision:
 def _options(text: str) -> Mapping[str, Any] | None:
     try:
         return msgspec.json.decode(text or "{}", type=dict[str, Any])
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         return None
 
 

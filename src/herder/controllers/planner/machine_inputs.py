@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,6 +16,7 @@ from herder.api.rke.kinds import STATE_SECRET
 from herder.controllers.planner.distributions.interface import ConfigError, MachineInputs
 from herder.controllers.planner.entries import Entry
 from herder.controllers.planner.inputs import Lacking
+from herder.engine.memo import DigestMemo
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.view import View
 
@@ -24,11 +25,10 @@ def machine_inputs(view: View, entry: Entry, join_url: str) -> MachineInputs:
     """Lacking where the machine's driver has not told its addresses yet."""
     marks, labels = entry.annotations, entry.plan.labels
     internal, external = _addresses(marks, names.INTERNAL_ADDRESS), _addresses(marks, names.ADDRESS)
-    driver: Mapping[str, Any] = {}
+    driver = None
     if not (internal and external) and _is_driven(entry.machine):
         driver = _driver(view, entry)
-    told = driver.get("Driver") or {}
-    internal, external = internal or _listed(told.get("PrivateIPAddress")), external or _listed(told.get("IPAddress"))
+        internal, external = internal or driver.internal_addresses, external or driver.external_addresses
     if driver and not (internal or external or entry.infrastructure_ready):
         raise Lacking(f"waiting for machine {_where(entry)} to have an address")
     return MachineInputs(
@@ -44,8 +44,8 @@ def machine_inputs(view: View, entry: Entry, join_url: str) -> MachineInputs:
         node_taints=[*_taints(marks, names.TAINTS), *_taints(marks, names.REGISTER_WITH)],
         internal_addresses=internal,
         external_addresses=external,
-        ipv6_address=str(told.get("IPv6Address") or ""),
-        driver=str(driver.get("DriverName") or ""),
+        ipv6_address=driver.ipv6_address if driver else "",
+        driver=driver.name if driver else "",
         join_url_by_hand=names.JOIN_URL_BY_HAND in marks,
     )
 
@@ -67,7 +67,7 @@ def _listed(address: object) -> tuple[str, ...]:
 def _json(marks: Mapping[str, str], mark: str, kind: Any) -> Any:
     try:
         return msgspec.json.decode(marks[mark], type=kind) if marks.get(mark) else None
-    except msgspec.DecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"annotation {mark}: {error}") from None
 
 
@@ -76,21 +76,44 @@ def _is_driven(machine: Object) -> bool:
     return reference.get("apiGroup") == MACHINE_GROUP
 
 
-def _driver(view: View, entry: Entry) -> Mapping[str, Any]:
+class _Driver(NamedTuple):
+    """What plans need of the driver's record, which also holds credentials and the machine's SSH key."""
+
+    name: str
+    internal_addresses: tuple[str, ...]
+    external_addresses: tuple[str, ...]
+    ipv6_address: str
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> _Driver:
+        found = config.get("Driver")
+        told = found if isinstance(found, dict) else {}
+        internal, external = _listed(told.get("PrivateIPAddress")), _listed(told.get("IPAddress"))
+        return cls(str(config.get("DriverName") or ""), internal, external, str(told.get("IPv6Address") or ""))
+
+
+_drivers: DigestMemo[_Driver | None] = DigestMemo(4096)
+
+
+def _driver(view: View, entry: Entry) -> _Driver:
     infra = entry.machine["spec"]["infrastructureRef"]["name"]
     secret = view.get(STATE_SECRET, state_secret(infra), entry.machine["metadata"]["namespace"])
     extracted = ((secret or {}).get("data") or {}).get(STATE_KEY)
-    config = _config(extracted) if extracted else None
-    if config is None:
+    driver = _read_driver(str(extracted)) if extracted else None
+    if driver is None:
         raise Lacking(f"waiting for machine {_where(entry)} driver config to be saved")
-    return config
+    return driver
 
 
 def _where(entry: Entry) -> str:
     return f"{entry.machine['metadata']['namespace']}/{entry.name}"
 
 
-@lru_cache(maxsize=4096)
-def _config(extracted: str) -> Mapping[str, Any] | None:
+def _read_driver(extracted: str) -> _Driver | None:
     """Unpacked once for each state of a machine's record."""
-    return driver_config(extracted)
+
+    def read() -> _Driver | None:
+        config = driver_config(extracted)
+        return _Driver.of(config) if config is not None else None
+
+    return _drivers.get(hashlib.sha256(extracted.encode()).digest(), read)

@@ -11,7 +11,7 @@ from herder.api.capi.names import PAUSED, annotations_of, cluster_key, is_deleti
 from herder.api.guards import plan_acts
 from herder.api.machines.credentials import hidden
 from herder.api.moments import moment
-from herder.api.numbers import integer
+from herder.api.numbers import whole_number
 from herder.api.rke import names
 from herder.api.rke import plan_secret as secrets
 from herder.api.rke.kinds import BEACON, CONTROL_PLANE, PLAN_SECRET, TOKENS_SECRET
@@ -107,7 +107,7 @@ def _machine(view: View, plan: PlanSecret) -> Object | None:
 
 
 def _attempts(plan: PlanSecret) -> int:
-    return max(integer(plan.annotations.get(names.PLAN_ATTEMPTS, ""), 1), 0)
+    return whole_number(plan.annotations.get(names.PLAN_ATTEMPTS), 1)
 
 
 # --- a plan that failed ---------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def _tail(view: View, plan: PlanSecret, said: str) -> str:
     """The end of what was said, without what machines join with."""
     tokens = view.get(TOKENS_SECRET, names.tokens_secret(plan.labels.get(names.CLUSTER_NAME, "")))
     values = ((tokens or {}).get("data") or {}).values()
-    text = hidden(said, [base64.b64decode(value).decode() for value in values]).strip()
+    text = hidden(said, [base64.b64decode(value).decode(errors="replace") for value in values]).strip()
     return text if len(text) <= TAIL else f"…{text[-TAIL:]}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
@@ -18,6 +18,7 @@ from herder.api.rke.names import PLAN_INPUTS
 from herder.api.rke.plan import DELETE, File, Plan, checksum
 from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, Distribution, MachineInputs
 from herder.controllers.planner.entries import Entry
+from herder.engine.memo import DigestMemo
 
 LARGEST_PLAN = 480 << 10
 """Bytes. A Secret holds a megabyte, and the plan is in it twice: as it is asked for, and as it was applied."""
@@ -133,10 +134,12 @@ class Desired:
         return bool(before) and before != self.request.distribution.drain_hash(self.plan)
 
 
-@lru_cache(maxsize=16384)
+_checksums: DigestMemo[str] = DigestMemo(16384)
+"""Of rendered plans, by the digests of their inputs. Neither the inputs nor the plans are kept: both hold keys."""
+
+
 def _checksum(request: Request) -> str:
-    """Kept for as long as the inputs may still be asked about; the plan itself is not."""
-    return checksum(_render(request).to_json())
+    return _checksums.get(request.digests, lambda: checksum(_render(request).to_json()))
 
 
 def _render(request: Request) -> Plan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from herder.api import settings
 from herder.api.capi.conditions import timestamp
@@ -13,6 +13,7 @@ from herder.api.machines import names as machine_names
 from herder.api.machines.archive import CONFIG_MAP, CONFIG_MAP_METADATA, SELECTOR
 from herder.api.management.clusters import BY_MANAGEMENT, is_provisioned_here, management_name
 from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.api.moments import moment
 from herder.api.rke import log
 from herder.api.writing import delete, ref
 from herder.engine.meta.kinds import Object
@@ -84,11 +85,11 @@ def reconcile_archive(view: View) -> Decision:
     kept = view.get(CONFIG_MAP_METADATA, view.name)
     if kept is None or labels_of(kept).get(machine_names.ARCHIVE_LABEL) != log.ARCHIVED or _is_there(view, kept):
         return DONE
-    since = annotations_of(kept).get(log.GONE_SINCE)
+    since = moment(annotations_of(kept).get(log.GONE_SINCE))  # noted anew where it cannot be read
     if since is None:
         noted = {"metadata": {"annotations": {log.GONE_SINCE: timestamp(view.now)}}}
         return Decision(writes=(Patch(ref(CONFIG_MAP, kept), noted, "its cluster is gone"),))
-    at = datetime.fromisoformat(since) + timedelta(seconds=settings.seconds(view.setting(settings.ARCHIVE_RETENTION)))
+    at = since + timedelta(seconds=settings.seconds(view.setting(settings.ARCHIVE_RETENTION)))
     if at > view.now:
         return waiting("its cluster is gone, and the log is kept for a while", wake_at=at)
     return Decision(writes=(delete(CONFIG_MAP, kept, "its cluster is long gone"),))

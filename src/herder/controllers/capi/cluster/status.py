@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 
 from herder.api.capi.conditions import Condition, condition, merged
 from herder.api.capi.contract import control_plane
 from herder.api.capi.kinds import CLUSTER
+from herder.api.numbers import version_numbers
 from herder.api.writing import PROGRESS_PATIENCE, status_patch
 from herder.controllers.capi.cluster import members
 from herder.controllers.capi.cluster.conditions import conditions_of, settled_at
@@ -178,4 +178,4 @@ def _versions(entries: Iterable[Object]) -> list[Object]:
 def _age(version: str) -> tuple[list[int], str]:
     """Oldest first: by numbers, and the suffixes that distributions add by letter."""
     numbers, _, suffix = version.lstrip("v").partition("+")
-    return [int(number) for number in re.findall(r"\d+", numbers)], suffix
+    return version_numbers(numbers), suffix

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from herder.api.capi.conditions import timestamp
 from herder.api.capi.names import REMEDIATION_PACE, annotations_of
+from herder.api.moments import moment
 from herder.engine.meta.kinds import Object
 
 WINDOW = timedelta(minutes=1)
@@ -55,9 +56,8 @@ class Turn(NamedTuple):
 def pace_of(check: Object) -> Pace:
     try:
         known = json.loads(annotations_of(check).get(REMEDIATION_PACE, "{}"))
-        since = datetime.fromisoformat(known["since"]) if known.get("since") else None
-        return Pace(since, int(known.get("begun", 0)), int(known.get("failed", 0)))
-    except (ValueError, TypeError, AttributeError):
+        return Pace(moment(str(known.get("since"))), int(known.get("begun", 0)), int(known.get("failed", 0)))
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return Pace()  # somebody else wrote it: the worst that follows is a minute without a limit
 
 

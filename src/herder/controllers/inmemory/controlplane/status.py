@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -10,6 +9,7 @@ from datetime import datetime
 from herder.api.capi.conditions import Condition, Reasons, aggregate, condition, is_true, paused_condition
 from herder.api.capi.names import CLUSTER_NAME, CONTROL_PLANE, is_deleting
 from herder.api.inmemory.behaviour import behaviour
+from herder.api.numbers import version_numbers
 from herder.controllers.inmemory.controlplane.planning import Member
 from herder.controllers.inmemory.telling import failure, status_with, trouble
 from herder.engine.meta.kinds import Object
@@ -154,7 +154,7 @@ def _versions(machines: Sequence[Object]) -> Object:
 
 
 def _numbers(version: str) -> tuple[list[int], str]:
-    return [int(number) for number in re.findall(r"[0-9]+", version.split("+")[0])], version
+    return version_numbers(version.split("+")[0]), version
 
 
 def _either(type_: str, holds: bool, reason: str, otherwise: str, message: str = "") -> Condition:

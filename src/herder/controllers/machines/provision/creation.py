@@ -17,6 +17,7 @@ from herder.api.machines.archive import CONFIG_MAP_METADATA, FINISHED_AT
 from herder.api.machines.credentials import Place, Problem, place_of
 from herder.api.machines.jobs import JOB, Work
 from herder.api.machines.state import STATE_FINALIZER, Recorded, recorded
+from herder.api.moments import moment
 from herder.api.writing import delete, object_patch, ref
 from herder.controllers.machines.provision import logs, telling
 from herder.controllers.machines.provision.preparing import Pending, prepare
@@ -234,7 +235,6 @@ def _failing_for(scene: Scene, until: datetime) -> timedelta:
     logs_of_failures = scene.view.select(
         CONFIG_MAP_METADATA, index=(BY_MACHINE_SET, f"{scene.namespace}/{scene.machine_set}")
     )
-    ends = [annotations_of(log).get(FINISHED_AT) for log in logs_of_failures]
-    times = [datetime.fromisoformat(end) for end in ends if end]
-    first = min((time for time in times if until - LATELY < time < until), default=until)
+    ends = [moment(annotations_of(log).get(FINISHED_AT)) for log in logs_of_failures]
+    first = min((time for time in ends if time and until - LATELY < time < until), default=until)
     return min(until - first, LONGEST_PAUSE)

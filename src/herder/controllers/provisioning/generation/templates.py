@@ -60,7 +60,7 @@ def schema_of(pool: Pool) -> Object | None:
     """None where there is none, or nothing that can be read."""
     try:
         spec = json.loads(pool.spec.get("dynamicSchemaSpec") or "")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return spec if isinstance(spec, dict) else None
 
