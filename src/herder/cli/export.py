@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import click
 
 from herder.api.capi.inventory import is_ours
+from herder.api.references.approvals import APPROVED
 from herder.cli.places import kubeconfig_option, kubeconfig_path
 from herder.engine.client import kubeconfig as kubeconfigs
 from herder.engine.client.client import Client
@@ -91,6 +92,8 @@ def _belongs_to_user(obj: Object, found: Found) -> bool:
 def portable(obj: Object) -> Object:
     """The object without what one server wrote into it."""
     meta = {key: value for key, value in obj["metadata"].items() if key not in (*SERVER_FIELDS, "ownerReferences")}
+    if APPROVED in (meta.get("annotations") or {}):  # it names uids of this server
+        meta["annotations"] = {name: value for name, value in meta["annotations"].items() if name != APPROVED}
     rest = {key: value for key, value in obj.items() if key not in {"status", "metadata", "apiVersion", "kind"}}
     made = {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": meta, **rest}
     if obj["kind"] == "Service":

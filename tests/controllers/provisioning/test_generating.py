@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from herder.api.capi.kinds import CLUSTER, DEFINITION, MACHINE_DEPLOYMENT, MACHINE_HEALTH_CHECK
+from herder.api.capi.kinds import CLUSTER, DEFINITION, MACHINE_DEPLOYMENT, MACHINE_HEALTH_CHECK, SECRET
 from herder.api.machines.kinds import DYNAMIC_SCHEMA
+from herder.api.references.approvals import APPROVED
 from herder.api.rke.cluster_spec import unpacked
 from herder.api.rke.kinds import BOOTSTRAP_TEMPLATE, CONTROL_PLANE, RKE_CLUSTER
 from herder.api.rke.names import CLUSTER_SPEC
@@ -413,3 +414,65 @@ def test_a_cluster_of_that_name_that_is_anothers_is_not_taken_over(case: str) ->
     assert applied(decision) == []
     assert decision.wait is not None
     assert "there is another Cluster fleet-default/meadow" in decision.wait.reason
+
+
+# --- references -----------------------------------------------------------------------------------------------------
+
+
+def credential(uid: str = "cc-uid", name: str = "cc") -> Object:
+    return new(SECRET, name, WORKSPACE, uid=uid)
+
+
+def with_record(given: Object, *entries: Object) -> Object:
+    base = {"resource": "secrets", "namespace": WORKSPACE, "author": "somebody"}
+    text = json.dumps([base | each for each in entries])
+    return {**given, "metadata": {**given["metadata"], "annotations": {APPROVED: text}}}
+
+
+CREDENTIAL_OF_POOL = {"path": "spec.rkeConfig.machinePools[workers].cloudCredentialSecretName", "name": "cc"}
+CONFIG_OF_POOL = {
+    "path": "spec.rkeConfig.machinePools[workers].machineConfigRef",
+    "group": "rke-machine-config.cattle.io",
+    "resource": KINDS.config.plural,
+    "name": "sheds",
+}
+REGISTRY = {"path": "spec.rkeConfig.registries.configs[a].authConfigSecretName", "name": "auth", "uid": "1"}
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ([CREDENTIAL_OF_POOL | {"uid": "cc-uid"}, CONFIG_OF_POOL], ""),
+        ([CREDENTIAL_OF_POOL | {"uid": "of-another"}, CONFIG_OF_POOL], "cc was recreated"),
+        ([CONFIG_OF_POOL], "cc is not approved"),
+        ([CREDENTIAL_OF_POOL | {"uid": "cc-uid"}], "sheds is not approved"),
+        ([CREDENTIAL_OF_POOL | {"uid": "cc-uid"}, CONFIG_OF_POOL | {"uid": "other"}], "sheds was recreated"),
+    ],
+)
+def test_nothing_is_generated_from_references_that_are_not_approved(entries: list[Object], expected: str) -> None:
+    given = with_record(asked(pool("workers", cloudCredentialSecretName="cc", **FILLED)), *entries)
+    decision = decide(given, credential())
+    assert bool(applied(decision)) is not bool(expected)
+    if expected:
+        assert expected in str([write.patch for write in writes(decision) if isinstance(write, Patch)])
+
+
+def test_what_is_generated_is_bound_to_the_same_objects() -> None:
+    registries = {"configs": {"a": {"authConfigSecretName": "auth"}}}
+    given = asked(pool("workers", cloudCredentialSecretName="cc", **FILLED), registries=registries)
+    given = with_record(given, CREDENTIAL_OF_POOL | {"uid": "cc-uid"}, CONFIG_OF_POOL, REGISTRY)
+
+    def handed(obj: Object) -> list[tuple[str, str]]:
+        return [(each["path"], each["uid"]) for each in json.loads(obj["metadata"]["annotations"][APPROVED])]
+
+    assert handed(whole.control_plane(given)) == [("spec.registries.configs[a].authConfigSecretName", "1")]
+    template = templates.machine_template(pools_of(given)[0], config("sheds"))
+    assert handed(template) == [("spec.template.spec.common.cloudCredentialSecretName", "cc-uid")]
+
+
+def test_a_reference_is_bound_to_a_secret_that_comes_after_it() -> None:
+    given = with_record(asked(pool("workers", cloudCredentialSecretName="cc", **FILLED)), CREDENTIAL_OF_POOL)
+    (write,) = decide(given, credential()).writes
+    assert isinstance(write, Patch)
+    assert json.loads(write.patch["metadata"]["annotations"][APPROVED])[0]["uid"] == "cc-uid"
+    assert write.resource_version

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from herder.api.capi.kinds import SECRET
 from herder.api.management import names, syncing
+from herder.api.references.approvals import APPROVED
+from herder.api.references.catalogue import SYNC_CLUSTERS
 from herder.api.rke.names import AUTHORIZED_CLUSTERS
 from herder.controllers.provisioning.synced_secrets import CONTROLLER
 from herder.engine.meta.kinds import Object
@@ -123,3 +126,22 @@ def test_another_namespace_than_kube_system_is_told_to_be_wrong() -> None:
     assert decision.effects == ()
     (effect,) = decide(connected(), OURS, secret(to="")).effects
     assert effect.arguments["target"] == {"namespace": "ws", "name": "a"}
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        ([{"name": "meadow", "uid": OURS["metadata"]["uid"]}], ""),
+        ([{"name": "meadow", "uid": "of-an-earlier-one"}], "was recreated"),
+        ([{"name": "forest", "uid": OURS["metadata"]["uid"]}], "is not approved"),
+        ([], "is not approved"),
+    ],
+)
+def test_a_secret_is_brought_only_as_approved(record: list[dict[str, str]], expected: str) -> None:
+    base = {"path": SYNC_CLUSTERS, "group": "provisioning.cattle.io", "resource": "clusters", "namespace": "ws"}
+    given = secret()
+    given["metadata"]["annotations"][APPROVED] = json.dumps([base | each for each in record])
+    decision = decide(connected(), OURS, given)
+    assert bool(decision.effects) is not bool(expected)
+    assert expected in (decision.wait.reason if decision.wait else "")
+    assert told(decision)[0] == ("False" if expected else "Unknown")

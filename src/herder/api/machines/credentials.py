@@ -37,9 +37,8 @@ class Place(NamedTuple):
 
 def place_of(infra: Object) -> Place | None:
     """The Secret that the machine's spec names: `name` in its own namespace, or `cattle-global-data:name`; None where
-    it names none."""
-    spec, status = infra.get("spec") or {}, infra.get("status") or {}
-    named = (spec.get("common") or {}).get("cloudCredentialSecretName") or status.get("cloudCredentialSecretName")
+    it names none. The status counts for nothing, since admission does not see who writes it."""
+    named = ((infra.get("spec") or {}).get("common") or {}).get("cloudCredentialSecretName")
     if not named:
         return None
     namespace, colon, name = named.partition(":")

@@ -100,6 +100,18 @@ def compare(obj: Object, old: Object | None, now: Sequence[FieldReference], befo
     return Change(tuple(kept.values()), tuple({each.key: each for each in now if each.key not in known}.values()))
 
 
+def bound(obj: Object, uid_of: Callable[[Target], str]) -> tuple[Approval, ...] | None:
+    """The record with UIDs of targets that have appeared since it was written; None where nothing changes.
+
+    From then on an object that replaces the target is refused.
+    """
+    before = recorded(obj)
+    if before is None or all(each.uid for each in before):
+        return None
+    after = tuple(each if each.uid else msgspec.structs.replace(each, uid=uid_of(each.key[1])) for each in before)
+    return after if after != before else None
+
+
 # --- resolution -----------------------------------------------------------------------------------------------------
 
 

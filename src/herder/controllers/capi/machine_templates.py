@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from herder.api.capi.contract import definition_name, reference_group
 from herder.api.capi.kinds import CLUSTER
 from herder.api.capi.names import CLUSTER_NAME, cluster_key, labels_of
+from herder.api.references.approvals import problem
+from herder.api.references.catalogue import Target
 from herder.api.writing import object_patch, owner_reference, with_owner
 from herder.controllers.capi.externals import External, look_up
 from herder.engine.meta.kinds import GroupVersionKind, Object
@@ -62,14 +64,27 @@ class Templates:
         return tuple(patch for template in self.all for patch in _claim(template.found, cluster))
 
 
-def find_templates(view: View, machine_template: Object, namespace: str) -> Templates:
-    spec = machine_template["spec"]
+def find_templates(view: View, owner: Object, namespace: str) -> Templates:
+    """The templates of a MachineSet or MachineDeployment."""
+    spec = owner["spec"]["template"]["spec"]
     config = (spec.get("bootstrap") or {}).get("configRef")
     infrastructure = spec.get("infrastructureRef") or {}
     return Templates(
-        Template(config, look_up(view, config, namespace)) if config else None,
-        Template({"kind": "", **infrastructure}, look_up(view, infrastructure, namespace)),
+        Template(config, _approved(view, owner, "bootstrap.configRef", config, namespace)) if config else None,
+        Template(
+            {"kind": "", **infrastructure}, _approved(view, owner, "infrastructureRef", infrastructure, namespace)
+        ),
     )
+
+
+def _approved(view: View, owner: Object, field: str, reference: Object, namespace: str) -> External:
+    """A template that replaced the approved one may use what the author of the reference may not."""
+    found = look_up(view, reference, namespace)
+    if found.obj is None or found.kind is None:
+        return found
+    target = Target(found.kind.group, found.kind.plural, namespace, reference["name"])
+    why = problem(owner, f"spec.template.spec.{field}", target, found.obj["metadata"]["uid"])
+    return External(problem=why) if why else found
 
 
 def _claim(template: External, cluster: Object) -> tuple[Patch, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +16,8 @@ from herder.api.machines.hosts import machine_credential
 from herder.api.machines.jobs import JOB
 from herder.api.machines.kinds import NODE_DRIVER, kinds_of
 from herder.api.machines.registered import registered
+from herder.api.references.approvals import APPROVED
+from herder.api.references.catalogue import BOOTSTRAP_DATA, CREDENTIAL
 from herder.api.settings import Settings
 from herder.controllers.machines.provision.controller import FAMILY, controller
 from herder.controllers.machines.provision.removal import FINALIZER
@@ -81,8 +84,17 @@ def encoded(**texts: str) -> dict[str, str]:
 
 
 def decide(driver: str, *objects: Object, **more: Any) -> Decision:
-    ours = controller(kinds_of(driver).machine, PASSED)
+    kind = kinds_of(driver).machine
+    ours, objects = controller(kind, PASSED), tuple(_naming(each, kind) for each in objects)
     return ours.reconcile(view_of(ours, f"{NS}/m", objects, settings=Settings().get, **more))
+
+
+def _naming(obj: Object, kind: Kind) -> Object:
+    """A Machine that does not say otherwise names the infrastructure machine of its name."""
+    if obj["kind"] != MACHINE.kind or "infrastructureRef" in obj["spec"]:
+        return obj
+    reference = {"apiGroup": kind.group, "kind": kind.kind, "name": obj["metadata"]["name"]}
+    return {**obj, "spec": {**obj["spec"], "infrastructureRef": reference}}
 
 
 def job_of(decision: Decision) -> Object:
@@ -104,9 +116,56 @@ def environment_of(decision: Decision) -> dict[str, str]:
     return {name: base64.b64decode(value).decode() for name, value in found["data"].items()}
 
 
-# --- the order of things --------------------------------------------------------------------------------------------
+# --- references -----------------------------------------------------------------------------------------------------
 
 DRIVER = node_driver("digitalocean")
+AWS = infra("amazonec2", spec={"common": {"cloudCredentialSecretName": "aws"}})
+
+
+def approved(obj: Object, path: str, name: str, uid: str) -> Object:
+    found = {"path": path, "resource": "secrets", "namespace": NS, "name": name, "uid": uid, "author": "u"}
+    return {**obj, "metadata": {**obj["metadata"], "annotations": {APPROVED: json.dumps([found])}}}
+
+
+@pytest.mark.parametrize(
+    ("path", "uid", "expected"),
+    [
+        (CREDENTIAL, "uid-aws", "Secret default/aws is being read"),
+        (CREDENTIAL, "uid-of-another", "was recreated"),
+        ("spec.other", "uid-aws", "is not approved"),
+    ],
+)
+def test_a_credential_is_read_only_as_approved(path: str, uid: str, expected: str) -> None:
+    aws = secret("aws")
+    given = approved(AWS, path, "aws", uid)
+    decision = decide("amazonec2", given, machine(), cluster(), node_driver("amazonec2"), aws)
+    assert decision.wait is not None
+    assert expected.replace("default", NS) in decision.wait.reason
+    assert bool(decision.effects) is (expected.startswith("Secret"))
+
+
+def test_bootstrap_data_is_mounted_only_as_approved() -> None:
+    given = approved(machine(), BOOTSTRAP_DATA, "data", "uid-of-another")
+    decision = decide("digitalocean", infra(), given, cluster(), DRIVER, secret("data"))
+    assert decision.wait is not None
+    assert "spec.bootstrap.dataSecretName" in decision.wait.reason
+
+
+def test_the_status_names_no_credential() -> None:
+    given = infra("amazonec2", status={"cloudCredentialSecretName": "cattle-global-data:theirs"})
+    decision = decide("amazonec2", given, machine(), cluster(), node_driver("amazonec2"))
+    assert not decision.effects
+
+
+def test_an_object_is_no_machine_s_unless_the_machine_names_it() -> None:
+    """Whoever writes an object writes its owner references as well."""
+    other = machine(infrastructureRef={"apiGroup": "rke-machine.cattle.io", "kind": "DigitaloceanMachine", "name": "n"})
+    decision = decide("digitalocean", infra(), other, cluster(), DRIVER)
+    assert decision.wait is not None
+    assert "make it a Machine's" in decision.wait.reason
+
+
+# --- the order of things --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def _prepare(deployment: Object, cluster: Object) -> Decision:
 
 def _keep(view: View, deployment: Object, cluster: Object, paused: Object) -> Decision:
     spec, namespace = deployment["spec"], deployment["metadata"]["namespace"]
-    templates = find_templates(view, spec["template"], namespace)
+    templates = find_templates(view, deployment, namespace)
     claims = Decision(writes=templates.claims(cluster))
     adopted = _adopt(view, deployment)
     if adopted.writes:

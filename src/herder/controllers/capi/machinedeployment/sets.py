@@ -22,6 +22,7 @@ from herder.api.capi.names import (
 )
 from herder.api.capi.naming import MAX_NAME, RANDOM_LENGTH, template_hash
 from herder.api.capi.rollout import limits_of
+from herder.api.references.approvals import APPROVED
 from herder.api.writing import owner_reference
 from herder.controllers.capi.machinedeployment.revisions import Revisions, next_revision
 from herder.engine.meta.kinds import Object
@@ -30,7 +31,7 @@ from herder.engine.runtime.view import View
 MANAGER = "capi-machinedeployment"
 
 REVISION_HISTORY = "machinedeployment.clusters.x-k8s.io/revision-history"
-NOT_PROPAGATED = {LAST_APPLIED, REVISION, REVISION_HISTORY, DESIRED_REPLICAS, MAX_REPLICAS, CONVERSION_DATA}
+NOT_PROPAGATED = {LAST_APPLIED, REVISION, REVISION_HISTORY, DESIRED_REPLICAS, MAX_REPLICAS, CONVERSION_DATA, APPROVED}
 
 ROLLED_OUT = ("version", "failureDomain", "bootstrap", "infrastructureRef")
 IN_PLACE = ("readinessGates", "minReadySeconds", "taints", "deletion")
@@ -126,4 +127,6 @@ def _annotations(
         REVISION: revision or known.get(REVISION, ""),
         ROLLOUT_AFTER: known.get(ROLLOUT_AFTER, "") if existing else made_for,
     }
+    # A set keeps the references that it was created with, and so their approvals.
+    made[APPROVED] = (known if existing else annotations_of(deployment)).get(APPROVED, "")
     return {**kept, **{key: value for key, value in made.items() if value}}

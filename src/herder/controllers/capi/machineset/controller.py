@@ -96,7 +96,7 @@ def _standing_alone(machine_set: Object, cluster: Object) -> Object:
 
 
 def _keep(scope: Scope, paused: Object) -> Decision:
-    templates = find_templates(scope.view, scope.machine_set["spec"]["template"], scope.namespace)
+    templates = find_templates(scope.view, scope.machine_set, scope.namespace)
     claims = Decision(writes=templates.claims(scope.cluster))
     adopted = _adopt(scope)
     if adopted.writes:

@@ -23,6 +23,7 @@ from herder.api.writing import object_patch
 from herder.controllers.provisioning.generation.asked import Problem
 from herder.controllers.provisioning.generation.generating import (
     SET,
+    bind_references,
     credentials_of,
     definitions_of,
     fill_schemas,
@@ -55,8 +56,8 @@ def reconcile(view: View) -> Decision:
     if not cluster["spec"].get("kubernetesVersion"):
         return tell(view, cluster, plane, "spec.kubernetesVersion: required, such as v1.34.1+k3s1")
     try:
-        if filled := fill_schemas(view, cluster):
-            return Decision(writes=filled)
+        if written := bind_references(view, cluster) or fill_schemas(view, cluster):
+            return Decision(writes=written)
         return Decision(writes=generate(view, cluster)) + tell(view, cluster, plane)
     except Problem as problem:
         return tell(view, cluster, plane, str(problem))

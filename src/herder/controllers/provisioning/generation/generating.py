@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 
 from herder.api import gojson
 from herder.api.capi.kinds import CLUSTER, DEFINITION, MACHINE_DEPLOYMENT, MACHINE_HEALTH_CHECK, SECRET_METADATA
-from herder.api.capi.names import is_deleting
+from herder.api.capi.names import annotations_of, is_deleting
 from herder.api.machines.kinds import DYNAMIC_SCHEMA
 from herder.api.management.kinds import PROVISIONING_CLUSTER
-from herder.api.references.approvals import problem
+from herder.api.references.approvals import APPROVED, bound, problem, with_record
 from herder.api.references.catalogue import SECRETS, VERSIONS, Target, field_references
 from herder.api.rke.kinds import BEACON, BOOTSTRAP_TEMPLATE, CONTROL_PLANE, RKE_CLUSTER
 from herder.api.rke.sets import hash_of, made_from, marked, set_hash
-from herder.api.writing import delete, object_patch, owner_reference, with_owner
+from herder.api.writing import delete, object_patch, owner_reference, ref, with_owner
 from herder.controllers.provisioning.generation import pools, templates, whole
 from herder.controllers.provisioning.generation.asked import Pool, Problem, checked_pools, pools_of, rke_config
 from herder.engine.meta.kinds import Kind, Object
@@ -170,6 +170,22 @@ def _config(view: View, pool: Pool) -> Object | None:
     _check_owners(pool, config)
     _check_credential(view, pool)
     return config
+
+
+def bind_references(view: View, cluster: Object) -> tuple[Patch, ...]:
+    """Bind references to Secrets that were created after the Cluster to the Secrets that exist now."""
+
+    def uid_of(target: Target) -> str:
+        found = view.get(SECRET_METADATA, target.name, target.namespace) if target[:2] == SECRETS else None
+        return str(found["metadata"]["uid"]) if found is not None else ""
+
+    if (approvals := bound(cluster, uid_of)) is None:
+        return ()
+    marks = {APPROVED: annotations_of(with_record(cluster, approvals))[APPROVED]}
+    patch = {"metadata": {"annotations": marks}}
+    # Locked, so that it never overwrites the record of a reference that was written meanwhile.
+    revision = cluster["metadata"]["resourceVersion"]
+    return (Patch(ref(PROVISIONING_CLUSTER, cluster), patch, "a Secret that it names exists now", "", revision),)
 
 
 def _check_references(view: View, cluster: Object) -> None:
