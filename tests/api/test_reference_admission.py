@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from herder.api.capi.kinds import MACHINE
+from herder.api.machines.credentials import CREATOR
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.references.approvals import APPROVED, REVIEW
+from tests.api.objects import define, definition
 from tests.support.api import Api
+from tests.support.engines import unique
 from tests.support.judged import MANAGER, path, provisioned
 
 CLUSTERS = path(PROVISIONING_CLUSTER)
@@ -125,6 +128,11 @@ async def test_a_secret_is_synced_only_into_clusters_that_its_author_may_change(
     answer = await guest.post(guest.at("secrets"), secret("planted", **marks))
     assert answer.status == 403, answer.text
     assert 'cannot update resource "clusters"' in answer.message
+    await admin.create("secrets", secret("given", **marks))
+    where = guest.at("secrets", "given")
+    (await guest.patch(where, {"stringData": {"key": "another"}})).expect(200)
+    redirected = {"metadata": {"annotations": {"provisioning.cattle.io/sync-target-name": "elsewhere"}}}
+    assert (await guest.patch(where, redirected)).status == 403
 
 
 # --- what is recorded -----------------------------------------------------------------------------------------------
@@ -200,12 +208,15 @@ async def test_a_recreated_target_is_approved_again_only_on_review(admin: Api, m
 
 async def test_the_manager_hands_on_approvals_of_what_it_derives(admin: Api) -> None:
     """And what it adds to an object of a user is approved."""
-    manager = admin.as_user(MANAGER, "system:masters")
+    manager = admin.as_user(MANAGER.name, MANAGER.groups[0])
     cluster = with_credential("theirs")
     handed = [{"path": "spec.cloudCredentialSecretName", "resource": "secrets", "namespace": admin.namespace}]
     handed[0] |= {"name": "theirs", "uid": "of-an-earlier-one", "author": "mallory"}
     cluster["metadata"]["annotations"] = {APPROVED: json.dumps(handed)}
     assert record(await manager.create(CLUSTERS, cluster)) == handed
+    patch = {"spec": {"rkeConfig": {"etcd": {"s3": {"cloudCredentialName": "backups"}}}}}
+    added = record((await manager.patch(manager.at(CLUSTERS, "one"), patch)).expect(200)) or []
+    assert [each["name"] for each in added] == ["theirs", "backups"]
 
 
 # --- kinds that are mostly written by the manager -------------------------------------------------------------------
@@ -243,3 +254,51 @@ async def test_a_machine_needs_rights_on_all_that_it_names(admin: Api, lacking: 
     assert f"{lacking}: " in answer.message
     await let(admin, "rest", "mallory", [GRANTED[lacking]])
     (await mallory.post(mallory.at(path(MACHINE)), machine())).expect(201)
+
+
+# --- default users --------------------------------------------------------------------------------------------------
+
+CONFIGS = "rke-machine-config.cattle.io"
+
+
+@pytest.fixture(scope="session")
+async def driver(judged_admin: Api) -> str:
+    """A node driver that only its config kind is defined of."""
+    name = unique("drv").replace("-", "")
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    await define(judged_admin, definition(CONFIGS, f"{name}configs", f"{name.capitalize()}Config", schema))
+    return name
+
+
+async def default_user(admin: Api, name: str) -> Api:
+    """As the GlobalRole `user` allows, which lets users create what they can neither get nor update."""
+    rules = [
+        {"apiGroups": ["provisioning.cattle.io"], "resources": ["clusters"], "verbs": ["create"]},
+        {"apiGroups": [CONFIGS], "resources": ["*"], "verbs": ["create"]},
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
+    ]
+    await let(admin, name, name, rules)
+    return admin.as_user(name)
+
+
+async def test_default_users_can_use_what_they_created_and_nothing_of_each_other(admin: Api, driver: str) -> None:
+    kind, resource = f"{driver.capitalize()}Config", f"{CONFIGS}/v1/{driver}configs"
+    alice, bob = await default_user(admin, "alice"), await default_user(admin, "bob")
+    config = {"apiVersion": f"{CONFIGS}/v1", "kind": kind, "metadata": {"name": "sheds"}}
+    claimed = {**config, "metadata": {"name": "sheds", "annotations": {CREATOR: "bob"}}}
+    created = await alice.create(resource, claimed)
+    assert created["metadata"]["annotations"] == {CREATOR: "alice"}
+    await alice.create("secrets", secret("cc", **{CREATOR: "alice"}))
+    cluster = provisioned(machinePools=[{"name": "a", "machineConfigRef": {"kind": kind, "name": "sheds"}}])
+    answer = await bob.post(bob.at(CLUSTERS), cluster)
+    assert (answer.status, "machinePools[a].machineConfigRef" in answer.message) == (403, True), answer.text
+    answer = await bob.post(bob.at(CLUSTERS), with_credential("cc"))
+    assert (answer.status, "spec.cloudCredentialSecretName" in answer.message) == (403, True), answer.text
+    cluster["spec"]["cloudCredentialSecretName"] = "cc"
+    assert len(record(await alice.create(CLUSTERS, cluster)) or ()) == 2
+
+
+async def test_the_answer_does_not_say_whether_a_secret_exists(admin: Api, mallory: Api) -> None:
+    await admin.create("secrets", secret("theirs"))
+    answers = [await mallory.post(mallory.at(CLUSTERS), with_credential(name)) for name in ("theirs", "nobody")]
+    assert answers[0].message.replace("theirs", "nobody") == answers[1].message

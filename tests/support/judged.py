@@ -26,7 +26,7 @@ from herder.engine.apiserver.limits import BODY_BYTES
 from herder.engine.apiserver.pki import Pki
 from herder.engine.apiserver.server import assemble
 from herder.engine.client.client import Client
-from herder.engine.client.wire import Request, Response
+from herder.engine.client.wire import Request, Response, User
 from herder.engine.front.http import HttpFront
 from herder.engine.meta.kinds import Kind, Object
 from herder.gateway.webhooks import references
@@ -38,7 +38,7 @@ from tests.support.api import PATIENCE, Answer, Api
 from tests.support.engines import Engine
 from tests.support.kube import RealKube
 
-MANAGER = "system:serviceaccount:herder-system:herder"
+MANAGER = User("system:serviceaccount:herder-system:herder", groups=("system:masters",))
 """The user that controllers would write as, if there were some."""
 
 ASKED: list[str] = []  # paths that a server asked our webhooks at

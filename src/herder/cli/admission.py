@@ -104,7 +104,7 @@ def install_role_admission(server: ApiServer, client: Client) -> None:
         server.parts.admission.add_validating(f"{kind.kind} rights", resources, check_of(kind), operations=operations)
 
 
-def install_reference_admission(server: ApiServer, client: Client, manager: str) -> None:
+def install_reference_admission(server: ApiServer, client: Client, manager: User) -> None:
     """Whoever writes a reference must be allowed to use what it names. `manager`: the user that controllers are."""
     authorizer = server.parts.authorizer
 

@@ -282,7 +282,7 @@ async def _webhooks(options: Options, client: Client, roles: Roles) -> AsyncIter
         log.warning(UNCHECKED_REFERENCES)
         yield lambda: None
         return
-    manager = await references.own_name(client)
+    manager = await references.own_user(client)
     wanted.append(references.configurations(manager))
     more: dict[str, Answer] = {
         drivers.PATH: partial(drivers.answer, client),

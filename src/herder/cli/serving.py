@@ -88,7 +88,7 @@ class Serving:
         self.server.parts.admission.add_validating("Settings", [SETTING.resource.group_resource], _check_setting)
         install_admission(self.server, lambda: self._judges)
         self.client = Client(InProcess(self.server, CONTROLLERS))
-        install_reference_admission(self.server, self.client, CONTROLLERS.name)
+        install_reference_admission(self.server, self.client, CONTROLLERS)
         if self._machines:
             install_driver_admission(self.server, self.client)
         if self._gateway:

@@ -39,20 +39,18 @@ class Write:
 
 
 class ReferenceAdmission:
-    """`manager` is the name of the user that the controllers write as: its records are the only ones trusted."""
+    """`manager` is the user that the controllers write as: its records are the only ones trusted."""
 
-    def __init__(self, client: Client, may: May, manager: str) -> None:
+    def __init__(self, client: Client, may: May, manager: User) -> None:
         self._client = client
         self._may = may
         self._manager = manager
 
     async def admit(self, write: Write) -> Object:
         """The object with the record of its approved references. Raises Forbidden for one that is not."""
-        now = field_references(write.kind, write.obj, write.namespace)
-        before = field_references(write.kind, write.old, write.namespace) if write.old is not None else []
-        if write.user.name == self._manager:
-            return self._of_manager(write, now, before)
-        obj = _with_creator(write)
+        if self._is_manager(write.user):
+            return self._of_manager(write)
+        obj, (now, before) = _with_creator(write), _both(write)
         if not now:
             return with_record(obj, None)
         change = compare(obj, write.old, now, before)
@@ -60,15 +58,21 @@ class ReferenceAdmission:
             raise _refused(write, f"{len(change.new)} references; an object may hold {NAMED_AT_MOST}")
         return with_record(obj, (*change.kept, *await self._reviewed(write, change)))
 
-    def _of_manager(self, write: Write, now: list[FieldReference], before: list[FieldReference]) -> Object:
+    def _is_manager(self, user: User) -> bool:
+        """By name, and by what a user of the same name that somebody creates would lack."""
+        manager = self._manager
+        return user.name == manager.name and user.uid == manager.uid and set(manager.groups) <= set(user.groups)
+
+    def _of_manager(self, write: Write) -> Object:
         """What the controllers derive carries its record along. What they add to a user's object is approved."""
         stored = recorded(write.old)
         if stored is None or recorded(write.obj) != stored:
             return write.obj
-        change = compare(write.obj, write.old, now, before)
+        change = compare(write.obj, write.old, *_both(write))
         if not change.new:
             return write.obj
-        return with_record(write.obj, (*change.kept, *(approval(each, "", self._manager) for each in change.new)))
+        added = (approval(each, "", self._manager.name) for each in change.new)
+        return with_record(write.obj, (*change.kept, *added))
 
     async def _reviewed(self, write: Write, change: Change) -> list[Approval]:
         found: dict[tuple[str, Target], str] = {}
@@ -96,6 +100,12 @@ class ReferenceAdmission:
             return await self._client.get(resource, target.name, namespace=target.namespace)
         except NotFound:
             return None
+
+
+def _both(write: Write) -> tuple[list[FieldReference], list[FieldReference]]:
+    """The references that the object has with this write, and those that it had before."""
+    before = field_references(write.kind, write.old, write.namespace) if write.old is not None else []
+    return field_references(write.kind, write.obj, write.namespace), before
 
 
 # --- creators -------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pytest
 
 from herder.api.capi.kinds import CLUSTER, MACHINE
 from herder.api.management.names import token_secret
+from herder.api.references.approvals import APPROVED
 from herder.api.rke import names
 from herder.api.rke.kinds import BEACON, BOOTSTRAP, CONTROL_PLANE, PLAN_SECRET
 from herder.api.rke.plan_secret import PlanSecret, encoded
@@ -192,6 +193,22 @@ def test_the_token_of_the_cluster_s_agent_is_read_as_of_its_revision() -> None:
     assert after.plan is not None
     agent = next(file for file in after.plan.files if file.path.endswith("/cluster-agent.yaml"))
     assert b"https://herder.example" in agent.decoded
+
+
+@pytest.mark.parametrize(
+    ("uid", "expected"), [("auth-uid", ""), ("of-another", "was recreated"), (None, "is not approved")]
+)
+def test_secrets_are_read_only_as_approved(uid: str | None, expected: str) -> None:
+    plane = objects.control_plane(registries={"configs": {"a": {"authConfigSecretName": "auth"}}})
+    secret = made("v1", "Secret", "auth", metadata={"namespace": "ns", "resourceVersion": "7", "uid": "auth-uid"})
+    secret["metadata"]["namespace"] = plane["metadata"]["namespace"]
+    place = {"resource": "secrets", "namespace": plane["metadata"]["namespace"], "name": "auth", "uid": uid}
+    entry = {"path": "spec.registries.configs[a].authConfigSecretName", **place}
+    marks = {**(plane["metadata"].get("annotations") or {}), APPROVED: json.dumps([entry] if uid else [])}
+    plane = {**plane, "metadata": {**plane["metadata"], "annotations": marks}}
+    decision = decide(*one(init=True), secret, around=(objects.cluster(), plane, *SOUND[2:]))
+    assert bool(decision.effects) is not bool(expected)
+    assert expected in conditions(decision)["Ready"][1]
 
 
 def _archive(config: Object) -> str:

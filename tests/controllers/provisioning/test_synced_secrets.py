@@ -10,7 +10,7 @@ import pytest
 from herder.api.capi.kinds import SECRET
 from herder.api.management import names, syncing
 from herder.api.references.approvals import APPROVED
-from herder.api.references.catalogue import SYNC_CLUSTERS
+from herder.api.references.catalogue import sync_path
 from herder.api.rke.names import AUTHORIZED_CLUSTERS
 from herder.controllers.provisioning.synced_secrets import CONTROLLER
 from herder.engine.meta.kinds import Object
@@ -138,7 +138,12 @@ def test_another_namespace_than_kube_system_is_told_to_be_wrong() -> None:
     ],
 )
 def test_a_secret_is_brought_only_as_approved(record: list[dict[str, str]], expected: str) -> None:
-    base = {"path": SYNC_CLUSTERS, "group": "provisioning.cattle.io", "resource": "clusters", "namespace": "ws"}
+    base = {
+        "path": sync_path("kube-system", "a"),
+        "group": "provisioning.cattle.io",
+        "resource": "clusters",
+        "namespace": "ws",
+    }
     given = secret()
     given["metadata"]["annotations"][APPROVED] = json.dumps([base | each for each in record])
     decision = decide(connected(), OURS, given)

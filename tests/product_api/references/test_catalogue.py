@@ -67,8 +67,10 @@ OWN: dict[Kind, dict[str, tuple[Any, str]]] = {
     SHED.template: {"spec.template.spec.common.cloudCredentialSecretName": ("x", "get secrets here/x")},
 }
 CLUSTER_NAME = {"spec.clusterName": ("x", f"update clusters.{CAPI} here/x")}
-for kind in (rke.BOOTSTRAP, rke.BOOTSTRAP_TEMPLATE, capi.MACHINE_HEALTH_CHECK):
+for kind in (rke.BOOTSTRAP, rke.BOOTSTRAP_TEMPLATE):
     OWN[kind] = CLUSTER_NAME
+FARM = {"apiVersion": "a.io/v1", "kind": "Farm", "name": "x"}
+OWN[capi.MACHINE_HEALTH_CHECK] = CLUSTER_NAME | {"spec.remediation.templateRef": (FARM, "update farms.a.io here/x")}
 OWN[capi.MACHINE] = CLUSTER_NAME | {path.format("spec"): case for path, case in MACHINE_CASES.items()}
 for kind in (capi.MACHINE_SET, capi.MACHINE_DEPLOYMENT, capi.MACHINE_POOL):
     OWN[kind] = CLUSTER_NAME | {path.format("spec.template.spec"): case for path, case in MACHINE_CASES.items()}

@@ -13,7 +13,7 @@ from herder.api.capi.contract import reference_group
 from herder.api.capi.plurals import plural
 from herder.api.machines.kinds import CONFIG_GROUP, MACHINE_GROUP, driver_of, kinds_of
 from herder.api.management import kinds as management
-from herder.api.management.syncing import SYNC, SYNC_FIRST
+from herder.api.management.syncing import SYNC, SYNC_FIRST, TARGET_NAME, TARGET_NAMESPACE
 from herder.api.rke import kinds as rke
 from herder.api.rke.names import AUTHORIZED_CLUSTERS
 from herder.engine.meta.kinds import GroupKind, GroupResource, Kind, Object
@@ -25,7 +25,6 @@ READ, CHANGE = "get", "update"
 SECRET_SCHEME = "secret://"
 CREDENTIAL = "spec.common.cloudCredentialSecretName"
 BOOTSTRAP_DATA = "spec.bootstrap.dataSecretName"
-SYNC_CLUSTERS = f"metadata.annotations[{AUTHORIZED_CLUSTERS}]"
 
 
 class Target(NamedTuple):
@@ -209,6 +208,12 @@ def _of_machine(obj: Object, namespace: str) -> Iterator[FieldReference]:
     yield from _machine_spec(_at(obj, "spec"), namespace, "spec")
 
 
+def _of_health_check(obj: Object, namespace: str) -> Iterator[FieldReference]:
+    yield from _cluster_name(obj, namespace)
+    path = "spec.remediation.templateRef"
+    yield from _object(_at(obj, "spec", "remediation", "templateRef"), namespace, path)
+
+
 def _of_machines(obj: Object, namespace: str) -> Iterator[FieldReference]:
     """Kinds that create Machines."""
     yield from _cluster_name(obj, namespace)
@@ -233,8 +238,15 @@ def _of_secret(obj: Object, namespace: str) -> Iterator[FieldReference]:
     marks = _at(obj, "metadata", "annotations")
     if not (_text(marks, SYNC) or _text(marks, SYNC_FIRST)):
         return
+    own = _text(obj, "metadata", "name")
+    path = sync_path(_text(marks, TARGET_NAMESPACE) or namespace, _text(marks, TARGET_NAME) or own)
     for name in _text(marks, AUTHORIZED_CLUSTERS).split(","):
-        yield from _named(management.PROVISIONING_CLUSTER, name.strip(), namespace, SYNC_CLUSTERS)
+        yield from _named(management.PROVISIONING_CLUSTER, name.strip(), namespace, path)
+
+
+def sync_path(namespace: str, name: str) -> str:
+    """Where a Secret goes in a cluster is part of the reference: who may edit the Secret alone cannot redirect it."""
+    return f"metadata.annotations[{AUTHORIZED_CLUSTERS}] to {namespace}/{name}"
 
 
 _EXTRACT: Mapping[GroupKind, Extract] = {
@@ -247,7 +259,7 @@ _EXTRACT: Mapping[GroupKind, Extract] = {
     capi.MACHINE_SET.group_kind: _of_machines,
     capi.MACHINE_DEPLOYMENT.group_kind: _of_machines,
     capi.MACHINE_POOL.group_kind: _of_machines,
-    capi.MACHINE_HEALTH_CHECK.group_kind: _cluster_name,
+    capi.MACHINE_HEALTH_CHECK.group_kind: _of_health_check,
     capi.SECRET.group_kind: _of_secret,
 }
 

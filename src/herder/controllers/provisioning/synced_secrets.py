@@ -13,7 +13,7 @@ from herder.api.machines.conditions import merged_with_updates
 from herder.api.management import clusters, syncing
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.references.approvals import problem
-from herder.api.references.catalogue import SYNC_CLUSTERS, Target
+from herder.api.references.catalogue import Target, sync_path
 from herder.api.writing import status_patch
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
@@ -83,7 +83,7 @@ def _not_approved(view: View, secret: Object, place: str) -> str:
     namespace, _, name = place.partition("/")
     cluster = view.get(PROVISIONING_CLUSTER, name, namespace)
     target = Target(PROVISIONING_CLUSTER.group, PROVISIONING_CLUSTER.plural, namespace, name)
-    return problem(secret, SYNC_CLUSTERS, target, cluster["metadata"]["uid"] if cluster else "")
+    return problem(secret, sync_path(*syncing.target_of(secret)), target, cluster["metadata"]["uid"] if cluster else "")
 
 
 def _brought(view: View, management: Object, steps: list[_Step]) -> Decision:

@@ -26,33 +26,29 @@ _SELF_REVIEW = GroupVersionResource("authentication.k8s.io", "v1", "selfsubjectr
 _OPERATIONS = ("CREATE", "UPDATE")
 
 
-async def own_name(client: Client) -> str:
+async def own_user(client: Client) -> User:
     """The user that the API server takes this client for."""
     review = {"apiVersion": _SELF_REVIEW.api_version, "kind": "SelfSubjectReview"}
     answer = await client.create(_SELF_REVIEW, review)
-    return str(answer["status"]["userInfo"]["username"])
+    return _user(answer["status"]["userInfo"])
 
 
 # --- configuration --------------------------------------------------------------------------------------------------
 
 _MARKS = "metadata.?annotations"
-_SYNCED = " || ".join(
-    f"{obj}.{_MARKS}[?'{mark}'].hasValue()"
-    for obj, marks in (("object", (SYNC, SYNC_FIRST, APPROVED)),)
-    for mark in marks
-)
+_SYNCED = " || ".join(f"object.{_MARKS}[?'{mark}'].hasValue()" for mark in (SYNC, SYNC_FIRST, APPROVED))
 _WAS_RECORDED = f"(request.operation == 'UPDATE' && oldObject.{_MARKS}[?'{APPROVED}'].hasValue())"
 
 
-def configurations(manager: str) -> tuple[Configuration, ...]:
-    """`manager`: the user that controllers write as. The API server need not ask about its writes."""
-    quoted = manager.replace("\\", "\\\\").replace("'", "\\'")
-    by_others = f"request.userInfo.username != '{quoted}'"
+def configurations(manager: User) -> tuple[Configuration, ...]:
+    """`manager`: the user that controllers write as. The API server need not ask about most of its writes."""
+    quoted = manager.name.replace("\\", "\\\\").replace("'", "\\'")
+    concerned = f"(request.userInfo.username != '{quoted}' || {_WAS_RECORDED})"
     hooks = [_hook(kind, f"references.{kind.plural}.{kind.group}") for kind in KINDS]
     for group in DRIVER_GROUPS:
         hooks.append(_hook(Kind(group, "v1", "*", "*"), f"references.{group}"))
     hooks.append(_hook(SECRET, "references.secrets.herder.io", f"{_SYNCED} || {_WAS_RECORDED}"))
-    limited = tuple(hook._replace(only=f"({hook.only}) && {by_others}") for hook in hooks)
+    limited = tuple(hook._replace(only=f"({hook.only}) && {concerned}") for hook in hooks)
     return (Configuration(MUTATING_WEBHOOKS, NAME, limited),)
 
 
@@ -64,7 +60,7 @@ def _hook(kind: Kind, name: str, only: str = "true") -> Webhook:
 
 
 class ReferenceReviews:
-    def __init__(self, client: Client, manager: str) -> None:
+    def __init__(self, client: Client, manager: User) -> None:
         self._admission = ReferenceAdmission(client, Access(client).may, manager)
 
     async def __call__(self, body: bytes) -> bytes:
@@ -91,10 +87,9 @@ def _annotations_patch(obj: Object, admitted: Object) -> list[Object]:
 
 def _write(request: Object) -> Write:
     obj, old = request.get("object"), request.get("oldObject")
-    kind, resource, user = (_mapping(request.get(part)) for part in ("kind", "resource", "userInfo"))
+    kind, resource = (_mapping(request.get(part)) for part in ("kind", "resource"))
     if not isinstance(obj, dict) or not isinstance(old, dict | None):
         raise BadRequest("request.object: an object is expected, and in request.oldObject an object or null")
-    extra = {str(name): tuple(values) for name, values in _mapping(user.get("extra")).items()}
     return Write(
         GroupKind(str(kind.get("group") or ""), str(kind.get("kind") or "")),
         GroupResource(str(resource.get("group") or ""), str(resource.get("resource") or "")),
@@ -102,8 +97,13 @@ def _write(request: Object) -> Write:
         str(request.get("name") or ""),
         obj,
         old,
-        User(str(user.get("username") or ""), str(user.get("uid") or ""), tuple(user.get("groups") or ()), extra),
+        _user(_mapping(request.get("userInfo"))),
     )
+
+
+def _user(info: Object) -> User:
+    extra = {str(name): tuple(values) for name, values in _mapping(info.get("extra")).items()}
+    return User(str(info.get("username") or ""), str(info.get("uid") or ""), tuple(info.get("groups") or ()), extra)
 
 
 def _mapping(value: Any) -> dict[str, Any]:
