@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_SET
+from herder.api.references.approvals import APPROVED
 from herder.controllers.capi.machineset.controller import CONTROLLER
 from herder.controllers.capi.machineset.scope import BATCH
 from herder.engine.runtime.decision import Apply
@@ -113,6 +115,41 @@ def test_a_clone_has_the_templates_spec_and_says_where_it_is_from() -> None:
         "cluster.x-k8s.io/cloned-from-name": "infra",
         "cluster.x-k8s.io/cloned-from-groupkind": f"TestMachineTemplate.{INFRA.group}",
     }
+
+
+def test_a_clone_carries_the_approvals_of_its_template_and_no_others() -> None:
+    """Whoever writes a MachineSet or a template writes the annotations of what is made from them."""
+    base = {"resource": "secrets", "namespace": "default", "name": "cc", "uid": "1"}
+    forged = json.dumps([base | {"path": "spec.common.cloudCredentialSecretName", "name": "theirs"}])
+    given = ready_set(1)
+    given["spec"]["template"]["metadata"]["annotations"] = {APPROVED: forged, "other": "kept"}
+    w = world(given)
+    entry = base | {"path": "spec.template.spec.common.cloudCredentialSecretName"}
+    w.change(w.get(INFRA_TEMPLATE, "infra"), {"metadata": {"annotations": {APPROVED: json.dumps([entry])}}})
+    w.settle(CONTROLLER, SET)
+    (clone,), (each,) = w.all(INFRA), w.all(MACHINE)
+    (carried,) = json.loads(clone["metadata"]["annotations"][APPROVED])
+    assert carried == base | {"path": "spec.common.cloudCredentialSecretName"}
+    assert APPROVED not in each["metadata"]["annotations"]
+    assert each["metadata"]["annotations"]["other"] == "kept"
+
+
+@pytest.mark.parametrize(("uid", "count"), [("", 1), ("of-another", 0)])
+def test_no_machine_is_made_from_a_template_that_replaced_the_approved_one(uid: str, count: int) -> None:
+    group = INFRA_TEMPLATE.group
+    infra = {"path": "spec.template.spec.infrastructureRef", "group": group, "resource": INFRA_TEMPLATE.plural}
+    boot = {
+        "path": "spec.template.spec.bootstrap.configRef",
+        "group": BOOT_TEMPLATE.group,
+        "resource": BOOT_TEMPLATE.plural,
+    }
+    given = ready_set(1)
+    place = {"namespace": given["metadata"]["namespace"]}
+    record = [infra | place | {"name": "infra", "uid": uid}, boot | place | {"name": "boot"}]
+    given["metadata"]["annotations"] = {APPROVED: json.dumps(record)}
+    w = world(given)
+    w.settle(CONTROLLER, SET)
+    assert len(w.all(MACHINE)) == count
 
 
 def test_three_writes_make_a_machine() -> None:
