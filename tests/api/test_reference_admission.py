@@ -284,12 +284,15 @@ async def default_user(admin: Api, name: str) -> Api:
 async def test_default_users_can_use_what_they_created_and_nothing_of_each_other(admin: Api, driver: str) -> None:
     kind, resource = f"{driver.capitalize()}Config", f"{CONFIGS}/v1/{driver}configs"
     alice, bob = await default_user(admin, "alice"), await default_user(admin, "bob")
+    cluster = provisioned(machinePools=[{"name": "a", "machineConfigRef": {"kind": kind, "name": "sheds"}}])
+    (await alice.post(alice.at(CLUSTERS) + "?dryRun=All", cluster)).expect(201)
+    assert (await alice.post(alice.at(CLUSTERS), cluster)).status == 403  # the config could become another user's
     config = {"apiVersion": f"{CONFIGS}/v1", "kind": kind, "metadata": {"name": "sheds"}}
     claimed = {**config, "metadata": {"name": "sheds", "annotations": {CREATOR: "bob"}}}
     created = await alice.create(resource, claimed)
     assert created["metadata"]["annotations"] == {CREATOR: "alice"}
     await alice.create("secrets", secret("cc", **{CREATOR: "alice"}))
-    cluster = provisioned(machinePools=[{"name": "a", "machineConfigRef": {"kind": kind, "name": "sheds"}}])
+    assert (await bob.post(bob.at(CLUSTERS) + "?dryRun=All", cluster)).status == 403
     answer = await bob.post(bob.at(CLUSTERS), cluster)
     assert (answer.status, "machinePools[a].machineConfigRef" in answer.message) == (403, True), answer.text
     answer = await bob.post(bob.at(CLUSTERS), with_credential("cc"))

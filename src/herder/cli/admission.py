@@ -132,6 +132,7 @@ def install_reference_admission(server: ApiServer, client: Client, manager: User
             attributes.obj,
             attributes.old,
             attributes.user,
+            attributes.dry_run,
         )
         attributes.obj = await judge.admit(write)
 

@@ -36,6 +36,7 @@ class Write:
     obj: Object
     old: Object | None
     user: User
+    dry_run: bool = False
 
 
 class ReferenceAdmission:
@@ -87,9 +88,15 @@ class ReferenceAdmission:
         whether it exists."""
         allowed = await self._may(write.user, reference.verb, reference.target)
         target = await self._read(reference.target)
-        if not allowed and not _is_creator(write.user, reference.target, target):
+        if not (allowed or _is_creator(write.user, reference.target, target)) and not (
+            target is None and await self._could_create(write, reference.target)
+        ):
             raise _refused(write, _lacking(write.user, reference))
         return str((target or {"metadata": {}})["metadata"].get("uid") or "")
+
+    async def _could_create(self, write: Write, target: Target) -> bool:
+        """A dry run stores no reference. Clients try a Cluster before they create what it names."""
+        return write.dry_run and await self._may(write.user, "create", target._replace(name=""))
 
     async def _read(self, target: Target) -> Object | None:
         version = VERSIONS.get(target.group)

@@ -98,6 +98,7 @@ def _write(request: Object) -> Write:
         obj,
         old,
         _user(_mapping(request.get("userInfo"))),
+        request.get("dryRun") is True,
     )
 
 
