@@ -10,8 +10,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -19,6 +20,11 @@ import herder
 from herder.engine.runner.attempts import Attempt, Outcome
 from herder.engine.runner.isolation import NONE, HostUser, Isolation, container_config, detect
 from herder.engine.runner.logs import LogOptions, read
+from herder.engine.runner.volumes import Volumes
+
+if TYPE_CHECKING:
+    from herder.engine.client.client import Client
+    from herder.engine.runner.sources import Sources
 
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 
@@ -78,6 +84,48 @@ async def test_a_file_may_be_mounted_over_a_file_of_the_host(place: Path) -> Non
 async def test_a_container_is_nobody_in_particular(place: Path) -> None:
     ran = await run(place, "id -u; id -g; grep -E 'CapEff|NoNewPrivs' /proc/self/status", seen_as=(1000, 2000))
     assert ran.said.split() == ["1000", "2000", "CapEff:", "0000000000000000", "NoNewPrivs:", "1"]
+
+
+@pytest.mark.xfail(strict=True, reason="uid 0 of a user namespace regains all capabilities on exec")
+async def test_root_of_a_container_has_no_capabilities(place: Path) -> None:
+    ran = await run(place, "id -u; grep -E '^Cap|NoNewPrivs' /proc/self/status", seen_as=(0, 0))
+    fields = ran.said.split()
+    assert fields[0] == "0"
+    assert dict(zip(fields[1::2], fields[2::2], strict=True)) == {
+        "NoNewPrivs:": "1",
+        **{f"Cap{name}:": "0" * 16 for name in ("Inh", "Prm", "Eff", "Bnd", "Amb")},
+    }
+
+
+@pytest.mark.xfail(strict=True, reason="mount points are created by path, through symlinks of the pod")
+async def test_a_mount_point_is_not_created_through_a_symlink_in_a_volume(place: Path) -> None:
+    outside = place / "outside"
+    outside.mkdir(mode=0o700)
+    volume(place, "planted", "x")
+    (place / "planted" / "link").symlink_to(outside)
+    mounts = [
+        {"source": str(place / "planted"), "target": "/data"},
+        {"source": volume(place, "inner", "y"), "target": "/data/link/created"},
+    ]
+    ran = await run(place, "true", mounts=mounts)
+    assert os.listdir(outside) == []
+    assert ran.outcome.reason == "ContainerCannotRun"
+
+
+@pytest.mark.xfail(strict=True, reason="the runner checks the path of a subPath, and the shim mounts it by path later")
+async def test_a_sub_path_that_becomes_a_symlink_after_the_check_is_not_mounted(place: Path) -> None:
+    volume(place, "outside", "of the host")
+    (place / "outside").chmod(0o755)
+    pod = {"metadata": {}, "spec": {"volumes": [{"name": "v", "emptyDir": {}}]}, "status": {}}
+    volumes = Volumes(cast("Client", None), pod, place / "volumes", user=HostUser.named(), node="", address="")
+    await volumes.materialise(cast("Sources", None), datetime.now(UTC))
+    mounts = volumes.mounts({"volumeMounts": [{"name": "v", "subPath": "a/b", "mountPath": "/data"}]})
+    shutil.rmtree(place / "volumes" / "v" / "a")
+    (place / "volumes" / "v" / "a").mkdir()
+    (place / "volumes" / "v" / "a" / "b").symlink_to(place / "outside")
+    ran = await run(place, "cat /data/value", mounts=mounts)
+    assert ran.outcome.reason == "ContainerCannotRun"
+    assert "of the host" not in ran.said
 
 
 async def test_a_container_sees_its_own_processes_and_tmp_only(place: Path) -> None:
