@@ -28,3 +28,17 @@ def core_options(command: Command) -> Command:
         show_default=True,
         help="Cluster API's core: ours unless another is there, ours, or another.",
     )(command)
+
+
+ALL_PODS = "all"
+
+runner_pods_option = click.option(
+    "--runner-pods",
+    type=click.Choice(["machine-jobs", ALL_PODS]),
+    default="machine-jobs",
+    show_default=True,
+    help=(
+        "Pods that the runner runs: those of Jobs that Herder created for machines, or all that select its node. "
+        "WARNING: 'all' gives every user who may create pods in any namespace commands on this host. Needs root."
+    ),
+)

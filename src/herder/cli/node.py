@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 import sys
@@ -11,9 +12,12 @@ from pathlib import Path
 import msgspec
 
 import herder
+from herder.api.capi.kinds import SECRET
+from herder.api.machines import hosts
 from herder.api.settings import MACHINE_IMAGE, RANCHER_MACHINE_IMAGE, RANCHER_MACHINE_PATH, Settings
 from herder.cli.process import wall_clock
 from herder.engine.client.client import Client
+from herder.engine.meta.errors import NotFound
 from herder.engine.runner.environment import Commands, Program
 from herder.engine.runner.runner import DEFAULT_NAME, Runner
 from herder.engine.runner.sources import NotReady
@@ -77,8 +81,19 @@ def make_runner(
     client_ca: bytes | None = None,
     hidden: tuple[Path, ...] = (),
     host_paths: tuple[Path, ...] = (),
+    all_pods: bool = False,
 ) -> Runner:
     """`host_paths` are the directories of this host that pods may mount."""
+
+    async def approval_key() -> bytes | None:
+        """Read for each pod, so that the runner and the controllers have the same key, whichever host published it."""
+        try:
+            secret = await client.get(SECRET.resource, hosts.HOST_SECRET, namespace=hosts.HOST_NAMESPACE)
+        except NotFound:
+            return None
+        encoded = (secret.get("data") or {}).get(hosts.HOST_KEY)
+        return hosts.approval_key(base64.b64decode(encoded)) if encoded else None
+
     return Runner(
         client,
         name=name,
@@ -90,4 +105,6 @@ def make_runner(
         client_ca=client_ca,
         hidden=hidden,
         host_paths=host_paths,
+        approval_key=approval_key,
+        all_pods=all_pods,
     )

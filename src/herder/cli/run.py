@@ -18,7 +18,7 @@ from herder.api.capi.inventory import NAMESPACE
 from herder.api.settings import Settings
 from herder.cli import parts
 from herder.cli.core import Core
-from herder.cli.core_options import core_options
+from herder.cli.core_options import ALL_PODS, core_options, runner_pods_option
 from herder.cli.entrance import Entrance
 from herder.cli.logs import configure
 from herder.cli.machines import keep_host, provide_host, provide_machines
@@ -68,6 +68,8 @@ class Options:
     webhooks: tuple[str, int] | None  # where they listen; None: the objects come with all defaults, and unchecked
     webhook_place: Place | None  # where the API server finds them
     runner: str  # the name of the node that this process is, if it is one
+    all_pods: bool  # whether that node runs pods of everybody
+    hidden: tuple[Path, ...]  # files that no pod of that node may see
     gateway: tuple[str, int] | None  # where agents and users come in
     gateway_names: tuple[str, ...]
 
@@ -99,6 +101,7 @@ class Options:
 @click.option("--example", is_flag=True, help="Also run the example controller.")
 @click.option("--runner", is_flag=True, help="Also be a node that runs Jobs as processes of this machine.")
 @click.option("--runner-name", default="herder-runner", show_default=True, help="The name of that node.")
+@runner_pods_option
 @data_dir_option
 @click.option("--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning"]))
 def command(
@@ -119,6 +122,7 @@ def command(
     example: bool,
     runner: bool,
     runner_name: str,
+    runner_pods: str,
     data_dir: Path | None,
     log_level: str,
 ) -> None:
@@ -129,6 +133,7 @@ def command(
     try:
         options = Options(
             connection=kubeconfigs.in_cluster() if in_cluster else kubeconfigs.load(kubeconfig_path(kubeconfig)),
+            hidden=() if in_cluster else (kubeconfig_path(kubeconfig),),
             namespace=namespace,
             data_dir=data_dir or data_directory(),
             layers=layers,
@@ -140,6 +145,7 @@ def command(
             webhooks=None if no_webhooks else split_listen(webhook_listen, "--webhook-listen"),
             webhook_place=_webhook_place(webhook_url, namespace if in_cluster else ""),
             runner=runner_name if runner else "",
+            all_pods=runner_pods == ALL_PODS,
             gateway=split_listen(gateway_listen, "--gateway-listen") if gateway_listen else None,
             gateway_names=gateway_name,
         )
@@ -331,8 +337,9 @@ async def _be_a_node(options: Options, settings: Settings, roles: Roles) -> None
             work_dir=options.data_dir / "runner",
             api_server=options.connection.server,
             name=options.runner,
-            hidden=(options.data_dir,),
+            hidden=(options.data_dir, *options.hidden),
             host_paths=lent,
+            all_pods=options.all_pods,
         )
         await runner.run()
     except RunnerError as error:

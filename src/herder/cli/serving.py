@@ -59,6 +59,7 @@ class Serving:
         example: bool = False,
         gateway: bool = False,
         runner: bool = False,
+        all_pods: bool = False,
     ) -> None:
         self._directory = directory
         self._host = host
@@ -71,6 +72,7 @@ class Serving:
         self._example = example
         self._gateway = gateway
         self._runner = runner
+        self._all_pods = all_pods
         self._judges = core != Mode.EXTERNAL  # whether our rules for Cluster API's kinds are in force
         self._tasks: list[asyncio.Task[Any]] = []
         self.url = ""
@@ -210,6 +212,7 @@ class Serving:
             client_ca=pki.authority.certificate_pem,
             hidden=(self._directory,),
             host_paths=lent,
+            all_pods=self._all_pods,
         )
         async with asyncio.TaskGroup() as tasks:
             jobs = JobController(self.client, clock=wall_clock)

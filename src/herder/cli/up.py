@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from herder.cli.core_options import core_options
+from herder.cli.core_options import ALL_PODS, core_options, runner_pods_option
 from herder.cli.places import DEFAULT_LISTEN, data_dir_option, data_directory, split_listen
 from herder.cli.process import run_loop, stop_signal
 from herder.cli.settings import layers_from, settings_options
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     help="Manage clusters: those made here, and those that agents connect, for users who log in.  [default: gateway]",
 )
 @click.option("--no-runner", is_flag=True, help="Do not run Jobs on this machine.")
+@runner_pods_option
 @click.option("--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning"]))
 def command(
     data_dir: Path | None,
@@ -44,6 +45,7 @@ def command(
     example: bool,
     gateway: bool,
     no_runner: bool,
+    runner_pods: str,
     log_level: str,
 ) -> None:
     """Run the API server and all controllers in this process."""
@@ -68,6 +70,7 @@ def command(
         example=example,
         gateway=gateway,
         runner=not no_runner,
+        all_pods=runner_pods == ALL_PODS,
     )
     try:
         run_loop(_up(serving))

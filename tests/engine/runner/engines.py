@@ -98,7 +98,8 @@ class EmbeddedEngine(Engine):
     name = "embedded"
 
     def __init__(self, directory: Path) -> None:
-        self._server = Embedded(directory)
+        flags = ("--capi-core=external", "--no-machines", "--runner-pods=all")
+        self._server = Embedded(directory, flags=flags)
         self._server.start()
         self.kubeconfig = self._server.kubeconfig
         self.work_dir = directory / "runner"
@@ -139,6 +140,7 @@ class RealEngine(Engine):
                     "--kubeconfig",
                     self.kubeconfig,
                     "--runner",
+                    "--runner-pods=all",
                     "--capi-core=external",
                     "--no-machines",
                     "--data-dir",

@@ -69,8 +69,9 @@ async def gone(served: Served, resource: GroupVersionResource, name: str) -> Non
 
 @asynccontextmanager
 async def running(served: Served, work_dir: Path, **options: Any) -> AsyncIterator[Runner]:
-    """A Job controller and a runner, until the end of the block."""
+    """A Job controller and a runner that runs any pod, until the end of the block."""
     options.setdefault("commands", lambda _image: None)
+    options.setdefault("all_pods", True)
     runner = Runner(
         served.client,
         work_dir=work_dir,

@@ -205,7 +205,8 @@ async def test_a_sub_path_does_not_lead_out_of_its_volume(server: Served, tmp_pa
         with pytest.raises(NotReady, match="leads out"):
             made.mounts({"volumeMounts": [{"name": "v", "mountPath": "/x", "subPath": path}]})
     (mount,) = made.mounts({"volumeMounts": [{"name": "v", "mountPath": "/x", "subPath": "deep/er"}]})
-    assert mount["source"] == str(tmp_path / "v" / "deep" / "er")
+    assert (mount["source"], mount["sub_path"]) == (str(tmp_path / "v"), "deep/er")
+    assert stat.S_IMODE((tmp_path / "v" / "deep" / "er").stat().st_mode) == 0o777
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,9 @@ from herder.engine.client.wire import Query
 from herder.engine.meta.kinds import Object
 from herder.engine.runner import runner as runner_module
 from herder.engine.runner.binding import asks_for
-from herder.engine.runner.isolation import NONE, HostUser
+from herder.engine.runner.isolation import HostUser
 from herder.engine.runner.kubelet import options_from
 from herder.engine.runner.node import node_labels
-from herder.engine.runner.placing import Links
 from herder.engine.runner.runner import Runner, RunnerError
 from tests.engine.runner.engines import JOBS, NODES, PODS, finished, job
 from tests.engine.runner.inprocess import Served, running, served, until, wall_clock
@@ -123,53 +122,28 @@ async def test_a_deleted_node_is_registered_again(
         assert again["metadata"]["uid"] != first["metadata"]["uid"]
 
 
-async def test_where_nothing_can_be_mounted_pods_run_one_at_a_time(
+async def test_where_nothing_can_be_mounted_no_pod_runs(
     server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nothing_allowed(*_: object) -> object:
-        return NONE
+    async def nothing_allowed(*_: object) -> None:
+        return None
 
     monkeypatch.setattr(runner_module, "detect", nothing_allowed)
-    # Such a host is met without privileges, and then pods are the same user as the runner.
+    runner = Runner(server.client, work_dir=tmp_path / "work", commands=lambda _image: None, clock=wall_clock)
+    with pytest.raises(RunnerError, match="pods could read the files of the manager"):
+        await runner.run()
+
+
+async def test_a_uid_for_pods_is_needed_to_run_those_of_users(
+    server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an ordinary user is met: pods have the uid of the manager."""
     monkeypatch.setattr(HostUser, "named", lambda _name: None)
-    place = tmp_path / "shared"
-    place.mkdir()
-    # Each fails if the other is there at the same time, or if it finds the other's volume.
-    script = f"cd {place} && mkdir busy && grep -qx $ME {place}/mine/n && sleep 0.3 && rmdir busy"
-    async with running(server, tmp_path / "work"):
-        node = await server.client.get(NODES, "herder-runner")
-        assert node["status"]["capacity"]["pods"] == "1"
-        for name in ("a", "b"):
-            items = [{"path": "n", "fieldRef": {"fieldPath": "metadata.labels['job-name']"}}]
-            wanted = job(
-                name,
-                script,
-                pod={"volumes": [{"name": "v", "downwardAPI": {"items": items}}]},
-                container={
-                    "volumeMounts": [{"name": "v", "mountPath": str(place / "mine")}],
-                    "env": [{"name": "ME", "value": name}],
-                },
-            )
-            await server.client.create(JOBS, wanted, namespace="default")
-        done = [await until(server, JOBS, name, finished) for name in ("a", "b")]
-    assert [finished(one) for one in done] == ["Complete", "Complete"]
-    assert not (place / "mine").exists()
-
-
-def test_links_replace_and_remove_only_their_own(tmp_path: Path) -> None:
-    work, elsewhere = tmp_path / "work", tmp_path / "elsewhere"
-    (work / "v").mkdir(parents=True)
-    (elsewhere).mkdir()
-    (elsewhere / "file").write_text("theirs")
-    links = Links(work)
-    links.place([{"source": str(work / "v"), "target": str(elsewhere / "deep" / "v")}], unasked=lambda _path: False)
-    assert (elsewhere / "deep" / "v").is_symlink()
-    with pytest.raises(Exception, match="cannot place a volume"):
-        links.place([{"source": str(work / "v"), "target": str(elsewhere / "file")}], unasked=lambda _path: False)
-    links.place([{"source": str(work / "v"), "target": str(elsewhere / "file")}], unasked=lambda _path: True)
-    links.remove()
-    assert not (elsewhere / "deep" / "v").is_symlink()
-    assert (elsewhere / "file").read_text() == "theirs"
+    async with running(server, tmp_path / "work", all_pods=True):
+        await server.client.create(JOBS, job("of-a-user", "id"), namespace="default")
+        assert finished(await until(server, JOBS, "of-a-user", finished)) == "Failed"
+        (pod,) = (await server.client.list(PODS, namespace="default")).items
+        assert pod["status"]["reason"] == "PodNotApproved"
 
 
 TOLERATION = {"key": "herder.io/runner", "operator": "Exists"}

@@ -1,7 +1,7 @@
 """How Jobs may use the daemon that owns the machines of a host: a credential for each machine, and where the socket is.
 
 The daemon and the manager share a key, which the manager keeps in a Secret. What a Job gets is made of the key for its
-own machine alone, so it opens nothing else.
+own machine alone, so it opens nothing else. From the same key, the manager derives the one that signs its Jobs.
 """
 
 from __future__ import annotations
@@ -28,3 +28,8 @@ HOSTED_DRIVERS = ("local", "process")
 def machine_credential(key: bytes, scope: str, name: str) -> str:
     """For one machine; `scope` is the namespace of its state Secret."""
     return hmac.new(key, f"{scope}/{name}".encode(), hashlib.sha256).hexdigest()
+
+
+def approval_key(key: bytes) -> bytes:
+    """Signs the Jobs that the runner runs. It equals no machine's credential: those are made of text without NUL."""
+    return hmac.new(key, b"\0approval-key", hashlib.sha256).digest()

@@ -13,6 +13,7 @@ from herder.api.machines.arguments import BOOTSTRAP_DIRECTORY, FILES_DIRECTORY, 
 from herder.api.machines.hosts import SOCKET_MOUNT, SOCKET_NAME, SOCKET_VARIABLE
 from herder.api.machines.state import STATE_FINALIZER
 from herder.engine.meta.kinds import Kind, Object
+from herder.engine.runner.approval import Owner, approve
 
 JOB = Kind("batch", "v1", "Job", "jobs")
 SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts")
@@ -33,10 +34,14 @@ POD_DRIVER, POD_DRIVER_ROLE = "pod", "rke2-machine-provisioner"
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The host whose runner runs our Jobs; `directory` is there for drivers whose machines are that host's."""
+    """The host whose runner runs our Jobs; `directory` is there for drivers whose machines are that host's.
+
+    `approval_key` signs the Jobs: the runner runs no others.
+    """
 
     node: str
     directory: str = ""
+    approval_key: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +199,28 @@ def job(work: Work) -> Object:
         _meta(work, work.job_name),
         spec={
             "backoffLimit": REMOVE_ATTEMPTS_AFTER_FIRST if work.removes else CREATE_ATTEMPTS_AFTER_FIRST,
-            "template": {"metadata": {"labels": labels(work)}, "spec": pod},
+            "template": {"metadata": {"labels": labels(work)} | _approval(work, pod), "spec": pod},
         },
     )
+
+
+def _approval(work: Work, pod: Object) -> Object:
+    """The Secrets written for the Job decide over variables and files of its program, so they are signed with it."""
+    if work.host is None:
+        return {}
+    meta, kind = work.infra["metadata"], work.kind
+    secrets = {names.environment_secret(work.name): work.environment}
+    if work.files:
+        secrets[work.job_name] = work.files
+    annotations = approve(
+        work.host.approval_key,
+        work.namespace,
+        job=work.job_name,
+        owner=Owner(kind.group, kind.version, kind.plural, work.name, meta["uid"]),
+        spec=pod,
+        secrets={name: {field: text.encode() for field, text in data.items()} for name, data in secrets.items()},
+    )
+    return {"annotations": annotations}
 
 
 def _variables(work: Work) -> dict[str, str]:
@@ -220,7 +244,8 @@ def _mounts(work: Work) -> tuple[list[Object], list[Object]]:
 
 
 def _read_only(source: Object) -> Object:
-    return {"readOnly": True} if "secret" in source else {}
+    """A Job connects to the socket of its host, and must not be able to put another in its place."""
+    return {"readOnly": True} if "emptyDir" not in source else {}
 
 
 def _placement(host: Host | None) -> Object:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from herder.engine.runner.environment import command_line, program_of, variables
 from herder.engine.runner.host import Host
 from herder.engine.runner.isolation import container_config
 from herder.engine.runner.logs import tail_text
-from herder.engine.runner.placing import TOKEN_PATH, Links
 from herder.engine.runner.sources import NotReady, Sources
 from herder.engine.runner.status import ContainerState, terminated
 from herder.engine.runner.volumes import Volumes
@@ -66,6 +64,7 @@ class Container:
         spec: Object,
         *,
         volumes: Volumes,
+        sources: Callable[[], Sources],
         stop: Stop,
         is_init: bool,
         changed: Callable[[], None],
@@ -76,11 +75,11 @@ class Container:
         self._host = host
         self._pod = pod
         self._volumes = volumes
+        self._sources = sources
         self._stop = stop
         self._is_init = is_init
         self._changed = changed
         self.directory = host.pod_directory(pod["metadata"]["uid"]) / "containers" / self.name
-        self._links = Links(host.work_dir)
         self._next = 0
         self._found: Attempt | None = None
         self._recall()
@@ -150,7 +149,7 @@ class Container:
         while not self._stop.asked.is_set():
             try:
                 config = await self._prepared()
-                self._forget_old_attempts()
+                await self._forget_old_attempts()
                 return await self._launch(config)
             except NotReady as problem:
                 self._wait(problem.reason, problem.message)
@@ -170,7 +169,7 @@ class Container:
         variables = await variables_of(
             self._pod,
             spec,
-            Sources(host.client, self._pod["metadata"]["namespace"]),
+            self._sources(),
             node=host.name,
             address=host.address,
             service=host.service,
@@ -192,26 +191,24 @@ class Container:
 
     async def _launch(self, config: dict[str, Any]) -> Attempt:
         directory = self.directory / str(self._next)
-        shutil.rmtree(directory, ignore_errors=True)  # what never ran
+        await self._host.remove(directory)  # what never ran
         directory.mkdir(parents=True, mode=0o700)
         message = directory / "termination-message"
         message.touch(mode=0o666)
         message.chmod(0o666)
         target = self.spec.get("terminationMessagePath") or "/dev/termination-log"
         config["mounts"].append({"source": str(message), "target": target})
-        if not self._host.isolation.mount:
-            self._links.place(config["mounts"], unasked=lambda path: path in {target, TOKEN_PATH})
         recorder, image = self._host.recorder, self.spec.get("image", "")
         shown = f'Image "{image}" is the local command {config["command"][0]}'
         recorder.normal(self._pod, "Pulled", shown, field=self._field)
         recorder.normal(self._pod, "Created", f"Container created: {self.name}", field=self._field)
         return await Attempt.start(directory, config)
 
-    def _forget_old_attempts(self) -> None:
+    async def _forget_old_attempts(self) -> None:
         """The one before the new one is kept, for its log."""
         for attempt in attempts_in(self.directory):
             if attempt.number < self._next - 1:
-                shutil.rmtree(attempt.directory, ignore_errors=True)
+                await self._host.remove(attempt.directory)
 
     # --- running --------------------------------------------------------------------------------------------------
 
@@ -236,7 +233,6 @@ class Container:
             self.state.running_since = None
             await self._stop.pause(RETRY_FIRST)
             return
-        self._links.remove()
         self._end(attempt, outcome)
         self._changed()
 

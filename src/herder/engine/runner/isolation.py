@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import tempfile
@@ -14,36 +15,28 @@ from herder.engine.runner.attempts import Attempt
 LOG_BYTES, LOG_FILES = 10 * 1024 * 1024, 4
 
 
+UNAVAILABLE = (
+    "this host allows neither user namespaces nor mounts, so pods could read the files of the manager; "
+    "run as root or allow user namespaces "
+    "(sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns)"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """Which namespaces of its own a container gets."""
+    """Which namespaces of its own a container gets, beside a mount namespace, which every container has."""
 
     user: bool = True
-    mount: bool = True
     pid: bool = True
 
-    @property
-    def side_by_side(self) -> bool:
-        """Whether two pods may use the same path for different things."""
-        return self.mount
-
     def describe(self) -> str:
-        own = [name for name in ("user", "mount", "pid") if getattr(self, name)]
-        if not self.mount:
-            return (
-                "this host allows neither user namespaces nor mounts: pods run one at a time and volumes appear only "
-                "at paths that this user may create; run as root or allow user namespaces "
-                "(sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns)"
-            )
+        own = ["mount", *(name for name in ("user", "pid") if getattr(self, name))]
         return "containers have their own namespaces: " + ", ".join(own)
-
-
-NONE = Isolation(user=False, mount=False, pid=False)
 
 
 @dataclass(frozen=True, slots=True)
 class HostUser:
-    """Who owns a pod's files and processes on the host; None of it can be chosen unless the runner is root."""
+    """Owner of a pod's files and processes on the host. Only root can choose one; else pods have the runner's uid."""
 
     uid: int
     gid: int
@@ -56,11 +49,14 @@ class HostUser:
         return cls(entry.pw_uid, entry.pw_gid)
 
 
-async def detect(work_dir: Path, user: HostUser | None) -> Isolation:
-    """Run `true` in less and less isolation until it works."""
-    tries = [Isolation(), Isolation(pid=False)]
+async def detect(work_dir: Path, user: HostUser | None) -> Isolation | None:
+    """Run `true` in less and less isolation until it works; None where nothing that is safe works.
+
+    Pods with the runner's own uid need every namespace: without them they could read what the runner can read.
+    """
+    tries = [Isolation()]
     if user is not None:
-        tries = [Isolation(), Isolation(user=False), Isolation(pid=False), Isolation(user=False, pid=False)]
+        tries += [Isolation(user=False), Isolation(pid=False), Isolation(user=False, pid=False)]
     for isolation in tries:
         with tempfile.TemporaryDirectory(dir=work_dir, prefix="try-") as scratch:
             config = container_config(["true"], {"PATH": os.defpath}, isolation=isolation, user=user)
@@ -68,7 +64,19 @@ async def detect(work_dir: Path, user: HostUser | None) -> Isolation:
             outcome = await attempt.ended()
             if outcome is not None and outcome.code == 0:
                 return isolation
-    return NONE
+    return None
+
+
+_SYSTEM_HOMES = frozenset({"/", "/bin", "/dev", "/etc", "/proc", "/sbin", "/usr", "/usr/bin", "/usr/sbin", "/var"})
+
+
+def private_places() -> tuple[Path, ...]:
+    """What no pod may see: home directories, sockets of login sessions, and the runner's own service account token."""
+    homes = {os.environ.get("HOME", "")}
+    with contextlib.suppress(KeyError):
+        homes.add(pwd.getpwuid(os.geteuid()).pw_dir)
+    own = {home for home in homes if os.path.isabs(home) and os.path.normpath(home) not in _SYSTEM_HOMES}
+    return tuple(map(Path, sorted(own | {"/home", "/root", "/run/user", "/run/secrets", "/var/run/secrets"})))
 
 
 def container_config(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 from pathlib import Path
 
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import Conflict, Invalid, NotFound, StatusError
 from herder.engine.meta.kinds import Object
+from herder.engine.runner.admission import REASON, Admitted
+from herder.engine.runner.approval import Refused
+from herder.engine.runner.attempts import attempts_in
 from herder.engine.runner.containers import RETRY_FIRST, RETRY_LIMIT, Container, Stop
 from herder.engine.runner.host import Host
 from herder.engine.runner.kinds import PODS, parse_time, timestamp
@@ -23,11 +25,15 @@ FINAL_PHASES = frozenset({"Succeeded", "Failed"})
 
 
 class Pod:
-    def __init__(self, host: Host, pod: Object) -> None:
+    """Runs the spec that was admitted, whatever the object says. One that was refused fails without running."""
+
+    def __init__(self, host: Host, pod: Object, admitted: Admitted | Refused) -> None:
         self.uid: str = pod["metadata"]["uid"]
         self.directory = host.pod_directory(self.uid)
         self._host = host
-        self._pod = pod
+        self._admitted = admitted if isinstance(admitted, Admitted) else Admitted(pod["spec"])
+        self._refusal = admitted if isinstance(admitted, Refused) else None
+        pod = self._pod = {**pod, "spec": self._admitted.spec}
         self._stop = Stop()
         self._gone = asyncio.Event()
         self._dirty = asyncio.Event()
@@ -44,7 +50,7 @@ class Pod:
         self.init = [self._container(spec, is_init=True) for spec in pod["spec"].get("initContainers") or ()]
         self.containers = [self._container(spec, is_init=False) for spec in pod["spec"]["containers"]]
         running = any(container.runs_already for container in (*self.init, *self.containers))
-        self._turn = host.turns.at_once() if running else None
+        self._turn = host.turns.at_once() if running and self._refusal is None else None
         self._state = PodState(
             {container.name: container.state for container in self.containers},
             {container.name: container.state for container in self.init},
@@ -57,15 +63,29 @@ class Pod:
             self._pod,
             spec,
             volumes=self._volumes,
+            sources=self._sources,
             stop=self._stop,
             is_init=is_init,
             changed=self._dirty.set,
         )
 
+    async def _refuse(self, refusal: Refused) -> None:
+        """Containers that run nevertheless, started by a runner that admitted more, are killed."""
+        for container in (*self.init, *self.containers):
+            for attempt in attempts_in(container.directory):
+                attempt.kill()
+                await attempt.ended()
+        self._state.verdict = Verdict("Failed", REASON, str(refusal))
+        self._host.recorder.warning(self._pod, REASON, str(refusal))
+        await self._publish_end()
+
+    def _sources(self) -> Sources:
+        return self._admitted.sources(self._host.client, self._pod["metadata"]["namespace"])
+
     # --- what others tell it --------------------------------------------------------------------------------------
 
     def update(self, pod: Object) -> None:
-        self._pod = pod
+        self._pod = {**pod, "spec": self._admitted.spec}
         if "deletionTimestamp" in pod["metadata"]:
             self._stop.ask(float(pod["metadata"].get("deletionGracePeriodSeconds") or 0))
 
@@ -97,17 +117,19 @@ class Pod:
         async with contextlib.AsyncExitStack() as stack:
             if self._pod["status"].get("phase") in FINAL_PHASES:
                 self._state.final = True
+            elif self._refusal is not None:
+                await self._refuse(self._refusal)
             else:
                 publishing = asyncio.ensure_future(self._publish_changes())
                 stack.callback(publishing.cancel)
                 await self._live()
                 publishing.cancel()
                 await self._publish_end()
-            await _remove(self.directory / "volumes")
+            await self._host.remove(self.directory / "volumes")
             await self._stop.asked.wait()  # a finished pod stays, with its logs, until it is deleted
             await self._release()
             await self._gone.wait()
-        await _remove(self.directory)
+        await self._host.remove(self.directory)
 
     async def _live(self) -> None:
         deadline = asyncio.ensure_future(self._keep_deadline())
@@ -134,9 +156,8 @@ class Pod:
             turn.cancel()
 
     def _all_places_taken(self) -> str:
-        places, isolation = self._host.turns.places, self._host.isolation
-        told = f"as many pods run on this node as it takes ({places}); this one starts when another has ended"
-        return told if isolation.side_by_side else f"{told}; {isolation.describe()}"
+        places = self._host.turns.places
+        return f"as many pods run on this node as it takes ({places}); this one starts when another has ended"
 
     async def _run_containers(self) -> None:
         if not await self._have_volumes():
@@ -155,10 +176,9 @@ class Pod:
     async def _have_volumes(self) -> bool:
         """Tried until everything that is mounted exists; False when asked to stop meanwhile."""
         delay = RETRY_FIRST
-        namespace = self._pod["metadata"]["namespace"]
         while not self._stop.asked.is_set():
             try:
-                await self._volumes.materialise(Sources(self._host.client, namespace), self._host.clock())
+                await self._volumes.materialise(self._sources(), self._host.clock())
                 return True
             except NotReady as problem:
                 self._host.recorder.warning(self._pod, "FailedMount", f"MountVolume failed: {problem.message}")
@@ -172,8 +192,7 @@ class Pod:
             left = (self._volumes.refresh_at - self._host.clock()).total_seconds()
             await asyncio.sleep(max(left, 1.0))
             try:
-                sources = Sources(self._host.client, self._pod["metadata"]["namespace"])
-                await self._volumes.materialise(sources, self._host.clock())
+                await self._volumes.materialise(self._sources(), self._host.clock())
             except NotReady as problem:
                 log.warning("token not renewed", pod=self._pod["metadata"]["name"], error=problem.message)
                 await asyncio.sleep(RETRY_LIMIT)
@@ -269,8 +288,3 @@ class Pod:
                     return
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, RETRY_LIMIT)
-
-
-async def _remove(directory: Path) -> None:
-    """Beside the loop: a busy disk takes milliseconds for each entry, and other pods wait."""
-    await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)

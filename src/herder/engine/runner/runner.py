@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import shutil
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -15,22 +14,24 @@ from herder.engine.client.client import Client
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import Object
+from herder.engine.runner.admission import Admitted, ApprovalKey, PodAdmission
+from herder.engine.runner.approval import Refused
 from herder.engine.runner.attempts import attempts_in
 from herder.engine.runner.binding import Binder
 from herder.engine.runner.environment import Commands
 from herder.engine.runner.following import Following, Name
 from herder.engine.runner.host import Host
-from herder.engine.runner.isolation import HostUser, detect
+from herder.engine.runner.isolation import UNAVAILABLE, HostUser, detect, private_places
 from herder.engine.runner.kinds import CONFIG_MAPS, PODS, Clock
 from herder.engine.runner.node import MAX_PODS, Node
-from herder.engine.runner.pods import Pod
+from herder.engine.runner.pods import FINAL_PHASES, Pod
 from herder.engine.runner.recorder import Recorder
 from herder.engine.runner.turns import Turns
 
 log = get_logger(__name__)
 
 DEFAULT_NAME = "herder-runner"
-_RETRY = 5.0
+_RETRY, _ADMIT_AGAIN = 5.0, 0.2
 
 
 class RunnerError(Exception):
@@ -38,7 +39,11 @@ class RunnerError(Exception):
 
 
 class Runner:
-    """`commands` is asked at each start of a container, so it may follow a setting that changes while running."""
+    """`commands` is asked at each start of a container, so it may follow a setting that changes while running.
+
+    `approval_key` signs the Jobs of Herder's controllers. Only their pods run, unless `all_pods` is set: then everybody
+    who may create a pod in any namespace runs commands on this host.
+    """
 
     def __init__(
         self,
@@ -53,6 +58,8 @@ class Runner:
         client_ca: bytes | None = None,
         hidden: tuple[Path, ...] = (),
         host_paths: tuple[Path, ...] = (),
+        approval_key: ApprovalKey | None = None,
+        all_pods: bool = False,
         max_pods: int = MAX_PODS,
         user: str = "nobody",
         address: str = "127.0.0.1",
@@ -65,7 +72,9 @@ class Runner:
         self._name = name
         self._service = service_variables(api_server)
         self._client_ca = client_ca
-        self._hidden = (work_dir, *hidden)
+        self._approval_key = approval_key or _no_key
+        self._all_pods = all_pods
+        self._hidden = (work_dir, *hidden, *private_places())
         self._host_paths = host_paths
         self._max_pods = max_pods
         self._user = user
@@ -74,6 +83,7 @@ class Runner:
         self._recorder = Recorder(client, component="herder-runner", clock=clock, entropy=entropy, host=name)
         self._following = Following(client, PODS, self._seen, fields=f"spec.nodeName={name}")
         self._pods: dict[Name, Pod] = {}
+        self._admitting: set[str] = set()  # uids
         self._workers: set[asyncio.Task[None]] = set()
         self._host: Host | None = None
         self.ready = asyncio.Event()
@@ -127,8 +137,12 @@ class Runner:
         except KeyError:
             raise RunnerError(f'no user "{self._user}" on this host to run containers as') from None
         isolation = await detect(self._work_dir, user)
-        if not isolation.side_by_side:
-            log.warning(isolation.describe())
+        if isolation is None:
+            raise RunnerError(UNAVAILABLE)
+        if self._all_pods and user is None:
+            log.warning(
+                "only pods of Jobs that Herder created run: others would have the uid of the manager", uid=os.geteuid()
+            )
         return Host(
             client=self._client,
             name=self._name,
@@ -139,8 +153,9 @@ class Runner:
             recorder=self._recorder,
             isolation=isolation,
             user=user,
-            turns=Turns(self._max_pods if isolation.side_by_side else 1),
+            turns=Turns(self._max_pods),
             service=self._service,
+            admission=PodAdmission(self._client, self._approval_key, all_pods=self._all_pods and user is not None),
             hidden=self._hidden,
             host_paths=self._host_paths,
         )
@@ -177,7 +192,7 @@ class Runner:
     def _sweep(self) -> None:
         """Pods that were deleted while no runner was there."""
         root = self._work_dir / "pods"
-        known = {pod.uid for pod in self._pods.values()}
+        known = {pod["metadata"]["uid"] for pod in self._following.all()}
         for directory in root.iterdir() if root.is_dir() else ():
             if directory.name not in known:
                 self._spawn(self._clear(directory))
@@ -188,7 +203,8 @@ class Runner:
             for attempt in attempts_in(container):
                 attempt.kill()
                 await attempt.ended()
-        shutil.rmtree(directory, ignore_errors=True)
+        if self._host is not None:
+            await self._host.remove(directory)
 
     # --- pods -----------------------------------------------------------------------------------------------------
 
@@ -203,13 +219,41 @@ class Runner:
         if known is not None:
             known.update(pod)
             return
+        uid = pod["metadata"]["uid"]
+        if uid not in self._admitting:
+            self._admitting.add(uid)
+            self._spawn(self._admit(name, uid))
+
+    async def _admit(self, name: Name, uid: str) -> None:
+        """Decide whether the pod runs here, and run it or fail it."""
         assert self._host is not None
+        delay = _ADMIT_AGAIN
         try:
-            fresh = self._pods[name] = Pod(self._host, pod)
+            while (pod := self._following.get(name)) is not None and pod["metadata"]["uid"] == uid:
+                try:
+                    admitted: Admitted | Refused = Refused("the pod has ended")  # it is only waited for its deletion
+                    if pod["status"].get("phase") not in FINAL_PHASES:
+                        admitted = await self._host.admission.admit(pod)
+                except Refused as refusal:
+                    admitted = refusal
+                except (StatusError, OSError) as error:
+                    log.warning("pod not admitted yet", pod="/".join(name), error=str(error))
+                    await asyncio.sleep(delay)
+                    delay = min(delay * 2, _RETRY)
+                    continue
+                self._begin(name, uid, admitted)
+                return
         except Exception:  # a pod that defies sense must not take the others down with it
             log.exception("pod cannot be run", pod="/".join(name))
-            return
-        self._spawn(self._tend(fresh))
+        finally:
+            self._admitting.discard(uid)
+
+    def _begin(self, name: Name, uid: str, admitted: Admitted | Refused) -> None:
+        assert self._host is not None
+        pod = self._following.get(name)
+        if pod is not None and pod["metadata"]["uid"] == uid:
+            fresh = self._pods[name] = Pod(self._host, pod, admitted)
+            self._spawn(self._tend(fresh))
 
     async def _tend(self, pod: Pod) -> None:
         """A pod's life, begun again from what is on disk should it fail."""
@@ -230,6 +274,10 @@ class Runner:
         for task in self._workers:
             task.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
+
+
+async def _no_key() -> None:
+    return None
 
 
 def service_variables(api_server: str) -> dict[str, str]:

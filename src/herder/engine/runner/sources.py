@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable, Mapping
 
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound, StatusError
@@ -20,11 +21,20 @@ class NotReady(Exception):
 
 
 class Sources:
-    """Looks things up once for each preparation, so that a pod sees one state of each object."""
+    """Looks things up once for each preparation, so that a pod sees one state of each object.
 
-    def __init__(self, client: Client, namespace: str) -> None:
+    `is_approved` is asked of each Secret, by name and contents, before anything of it is used.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        is_approved: Callable[[str, Mapping[str, bytes]], bool] = lambda _name, _data: True,
+    ) -> None:
         self._client = client
         self._namespace = namespace
+        self._is_approved = is_approved
         self._found: dict[tuple[GroupVersionResource, str], dict[str, bytes] | None] = {}
 
     async def secret(self, name: str, *, optional: bool = False) -> dict[str, bytes]:
@@ -47,6 +57,8 @@ class Sources:
             if optional:
                 return {}
             raise NotReady("CreateContainerConfigError", f'{kind} "{name}" not found')
+        if resource == SECRETS and not self._is_approved(name, content):
+            raise NotReady("CreateContainerConfigError", f'secret "{name}" has changed since Herder created the Job')
         return content
 
 

@@ -1,6 +1,7 @@
-"""A pod's volumes as directories on the host, readable by the pod's user alone, gone with the pod.
+"""A pod's volumes as directories on the host, readable by the pod's user alone, removed with the pod.
 
-Directories of the host itself are volumes only where the runner was told so; of those the link alone goes.
+Containers of the pod may change what is in a volume at any time: below its root, everything is done by descriptors.
+Directories of the host itself are volumes only where the runner's configuration names them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from herder.engine.meta.kinds import Object
 from herder.engine.runner import downward
 from herder.engine.runner.isolation import HostUser
 from herder.engine.runner.kinds import SERVICE_ACCOUNTS, parse_time
+from herder.engine.runner.shim.beneath import closing, components, make_directories, open_beneath, write_file
 from herder.engine.runner.sources import NotReady, Sources
 
 _DEFAULT_MODE = 0o644
@@ -56,34 +58,61 @@ class Volumes:
 
     async def materialise(self, sources: Sources, now: datetime) -> None:
         """Every volume of the pod. Called again, it renews what changes with time and leaves the rest alone."""
-        self._private_directory(self._directory)
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.refresh_at = None
-        for volume in self._pod["spec"].get("volumes") or ():
-            place = self._directory / volume["name"]
-            fresh = not place.exists()
-            if fresh and "hostPath" in volume:
-                place.symlink_to(self._allowed(volume["hostPath"], volume["name"]))
-            elif fresh or "projected" in volume:
-                files = await self._files(volume, sources, now)
-                self._private_directory(place, 0o777 if "emptyDir" in volume else 0o755)
+        with closing(os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)) as root:
+            for volume in self._pod["spec"].get("volumes") or ():
+                if "hostPath" in volume:
+                    self._allowed(volume["hostPath"], volume["name"])
+                elif "projected" in volume or volume["name"] not in os.listdir(root):
+                    await self._fill(root, volume, sources, now)
+
+    async def _fill(self, root: int, volume: Object, sources: Sources, now: datetime) -> None:
+        files = await self._files(volume, sources, now)
+        mode = 0o777 if "emptyDir" in volume else 0o755
+        try:
+            with closing(make_directories(root, _single(volume["name"]), mode=mode, owner=self._owner)) as place:
                 for file in files:
-                    self._write(place, file)
+                    write_file(place, file.path, file.content, mode=file.mode, owner=self._owner)
+        except OSError as error:
+            raise NotReady(_MOUNT_ERROR, f'volume "{volume["name"]}": {error.strerror}') from error
 
     def mounts(self, container: Object) -> list[dict[str, Any]]:
-        """Where the container sees them."""
+        """Where the container sees them. The shim opens each `sub_path` again, below the volume it belongs to."""
         found = []
         for mount in container.get("volumeMounts") or ():
-            source = self._directory / mount["name"]
-            if mount.get("subPath"):
-                if "hostPath" in self._volume(mount["name"]):
-                    raise NotReady(
-                        _CONFIG_ERROR, f'volume "{mount["name"]}": a hostPath is mounted whole, not by subPath'
-                    )
-                source = self._sub_path(source, mount["subPath"])
+            volume = self._volume(mount["name"])
+            self._check_sub_path(mount, volume)
+            if "hostPath" in volume:
+                source = self._allowed(volume["hostPath"], mount["name"])
+            else:
+                source = self._directory / _single(mount["name"])
             # Content written by the node cannot be changed by the pod, whatever the mount says.
-            read_only = bool(mount.get("readOnly")) or not _WRITABLE & self._volume(mount["name"]).keys()
-            found.append({"source": str(source), "target": mount["mountPath"], "read_only": read_only})
+            read_only = bool(mount.get("readOnly")) or not _WRITABLE & volume.keys()
+            sub_path = mount.get("subPath") or ""
+            found.append(
+                {"source": str(source), "sub_path": sub_path, "target": mount["mountPath"], "read_only": read_only}
+            )
         return found
+
+    def _check_sub_path(self, mount: Object, volume: Object) -> None:
+        """Create a missing subPath; what a container does to it until it is mounted is the shim's to refuse."""
+        if mount.get("subPathExpr"):
+            raise NotReady(_CONFIG_ERROR, f'volume "{mount["name"]}": subPathExpr is not supported; use subPath')
+        if not (sub_path := mount.get("subPath")):
+            return
+        if "hostPath" in volume:
+            raise NotReady(_CONFIG_ERROR, f'volume "{mount["name"]}": a hostPath is mounted whole, not by subPath')
+        try:
+            with closing(os.open(self._directory / _single(mount["name"]), os.O_RDONLY | os.O_DIRECTORY)) as root:
+                try:
+                    os.close(open_beneath(root, sub_path))
+                except FileNotFoundError:
+                    os.close(make_directories(root, sub_path, mode=0o777, owner=self._owner))
+        except OSError as error:
+            raise NotReady(
+                _CONFIG_ERROR, f'subPath "{sub_path}" leads out of the volume, or is no directory: {error.strerror}'
+            ) from error
 
     def _allowed(self, source: Object, name: str) -> Path:
         """The host's directory, if it is one that the runner was told of."""
@@ -169,42 +198,20 @@ class Volumes:
             files.append(File(item["path"], text.encode(), _item_mode(item, mode)))
         return files
 
-    # --- on disk ------------------------------------------------------------------------------------------------
-
-    def _write(self, place: Path, file: File) -> None:
-        target = place / file.path
-        for parent in reversed(target.relative_to(place).parents[:-1]):
-            self._private_directory(place / parent)
-        scratch = target.with_name(f".{target.name}.new")
-        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(file.content)
-            self._own(descriptor)
-            os.fchmod(descriptor, file.mode)
-        os.replace(scratch, target)
-
-    def _private_directory(self, path: Path, mode: int = 0o755) -> None:
-        if not path.is_dir():
-            path.mkdir(mode=0o700, parents=True)
-            self._own(path)
-            path.chmod(mode)
-
-    def _own(self, path: Path | int) -> None:
-        if self._user is not None:
-            os.chown(path, self._user.uid, self._user.gid)
+    @property
+    def _owner(self) -> tuple[int, int] | None:
+        return (self._user.uid, self._user.gid) if self._user is not None else None
 
     def _volume(self, name: str) -> Object:
         volumes = self._pod["spec"].get("volumes") or ()
         return next((volume for volume in volumes if volume["name"] == name), {})
 
-    def _sub_path(self, volume: Path, sub_path: str) -> Path:
-        """A part of a volume; links that lead out of it are not followed."""
-        source = Path(os.path.realpath(volume / sub_path))
-        if not source.is_relative_to(os.path.realpath(volume)):
-            raise NotReady(_CONFIG_ERROR, f'subPath "{sub_path}" leads out of the volume')
-        if not source.exists():
-            self._private_directory(source, 0o777)
-        return source
+
+def _single(name: str) -> str:
+    """The name of a volume, which becomes that of a directory."""
+    if components(name) != [name]:
+        raise NotReady(_MOUNT_ERROR, f'volume "{name}": not a valid name')
+    return name
 
 
 def _chosen(content: dict[str, bytes], source: Object, mode: int, volume: str) -> list[File]:
@@ -222,8 +229,8 @@ def _chosen(content: dict[str, bytes], source: Object, mode: int, volume: str) -
 
 def _mode(source: Object) -> int:
     mode = source.get("defaultMode")
-    return _DEFAULT_MODE if mode is None else int(mode)
+    return _DEFAULT_MODE if mode is None else int(mode) & 0o777
 
 
 def _item_mode(item: Object, default: int) -> int:
-    return default if item.get("mode") is None else int(item["mode"])
+    return default if item.get("mode") is None else int(item["mode"]) & 0o777

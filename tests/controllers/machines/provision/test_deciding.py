@@ -22,6 +22,7 @@ from herder.api.settings import Settings
 from herder.controllers.machines.provision.controller import FAMILY, controller
 from herder.controllers.machines.provision.removal import FINALIZER
 from herder.engine.meta.kinds import Kind, Object
+from herder.engine.runner.approval import verify
 from herder.engine.runtime.decision import Apply, Create, Decision, Delete, EffectResult, Patch
 from tests.controllers.inmemory.stage import flat, made, only_patch
 from tests.support.views import NOW, view_of
@@ -330,9 +331,19 @@ def test_a_job_for_a_machine_of_a_host_may_use_its_daemon_for_that_machine_alone
 
 
 def test_where_there_is_a_runner_all_jobs_go_there() -> None:
-    pod = job_of(decide("digitalocean", infra(), machine(), cluster(), DRIVER, HOST))["spec"]["template"]["spec"]
-    assert pod["nodeSelector"] == {"herder.io/runner": "true"}
-    assert pod["tolerations"]
+    own = infra()
+    decision = decide("digitalocean", own, machine(), cluster(), DRIVER, HOST, results=dict([was_read(HOST, own)]))
+    template = job_of(decision)["spec"]["template"]
+    assert template["spec"]["nodeSelector"] == {"herder.io/runner": "true"}
+    assert template["spec"]["tolerations"]
+    approval = verify(hosts.approval_key(b"k" * 32), NS, template["metadata"]["annotations"])
+    assert (approval.job, approval.owner.name) == ("m-machine-provision", "m")
+    assert list(approval.secrets) == [names.environment_secret("m")]
+
+
+def test_without_a_runner_jobs_are_not_signed() -> None:
+    template = job_of(decide("digitalocean", infra(), machine(), cluster(), DRIVER))["spec"]["template"]
+    assert "annotations" not in template["metadata"]
 
 
 # --- what is there already ------------------------------------------------------------------------------------------

@@ -191,16 +191,18 @@ def _host(scene: Scene) -> _HostFound:
                 "start `herder up`, or `herder run` with the runner, on the host that is to have them"
             )
         return _HostFound(None, {})
-    if not hosted:
-        return _HostFound(Host(node=""), {})
     secret, pending = read(scene, Place(hosts.HOST_NAMESPACE, hosts.HOST_SECRET))
     if pending is not None:
         raise Pending(pending)
     told = texts(secret or {})
-    host = Host(told.get(hosts.HOST_NODE, ""), told.get(hosts.HOST_DIRECTORY, ""))
-    if secret is None or not host.node or not host.directory or hosts.HOST_KEY not in secret["data"]:
+    node, directory = told.get(hosts.HOST_NODE, ""), told.get(hosts.HOST_DIRECTORY, "")
+    if secret is None or not node or not directory or hosts.HOST_KEY not in secret["data"]:
         where = f"{hosts.HOST_NAMESPACE}/{hosts.HOST_SECRET}"
         raise Problem(f"Secret {where} does not tell of a host's daemon; start `herder up` on the host again")
+    approval_key = hosts.approval_key(base64.b64decode(secret["data"][hosts.HOST_KEY]))
+    if not hosted:
+        return _HostFound(Host(node="", approval_key=approval_key), {})
+    host = Host(node, directory, approval_key)
     return _HostFound(host, {hosts.CREDENTIAL_VARIABLE: _host_credential(scene, secret)})
 
 

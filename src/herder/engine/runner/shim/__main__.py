@@ -19,7 +19,7 @@ from typing import Any
 from herder.engine.runner.shim import init, kernel
 from herder.engine.runner.shim.logfile import LogFile
 
-_NEWS = 4
+_LOCK, _NEWS = 3, 4
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, init.KILL)
 
 
@@ -28,6 +28,8 @@ def main() -> None:
     if not text.endswith(b"\n"):
         return  # the runner went away while it told us what to run
     config = json.loads(text)
+    for descriptor in (_LOCK, _NEWS):
+        os.set_inheritable(descriptor, False)  # the program could free the lock, and would then be started twice
     # From here on signals wait until there is somebody to pass them on to.
     signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     os.chdir(config["directory"])
@@ -111,7 +113,7 @@ class Container:
 
 
 def _enter_namespaces(isolation: dict[str, bool]) -> None:
-    if isolation["mount"] and os.geteuid() != 0:
+    if os.geteuid() != 0:
         # Without privileges, only the root of a user namespace of one's own may mount.
         uid, gid = os.geteuid(), os.getegid()
         kernel.unshare(kernel.CLONE_NEWUSER)

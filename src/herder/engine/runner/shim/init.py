@@ -39,9 +39,8 @@ def _enter(config: dict[str, Any]) -> None:
     isolation = config["isolation"]
     if not isolation["pid"]:
         kernel.adopt_orphans()
-    if isolation["mount"]:
-        kernel.unshare(kernel.CLONE_NEWNS)
-        Root(config).enter()
+    kernel.unshare(kernel.CLONE_NEWNS)
+    Root(config).enter()
 
 
 def _supervise(config: dict[str, Any], report: int) -> int:
@@ -120,6 +119,7 @@ def _limit(limits: dict[str, int]) -> None:
 def _change_user(user: dict[str, int], isolation: dict[str, bool]) -> None:
     """`host_uid` owns the pod's files; inside a user namespace the program sees itself as `uid`."""
     if os.geteuid() == 0 and "host_uid" in user:
+        kernel.drop_bounding_set()  # while this process may
         os.setgroups([])
         os.setresgid(user["host_gid"], user["host_gid"], user["host_gid"])
         os.setresuid(user["host_uid"], user["host_uid"], user["host_uid"])
@@ -128,6 +128,15 @@ def _change_user(user: dict[str, int], isolation: dict[str, bool]) -> None:
         uid, gid = os.geteuid(), os.getegid()
         kernel.unshare(kernel.CLONE_NEWUSER)
         map_ids((user.get("uid", uid), uid), (user.get("gid", gid), gid))
+        _forbid_user_namespaces()
+    # uid 0 of a user namespace would get them all back on exec; an empty bounding set leaves it none.
+    kernel.drop_capabilities()
+
+
+def _forbid_user_namespaces() -> None:
+    """In a namespace of its own below this one, the program would hold every capability again."""
+    with contextlib.suppress(OSError), open("/proc/sys/user/max_user_namespaces", "w") as file:
+        file.write("0")
 
 
 def map_ids(uids: tuple[int, int], gids: tuple[int, int]) -> None:

@@ -19,6 +19,13 @@ MS_UNBINDABLE, MS_PRIVATE, MS_SHARED, MS_RELATIME = 1 << 17, 1 << 18, 1 << 20, 1
 MNT_DETACH = 2
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
+_PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 47, 4
+_CAPABILITY_VERSION_3, _CAPABILITIES = 0x20080522, 64
+
+# Numbers above 424 are the same on every architecture.
+_SYS_OPENAT2, _SYS_MOUNT_SETATTR = 437, 442
+_RESOLVE_NO_MAGICLINKS, _RESOLVE_NO_SYMLINKS, _RESOLVE_BENEATH = 2, 4, 8
+_AT_EMPTY_PATH, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = 0x1000, 0x8000, 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -43,6 +50,32 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
     _check(done, target)
 
 
+def open_beneath(directory: int, path: str, flags: int) -> int:
+    """openat2 that neither leaves `directory` nor follows a symbolic link. Raises OSError ENOSYS before Linux 5.6."""
+    resolve = _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS
+    how = (ctypes.c_uint64 * 3)(flags, 0, resolve)  # struct open_how
+    found: int = _libc.syscall(
+        ctypes.c_long(_SYS_OPENAT2), ctypes.c_int(directory), os.fsencode(path), how, ctypes.c_size_t(24)
+    )
+    if found < 0:
+        _check(-1, path)
+    return found
+
+
+def set_mounts_read_only(descriptor: int) -> None:
+    """The mount whose root is open, and all mounts below it. Raises OSError ENOSYS before Linux 5.12."""
+    attributes = (ctypes.c_uint64 * 4)(_MOUNT_ATTR_RDONLY, 0, 0, 0)  # struct mount_attr
+    done = _libc.syscall(
+        ctypes.c_long(_SYS_MOUNT_SETATTR),
+        ctypes.c_int(descriptor),
+        b"",
+        ctypes.c_uint(_AT_EMPTY_PATH | _AT_RECURSIVE),
+        attributes,
+        ctypes.c_size_t(32),
+    )
+    _check(done, "mount_setattr")
+
+
 def pivot_into(new_root: str) -> None:
     """Make `new_root` the root of this mount namespace and let go of the old one."""
     os.chdir(new_root)
@@ -50,6 +83,10 @@ def pivot_into(new_root: str) -> None:
     # Both roots are stacked at "." now; the old one, on top, goes.
     _check(_libc.umount2(b".", ctypes.c_int(MNT_DETACH)), "umount")
     os.chdir("/")
+
+
+def unmount(target: str) -> None:
+    _check(_libc.umount2(target.encode(), ctypes.c_int(MNT_DETACH)), target)
 
 
 def die_with_parent(signal_number: int) -> None:
@@ -67,6 +104,25 @@ def keep_own_proc_files() -> None:
 
 def no_new_privileges() -> None:
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def drop_bounding_set() -> None:
+    """No exec can gain a capability any more, not even of a file that grants one."""
+    for capability in range(_CAPABILITIES):
+        try:
+            _prctl(_PR_CAPBSET_DROP, capability)
+        except PermissionError:
+            return  # without CAP_SETPCAP the caller holds nothing that it could pass on as root either
+        except OSError:
+            return  # beyond the last one that this kernel knows
+
+
+def drop_capabilities() -> None:
+    """Permitted, effective, inheritable and ambient; the bounding set goes first, for which CAP_SETPCAP is needed."""
+    drop_bounding_set()
+    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    _check(_libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
 
 
 def _prctl(option: int, value: int) -> None:
