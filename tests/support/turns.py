@@ -1,4 +1,4 @@
-"""How much CPU each turn of an event loop takes."""
+"""CPU time of each turn of an asyncio event loop: how long one callback keeps every other client waiting."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ import asyncio
 import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass
 class Turns:
-    """CPU seconds of the longest callback so far, and what it was."""
+    """The longest turn since the last `reset`, in CPU seconds of the loop's thread, and what ran in it."""
 
     longest: float = 0.0
     what: str = ""
-    calls: int = field(default=0)
+    count: int = 0
 
-
-T = TypeVar("T")
+    def reset(self) -> None:
+        self.longest, self.what, self.count = 0.0, "", 0
 
 
 async def in_turns_of_its_own(work: Coroutine[Any, Any, T]) -> T:
@@ -29,22 +31,24 @@ async def in_turns_of_its_own(work: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def measured_turns() -> Iterator[Turns]:
-    """Measure every callback that begins within. CPU time of the thread: a busy machine changes nothing.
+    """Measure every callback of every asyncio loop of this process (uvloop does not run callbacks this way).
 
     What the caller itself does before it next waits is part of a turn that began earlier: use `in_turns_of_its_own`.
     """
     turns = Turns()
     run = asyncio.Handle._run
 
-    def timed(handle: asyncio.Handle) -> None:
-        began = time.thread_time()
-        run(handle)
-        spent = time.thread_time() - began
-        turns.calls += 1
-        if spent > turns.longest:
-            turns.longest, turns.what = spent, repr(handle)[:300]
+    def measured(handle: asyncio.Handle) -> None:
+        started = time.thread_time()
+        try:
+            run(handle)
+        finally:
+            took = time.thread_time() - started
+            turns.count += 1
+            if took > turns.longest:
+                turns.longest, turns.what = took, repr(handle)[:300]
 
-    asyncio.Handle._run = timed  # type: ignore[method-assign]
+    asyncio.Handle._run = measured  # type: ignore[method-assign]
     try:
         yield turns
     finally:

@@ -1,0 +1,22 @@
+"""One server for all attacks: what one attack leaves behind is the next one's to find."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.support.attack import Target
+
+
+@pytest.fixture(scope="session")
+async def server_under_attack() -> AsyncIterator[Target]:
+    target = await Target.start()
+    yield target
+    await target.stop()
+
+
+@pytest.fixture
+async def target(server_under_attack: Target) -> AsyncIterator[Target]:
+    yield server_under_attack
+    server_under_attack.hang_up()

@@ -1,0 +1,58 @@
+"""Requests and connections in flight: limits per user and in total, and turns for everybody."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.support.attack import Raw, Target, request
+
+PATH = "/api/v1/namespaces/alice/configmaps"
+
+
+@pytest.mark.xfail(strict=True, reason="clients stall the server or fill its memory")
+async def test_long_running_requests_of_one_user_have_a_limit(target: Target) -> None:
+    limit = (await target.report())["usage"]["limits"]["long_running_per_user"]
+
+    async def watch() -> tuple[Raw, int, dict[str, str]]:
+        raw = await target.connect()
+        raw.send(request("GET", f"{PATH}?watch=true&resourceVersion=0", "alice"))
+        status, headers = await raw.head()
+        return raw, status, headers
+
+    watches = []
+    while len(watches) < limit:
+        watches += await asyncio.gather(*(watch() for _ in range(min(50, limit - len(watches)))))
+    assert {status for _, status, _ in watches} == {200}
+    _, status, headers = await watch()
+    assert (status, headers["retry-after"]) == (429, "1")
+    assert (await target.ask("GET", PATH, "alice"))[0] == 200  # other requests are counted apart
+    assert (await target.ask("GET", PATH.replace("alice", "bob") + "?watch=false", "bob"))[0] == 200
+    target.hang_up()
+    await target.until(lambda report: report["usage"]["long_running"]["total"] == 0)
+    assert (await watch())[1] == 200
+
+
+@pytest.mark.xfail(strict=True, reason="clients stall the server or fill its memory")
+async def test_connections_without_credentials_have_a_limit_per_source(target: Target) -> None:
+    limit = (await target.report())["usage"]["limits"]["anonymous_connections_per_source"]
+    refused = 0
+    for _ in range(0, limit + 40, 20):
+        opened = await asyncio.gather(*(target.connect() for _ in range(20)), return_exceptions=True)
+        refused += sum(isinstance(raw, BaseException) for raw in opened)
+    assert refused
+    assert (await target.report())["usage"]["connections"] <= limit
+    target.hang_up()
+    await target.until(lambda report: report["usage"]["connections"] == 0)
+    assert (await target.ask("GET", PATH, "alice"))[0] == 200
+
+
+@pytest.mark.xfail(strict=True, reason="clients stall the server or fill its memory")
+async def test_connections_of_users_do_not_count_as_strangers(target: Target) -> None:
+    raw = await target.connect()
+    raw.send(request("GET", PATH + "?limit=1", "alice"))
+    assert (await raw.answer())[0] == 200
+    report = await target.report()
+    assert report["usage"]["connections"] == 1
+    assert report["usage"]["anonymous_connections"] == 0

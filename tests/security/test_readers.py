@@ -1,0 +1,123 @@
+"""Clients that ask for a lot and do not read it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.support.attack import Raw, Target, request
+
+MIB = 1 << 20
+PATH = "/api/v1/namespaces/alice/configmaps"
+
+
+@pytest.fixture(scope="module")
+async def large_state(server_under_attack: Target) -> AsyncIterator[None]:
+    """30 MB of objects, most of them small."""
+    target = server_under_attack
+    for number in range(28):
+        data = {"a": "x" * (950 << 10)}
+        made = {"metadata": {"name": f"large-{number}", "labels": {"state": "large"}}, "data": data}
+        assert (await target.ask("POST", PATH, "alice", made))[0] == 201
+    for number in range(100):
+        data = {"a": "x" * (20 << 10)}
+        made = {"metadata": {"name": f"small-{number}", "labels": {"state": "large"}}, "data": data}
+        assert (await target.ask("POST", PATH, "alice", made))[0] == 201
+    yield
+    assert (await target.ask("DELETE", f"{PATH}?labelSelector=state%3Dlarge", "alice"))[0] == 200
+
+
+async def stalled(target: Target, path: str, *headers: str) -> Raw:
+    """A request whose answer is read as far as its head."""
+    raw = await target.connect()
+    raw.send(request("GET", path, "alice", None, *headers))
+    assert (await raw.head())[0] == 200
+    raw.stop_reading()
+    return raw
+
+
+@pytest.mark.parametrize("query", ["watch=true", "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"])
+@pytest.mark.xfail(strict=True, reason="clients stall the server or fill its memory")
+async def test_watchers_that_do_not_read_their_initial_state_hold_little(
+    target: Target, large_state: None, query: str
+) -> None:
+    async with target.under_attack(grows_mib=24):
+        for _ in range(20):
+            await stalled(target, f"{PATH}?{query}")
+        await asyncio.sleep(0.3)
+        usage = (await target.report())["usage"]
+        assert usage["largest_connection_bytes"] <= 1 * MIB
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        pytest.param("application/json", marks=pytest.mark.xfail(strict=True, reason="lists are joined in memory")),
+        pytest.param(
+            "application/json;as=Table;g=meta.k8s.io;v=v1",
+            marks=pytest.mark.xfail(strict=True, reason="lists are encoded in one turn"),
+        ),
+        "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+    ],
+    ids=["objects", "table", "metadata"],
+)
+async def test_readers_of_large_lists_that_stop_hold_little(target: Target, large_state: None, accept: str) -> None:
+    async with target.under_attack(grows_mib=24):
+        for _ in range(20):
+            await stalled(target, PATH, f"Accept: {accept}")
+        await asyncio.sleep(0.3)
+
+
+@pytest.mark.xfail(strict=True, reason="clients stall the server or fill its memory")
+async def test_a_compressed_list_is_made_as_it_is_read(target: Target, large_state: None) -> None:
+    async with target.under_attack(grows_mib=24):
+        for _ in range(10):
+            await stalled(target, PATH, "Accept-Encoding: gzip")
+
+
+async def test_a_reader_gets_the_whole_list(target: Target, large_state: None) -> None:
+    async with target.under_attack(grows_mib=100):
+        status, _, body = await target.ask("GET", f"{PATH}?labelSelector=state%3Dlarge", "alice")
+    assert status == 200
+    assert len(json.loads(body)["items"]) == 128
+
+
+@pytest.mark.xfail(strict=True, reason="clients stall the server or fill its memory")
+async def test_many_watches_of_a_large_object_share_it(target: Target) -> None:
+    revision = json.loads((await target.ask("GET", f"{PATH}?limit=1", "alice"))[2])["metadata"]["resourceVersion"]
+    watchers = []
+    async with target.under_attack(grows_mib=100):
+        for _ in range(150):
+            watchers.append(await stalled(target, f"{PATH}?watch=true&resourceVersion={revision}"))
+    idle = await target.report()
+    async with target.under_attack(grows_mib=60):
+        for number in range(4):
+            data = {"a": "x" * (1_400 << 10)}
+            made = {"metadata": {"name": f"shared-{number}"}, "data": data}
+            assert (await target.ask("POST", PATH, "alice", made))[0] in (201, 413, 422)
+            patch = {"metadata": {"name": f"medium-{number}"}, "data": {"a": "x" * (900 << 10)}}
+            assert (await target.ask("POST", PATH, "alice", patch))[0] == 201
+        assert (await target.report())["usage"]["largest_connection_bytes"] <= 1 * MIB
+    assert idle["usage"]["connections"] >= 150
+    target.hang_up()
+    await target.until(lambda report: report["usage"]["long_running"]["total"] == 0)
+
+
+@pytest.mark.xfail(strict=True, reason="clients stall the server or fill its memory")
+async def test_a_watcher_that_does_not_read_events_is_ended_by_their_bytes(target: Target) -> None:
+    name = {"metadata": {"name": "busy"}, "data": {"a": "x"}}
+    status, _, body = await target.ask("POST", PATH, "alice", name)
+    assert status == 201
+    revision = json.loads(body)["metadata"]["resourceVersion"]
+    raw = await stalled(target, f"{PATH}?watch=true&resourceVersion={revision}")
+    async with target.under_attack(grows_mib=120):
+        for number in range(60):
+            changed = {"metadata": {"name": "busy"}, "data": {"a": str(number % 10) * (900 << 10)}}
+            assert (await target.ask("PUT", f"{PATH}/busy", "alice", changed))[0] == 200
+        assert (await target.report())["usage"]["long_running"]["total"] >= 1
+    raw.writer.transport.resume_reading()  # type: ignore[attr-defined]
+    content = b"".join([piece async for piece in raw.chunks()])
+    assert json.loads(content.strip().splitlines()[-1])["object"]["code"] == 410

@@ -1,0 +1,150 @@
+"""The attacker's side: raw connections to an attack server, and what an attack may cost that server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from tests.support.attack_server import token_of
+
+PATIENCE = 20
+TURN_MS = 50
+_ROOT = Path(__file__).parents[2]
+_LONGEST_LINE = 64 << 20
+
+
+class Target:
+    """The server under attack."""
+
+    def __init__(self, process: asyncio.subprocess.Process, port: int, ca: str) -> None:
+        self._process = process
+        self._port = port
+        self._context = ssl.create_default_context(cadata=ca)
+        self.connections: list[Raw] = []
+
+    @classmethod
+    async def start(cls) -> Target:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.support.attack_server",
+            cwd=_ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdout is not None
+        told = json.loads(await process.stdout.readline())
+        return cls(process, told["port"], told["ca"])
+
+    async def stop(self) -> None:
+        self.hang_up()
+        self._process.kill()
+        await self._process.communicate()
+
+    async def connect(self) -> Raw:
+        async with asyncio.timeout(PATIENCE):
+            raw = Raw(*await asyncio.open_connection("127.0.0.1", self._port, ssl=self._context, limit=_LONGEST_LINE))
+        self.connections.append(raw)
+        return raw
+
+    def hang_up(self) -> None:
+        """Close all connections of the attack."""
+        while self.connections:
+            self.connections.pop().reset()
+
+    async def ask(self, method: str, path: str, user: str = "", body: Any = None) -> tuple[int, dict[str, str], bytes]:
+        """One request on a connection of its own: status, headers, body."""
+        raw = await self.connect()
+        raw.send(request(method, path, user, None if body is None else json.dumps(body).encode()))
+        answer = await raw.answer()
+        raw.reset()
+        self.connections.remove(raw)
+        return answer
+
+    async def _command(self, command: str) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{command}\n".encode())
+        async with asyncio.timeout(PATIENCE):
+            report: dict[str, Any] = json.loads(await self._process.stdout.readline())
+        return report
+
+    async def reset(self) -> dict[str, Any]:
+        return await self._command("reset")
+
+    async def report(self) -> dict[str, Any]:
+        return await self._command("report")
+
+    @asynccontextmanager
+    async def under_attack(self, *, grows_mib: float) -> AsyncIterator[None]:
+        """The attack is the block. No turn may cost more CPU than TURN_MS, and resident memory stays within the bound."""
+        before = await self.reset()
+        yield
+        after = await self.report()
+        assert after["turn_ms"] <= TURN_MS, f"{after['turn_ms']:.0f} ms of CPU in one turn: {after['turn']}"
+        assert after["rss_mib"] - before["rss_mib"] <= grows_mib, f"{before['rss_mib']} -> {after['rss_mib']} MiB"
+
+    async def until(self, holds: Any) -> dict[str, Any]:
+        """Ask for reports until one satisfies `holds`."""
+        async with asyncio.timeout(PATIENCE):
+            while not holds(report := await self.report()):
+                await asyncio.sleep(0.02)
+        return report
+
+
+def request(method: str, path: str, user: str = "", body: bytes | None = None, *headers: str) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "Host: attack", *headers]
+    lines += [f"Authorization: Bearer {token_of(user)}"] if user else []
+    lines += [f"Content-Length: {len(body)}", "Content-Type: application/json"] if body is not None else []
+    return "\r\n".join([*lines, "", ""]).encode() + (body or b"")
+
+
+class Raw:
+    """One connection, byte by byte."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, content: bytes) -> None:
+        self.writer.write(content)
+
+    async def pour(self, content: bytes, total: int) -> int:
+        """Send `content` again and again, up to `total` bytes; ends early where the server stops reading or hangs up."""
+        sent = 0
+        with suppress(ConnectionError, ssl.SSLError, TimeoutError):
+            while sent < total:
+                self.writer.write(content)
+                sent += len(content)
+                async with asyncio.timeout(1):
+                    await self.writer.drain()
+        return sent
+
+    async def head(self) -> tuple[int, dict[str, str]]:
+        async with asyncio.timeout(PATIENCE):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+        first, *lines = head.strip().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        return int(first.split()[1]), headers
+
+    async def answer(self) -> tuple[int, dict[str, str], bytes]:
+        status, headers = await self.head()
+        async with asyncio.timeout(PATIENCE):
+            if headers.get("transfer-encoding") == "chunked":
+                body = b"".join([piece async for piece in self.chunks()])
+            else:
+                body = await self.reader.readexactly(int(headers.get("content-length", "0")))
+        return status, headers, body
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        while size := int(await self.reader.readline(), 16):
+            yield (await self.reader.readexactly(size + 2))[:-2]
+        await self.reader.readline()
+
+    def stop_reading(self) -> None:
+        self.writer.transport.pause_reading()  # type: ignore[attr-defined]
+
+    def reset(self) -> None:
+        self.writer.transport.abort()
