@@ -20,3 +20,4 @@ async def server_under_attack() -> AsyncIterator[Target]:
 async def target(server_under_attack: Target) -> AsyncIterator[Target]:
     yield server_under_attack
     server_under_attack.hang_up()
+    await server_under_attack.until(lambda report: not report["usage"]["connections"])

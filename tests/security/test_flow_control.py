@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from tests.support.attack import Raw, Target, request
 
 PATH = "/api/v1/namespaces/alice/configmaps"
 
 
-@pytest.mark.xfail(strict=True, reason="clients stall the server or fill its memory")
 async def test_long_running_requests_of_one_user_have_a_limit(target: Target) -> None:
     limit = (await target.report())["usage"]["limits"]["long_running_per_user"]
 
@@ -34,7 +31,6 @@ async def test_long_running_requests_of_one_user_have_a_limit(target: Target) ->
     assert (await watch())[1] == 200
 
 
-@pytest.mark.xfail(strict=True, reason="clients stall the server or fill its memory")
 async def test_connections_without_credentials_have_a_limit_per_source(target: Target) -> None:
     limit = (await target.report())["usage"]["limits"]["anonymous_connections_per_source"]
     refused = 0
@@ -48,7 +44,6 @@ async def test_connections_without_credentials_have_a_limit_per_source(target: T
     assert (await target.ask("GET", PATH, "alice"))[0] == 200
 
 
-@pytest.mark.xfail(strict=True, reason="clients stall the server or fill its memory")
 async def test_connections_of_users_do_not_count_as_strangers(target: Target) -> None:
     raw = await target.connect()
     raw.send(request("GET", PATH + "?limit=1", "alice"))

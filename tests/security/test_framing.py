@@ -13,7 +13,6 @@ MIB = 1 << 20
 CHUNKED = request("POST", "/api/v1/namespaces/alice/configmaps", "", None, "Transfer-Encoding: chunked")
 
 
-@pytest.mark.xfail(strict=True, reason="clients stall the server or fill its memory")
 async def test_endless_trailers_are_refused(target: Target) -> None:
     raw = await target.connect()
     async with target.under_attack(grows_mib=8):
@@ -28,13 +27,12 @@ async def test_many_trailers_are_refused(target: Target) -> None:
         await raw.pour(b"a:b\r\n" * 13_000, 16 * MIB)
 
 
-@pytest.mark.xfail(strict=True, reason="clients stall the server or fill its memory")
 async def test_an_endless_chunk_extension_is_refused(target: Target) -> None:
     raw = await target.connect()
     async with target.under_attack(grows_mib=8):
         raw.send(CHUNKED + b"5;")
-        sent = await raw.pour(b"a" * 65536, 64 * MIB)
-    assert sent < 64 * MIB
+        await raw.pour(b"a" * 65536, 64 * MIB)
+    await target.until(lambda report: not report["usage"]["connections"])
 
 
 async def test_tiny_chunks_cost_no_more_memory_than_their_bytes(target: Target) -> None:
@@ -45,7 +43,6 @@ async def test_tiny_chunks_cost_no_more_memory_than_their_bytes(target: Target) 
 
 
 @pytest.mark.parametrize("connections", [1, 20])
-@pytest.mark.xfail(strict=True, reason="clients stall the server or fill its memory")
 async def test_junk_after_an_undecided_upgrade_is_not_held(target: Target, connections: int) -> None:
     upgrade = request("GET", "/silent/exec", "", None, "Connection: Upgrade", "Upgrade: SPDY/3.1")
 
@@ -61,14 +58,13 @@ async def test_junk_after_an_undecided_upgrade_is_not_held(target: Target, conne
 
 
 @pytest.mark.parametrize("line", [b"a:\r\n", b"\r\n"], ids=["one header again and again", "empty lines"])
-@pytest.mark.xfail(strict=True, reason="clients stall the server or fill its memory")
 async def test_heads_without_an_end_are_refused(target: Target, line: bytes) -> None:
     raw = await target.connect()
     async with target.under_attack(grows_mib=8):
         if line.strip():
             raw.send(b"GET / HTTP/1.1\r\nHost: x\r\n")
-        sent = await raw.pour(line * (65536 // len(line)), 16 * MIB)
-    assert sent < 16 * MIB
+        await raw.pour(line * (65536 // len(line)), 16 * MIB)
+    await target.until(lambda report: not report["usage"]["connections"])
 
 
 async def test_one_long_header_repeated_is_joined_once(target: Target) -> None:
@@ -78,7 +74,6 @@ async def test_one_long_header_repeated_is_joined_once(target: Target) -> None:
         assert (await raw.answer())[0] in (200, 431)
 
 
-@pytest.mark.xfail(strict=True, reason="clients stall the server or fill its memory")
 async def test_thousands_of_pipelined_requests_are_read_no_faster_than_they_are_answered(target: Target) -> None:
     raw = await target.connect()
     raw.stop_reading()
@@ -88,7 +83,6 @@ async def test_thousands_of_pipelined_requests_are_read_no_faster_than_they_are_
         assert usage["largest_connection_bytes"] <= 512 << 10
 
 
-@pytest.mark.xfail(strict=True, reason="clients stall the server or fill its memory")
 async def test_another_user_is_answered_meanwhile(target: Target) -> None:
     """Every attack above at the same time, and small requests of a user between them."""
     starts = [

@@ -40,7 +40,6 @@ async def stalled(target: Target, path: str, *headers: str) -> Raw:
 
 
 @pytest.mark.parametrize("query", ["watch=true", "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"])
-@pytest.mark.xfail(strict=True, reason="clients stall the server or fill its memory")
 async def test_watchers_that_do_not_read_their_initial_state_hold_little(
     target: Target, large_state: None, query: str
 ) -> None:
@@ -55,11 +54,8 @@ async def test_watchers_that_do_not_read_their_initial_state_hold_little(
 @pytest.mark.parametrize(
     "accept",
     [
-        pytest.param("application/json", marks=pytest.mark.xfail(strict=True, reason="lists are joined in memory")),
-        pytest.param(
-            "application/json;as=Table;g=meta.k8s.io;v=v1",
-            marks=pytest.mark.xfail(strict=True, reason="lists are encoded in one turn"),
-        ),
+        "application/json",
+        "application/json;as=Table;g=meta.k8s.io;v=v1",
         "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
     ],
     ids=["objects", "table", "metadata"],
@@ -71,7 +67,6 @@ async def test_readers_of_large_lists_that_stop_hold_little(target: Target, larg
         await asyncio.sleep(0.3)
 
 
-@pytest.mark.xfail(strict=True, reason="clients stall the server or fill its memory")
 async def test_a_compressed_list_is_made_as_it_is_read(target: Target, large_state: None) -> None:
     async with target.under_attack(grows_mib=24):
         for _ in range(10):
@@ -85,7 +80,6 @@ async def test_a_reader_gets_the_whole_list(target: Target, large_state: None) -
     assert len(json.loads(body)["items"]) == 128
 
 
-@pytest.mark.xfail(strict=True, reason="clients stall the server or fill its memory")
 async def test_many_watches_of_a_large_object_share_it(target: Target) -> None:
     revision = json.loads((await target.ask("GET", f"{PATH}?limit=1", "alice"))[2])["metadata"]["resourceVersion"]
     watchers = []
@@ -106,7 +100,6 @@ async def test_many_watches_of_a_large_object_share_it(target: Target) -> None:
     await target.until(lambda report: report["usage"]["long_running"]["total"] == 0)
 
 
-@pytest.mark.xfail(strict=True, reason="clients stall the server or fill its memory")
 async def test_a_watcher_that_does_not_read_events_is_ended_by_their_bytes(target: Target) -> None:
     name = {"metadata": {"name": "busy"}, "data": {"a": "x"}}
     status, _, body = await target.ask("POST", PATH, "alice", name)

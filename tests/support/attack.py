@@ -79,7 +79,7 @@ class Target:
 
     @asynccontextmanager
     async def under_attack(self, *, grows_mib: float) -> AsyncIterator[None]:
-        """The attack is the block. No turn may cost more CPU than TURN_MS, and resident memory stays within the bound."""
+        """The attack is the block. No turn may cost more CPU than TURN_MS, and resident memory stays bounded."""
         before = await self.reset()
         yield
         after = await self.report()
@@ -112,7 +112,7 @@ class Raw:
         self.writer.write(content)
 
     async def pour(self, content: bytes, total: int) -> int:
-        """Send `content` again and again, up to `total` bytes; ends early where the server stops reading or hangs up."""
+        """Send `content` again and again, up to `total` bytes, or until the server stops reading or hangs up."""
         sent = 0
         with suppress(ConnectionError, ssl.SSLError, TimeoutError):
             while sent < total:

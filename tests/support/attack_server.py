@@ -1,8 +1,8 @@
 """An embedded API server behind TLS in a process of its own, which reports what attacks cost it.
 
 Commands come as lines on stdin, answers go as JSON lines to stdout: `report` answers the longest turn of the event
-loop, resident memory and the front's counters; `reset` starts a new measurement. The loop is asyncio's, so that turns can be
-measured; everything else is as in production.
+loop, resident memory and the front's counters; `reset` starts a new measurement. The loop is asyncio's, so that
+turns can be measured; everything else is as in production.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from herder.engine.apiserver.server import assemble
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, User
 from herder.engine.front.http import HttpFront
+from herder.engine.front.limits import Limits
 from herder.engine.front.takeover import Takeover
 from herder.engine.meta.kinds import GroupVersionResource
 from tests.support.turns import Turns, measured_turns
@@ -45,7 +46,7 @@ def _now() -> datetime:
 async def _silent(takeover: Takeover, request: Request) -> bool:
     """A cluster that accepts the connection and never decides on the upgrade."""
     if request.path.startswith("/silent"):
-        await asyncio.sleep(3600)
+        await asyncio.sleep(3)
     return False
 
 
@@ -55,7 +56,8 @@ async def _serve(turns: Turns) -> None:
     users = {token_of(name): User(name, groups=("system:authenticated",)) for name in USERS}
     server.authenticator.token_authenticators.append(StaticTokens({**users, token_of("admin"): _MASTERS}))
     await _grant(Client(InProcess(server, _MASTERS)))
-    front = HttpFront(server, clock=_now, body_bytes=BODY_BYTES, upgrade=_silent)
+    limits = Limits(long_running_per_user=200, anonymous_connections_per_source=100)  # as high as tests reach quickly
+    front = HttpFront(server, clock=_now, body_bytes=BODY_BYTES, upgrade=_silent, limit=limits)
     _, port = await front.listen("127.0.0.1", 0, pki.server_context())
     tune_interpreter()
     _tell({"port": port, "ca": pki.authority.certificate_pem.decode()})
@@ -87,7 +89,7 @@ def _report(turns: Turns, front: HttpFront) -> dict[str, Any]:
         "turn_ms": turns.longest * 1000,
         "turn": turns.what,
         "rss_mib": resident_mib(os.getpid()),
-        "usage": front.usage() if hasattr(front, "usage") else {},
+        "usage": front.usage(),
     }
 
 

@@ -50,6 +50,8 @@ log = get_logger(__name__)
 class Door:
     """What the HTTP front asks: the management API alone until the gateway stands before it."""
 
+    receives_body = True
+
     def __init__(self, api: Api) -> None:
         self._api = api
         self.gateway: Gateway | None = None

@@ -24,6 +24,7 @@ from herder.gateway.identity.identity import Identified
 from herder.gateway.identity.parts import IdentityParts
 from herder.gateway.peers import Peers
 from herder.gateway.proxy.behind import Behind
+from herder.gateway.proxy.passage import bound_to
 from herder.gateway.proxy.proxy import ClusterProxy
 from herder.gateway.proxy.targets import PREFIXES
 from herder.gateway.registration import Refused, Registration
@@ -48,6 +49,8 @@ Answer = Callable[[Request], Awaitable[Response | None]]
 
 class Gateway:
     """`answers` are those who know themselves whom they let in: machines have other credentials than people."""
+
+    receives_body = True  # bodies are read once it is known who sends them
 
     def __init__(
         self,
@@ -85,11 +88,11 @@ class Gateway:
             if (told := await answer(request)) is not None:
                 return told
         if request.path.startswith(PREFIXES):
-            who = await self._identity.identity.identify(request)
+            who = await self._identified(request)
             return self._tied(await self._proxy.handle(request, who.user), request, who)
         if credential_of(request.method, request.headers) is None:
             return await self._api.handle(request)  # a certificate, or a token of a service account
-        who = await self._identity.identity.identify(request)
+        who = await self._identified(request)
         for answered in (self._identity.kubeconfigs.handle, self._identity.ext.handle):
             if (told := await answered(request, who.user)) is not None:
                 return told
@@ -100,6 +103,12 @@ class Gateway:
         if asks_for_groups:
             return self._identity.ext.groups(response)
         return self._tied(response, request, who)
+
+    async def _identified(self, request: Request) -> Identified:
+        """Who asks, within the limits of that user. Bodies are read later, by whoever checks the user's rights."""
+        who = await self._identity.identity.identify(request)
+        await request.admit(who.user, long_running=request.flows or "upgrade" in request.headers)
+        return who
 
     def _tied(self, response: Response, request: Request, who: Identified) -> Response:
         """An answer that goes on and on, such as a watch, ends with the token: with it the task that sends it."""
@@ -124,10 +133,11 @@ class Gateway:
         else:
             return False
         try:
-            who = await self._identity.identity.identify(request)
+            who = await self._identified(request)
         except StatusError:
             return False  # and refused on the usual way
-        return await upgrade(takeover, request, who.user, partial(self._identity.identity.bind, who, request.path))
+        bind = partial(self._identity.identity.bind, who, request.path)
+        return await upgrade(takeover, request, who.user, bound_to(request, bind))
 
     async def close(self) -> None:
         if isinstance(self._api, Behind):

@@ -165,6 +165,8 @@ class Workloads:
 class _Door:
     """In front of the API server: where a fault lets requests through late, or not at all."""
 
+    receives_body = True
+
     def __init__(self, server: ApiServer, fault: str) -> None:
         self._server = server
         self._fault = fault

@@ -57,8 +57,10 @@ async def chunk(raw: Raw) -> bytes:
 
 async def events(raw: Raw, count: int) -> list[tuple[str, str]]:
     seen: list[Any] = []
-    while len(seen) < count:
-        seen += [msgspec.json.decode(line) for line in (await chunk(raw)).splitlines()]
+    held = b""
+    while len(seen) < count:  # a line may take several chunks
+        *lines, held = (held + await chunk(raw)).split(b"\n")
+        seen += [msgspec.json.decode(line) for line in lines]
     return [(event["type"], event["object"]["metadata"]["name"]) for event in seen]
 
 

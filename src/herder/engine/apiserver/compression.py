@@ -16,9 +16,9 @@ def compressed(request: Request, response: Response) -> Response:
     """The response, its body compressed where the client asked for it and it is worth it."""
     if response.stream is not None or response.status not in (200, 201) or "content-encoding" in response.headers:
         return response
-    pieces = [response.body] if isinstance(response.body, bytes) else response.body
-    if sum(map(len, pieces)) < _SMALLEST or not _accepts(request.headers.get("accept-encoding", "")):
+    if response.content_length() < _SMALLEST or not _accepts(request.headers.get("accept-encoding", "")):
         return response
+    pieces = [response.body] if isinstance(response.body, bytes) else response.body
     response.headers["content-encoding"] = "gzip"
     response.headers["vary"] = "Accept-Encoding"
     response.stream = _squeezed(pieces)

@@ -32,6 +32,7 @@ from herder.engine.supervision import supervised
 log = logging.getLogger(__name__)
 
 _LONGEST_REMEMBERED = 256
+_LONG_RUNNING = frozenset({"attach", "exec", "portforward", "proxy"})
 
 Handler = Callable[[Request, User], Awaitable[Response]]
 Background = Callable[[], Awaitable[None]]
@@ -51,6 +52,8 @@ class _Caller:
 
 class ApiServer:
     """`handle` is all that a front needs. `start` and `stop` bracket the tasks that run beside requests."""
+
+    receives_body = True  # once the sender is authenticated and authorized
 
     def __init__(
         self,
@@ -115,7 +118,6 @@ class ApiServer:
         caller = _Caller()
         failure: Object | None = None
         try:
-            check_body_size(len(request.body))
             response = compressed(request, await self._walk(request, info, attributes, caller))
         except StatusError as error:
             failure = error.to_status()
@@ -136,7 +138,9 @@ class ApiServer:
     async def _walk(
         self, request: Request, info: RequestInfo, attributes: AccessAttributes, caller: _Caller
     ) -> Response:
-        caller.user = await self.authenticator.authenticate(request) or ANONYMOUS
+        user = await self.authenticator.authenticate(request)
+        caller.user = user or ANONYMOUS
+        await request.admit(user, long_running=_is_long_running(request, info))
         authorizer = self.parts.authorizer
         if wants_impersonation(request.headers):
             acting = impersonated(request, caller.user, authorizer, attributes)
@@ -145,6 +149,8 @@ class ApiServer:
         decision = authorizer.authorize(user, attributes)
         if not decision.allowed:
             raise forbidden(user, attributes, decision.reason)
+        await request.receive_body()
+        check_body_size(len(request.body))
         if request.path.startswith("//"):
             raise PageNotFound
         if info.is_resource_request:
@@ -194,6 +200,13 @@ class ApiServer:
                 status=failure,
             )
         )
+
+
+def _is_long_running(request: Request, info: RequestInfo) -> bool:
+    """As kube-apiserver has it: requests that hold their connection for as long as the client likes."""
+    if info.verb == "watch" or info.subresource in _LONG_RUNNING:
+        return True
+    return info.subresource == "log" and request.flows
 
 
 def _understood(request: Request) -> tuple[RequestInfo, AccessAttributes]:

@@ -7,9 +7,9 @@ process skips TLS, framing and parsing of HTTP, and nothing else: authentication
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 from urllib.parse import parse_qsl, urlencode
 
 
@@ -70,6 +70,22 @@ def told_path(path: str) -> str:
     return f"/{shown}/REDACTED" if rest else f"/{shown}"
 
 
+class Incoming(Protocol):
+    """The rest of a request that is still on its way, and the limits that its sender is under."""
+
+    async def admit(self, user: User | None, *, long_running: bool) -> None:
+        """Wait for a turn of this user (None: anonymous). Raises TooManyRequests. Only the first call counts."""
+        ...
+
+    async def receive(self, limit: int | None) -> bytes:
+        """Read the body, at most `limit` bytes of it. Every call returns the same bytes. Raises StatusError."""
+        ...
+
+    def detach(self) -> Callable[[], None]:
+        """Keep what `admit` took beyond the end of the request; the returned function gives it back."""
+        ...
+
+
 @dataclass(slots=True)
 class Request:
     method: str
@@ -81,6 +97,17 @@ class Request:
     client_certificate: bytes | None = None  # DER, already verified against our client CA
     user: User | None = None  # set for callers inside the process, who need no authentication
     target: str = ""  # path and query as they were sent, escapes and all; for who passes them on
+    incoming: Incoming | None = None  # None: a caller inside the process, whose body is complete
+
+    async def admit(self, user: User | None, *, long_running: bool = False) -> None:
+        """Count this request against the limits of its sender. Handlers call it as soon as they know who asks."""
+        if self.incoming is not None:
+            await self.incoming.admit(user, long_running=long_running)
+
+    async def receive_body(self, limit: int | None = None) -> None:
+        """Fill `body`. Handlers call it once the sender is authenticated and authorized, never before."""
+        if self.incoming is not None:
+            self.body = await self.incoming.receive(limit)
 
     @property
     def flows(self) -> bool:
@@ -96,8 +123,31 @@ class Response:
     stream: AsyncIterator[bytes] | None = None  # instead of a body: a watch, a followed log
     warnings: list[str] = field(default_factory=list)  # texts for Warning headers
 
+    def content_length(self) -> int:
+        """Of the body; long lists know theirs before they are put together."""
+        if isinstance(self.body, bytes):
+            return len(self.body)
+        return self.body.length if isinstance(self.body, LazyPieces) else sum(map(len, self.body))
+
     def content(self) -> bytes:
         return self.body if isinstance(self.body, bytes) else b"".join(self.body)
+
+
+class LazyPieces(Sequence[bytes]):
+    """A long body that is put together while it is sent, so that a client which does not read holds nothing of it."""
+
+    def __init__(self, length: int, pieces: Callable[[], Iterator[bytes]]) -> None:
+        self.length = length
+        self._pieces = pieces
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._pieces()
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __getitem__(self, index: Any) -> Any:
+        return list(self)[index]
 
 
 class Sink(Protocol):
@@ -105,12 +155,14 @@ class Sink(Protocol):
 
     @property
     def congested(self) -> bool:
-        """The reader is behind: wait for `drained` before writing more."""
+        """The reader is behind: `write` nothing, `send` waits."""
         ...
 
     def write(self, content: bytes) -> None: ...
 
-    async def drained(self) -> None: ...
+    async def send(self, content: bytes) -> None:
+        """Write any number of bytes, as fast as the reader takes them."""
+        ...
 
 
 @runtime_checkable

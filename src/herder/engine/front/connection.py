@@ -1,5 +1,7 @@
 """One client's connection: requests are answered one after the other, in the order in which they came.
 
+Input is bounded: a connection that holds enough bytes that nobody asked for yet is not read any further.
+
 The handler of a request is cancelled when its client goes away. What a client does not read is bounded: a response
 waits, a watch falls behind and is ended by its own backlog, and who reads nothing at all is cut off.
 """
@@ -16,6 +18,8 @@ import msgspec
 
 from herder.engine.client.wire import Pushed, Request, Response, told_path
 from herder.engine.front import limits, writing
+from herder.engine.front.flow import FlowControl, Holder, too_many_requests
+from herder.engine.front.intake import NEVER, Intake
 from herder.engine.front.parsing import Parsed, RequestParser
 from herder.engine.front.sink import ConnectionSink
 from herder.engine.meta.errors import StatusError
@@ -40,8 +44,14 @@ class Front(Protocol):
     buffer: memoryview
     connections: set[Connection]
     stopping: bool
+    flow: FlowControl
+    handler_receives_body: bool
 
     async def handle(self, request: Request) -> Response: ...
+
+    def identified(self, connection: Connection, holder: Holder) -> bool:
+        """A connection carries a request of a user; False where that user has too many connections."""
+        ...
 
     def forget(self, connection: Connection) -> None: ...
 
@@ -52,21 +62,29 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = loop
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self._parser = RequestParser(
-            self._received,
-            self._asked_to_continue,
-            body_bytes=front.body_bytes,
-            holds_upgrades=front.upgrade is not None,
+            self._received, body_bytes=front.body_bytes, holds_upgrades=front.upgrade is not None
         )
-        self._waiting: deque[Parsed] = deque()
-        self._task: asyncio.Task[None] | None = None
-        self._remote = ""
+        self.remote = ""
+        self.holder: Holder | None = None  # the user whose connection this is; None before the first one is known
         self._certificate: bytes | None = None
         self._encrypted = False
+        self.was_made = False
         self._open = False
         self._closing = False  # after the response under way
+        # Input
+        self._unparsed = b""  # received while the connection held enough already
+        self._waiting: deque[Parsed] = deque()
+        self._waiting_bytes = 0
         self._reading = True
+        self._pause_deadline = NEVER
+        self._lingered = 0
+        # The request that runs
+        self._task: asyncio.Task[None] | None = None
+        self._intake = Intake(self, front, loop)
+        # Output
         self._drained: asyncio.Future[None] | None = None  # set while the client reads too slowly
         self._deadline = loop.time() + limits.HEAD_SECONDS
+        self._answer_deadline = NEVER
         self._streaming = False
 
     # --- the socket -------------------------------------------------------------------------------------------
@@ -75,12 +93,12 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=limits.WRITE_HIGH_WATER)
         peer = transport.get_extra_info("peername")
-        self._remote = str(peer[0]) if isinstance(peer, tuple) else ""
+        self.remote = str(peer[0]) if isinstance(peer, tuple) else ""
         session = transport.get_extra_info("ssl_object")
         if session is not None:
             self._encrypted = True
             self._certificate = session.getpeercert(binary_form=True)
-        self._open = True
+        self._open = self.was_made = True
         self._front.connections.add(self)
         if self._front.stopping:
             self._transport.close()
@@ -90,11 +108,75 @@ class Connection(asyncio.BufferedProtocol):
         return self._front.buffer
 
     def buffer_updated(self, count: int) -> None:
+        if self._parser.over:
+            self._linger(count)
+            return
+        if not self._reading:  # TLS hands on what it had decrypted before it was paused
+            self._unparsed += self._front.buffer[:count]
+            return
+        self._parse(self._front.buffer[:count])
+
+    def _parse(self, data: memoryview) -> None:
+        """Slice by slice: a single read can hold thousands of requests."""
         parser = self._parser
-        was_idle, was_in_body = parser.idle, parser.in_body
-        parser.feed(self._front.buffer[:count])
-        if self._task is None and self._open and (was_idle or was_in_body is not parser.in_body):
-            self._deadline = self._loop.time() + (limits.BODY_SECONDS if parser.in_body else limits.HEAD_SECONDS)
+        was_idle = parser.idle
+        for start in range(0, len(data), limits.SLICE_BYTES):
+            parser.feed(data[start : start + limits.SLICE_BYTES])
+            if self._holds_enough():
+                self._unparsed = bytes(data[start + limits.SLICE_BYTES :])
+                self._pause_reading()
+                break
+        if was_idle and self._task is None and self._open and not parser.idle:
+            self._deadline = self._loop.time() + limits.HEAD_SECONDS
+
+    def _holds_enough(self) -> bool:
+        return (
+            self._waiting_bytes > limits.AHEAD_BYTES
+            or len(self._waiting) >= limits.PIPELINED
+            or self._parser.unread > limits.AHEAD_BYTES
+        )
+
+    def _pause_reading(self) -> None:
+        if (
+            self._intake.long_running
+        ):  # no client sends that much behind a watch, and the end of a paused one is not seen
+            self._transport.abort()
+        elif self._reading:
+            self._reading = False
+            self._pause_deadline = self._loop.time() + limits.PAUSE_SECONDS
+            self._transport.pause_reading()
+
+    def _read_on(self) -> None:
+        """Take what was received already, then more, unless the connection still holds enough."""
+        if self._reading or self._parser.over or not self._open:
+            return
+        if self._holds_enough():
+            return
+        self._reading = True
+        self._pause_deadline = NEVER
+        if self._unparsed:
+            data, self._unparsed = self._unparsed, b""
+            self._parse(memoryview(data))
+        if self._reading:
+            self._transport.resume_reading()
+
+    def _linger(self, count: int) -> None:
+        """Read on for the client to see why it was refused, but not without an end."""
+        self._lingered += count
+        if self._lingered > limits.LINGER_BYTES and self._task is None:
+            self._transport.abort()
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that this connection keeps from others."""
+        pending = self._intake.pending
+        return (
+            len(self._unparsed)
+            + self._waiting_bytes
+            + self._parser.held
+            + (len(pending.content) if pending is not None and pending is not self._parser.pending else 0)
+            + (self._transport.get_write_buffer_size() if self._open else 0)
+        )
 
     def eof_received(self) -> bool:
         """A client that only stopped sending still gets its answer; but nobody follows a watch that way."""
@@ -108,6 +190,8 @@ class Connection(asyncio.BufferedProtocol):
         self._open = False
         self._parser.end()
         self._waiting.clear()
+        self._waiting_bytes = 0
+        self._unparsed = b""
         if self._task is not None:
             self._task.cancel()
         self._let_go()
@@ -129,6 +213,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def check(self, now: float) -> None:
         """Called now and then: cut off who takes too long to ask, or to read what was asked for."""
+        if now >= self._answer_deadline or now >= self._pause_deadline:
+            self._transport.abort()
+        elif now >= self._intake.body_deadline:
+            self._intake.expire()
+            self._parser.end()
         if now < self._deadline:
             return
         if self._drained is not None or self._transport.is_closing():
@@ -140,7 +229,8 @@ class Connection(asyncio.BufferedProtocol):
     def wind_down(self) -> None:
         """The server stops: nothing new is read, what runs may finish."""
         self._closing = True
-        self._parser.end()
+        if not self._intake.has_unread_body:
+            self._parser.end()
         if self._task is None and not self._waiting:
             self._transport.close()
 
@@ -149,16 +239,10 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- requests ---------------------------------------------------------------------------------------------
 
-    def _asked_to_continue(self) -> None:
-        if self._task is None and not self._waiting:  # else it is not this request's turn; clients send anyway then
-            self._transport.write(writing.CONTINUE)
-
     def _received(self, parsed: Parsed) -> None:
         if self._task is not None or self._waiting:
             self._waiting.append(parsed)
-            if len(self._waiting) >= limits.PIPELINED and self._reading:
-                self._reading = False
-                self._transport.pause_reading()
+            self._waiting_bytes += parsed.size
             return
         self._start(parsed)
 
@@ -166,21 +250,25 @@ class Connection(asyncio.BufferedProtocol):
         if parsed.refusal is not None:
             self._refuse(parsed.refusal)
             return
+        self._intake.parsed = parsed
         self._task = self._loop.create_task(self._serve(parsed))
 
     def _next(self) -> None:
         """After a response."""
         if not self._open:
             return
-        if self._waiting and not (self._closing and self._front.stopping):
-            self._start(self._waiting.popleft())
+        unread_body, self._intake.parsed = self._intake.has_unread_body, None
+        if unread_body:
+            self._end_after_lingering()
+        elif self._waiting and not (self._closing and self._front.stopping):
+            following = self._waiting.popleft()
+            self._waiting_bytes -= following.size
+            self._start(following)
         elif self._closing:
             self._transport.close()
         else:
             self._deadline = self._loop.time() + limits.IDLE_SECONDS
-        if not self._reading and len(self._waiting) < limits.PIPELINED:
-            self._reading = True
-            self._transport.resume_reading()
+        self._read_on()
 
     async def _serve(self, parsed: Parsed) -> None:
         if not parsed.keep_alive:
@@ -191,14 +279,15 @@ class Connection(asyncio.BufferedProtocol):
             parsed.query,
             parsed.headers,
             parsed.body,
-            self._remote,
+            self.remote,
             self._certificate,
             target=parsed.target,
+            incoming=self._intake,
         )
         try:
             if parsed.upgrade and self._front.upgrade is not None and await self._taken_over(request):
                 return
-            response = await self._front.handle(request)
+            response = await self._handled(request)
             await self._answer(parsed, response)
         except asyncio.CancelledError:
             if self._open:  # not by its client: whoever did it wants the connection gone
@@ -209,8 +298,34 @@ class Connection(asyncio.BufferedProtocol):
         except Exception:
             log.exception("%s %s: the answer could not be sent", parsed.method, told_path(parsed.path))
             self._transport.abort()
+        finally:
+            self._intake.end()
+            self._answer_deadline = NEVER
         self._task = None
         self._next()
+
+    async def _handled(self, request: Request) -> Response:
+        if self._front.handler_receives_body:
+            return await self._front.handle(request)
+        try:
+            await request.receive_body()
+        except StatusError as error:
+            return _status_response(error)
+        return await self._front.handle(request)
+
+    def identify(self, holder: Holder) -> None:
+        """A request of this user comes over this connection. Raises TooManyRequests."""
+        if not self._front.identified(self, holder):
+            self._closing = True
+            raise too_many_requests()
+
+    def expect_body(self) -> None:
+        """The handler wants the body that the client has not sent yet."""
+        if self._parser.expects_continue:
+            self._transport.write(writing.CONTINUE)
+        self._read_on()
+
+    # --- upgrades and refusals ----------------------------------------------------------------------------------
 
     async def _taken_over(self, request: Request) -> bool:
         from herder.engine.front.takeover import Takeover
@@ -220,6 +335,7 @@ class Connection(asyncio.BufferedProtocol):
         if await self._front.upgrade(takeover, request) or takeover.taken:
             return True
         self._parser.not_upgraded()
+        self._read_on()
         return False
 
     def _leave(self) -> None:
@@ -230,10 +346,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refuse(self, error: StatusError) -> None:
         """What cannot be understood ends the connection, but not before the client had time to read why."""
-        body = msgspec.json.encode(error.to_status()) + b"\n"
-        response = Response(error.code, {"content-type": "application/json"})
+        response = _status_response(error)
+        body = response.content()
         self._transport.write(self._head(response, keep_alive=False, length=len(body)) + body)
         self._closing = True
+        self._end_after_lingering()
+
+    def _end_after_lingering(self) -> None:
+        """Closing at once would reset the connection, and the client might never see the answer."""
+        self._parser.end()
+        self._unparsed = b""
+        if not self._reading:
+            self._reading = True
+            self._pause_deadline = NEVER
+            self._transport.resume_reading()
         self._deadline = self._loop.time() + limits.LINGER_SECONDS
         self._loop.call_later(limits.LINGER_SECONDS, self._transport.close)
 
@@ -244,24 +370,35 @@ class Connection(asyncio.BufferedProtocol):
         return writing.head(response, date, length=length, chunked=chunked, keep_alive=keep_alive)
 
     async def _answer(self, parsed: Parsed, response: Response) -> None:
-        if self._front.stopping:
+        if self._front.stopping or self._intake.has_unread_body:
             self._closing = True
         if response.stream is not None:
             await self._stream(parsed, response, response.stream)
             return
         body = response.body
         keep_alive = not self._closing
-        if isinstance(body, bytes):
-            start = self._head(response, keep_alive=keep_alive, length=len(body))
-            self._transport.write(start + body if _carries_body(parsed, response) else start)
+        length = response.content_length()
+        start = self._head(response, keep_alive=keep_alive, length=length)
+        if not _carries_body(parsed, response):
+            self._transport.write(start)
             return
-        start = self._head(response, keep_alive=keep_alive, length=sum(map(len, body)))
+        if isinstance(body, bytes) and length <= limits.WRITE_BYTES:
+            self._transport.write(start + body)
+            if self._drained is not None:  # else answers to pipelined requests would pile up
+                await self.drained()
+            return
+        self._answer_deadline = self._loop.time() + limits.STALL_SECONDS + length / limits.ANSWER_BYTES_PER_SECOND
         self._transport.write(start)
-        if _carries_body(parsed, response):
-            for piece in body:
-                self._transport.write(piece)
-                if self._drained is not None:
-                    await self.drained()
+        for piece in (body,) if isinstance(body, bytes) else body:
+            await self._write_long(piece)
+
+    async def _write_long(self, content: bytes) -> None:
+        """In pieces, as fast as the client reads, and never for more than one piece without letting others run."""
+        view = memoryview(content)
+        for start in range(0, len(view), limits.WRITE_BYTES):
+            self._transport.write(view[start : start + limits.WRITE_BYTES])
+            await self.drained()
+            await asyncio.sleep(0)
 
     async def _stream(self, parsed: Parsed, response: Response, stream: AsyncIterator[bytes]) -> None:
         chunked = parsed.version != "1.0"
@@ -273,13 +410,15 @@ class Connection(asyncio.BufferedProtocol):
             if not _carries_body(parsed, response):
                 return
             if isinstance(stream, Pushed):
-                await stream.push(ConnectionSink(self, self._transport.write, chunked=chunked))
+                await stream.push(ConnectionSink(self, chunked=chunked))
             else:
                 async for content in stream:
-                    if content:
+                    if 0 < len(content) <= limits.WRITE_BYTES:
                         self._transport.write(writing.chunk(content) if chunked else content)
-                    if self._drained is not None:
-                        await self.drained()
+                        if self._drained is not None:
+                            await self.drained()
+                    elif content:
+                        await self.write_long_chunk(content, chunked=chunked)
             if chunked:
                 self._transport.write(writing.LAST_CHUNK)
         finally:
@@ -287,6 +426,16 @@ class Connection(asyncio.BufferedProtocol):
             close: Any = getattr(stream, "aclose", None)
             if close is not None:
                 await close()
+
+    async def write_long_chunk(self, content: bytes, *, chunked: bool) -> None:
+        if chunked:
+            self._transport.write(b"%x\r\n" % len(content))
+        await self._write_long(content)
+        if chunked:
+            self._transport.write(b"\r\n")
+
+    def write(self, content: bytes) -> None:
+        self._transport.write(content)
 
     async def drained(self) -> None:
         """Until the client has read enough of what waits for it."""
@@ -298,6 +447,11 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def congested(self) -> bool:
         return self._drained is not None
+
+
+def _status_response(error: StatusError) -> Response:
+    headers = {"content-type": "application/json", **error.headers}
+    return Response(error.code, headers, msgspec.json.encode(error.to_status()) + b"\n")
 
 
 def _carries_body(parsed: Parsed, response: Response) -> bool:

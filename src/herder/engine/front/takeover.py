@@ -21,6 +21,7 @@ class Takeover:
         transport = self._transport
         rest = self._end()
         self._leave()
+        transport.resume_reading()  # it was paused if the client sent much before this was decided
         if answer:
             transport.write(answer)
         transport.set_protocol(protocol)

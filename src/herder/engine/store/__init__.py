@@ -22,11 +22,12 @@ from herder.engine.store.errors import (
     StoreFailed,
     StoreLocked,
 )
-from herder.engine.store.hub import Watch
+from herder.engine.store.hub import CLIENT_BACKLOG_BYTES, Watch
 from herder.engine.store.records import Change, Delete, Encode, Event, Key, Put, Record
 from herder.engine.store.store import Store
 
 __all__ = [
+    "CLIENT_BACKLOG_BYTES",
     "Change",
     "Cipher",
     "Compacted",

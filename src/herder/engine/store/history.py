@@ -20,7 +20,8 @@ from herder.engine.store.errors import Compacted
 from herder.engine.store.records import Event, Key, Record
 
 CHUNK = 512
-"""Events read from disk at a time: bounds the memory of a watch that starts far back."""
+CHUNK_BYTES = 4 << 20
+"""Events, and bytes of events, read from disk at a time: bounds the memory of a watch that starts far back."""
 
 Result = TypeVar("Result")
 
@@ -99,12 +100,15 @@ class History:
             _EVENTS.format(more=more), {**arguments, "after": after, "up_to": up_to, "limit": limit}
         )
         opened = self._database.opened
-        events = []
+        events, size = [], 0
         for revision, sealed, value, life, resource_, namespace_, name_, deleted, was, was_sealed, was_value in rows:
             key = Key(sys.intern(resource_), sys.intern(namespace_), name_)
             record = Record(key, revision, life, opened(key, revision, sealed, value))
             previous = None if was is None else Record(key, was, life, opened(key, was, was_sealed, was_value))
             events.append(Event(revision, record, previous, bool(deleted)))
+            size += len(value) + len(was_value or b"")
+            if size > CHUNK_BYTES:
+                break
         return events
 
     async def ask(self, question: Callable[[sqlite3.Connection], Result]) -> Result:

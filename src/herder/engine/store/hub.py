@@ -22,18 +22,29 @@ Replay = Callable[[int, int], Awaitable[Sequence[Event]]]
 BACKLOG = 16_384
 RECENT_EVENTS = 8_192
 RECENT_BYTES = 32 << 20
+CLIENT_BACKLOG_BYTES = 16 << 20
+"""Events that wait for one client that reads too slowly."""
+HELD_BYTES = 64 << 20
+"""Events that wait for all such clients together, each event counted once."""
+_TAKEN_BYTES = 1 << 20
+PUSHED_AT_ONCE = 256
+"""Watches whose reader is offered a batch in the turn that publishes it. Others are woken, and read it in turns of
+their own: a thousand readers must not make everybody else wait."""
 
 
 class Watch(AsyncIterator[list[Event]]):
     """An ordered stream of batches of events, for one reader. Ends with StopAsyncIteration once closed."""
 
-    def __init__(self, hub: Hub, wanted: Wanted, after: int, backlog: int) -> None:
+    def __init__(self, hub: Hub, wanted: Wanted, after: int, backlog: int, backlog_bytes: int | None) -> None:
         self.wanted = wanted
         self._hub = hub
         self._after = after
         """All wanted events up to here were handed out, or are not wanted."""
         self._backlog = backlog
+        self._backlog_bytes = backlog_bytes
         self._queue: list[Event] = []
+        self.queued_bytes = 0  # counted where bytes are limited
+        self._taken: list[Event] = []  # counted as held until the reader comes back for more
         self._waiter: asyncio.Future[None] | None = None
         self._ended = False
         self._error: Exception | None = None
@@ -78,9 +89,22 @@ class Watch(AsyncIterator[list[Event]]):
         """What is waiting right now, without waiting for more. Nothing while the older past still comes from disk."""
         if self._replay is not None or not self._queue:
             return []
-        batch, self._queue = self._queue, []
+        if self._backlog_bytes is not None:
+            batch = self._take_some()
+        else:
+            batch, self._queue = self._queue, []
         self._after = batch[-1].revision
         return batch
+
+    def _take_some(self) -> list[Event]:
+        count = size = 0
+        while count < len(self._queue) and size < _TAKEN_BYTES:
+            size += event_bytes(self._queue[count])
+            count += 1
+        self._hub.drop(self._taken)
+        self._taken, self._queue = self._queue[:count], self._queue[count:]
+        self.queued_bytes -= size
+        return list(self._taken)
 
     def progress(self) -> int:
         """The revision up to which every wanted event has been handed to the reader: what a bookmark may say."""
@@ -90,27 +114,46 @@ class Watch(AsyncIterator[list[Event]]):
 
     def close(self) -> None:
         self._end(None)
+        self._hub.drop(self._taken)
+        self._taken = []
 
     def _end(self, error: Exception | None) -> None:
         if self._ended:
             return
         self._ended = True
         self._error = error
+        if self._backlog_bytes is not None:
+            self._hub.drop(self._queue)
         self._queue = []
+        self.queued_bytes = 0
         self._hub.forget(self)
         self._wake()
 
-    def offer(self, events: Sequence[Event]) -> None:
+    def fall_behind(self) -> None:
+        """End with Overflow: the reader lists again."""
+        self._end(Overflow("too many events are waiting to be read"))
+
+    def offer(self, events: Sequence[Event], *, push: bool = True) -> None:
         if len(self._queue) + len(events) > self._backlog:
             self._end(Overflow(f"more than {self._backlog} events are waiting to be read"))
             return
         if events[0].revision <= self._after:  # asked for from a revision that was still to come
             events = [event for event in events if event.revision > self._after]
-        if self._listens() and self.listener(events):  # type: ignore[misc]
+        if push and self._listens() and self.listener(events):  # type: ignore[misc]
             self._after = events[-1].revision
             return
         self._queue.extend(events)
+        if self._backlog_bytes is not None:
+            self._count(events, self._backlog_bytes)
         self._wake()
+
+    def _count(self, events: Sequence[Event], limit: int) -> None:
+        self.queued_bytes += sum(map(event_bytes, events))
+        self._hub.hold(events)
+        if self.queued_bytes > limit:
+            self._end(Overflow(f"more than {limit} bytes of events are waiting to be read"))
+        else:
+            self._hub.end_largest_while_full()
 
     def _listens(self) -> bool:
         """Only while the reader waits with nothing before it: so events stay in order, whoever takes them."""
@@ -137,9 +180,11 @@ class Hub:
         self._recent_bytes = 0
         self._watches: dict[Wanted, dict[Watch, None]] = {}
         """Dictionaries and not sets: watches are served in the order in which they came, the same on every run."""
+        self._held: dict[int, int] = {}  # by revision: how many slow clients an event waits for
+        self.held_bytes = 0
 
-    def watch(self, wanted: Wanted, *, since: int, backlog: int) -> Watch:
-        watch = Watch(self, wanted, since, backlog)
+    def watch(self, wanted: Wanted, *, since: int, backlog: int, backlog_bytes: int | None = None) -> Watch:
+        watch = Watch(self, wanted, since, backlog, backlog_bytes)
         self._watches.setdefault(wanted, {})[watch] = None
         if recent := [event for event in self.since(since) if matches(event, wanted)]:
             watch.offer(recent)
@@ -166,8 +211,31 @@ class Hub:
                         offers.setdefault(wanted, []).append(event)
         self.revision = events[-1].revision
         for wanted, offered in offers.items():
-            for watch in tuple(watches[wanted]):
-                watch.offer(offered)
+            for position, watch in enumerate(tuple(watches.get(wanted, ()))):
+                watch.offer(offered, push=position < PUSHED_AT_ONCE)
+
+    def hold(self, events: Sequence[Event]) -> None:
+        for event in events:
+            holders = self._held.get(event.revision, 0)
+            if not holders:
+                self.held_bytes += event_bytes(event)
+            self._held[event.revision] = holders + 1
+
+    def drop(self, events: Sequence[Event]) -> None:
+        for event in events:
+            holders = self._held[event.revision] - 1
+            if holders:
+                self._held[event.revision] = holders
+            else:
+                del self._held[event.revision]
+                self.held_bytes -= event_bytes(event)
+
+    def end_largest_while_full(self) -> None:
+        while self.held_bytes > HELD_BYTES:
+            largest = max((watch for group in self._watches.values() for watch in group), key=lambda w: w.queued_bytes)
+            if not largest.queued_bytes:
+                return
+            largest.fall_behind()
 
     def _remember(self, event: Event) -> None:
         self.recent.append(event)
@@ -213,3 +281,8 @@ def _held_by(event: Event) -> int:
     """Bytes that only the memory of recent events keeps: superseded and deleted values, not live ones."""
     held = len(event.previous.value) if event.previous is not None else 0
     return held + len(event.record.value) if event.deleted else held
+
+
+def event_bytes(event: Event) -> int:
+    """What an event keeps in memory while it waits."""
+    return len(event.record.value) + (len(event.previous.value) if event.previous is not None else 0)

@@ -285,10 +285,20 @@ class Store:
         if self._latest.get(key) is event:
             del self._latest[key], self._submitted[key]
 
-    def watch(self, resource: str, namespace: str = "", name: str = "", *, since: int, backlog: int = BACKLOG) -> Watch:
+    def watch(
+        self,
+        resource: str,
+        namespace: str = "",
+        name: str = "",
+        *,
+        since: int,
+        backlog: int = BACKLOG,
+        backlog_bytes: int | None = None,
+    ) -> Watch:
         """Every event after `since`, in order, first the past and then as it happens; raises Compacted.
 
-        An empty namespace or name means any; so does an empty resource, where the others are empty too.
+        An empty namespace or name means any; so does an empty resource, where the others are empty too. A watch for a
+        client has `backlog_bytes`, and is ended where more waits for its reader.
         """
         if not resource and (namespace or name):
             raise ValueError("a watch of everything cannot be narrowed to a namespace or a name")
@@ -296,7 +306,7 @@ class Store:
             raise Compacted(since, self._compacted)
         wanted = (resource, namespace, name)
         recent = self._hub.recent_after
-        watch = self._hub.watch(wanted, since=max(since, recent), backlog=backlog)
+        watch = self._hub.watch(wanted, since=max(since, recent), backlog=backlog, backlog_bytes=backlog_bytes)
         if since < recent:
 
             async def replay(after: int, up_to: int) -> Sequence[Event]:

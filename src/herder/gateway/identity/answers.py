@@ -14,7 +14,8 @@ LONGEST_BODY = 64 * 1024
 _JSON = {"content-type": "application/json", "cache-control": "no-store"}
 
 
-def body_of(request: Request) -> Object:
+async def body_of(request: Request) -> Object:
+    await request.receive_body(LONGEST_BODY)
     if len(request.body) > LONGEST_BODY:
         raise BadRequest(f"the body must not be longer than {LONGEST_BODY} bytes")
     try:

@@ -72,7 +72,8 @@ class Logins:
     # --- in -----------------------------------------------------------------------------------------------------
 
     async def _log_in(self, request: Request) -> Response:
-        body = body_of(request)
+        await request.admit(None)
+        body = await body_of(request)
         if text_of(body, "type", "localProvider") not in {"localProvider", "basicLogin", ""}:
             raise BadRequest('type: must be "localProvider", the only provider that is enabled')
         user = await self._authenticated(request, text_of(body, "username"), text_of(body, "password"))

@@ -14,7 +14,7 @@ from herder.gateway.proxy.channels import Dial, dial_tcp
 from herder.gateway.proxy.connections import Connections
 from herder.gateway.proxy.exchange import Exchange
 from herder.gateway.proxy.local import Remote
-from herder.gateway.proxy.passage import AsItself, Bind, Passage, Upgraded, refusal, unbound
+from herder.gateway.proxy.passage import AsItself, Bind, Passage, Upgraded, bound_to, refusal, unbound
 from herder.gateway.proxy.proxy import ClusterProxy
 from herder.gateway.proxy.rebuilding import check_connection, requested_upgrade
 from herder.gateway.proxy.targets import asked
@@ -33,7 +33,11 @@ class Behind:
         if request.user is not None:
             return await self._proxy.handle(_inside(request), request.user)
         try:
-            return await self._passage(request).response(request)
+            passage = self._passage(request)
+            # Only the API server can say whose token this is: until then the sender is known by its address.
+            await request.admit(None, long_running=request.flows)
+            await request.receive_body()
+            return await passage.response(request)
         except StatusError as error:
             return refusal(error)
 
@@ -47,10 +51,12 @@ class Behind:
             return False
         outcome: Exchange | Response
         try:
-            outcome = await self._passage(request).switched(request, protocol)
+            passage = self._passage(request)
+            await request.admit(None, long_running=True)
+            outcome = await passage.switched(request, protocol)
         except StatusError as error:
             outcome = refusal(error)
-        self._upgraded.answer(takeover, outcome, protocol, unbound)
+        self._upgraded.answer(takeover, outcome, protocol, bound_to(request))
         return True
 
     async def close(self) -> None:

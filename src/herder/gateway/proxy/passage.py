@@ -33,6 +33,23 @@ def unbound(_end: Callable[[], object]) -> Release:
     return lambda: None
 
 
+def bound_to(request: Request, bind: Bind = unbound) -> Bind:
+    """Keeps the turn of a long-running request until what it began has ended."""
+
+    def both(end: Callable[[], object]) -> Release:
+        release = bind(end)
+        give_back = request.incoming.detach() if request.incoming is not None else None
+
+        def over() -> None:
+            release()
+            if give_back is not None:
+                give_back()
+
+        return over
+
+    return both
+
+
 class As(Protocol):
     """As whom requests go."""
 

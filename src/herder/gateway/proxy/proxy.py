@@ -83,7 +83,9 @@ class ClusterProxy:
         wanted = self._checked(request, user, upgrade=False)
         if wanted.cluster == LOCAL and isinstance(self._local, InProcess):
             return await self._local.handle(request, wanted, user)
-        return await (await self._passage(request, wanted, user)).response(request)
+        passage = await self._passage(request, wanted, user)
+        await request.receive_body()
+        return await passage.response(request)
 
     def _checked(self, request: Request, user: User, *, upgrade: bool) -> Asked:
         check_authenticated(user)

@@ -6,8 +6,8 @@ import asyncio
 from contextlib import suppress
 from dataclasses import replace
 
+from herder.engine.apiserver.lists import list_response
 from herder.engine.apiserver.options import delete_options, list_options, revision_of
-from herder.engine.apiserver.rendering import list_response
 from herder.engine.apiserver.scope import Call, rebound
 from herder.engine.apiserver.selection import Selection
 from herder.engine.apiserver.stored import decode

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import msgspec
 
 from herder.engine.apiserver.bodies import read_json
+from herder.engine.apiserver.lists import list_response
 from herder.engine.apiserver.options import ListOptions, list_options, revision_of
-from herder.engine.apiserver.rendering import list_response
 from herder.engine.apiserver.scope import Call
 from herder.engine.apiserver.selection import Selection
 from herder.engine.apiserver.stored import key_of

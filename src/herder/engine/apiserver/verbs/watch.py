@@ -7,7 +7,7 @@ again: no event is ever left out silently.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 
 from herder.engine.apiserver.conversion import decode_reshaped, is_stale
 from herder.engine.apiserver.events import EventWriter, SharedLines, kind_of
@@ -19,11 +19,12 @@ from herder.engine.apiserver.selection import Selection
 from herder.engine.apiserver.stored import encoder
 from herder.engine.client.wire import Response, Sink
 from herder.engine.meta.errors import Expired, StatusError
-from herder.engine.store import Compacted, Event, Overflow, Record, Watch
+from herder.engine.store import CLIENT_BACKLOG_BYTES, Compacted, Event, Overflow, Record, Watch
 
 _BOOKMARK_SECONDS = 60.0
 _SHORTEST, _LONGEST = 1800, 3600  # seconds, where the client names no timeout
-_LINES_AT_ONCE = 500
+_CHUNK_BYTES = 64 << 10
+_MATCHED_AT_ONCE = 500  # objects looked at between two turns of the event loop
 
 
 async def watch(call: Call, shared: SharedLines, stopping: asyncio.Event) -> Response:
@@ -55,9 +56,7 @@ class Lines(AsyncIterator[bytes]):
         must be converted, the past comes from disk) this task wakes and carries them."""
         self._stream.push_to(sink)
         async for chunk in self._lines:
-            sink.write(chunk)
-            if sink.congested:
-                await sink.drained()
+            await sink.send(chunk)
 
 
 class _Stream:
@@ -80,14 +79,17 @@ class _Stream:
         store = call.parts.store
         self._revision = store.revision
         self._initial = options.send_initial if options.send_initial is not None else not wanted
-        self._initial_records = self._matching_now() if self._initial else []
+        self._initial_records: Sequence[Record] = self._all_now() if self._initial else ()
+        self._whole_lines = call.request.incoming is None  # for readers in this process
         self._skip_to = wanted or 0  # a revision that is still to come
         self._error: Expired | None = None
         self._watch: Watch | None = None
         since = self._revision if self._initial or not wanted else min(wanted, self._revision)
         name = selection.name if call.namespace or not call.resource.namespaced else ""
         try:
-            self._watch = store.watch(str(call.resource.storage), call.namespace, name, since=since)
+            self._watch = store.watch(
+                str(call.resource.storage), call.namespace, name, since=since, backlog_bytes=CLIENT_BACKLOG_BYTES
+            )
         except Compacted as error:
             self._error = Expired(f"too old resource version: {wanted} ({error.compacted})")
 
@@ -96,7 +98,7 @@ class _Stream:
             self._watch.listener = lambda events: self._pushed(events, sink)
 
     def _pushed(self, events: Sequence[Event], sink: Sink) -> bool:
-        if sink.congested:
+        if sink.congested or sum(len(event.record.value) for event in events) > _CHUNK_BYTES:
             return False
         if self._selection.everything:
             lines = self._writer.everything(events)
@@ -112,10 +114,9 @@ class _Stream:
         seen = self._seen(event)
         return b"" if seen is None else self._writer.spliced(*seen)
 
-    def _matching_now(self) -> list[Record]:
+    def _all_now(self) -> Sequence[Record]:
         store, call = self._call.parts.store, self._call
-        records = store.list(str(call.resource.storage), call.namespace)
-        return [record for record in records if self._selection.matches(record)]
+        return store.list(str(call.resource.storage), call.namespace)
 
     async def lines(self) -> AsyncGenerator[bytes, None]:
         try:
@@ -134,11 +135,11 @@ class _Stream:
                 self._watch.close()
 
     async def _initial_lines(self) -> AsyncIterator[bytes]:
-        records = self._initial_records
-        for start in range(0, len(records), _LINES_AT_ONCE):
-            batch = records[start : start + _LINES_AT_ONCE]
-            yield b"".join([await self._writer.line("ADDED", record) for record in batch])
-        self._initial_records = []
+        """As fast as the reader takes them: what is not read yet stays in the store and is nowhere copied."""
+        records, self._initial_records = self._initial_records, ()
+        seen = (("ADDED", record) if self._selection.matches(record) else None for record in records)
+        async for chunk in self._chunks(seen):
+            yield chunk
         if self._options.send_initial and self._options.allow_bookmarks:
             yield self._writer.bookmark(self._revision, initial_events_end=True)
 
@@ -163,9 +164,8 @@ class _Stream:
                         return
                     next_bookmark = loop.time() + _BOOKMARK_SECONDS
                     continue
-                lines = [line for event in batch if (line := await self._line(event))]
-                if lines:
-                    yield b"".join(lines)
+                async for chunk in self._chunks(map(self._wanted, batch)):
+                    yield chunk
         except StopAsyncIteration:
             return
         except (Overflow, Compacted):
@@ -179,11 +179,34 @@ class _Stream:
         spread = int.from_bytes(self._call.parts.entropy(2), "big") / 65535
         return _SHORTEST + spread * (_LONGEST - _SHORTEST)
 
-    async def _line(self, event: Event) -> bytes:
+    async def _chunks(self, events: Iterable[tuple[str, Record] | None]) -> AsyncIterator[bytes]:
+        """Lines, small ones together; None is left out."""
+        lines: list[bytes] = []
+        size = 0
+        for position, seen in enumerate(events, 1):
+            if position % _MATCHED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if seen is None:
+                continue
+            if len(seen[1].value) > _CHUNK_BYTES and not self._whole_lines:
+                if lines:
+                    yield b"".join(lines)
+                    lines, size = [], 0
+                for piece in await self._writer.pieces(*seen):
+                    yield piece  # type: ignore[misc]
+                continue
+            lines.append(await self._writer.line(*seen))
+            size += len(lines[-1])
+            if size > _CHUNK_BYTES:
+                yield b"".join(lines)
+                lines, size = [], 0
+        if lines:
+            yield b"".join(lines)
+
+    def _wanted(self, event: Event) -> tuple[str, Record] | None:
         if event.revision <= self._skip_to and self._skip_to > self._revision:
-            return b""
-        seen = self._seen(event)
-        return b"" if seen is None else await self._writer.line(*seen)
+            return None
+        return self._seen(event)
 
     def _seen(self, event: Event) -> tuple[str, Record] | None:
         """The event as this watch sees it: an object that starts or stops matching comes or goes."""
@@ -198,7 +221,9 @@ class _Stream:
             return None
         if event.deleted or event.previous is None:
             return "DELETED", event.record
-        return "DELETED", _as_of(self._call.resource, event.previous, event.revision)
+        if event.memo is None:  # the same for all who saw it go
+            event.memo = _as_of(self._call.resource, event.previous, event.revision)
+        return "DELETED", event.memo
 
 
 def _as_of(resource: Resource, previous: Record, revision: int) -> Record:

@@ -58,7 +58,7 @@ class ExtApi:
         plural, _, name = request.path.removeprefix(f"{discovery.PATH}/").partition("/")
         if plural in self._asked and not name:
             _only(request, "POST")
-            return answer(await self._asked[plural](body_of(request), user), 201)
+            return answer(await self._asked[plural](await body_of(request), user), 201)
         if plural in self._stored and "/" not in name:
             return await self._object(self._stored[plural], request, name, user)
         raise NotFound("the server could not find the requested resource")
@@ -72,7 +72,7 @@ class ExtApi:
             case "GET", False:
                 return answer(_list(stored.kind, await stored.list(user)))
             case "POST", False:
-                return answer(await stored.create(body_of(request), user), 201)
+                return answer(await stored.create(await body_of(request), user), 201)
             case "DELETE", True:
                 await stored.delete(name, user)
                 return answer({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})
