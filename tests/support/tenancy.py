@@ -93,6 +93,7 @@ REFUSED = (
     _managed("a system namespace", "kube-system"),
     _managed("a system namespace to come", "cattle-fleet-system"),
     _managed("an ordinary name of a namespace", "payroll"),
+    Case("a generated name", MANAGEMENT_CLUSTER, {"generateName": "kube-"}, {"spec": {}}),
     _managed("the namespace of a project", "c-m-abcdefgh-p-xyz"),
     _managed("a workspace in a system namespace", "c-aaaaa", fleetWorkspaceName="kube-system"),
     # Provisioning Clusters.
@@ -133,6 +134,7 @@ REFUSED = (
 
 ALLOWED = (
     _managed("a cluster", "c-m-tenancy", displayName="barn"),
+    Case("a generated name", MANAGEMENT_CLUSTER, {"generateName": "c-"}, {"spec": {}}),
     _managed("a label", "c-labelled", {"metadata": {"labels": {"a": "b"}}}),
     _managed("a legacy cluster", "c-bbbbb", fleetWorkspaceName="fleet-default"),
     _provisioned("a provisioned cluster", "tenancy"),

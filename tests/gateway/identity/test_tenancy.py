@@ -58,7 +58,14 @@ async def test_what_the_manager_trusts_is_not_for_users_to_write(judged: World, 
 
 @pytest.mark.parametrize("case", tenancy.ALLOWED, ids=lambda case: case.id)
 async def test_their_own_objects_are(judged: World, case: Case) -> None:
-    assert (await write(judged, case))["metadata"]["name"] == case.meta["name"]
+    made = (await write(judged, case))["metadata"]["name"]
+    assert made == case.meta.get("name", made)
+
+
+async def test_a_namespace_that_exists_is_no_clusters(judged: World) -> None:
+    await judged.outside.create(NAMESPACE.resource, obj(NAMESPACE, "c-taken"))
+    with pytest.raises(Forbidden, match="namespace c-taken exists"):
+        await write(judged, Case("", MANAGEMENT_CLUSTER, {"name": "c-taken"}, {"spec": {}}))
 
 
 async def test_only_the_cluster_local_is_the_managers_own(here: World) -> None:  # noqa: F811

@@ -99,7 +99,8 @@ _GIVEN_TOKEN = (
 _MAY_USE_ACCOUNT = (
     "(authorizer.group('').resource('serviceaccounts').subresource('token').namespace(request.namespace)"
     f".name({_new(_ACCOUNT)}).check('create').allowed()"
-    " || authorizer.group('').resource('pods').namespace(request.namespace).check('create').allowed())"
+    " || authorizer.group('').resource('pods').namespace(request.namespace).check('create').allowed()"
+    " || authorizer.group('').resource('secrets').namespace(request.namespace).check('get').allowed())"
 )
 _ISSUED_LABEL = " || ".join("(" + _changed(f"metadata.?labels[?'{each}']") + ")" for each in tenancy.ISSUED_LABELS)
 _ISSUED = f"{_ISSUED_LABEL} || ({_CREATED} && object.?type.orValue('') in {_list(tenancy.ISSUED_TYPES)})"
