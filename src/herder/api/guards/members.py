@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from herder.api.capi.kinds import MACHINE, SECRET_METADATA
@@ -11,15 +10,14 @@ from herder.api.capi.nodes import node_by_machine, node_by_name, node_condition
 from herder.api.guards.plan_acts import plans_of, stays
 from herder.api.guards.plans import cluster_goes, is_member
 from herder.api.rke import names
-from herder.api.rke.kinds import BOOTSTRAP, PLAN_SECRET
+from herder.api.rke.distributions import Facts, version_of
+from herder.api.rke.kinds import BOOTSTRAP, CONTROL_PLANE, PLAN_SECRET
 from herder.api.rke.plan_secret import PlanSecret
 from herder.api.rke.strategy import is_lost, quorum
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.carrying import Act
 from herder.engine.runtime.decision import Delete, Observe, Patch, Refusal
 from herder.engine.runtime.view import Observed, UndeclaredKind, View
-
-_BY_ANNOTATION = re.compile(r"(k3s|rke2):[^/]*$")
 
 
 def no_member_that_the_others_need(act: Act, view: View, before: Sequence[Act]) -> Refusal | None:
@@ -47,7 +45,8 @@ def no_release_while_joined(act: Act, view: View, before: Sequence[Act]) -> Refu
     if machine is None or found is None or _is_forced(machine, view) or is_out_of_reach(machine, view):
         return None
     plan, _ = found
-    if _is_out(machine, view, _removal(plan)):
+    facts = _facts(machine, view)
+    if facts is not None and _is_out(machine, view, facts.member_removal):
         return None
     url = plan.annotations.get(names.JOIN_URL)
     cluster = machine["metadata"]["labels"][CLUSTER_NAME]
@@ -66,13 +65,15 @@ def no_release_of_a_member(act: Act, view: View, before: Sequence[Act]) -> Refus
     if machine is None or found is None or _is_forced(machine, view):
         return None
     plan, _ = found
-    prefix, node = _removal(plan), ((machine.get("status") or {}).get("nodeRef") or {}).get("name")
+    facts, node = _facts(machine, view), ((machine.get("status") or {}).get("nodeRef") or {}).get("name")
+    if facts is not None and not facts.member_removal:
+        return None
     namespace, cluster = machine["metadata"]["namespace"], machine["metadata"]["labels"][CLUSTER_NAME]
     answered = view.get(SECRET_METADATA, kubeconfig_secret(cluster), namespace) is not None
     others = [each for each in plans_of(view, namespace, cluster, before) if each.is_etcd and each.name != plan.name]
-    if not prefix or not node or not answered or not any(stays(view, each) for each in others):
+    if not node or not answered or not any(stays(view, each) for each in others):
         return None
-    if _is_out(machine, view, prefix) or _nodes_of(machine, view) == ():
+    if _nodes_of(machine, view) == () or (facts is not None and _is_out(machine, view, facts.member_removal)):
         return None
     return _refuse("no-release-of-a-member", machine, f"is not let go: Node {node} may still be a member of etcd")
 
@@ -105,12 +106,13 @@ def _nodes_of(machine: Object, view: View) -> tuple[Object, ...] | None:
     return tuple(seen.objects) if isinstance(seen, Observed) else None
 
 
-def _removal(plan: PlanSecret) -> str:
-    """The prefix of the annotations by which its distribution takes members out; empty where they go by themselves."""
-    applied = plan.applied_plan or plan.plan
-    images = [each.image for each in applied.instructions if each.name == "install"] if applied else []
-    found = _BY_ANNOTATION.search(images[0]) if images else None
-    return f"etcd.{found[1]}.cattle.io" if found else ""
+def _facts(machine: Object, view: View) -> Facts | None:
+    """Of its cluster's distribution, by what the control plane is to run: what the node reports may be a lie. None
+    where nobody can say how a member leaves; then it is taken for one."""
+    meta = machine["metadata"]
+    control_plane = view.get(CONTROL_PLANE, meta["labels"][CLUSTER_NAME], meta["namespace"]) or {}
+    version = version_of(str((control_plane.get("spec") or {}).get("kubernetesVersion") or ""))
+    return version.facts if version else None
 
 
 # --- what acts are about --------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ than the strategy allows, never one that is paused or goes, never while it is so
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -30,6 +29,7 @@ from herder.api.guards.plan_acts import (
 from herder.api.moments import moment
 from herder.api.rke import names
 from herder.api.rke import plan_secret as secrets
+from herder.api.rke.distributions import release_in
 from herder.api.rke.kinds import BEACON, CONTROL_PLANE
 from herder.api.rke.plan import Plan
 from herder.api.rke.plan_secret import PlanSecret
@@ -41,7 +41,6 @@ from herder.engine.runtime.view import View
 
 COMING_UP = timedelta(minutes=5)
 """After that long what was restarted by a plan should be well."""
-_VERSION = re.compile(r":v(\d+)\.(\d+)\.(\d+)")
 _RESTORED = ("", "Finished", "Failed")  # phases in which no restore is under way
 
 
@@ -150,22 +149,12 @@ def never_a_downgrade(change: Asked, view: View, _before: Sequence[Act]) -> Refu
     control_plane = view.get(CONTROL_PLANE, change.cluster, change.namespace) or {}
     if ((control_plane.get("status") or {}).get("etcdSnapshotRestorePhase") or "") not in _RESTORED:
         return None
-    wanted = _version(change.plan)
-    known = [found for plan in (change.before.plan, change.before.applied_plan) if plan and (found := _version(plan))]
-    if not wanted or not known or wanted >= max(known):
+    wanted = release_in(change.plan)
+    known = [found for plan in (change.before.plan, change.before.applied_plan) if (found := release_in(plan))]
+    if wanted is None or not known or wanted >= max(known):
         return None
-    told = f"is not written: {_dotted(wanted)} is lower than {_dotted(max(known))}, which it had"
+    told = f"is not written: {wanted} is lower than {max(known)}, which it had"
     return change.refuse("never-a-downgrade", told)
-
-
-def _version(plan: Plan) -> tuple[int, ...]:
-    images = [instruction.image for instruction in plan.instructions if instruction.name == "install"]
-    found = _VERSION.search(images[0]) if images else None
-    return tuple(int(part) for part in found.groups()) if found else ()
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return "v" + ".".join(map(str, version))
 
 
 # --- how many are down ----------------------------------------------------------------------------------------------

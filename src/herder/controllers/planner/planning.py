@@ -10,10 +10,10 @@ from typing import Any
 from herder.api.capi.names import is_paused
 from herder.api.management import syncing
 from herder.api.rke import names
+from herder.api.rke.distributions import release_of
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.writing import ref
 from herder.controllers.planner import messages, tiers
-from herder.controllers.planner.distributions.choosing import release_of
 from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, Distribution, Roles
 from herder.controllers.planner.election import LOST, elect
 from herder.controllers.planner.entries import Entry, entries_named
@@ -172,12 +172,17 @@ def _not_lower(scene: Scene, _result: Result) -> None:
     known = [str((scene.status.get("appliedSpec") or {}).get("kubernetesVersion") or "")]
     known += [str(entry.node_info.get("kubeletVersion") or "") for entry in scene.living()]
     known += [rest.kubelet for rest in scene.resting]
-    highest = max(known, key=release_of)
-    if release_of(highest) > release_of(wanted):
+    highest = max(known, key=_order)
+    if _order(highest) > _order(wanted):
         raise ConfigError(
             f"spec.kubernetesVersion: {wanted} is lower than {highest}, which the cluster has; go back, or restore "
             "a snapshot of the older version"
         )
+
+
+def _order(version: str) -> tuple[int, ...]:
+    """What is no version is the lowest."""
+    return release_of(version) or ()
 
 
 # --- tier by tier ---------------------------------------------------------------------------------------------------

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from herder.api.rke.distributions import release_of
 from herder.api.rke.names import DRAIN_DONE
 from herder.api.rke.strategy import UNLIMITED, BadConcurrency, is_lost, limit_of, quorum
 from herder.controllers.planner import draining, messages
-from herder.controllers.planner.distributions.choosing import release_of
 from herder.controllers.planner.distributions.interface import ConfigError
 from herder.controllers.planner.draining import Options, Stage
 from herder.controllers.planner.entries import Entry

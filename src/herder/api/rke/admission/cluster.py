@@ -3,7 +3,6 @@ something that is refused here can still be changed in other places."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,15 +11,13 @@ from herder.api.capi.admission.values import section, text, value, with_value
 from herder.api.capi.names import annotations_of
 from herder.api.rke.admission import config, operations, pools
 from herder.api.rke.admission.places import PATH, RKE
+from herder.api.rke.distributions import version_of
 from herder.api.rke.install import BadVariable, checked_directory
 from herder.engine.meta import names
 from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value
 from herder.engine.meta.kinds import Object
 
 _ALLOW_SCHEMA_DROP = "provisioning.cattle.io/allow-dynamic-schema-drop"
-_VERSION = re.compile(
-    r"v[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}(-[0-9A-Za-z.-]{1,40})?\+(?P<distribution>k3s|rke2r|kubeadm|herder)[0-9]{1,4}"
-)
 
 
 def default(obj: Object, old: Object | None) -> Object:
@@ -63,11 +60,11 @@ def _version(obj: Object, old: Object | None) -> Iterator[FieldError]:
     version, before = (text(each, "spec", "kubernetesVersion") for each in (obj, old or {}))
     if not version or version == before:
         return
-    asked, known = _VERSION.fullmatch(version), _VERSION.fullmatch(before)
-    if asked is None:
+    asked, known = version_of(version), version_of(before)
+    if asked is None or asked.suffix:
         wanted = "must be a version with its distribution, such as v1.34.1+k3s1 (or +rke2r1, +kubeadm1, +herder1)"
         yield invalid_value("spec.kubernetesVersion", version, wanted)
-    elif known is not None and asked["distribution"] != known["distribution"]:
+    elif known is not None and asked.facts != known.facts:
         told = f"a cluster keeps its distribution, which is that of {before}: make another cluster for this one"
         yield invalid_value("spec.kubernetesVersion", version, told)
 

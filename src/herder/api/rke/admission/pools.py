@@ -10,6 +10,7 @@ from herder.api.capi.admission.values import section, text, value
 from herder.api.numbers import integer
 from herder.api.rke.admission.config import of_format
 from herder.api.rke.admission.places import PATH, RKE
+from herder.api.rke.distributions import version_of
 from herder.api.rke.names import LINUX
 from herder.api.rke.roles import refusal
 from herder.engine.meta import names
@@ -29,7 +30,8 @@ def listed(obj: Object) -> list[Object]:
 
 def validate(obj: Object, old: Object | None) -> Iterator[FieldError]:
     before = {text(pool, "name"): pool for pool in listed(old or {})}
-    distribution = text(obj, "spec", "kubernetesVersion").partition("+")[2].rstrip("0123456789")
+    version = version_of(text(obj, "spec", "kubernetesVersion"))
+    distribution = version.facts.build if version else ""
     for position, pool in enumerate(listed(obj)):
         known = before.get(text(pool, "name"))
         if known != pool:

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from herder.api.management.manifest import as_yaml, manifest
+from herder.api.rke.distributions import EMBEDDED
 from herder.api.rke.names import MACHINE_UID, TAINTS
 from herder.api.rke.plan import File, HttpGet, Instruction, Plan, Probe, file
 from herder.api.rke.roles import refusal
@@ -25,7 +26,6 @@ from herder.controllers.planner.distributions.interface import (
 )
 from herder.controllers.planner.distributions.selected import install_variables, selected
 
-NAME = "embedded"
 REPOSITORY = "herder/system-agent-installer-herder"
 API_PORT, NODE_PORT = 6443, 10248
 CONFIG = "/etc/rancher/herder/config.yaml.d/50-rancher.yaml"
@@ -43,7 +43,7 @@ no more. Everything else is the planner's to say."""
 
 
 class Embedded:
-    name = NAME
+    name = EMBEDDED.name
     revision = 2
     supervisor_port = API_PORT
     api_port = API_PORT
@@ -51,7 +51,7 @@ class Embedded:
     authorities: Sequence[str] = ("ca",)
 
     def refusal(self, cluster: ClusterInputs, roles: Roles) -> str:
-        return refusal("herder", etcd=roles.etcd, control_plane=roles.control_plane)
+        return refusal(EMBEDDED.build, etcd=roles.etcd, control_plane=roles.control_plane)
 
     def references(self, spec: Mapping[str, Any], namespace: str) -> Sequence[Reference]:
         return ()
@@ -63,7 +63,7 @@ class Embedded:
         return path in (REGISTRIES, MANAGER_AUTHORITY)
 
     def member_removal(self) -> str:
-        return ""
+        return EMBEDDED.member_removal
 
     def drain_hash(self, plan: Plan) -> str:
         return next((_value(each.env, "DRAIN_HASH") for each in plan.instructions if each.name == "install"), "")

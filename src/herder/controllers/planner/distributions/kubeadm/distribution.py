@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from herder.api.rke.distributions import KUBEADM
 from herder.api.rke.names import KUBEADM_INSTALLER
 from herder.api.rke.plan import File, HttpGet, Instruction, Plan, Probe
 from herder.api.rke.roles import refusal
@@ -31,7 +32,7 @@ from herder.controllers.planner.distributions.selected import install_variables
 
 
 class Kubeadm:
-    name = "kubeadm"
+    name = KUBEADM.name
     revision = 1
     supervisor_port = API_PORT
     api_port = API_PORT
@@ -39,7 +40,7 @@ class Kubeadm:
     authorities: Sequence[str] = ("ca", "etcd", "sa", "proxy")
 
     def refusal(self, cluster: ClusterInputs, roles: Roles) -> str:
-        return refusal(self.name, etcd=roles.etcd, control_plane=roles.control_plane)
+        return refusal(KUBEADM.build, etcd=roles.etcd, control_plane=roles.control_plane)
 
     def references(self, spec: Mapping[str, Any], namespace: str) -> Sequence[Reference]:
         return pulling.references(spec, namespace)
@@ -51,7 +52,7 @@ class Kubeadm:
         return False  # what its programs find there is how they know what a machine is
 
     def member_removal(self) -> str:
-        return "etcd.kubeadm.cattle.io"
+        return KUBEADM.member_removal
 
     def drain_hash(self, plan: Plan) -> str:
         install = next((each for each in plan.instructions if each.name == "install"), None)

@@ -5,10 +5,11 @@ What the planner sets itself is not among them. Those of agents are known to ser
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+
+from herder.api.rke.distributions import release_of
 
 
 class Form(Enum):
@@ -29,8 +30,8 @@ class Table:
 
     def knows(self, argument: str, version: str) -> bool:
         """Whether this version does; of arguments without a first version all are taken to."""
-        numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
-        return self.form(argument) is not None and numbers >= self.since.get(argument, ())
+        release: tuple[int, ...] = release_of(version) or ()
+        return self.form(argument) is not None and release >= self.since.get(argument, ())
 
 
 def _forms(*, text: str = "", boolean: str = "", listed: str = "", number: str = "") -> dict[str, Form]:

@@ -72,7 +72,7 @@ class Rancher:
         return path.startswith(own) or path in (AGENT_REGISTRIES, authentication_file(cluster, self.runtime))
 
     def member_removal(self) -> str:
-        return f"etcd.{self.runtime.name}.cattle.io"
+        return self.runtime.facts.member_removal
 
     def render(self, cluster: ClusterInputs, machine: MachineInputs) -> Plan:
         """Files in this order: stamps follow from it."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from herder.api.rke import distributions
+from herder.api.rke.distributions import Facts
 from herder.controllers.planner.distributions.interface import ClusterInputs
 from herder.controllers.planner.distributions.rancher.arguments import K3S_ARGUMENTS, RKE2_ARGUMENTS, Table
 
@@ -12,11 +14,15 @@ AGENT_REGISTRIES = "/etc/rancher/agent/registries.yaml"
 
 @dataclass(frozen=True)
 class Runtime:
-    name: str
+    facts: Facts
     server_unit: str
     agent_unit: str
     supervisor_port: int
     arguments: Table
+
+    @property
+    def name(self) -> str:
+        return self.facts.name
 
     @property
     def variable(self) -> str:
@@ -35,8 +41,8 @@ class Runtime:
         return _directory(cluster, "k8sDistro") or f"/var/lib/rancher/{self.name}"
 
 
-K3S = Runtime("k3s", "k3s", "k3s-agent", 6443, K3S_ARGUMENTS)
-RKE2 = Runtime("rke2", "rke2-server", "rke2-agent", 9345, RKE2_ARGUMENTS)
+K3S = Runtime(distributions.K3S, "k3s", "k3s-agent", 6443, K3S_ARGUMENTS)
+RKE2 = Runtime(distributions.RKE2, "rke2-server", "rke2-agent", 9345, RKE2_ARGUMENTS)
 
 
 def provisioning_directory(cluster: ClusterInputs) -> str:
