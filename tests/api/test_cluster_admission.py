@@ -11,6 +11,7 @@ from herder.api.management.kinds import PROVISIONING_CLUSTER
 from tests.support.api import Api
 from tests.support.judged import path, provisioned, try_to_create
 
+ALLOW_SKIP = "plan.herder.io/allow-version-skip"
 CLUSTERS = path(PROVISIONING_CLUSTER)
 
 
@@ -77,3 +78,23 @@ async def test_the_drivers_fields_outlive_a_write_that_does_not_know_of_them(api
     patch = {"spec": {"rkeConfig": {"machinePools": [pool(quantity=2)]}}}
     written = (await api.patch(api.at(CLUSTERS, "one"), patch)).expect(200)
     assert written["spec"]["rkeConfig"]["machinePools"] == [pool(quantity=2, dynamicSchemaSpec="{}")]
+
+
+@pytest.mark.xfail(strict=True, reason="a version that skips minor versions is admitted")
+@pytest.mark.parametrize("build", ["k3s1", "rke2r1", "kubeadm1", "herder1"])
+async def test_a_cluster_does_not_skip_minor_versions(api: Api, build: str) -> None:
+    first, last = f"v1.30.14+{build}", f"v1.36.3+{build}"
+    cluster = provisioned()
+    cluster["spec"]["kubernetesVersion"] = first
+    await api.create(CLUSTERS, cluster)
+    path = api.at(CLUSTERS, "one")
+    answer = await api.patch(path, {"spec": {"kubernetesVersion": last}})
+    assert (answer.status, answer.reason) == (422, "Invalid"), answer.text
+    assert [found for _, found, _ in answer.causes] == ["spec.kubernetesVersion"]
+    assert "v1.31, v1.32, v1.33, v1.34, v1.35" in answer.message
+    for wrong in ("true", first):
+        asked = {"metadata": {"annotations": {ALLOW_SKIP: wrong}}, "spec": {"kubernetesVersion": last}}
+        assert (await api.patch(path, asked)).status == 422, "the annotation names the version that it is for"
+    (await api.patch(path, {"spec": {"kubernetesVersion": f"v1.31.9+{build}"}})).expect(200)
+    asked = {"metadata": {"annotations": {ALLOW_SKIP: last}}, "spec": {"kubernetesVersion": last}}
+    (await api.patch(path, asked)).expect(200)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -11,13 +12,14 @@ import pytest
 
 from herder.api.guards import GUARDS
 from herder.api.rke import names
+from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.plan_secret import PlanSecret
 from herder.engine.runtime.carrying import Act
 from herder.engine.runtime.decision import Patch, Refusal
 from herder.engine.runtime.view import View
 from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH, Faults
-from tests.controllers.planner.simulated import SERVER_ROLES, WORKER_ROLES, SimulatedCluster
+from tests.controllers.planner.simulated import NAME, NAMESPACE, SERVER_ROLES, WORKER_ROLES, SimulatedCluster
 
 CONFIG = "/etc/rancher/k3s/config.yaml.d/50-rancher.yaml"
 
@@ -157,6 +159,28 @@ async def a_new_version() -> None:
 
 def test_a_new_version_is_there_when_the_kubelets_say_so() -> None:
     loop.run(a_new_version())
+
+
+async def a_version_that_skips_minors(version: str, first: str) -> None:
+    async with SimulatedCluster() as cluster:
+        await cluster.make(first)
+        await cluster.add("server", SERVER_ROLES)
+        await cluster.add("worker", WORKER_ROLES)
+        await cluster.world.until(cluster.is_ready)
+        await cluster.edit(kubernetesVersion=version)
+        await asyncio.sleep(600)
+        assert cluster.delivered == ["server", "worker"]
+        assert "v1.34, v1.35" in await cluster.message()
+        allowed = {"metadata": {"annotations": {"plan.herder.io/allow-version-skip": version}}}
+        await cluster.client.patch(CONTROL_PLANE.resource, NAME, allowed, namespace=NAMESPACE)
+        await cluster.world.until(cluster.is_ready)
+        assert cluster.delivered == ["server", "worker"] * 2
+
+
+@pytest.mark.xfail(strict=True, reason="skipped minor versions are rolled out")
+@pytest.mark.parametrize("build", ["k3s1", "rke2r1"])
+def test_a_version_that_skips_minors_is_not_rolled_out(build: str) -> None:
+    loop.run(a_version_that_skips_minors(f"v1.36.3+{build}", f"v1.33.4+{build}"))
 
 
 # --- machines that go -----------------------------------------------------------------------------------------------
