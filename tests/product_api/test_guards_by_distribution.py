@@ -142,6 +142,11 @@ def _downgrade(kit: Kit) -> tuple[str, str]:
     return kit.judge(lower, *kit.server("a")), kit.judge(higher, *kit.server("a"))
 
 
+def _skip(kit: Kit) -> tuple[str, str]:
+    far, next_minor = (kit.write("a", kit.plan(release=release, joins=JOINED)) for release in ("v1.36.3", "v1.34.1"))
+    return kit.judge(far, *kit.server("a")), kit.judge(next_minor, *kit.server("a"))
+
+
 def _quorum(kit: Kit) -> tuple[str, str]:
     two = (*kit.server("a"), *kit.server("b"))
     wrong = kit.judge(kit.new(), *two, *kit.server("c", unhealthy=True))
@@ -210,6 +215,7 @@ ROWS: dict[str, Row] = {
     "never-two-init-nodes": _init,
     "no-server-that-joins-nobody": _joins,
     "never-a-downgrade": _downgrade,
+    "never-a-skipped-minor": _skip,
     "never-below-quorum": _quorum,
     "never-more-down-than-allowed": _down,
     "no-member-that-the-others-need": _needed,

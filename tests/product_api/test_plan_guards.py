@@ -192,6 +192,33 @@ def test_a_lower_version_comes_by_a_restore_alone(wanted: str, phase: str, guard
     assert refused(write("a", plan_of(wanted, stamp="2")), *there, around=around) == guard
 
 
+ALLOWED = {names.ALLOW_VERSION_SKIP: "v1.36.3+k3s1"}
+
+
+@pytest.mark.parametrize(
+    ("roles", "wanted", "marks", "kubelet", "guard"),
+    [
+        (SERVER, "v1.34.9", {}, "v1.33.4+k3s1", ""),
+        (SERVER, "v1.35.0", {}, "v1.33.4+k3s1", "never-a-skipped-minor"),
+        (SERVER, "v1.34.0", {}, "v1.32.4+k3s1", "never-a-skipped-minor"),
+        (SERVER, "v1.34.0", {}, "no version", ""),
+        (SERVER, "v1.36.3", ALLOWED, "v1.33.4+k3s1", ""),
+        (SERVER, "v1.36.2", ALLOWED, "v1.33.4+k3s1", "never-a-skipped-minor"),
+        (SERVER, "v2.1.0", {}, "v1.33.4+k3s1", "never-a-skipped-minor"),
+        ((WORKER,), "v1.36.3", {}, "v1.33.4+k3s1", ""),  # which has missed what its servers went through
+        ((WORKER,), "v1.37.0", {}, "v1.33.4+k3s1", "never-a-skipped-minor"),
+        ((WORKER,), "v1.36.3", {}, "v1.0.0", "never-a-skipped-minor"),
+    ],
+)
+def test_minor_versions_are_not_skipped(
+    roles: tuple[str, ...], wanted: str, marks: dict[str, str], kubelet: str, guard: str
+) -> None:
+    asked = objects.control_plane(annotations=marks, kubernetesVersion=f"{wanted}+k3s1")
+    around = (objects.cluster(), asked, objects.beacon())
+    there = machine("a", nodeInfo={"kubeletVersion": kubelet}), plan_secret("a", roles, plan=plan_of())
+    assert refused(write("a", plan_of(wanted, stamp="2")), *there, around=around) == guard
+
+
 # --- how many are down ----------------------------------------------------------------------------------------------
 
 

@@ -114,6 +114,14 @@ def test_a_lower_version_is_told() -> None:
     assert not patches(decision, PLAN_SECRET)
 
 
+@pytest.mark.parametrize("reported", ["v9999.0.0", "v0.0.1", "v1.99.0+k3s1", "9" * 5000, "²"])
+def test_the_version_that_a_worker_reports_keeps_nobody_from_being_planned(reported: str) -> None:
+    worker, secret = one("b", (WORKER,), plan=objects.plan_of())
+    worker["status"]["nodeInfo"] = {"kubeletVersion": reported}
+    decision = decide(*one("a", init=True), worker, secret)
+    assert [patch.ref.name for patch in patches(decision, PLAN_SECRET)] == [names.plan_secret("a")]
+
+
 def test_nothing_begins_before_every_role_is_there() -> None:
     decision = decide(*one("a", (ETCD,)), *one("b", (WORKER,)))
     message = "waiting for at least one control plane, etcd, and worker node to be registered"

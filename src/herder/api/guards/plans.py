@@ -1,7 +1,7 @@
 """Plans: never one that could harm a cluster, whatever the planner computes.
 
-Never two machines that begin a cluster, never a lower version, never etcd below its quorum, never more machines down
-than the strategy allows, never one that is paused or goes, never while it is somebody else's turn.
+Never two machines that begin a cluster, never a lower version or a skipped one, never etcd below its quorum, never
+more machines down than the strategy allows, never one that is paused or goes, never while it is somebody else's turn.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from herder.api.capi.kinds import CLUSTER
-from herder.api.capi.names import is_deleting, is_paused
+from herder.api.capi.names import annotations_of, is_deleting, is_paused
 from herder.api.guards.plan_acts import (
     Asked,
     Chosen,
@@ -29,7 +29,7 @@ from herder.api.guards.plan_acts import (
 from herder.api.moments import moment
 from herder.api.rke import names
 from herder.api.rke import plan_secret as secrets
-from herder.api.rke.distributions import release_in
+from herder.api.rke.distributions import OLDEST_KUBELET, release_in, release_of, skips
 from herder.api.rke.kinds import BEACON, CONTROL_PLANE
 from herder.api.rke.plan import Plan
 from herder.api.rke.plan_secret import PlanSecret
@@ -147,7 +147,7 @@ def never_a_downgrade(change: Asked, view: View, _before: Sequence[Act]) -> Refu
     if not change.writes_plan or change.plan is None:
         return None
     control_plane = view.get(CONTROL_PLANE, change.cluster, change.namespace) or {}
-    if ((control_plane.get("status") or {}).get("etcdSnapshotRestorePhase") or "") not in _RESTORED:
+    if _is_restoring(control_plane):
         return None
     wanted = release_in(change.plan)
     known = [found for plan in (change.before.plan, change.before.applied_plan) if (found := release_in(plan))]
@@ -155,6 +155,27 @@ def never_a_downgrade(change: Asked, view: View, _before: Sequence[Act]) -> Refu
         return None
     told = f"is not written: {wanted} is lower than {max(known)}, which it had"
     return change.refuse("never-a-downgrade", told)
+
+
+def never_a_skipped_minor(change: Asked, view: View, _before: Sequence[Act]) -> Refusal | None:
+    """By what the machine last applied and what its Node runs; except in a restore, which replaces all stored data."""
+    control_plane = view.get(CONTROL_PLANE, change.cluster, change.namespace) or {}
+    if not change.writes_plan or _is_restoring(control_plane) or (wanted := release_in(change.plan)) is None:
+        return None
+    machine = machine_of(view, change.before) or {}
+    kubelet = ((machine.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion")
+    known = [found for found in (release_in(change.before.applied_plan), release_of(str(kubelet or ""))) if found]
+    is_server = change.before.is_etcd or change.before.is_control_plane
+    asked = str((control_plane.get("spec") or {}).get("kubernetesVersion") or "")
+    version = asked if release_of(asked) == wanted else str(wanted)
+    step = 1 if is_server else OLDEST_KUBELET
+    if not known or not (told := skips(min(known), version, annotations_of(control_plane), step)):
+        return None
+    return change.refuse("never-a-skipped-minor", f"is not written: {told}")
+
+
+def _is_restoring(control_plane: Object) -> bool:
+    return ((control_plane.get("status") or {}).get("etcdSnapshotRestorePhase") or "") not in _RESTORED
 
 
 # --- how many are down ----------------------------------------------------------------------------------------------
@@ -249,6 +270,7 @@ CHECKS = (
     never_two_init_nodes,
     no_server_that_joins_nobody,
     never_a_downgrade,
+    never_a_skipped_minor,
     never_below_quorum,
     never_more_down_than_allowed,
 )

@@ -7,9 +7,11 @@ entry does not exist: versions that name it are refused.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from herder.api.rke.names import ALLOW_VERSION_SKIP
 from herder.api.rke.plan import Plan
 
 
@@ -80,6 +82,39 @@ def release_in(plan: Plan | None) -> Release | None:
     images = [each.image for each in plan.instructions if each.name == "install"] if plan else []
     found = _TAG.search(images[0]) if images else None
     return _release(found) if found else None
+
+
+# --- version skew ---------------------------------------------------------------------------------------------------
+
+OLDEST_KUBELET = 3
+"""So many minor versions a kubelet may be behind its API servers, by Kubernetes' version skew policy: a worker that
+missed upgrades may catch up in one step. Servers may not: each minor version converts what the last one stored."""
+_MOST_LISTED = 10
+
+
+def skipped_minors(before: Release, after: Release, step: int = 1) -> list[str]:
+    """Minor versions between the two, where `after` is more than `step` of them ahead; empty where it is not."""
+    if after.major != before.major:
+        return [f"v{after.major}.0"] if after.major > before.major and after.minor > 0 else []
+    if after.minor - before.minor <= step:
+        return []
+    between = range(before.minor + 1, after.minor)
+    return [f"v{after.major}.{minor}" for minor in between[:_MOST_LISTED]] + ["…"][: len(between) > _MOST_LISTED]
+
+
+def skips(before: Release, after: str, annotations: Mapping[str, str], step: int = 1) -> str:
+    """Which versions to upgrade to first, in words; empty where `after` may follow, or the annotation allows it.
+
+    The annotation names the one version that it is for, so that it is no permission for later upgrades.
+    """
+    wanted = release_of(after)
+    missing = skipped_minors(before, wanted, step) if wanted else []
+    if not missing or annotations.get(ALLOW_VERSION_SKIP) == after:
+        return ""
+    return (
+        f"{after} skips minor versions after {before}: upgrade to {', '.join(missing)} first, one after the other; "
+        f"to skip them, set annotation {ALLOW_VERSION_SKIP} to {after}"
+    )
 
 
 def _release(found: re.Match[str]) -> Release:

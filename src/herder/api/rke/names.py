@@ -72,6 +72,7 @@ LAST_ACCESS = f"{PREFIX}last-access-timestamp"
 TOKEN_INVALIDATED = f"{PREFIX}bootstrap-token-invalidated"
 ACCOUNT_TOKEN = "rancher.io/service-account.secret-ref"  # on a ServiceAccount: namespace/name of its token's Secret
 PLAN_INPUTS = "plan.herder.io/inputs"  # on a plan Secret: digests of what the plan was rendered from, and of the plan
+ALLOW_VERSION_SKIP = "plan.herder.io/allow-version-skip"  # on a Cluster: the one version that may skip minor versions
 PLAN_ATTEMPTS = "plan.herder.io/attempts"  # how often this plan was asked for, the first time included
 PLAN_APPLIED = "PlanApplied"  # a Machine's condition: whether its plan was, and why not
 PLAN_FAILED = "plan.herder.io/failed"  # when its failure was first seen

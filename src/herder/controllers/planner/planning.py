@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from herder.api.capi.names import is_paused
+from herder.api.capi.names import annotations_of, is_paused
 from herder.api.management import syncing
 from herder.api.rke import names
-from herder.api.rke.distributions import release_of
+from herder.api.rke.distributions import release_in, release_of, skips
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.writing import ref
 from herder.controllers.planner import messages, tiers
@@ -106,7 +106,7 @@ class _Again(Exception):
 def plan(scene: Scene) -> Result:
     result = Result()
     try:
-        for step in (_learn, _sane, _not_lower, _tiers):
+        for step in (_learn, _sane, _not_lower, _no_skip, _tiers):
             step(scene, result)
     except _Again:
         result.unfinished = True
@@ -167,17 +167,30 @@ def _sane(scene: Scene, result: Result) -> None:
 
 
 def _not_lower(scene: Scene, _result: Result) -> None:
-    """What a newer version has written an older one may not be able to read."""
+    """What a newer version has written an older one may not be able to read. Only servers write: a worker that reports
+    a version of the future must not keep the whole cluster from being planned."""
     wanted = scene.spec.get("kubernetesVersion") or ""
     known = [str((scene.status.get("appliedSpec") or {}).get("kubernetesVersion") or "")]
-    known += [str(entry.node_info.get("kubeletVersion") or "") for entry in scene.living()]
-    known += [rest.kubelet for rest in scene.resting]
+    known += [str(entry.node_info.get("kubeletVersion") or "") for entry in scene.living() if entry.roles.is_server]
     highest = max(known, key=_order)
     if _order(highest) > _order(wanted):
         raise ConfigError(
             f"spec.kubernetesVersion: {wanted} is lower than {highest}, which the cluster has; go back, or restore "
             "a snapshot of the older version"
         )
+
+
+def _no_skip(scene: Scene, _result: Result) -> None:
+    """What servers have stored is converted by each minor version for the next one. Workers are not asked: one that
+    reports an old kubelet must not keep the whole cluster from being upgraded, and a guard looks at its own plan."""
+    wanted = scene.spec.get("kubernetesVersion") or ""
+    known = [release_of(str((scene.status.get("appliedSpec") or {}).get("kubernetesVersion") or ""))]
+    for entry in scene.living():
+        if entry.roles.is_server:
+            known += [release_of(str(entry.node_info.get("kubeletVersion") or "")), release_in(entry.plan.applied_plan)]
+    found = [each for each in known if each is not None]
+    if found and (told := skips(min(found), wanted, annotations_of(scene.control_plane))):
+        raise ConfigError(f"spec.kubernetesVersion: {told}")
 
 
 def _order(version: str) -> tuple[int, ...]:

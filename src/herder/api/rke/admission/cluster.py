@@ -11,7 +11,7 @@ from herder.api.capi.admission.values import section, text, value, with_value
 from herder.api.capi.names import annotations_of
 from herder.api.rke.admission import config, operations, pools
 from herder.api.rke.admission.places import PATH, RKE
-from herder.api.rke.distributions import version_of
+from herder.api.rke.distributions import release_of, skips, version_of
 from herder.api.rke.install import BadVariable, checked_directory
 from herder.engine.meta import names
 from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value
@@ -67,6 +67,8 @@ def _version(obj: Object, old: Object | None) -> Iterator[FieldError]:
     elif known is not None and asked.facts != known.facts:
         told = f"a cluster keeps its distribution, which is that of {before}: make another cluster for this one"
         yield invalid_value("spec.kubernetesVersion", version, told)
+    elif (known_release := release_of(before)) and (problem := skips(known_release, version, annotations_of(obj))):
+        yield invalid_value("spec.kubernetesVersion", version, problem)
 
 
 def _infrastructure(obj: Object, old: Object | None) -> Iterator[FieldError]:

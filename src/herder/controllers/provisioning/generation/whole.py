@@ -31,13 +31,13 @@ def control_plane(cluster: Object, there: Object | None = None) -> Object:
     if len(packed) > cluster_spec.LARGEST:
         raise Problem("spec: too large to be kept with the control plane; move files and manifests into Secrets")
     machine_id = labels_of(cluster).get(names.INIT_NODE_MACHINE_ID)
-    prime = annotations_of(cluster).get(names.RKE2_PRIME)
+    marks = {name: annotations_of(cluster).get(name) for name in (names.RKE2_PRIME, names.ALLOW_VERSION_SKIP)}
     approved = derived(cluster, lambda each: _path_in_control_plane(each.path))
     made = _object(
         CONTROL_PLANE,
         cluster,
         labels={names.INIT_NODE_MACHINE_ID: machine_id} if machine_id else {},
-        annotations={names.CLUSTER_SPEC: packed, **approved} | ({names.RKE2_PRIME: prime} if prime else {}),
+        annotations={names.CLUSTER_SPEC: packed, **approved} | {name: mark for name, mark in marks.items() if mark},
     )
     asked = {name: config.get(name) for name in (*CONFIGURATION, *OPERATIONS)}
     asked |= {name: spec.get(name) for name in ("agentEnvVars", "localClusterAuthEndpoint", "kubernetesVersion")}
