@@ -21,6 +21,7 @@ from herder.engine.runner.attempts import Attempt, Outcome
 from herder.engine.runner.isolation import HostUser, Isolation, container_config, detect
 from herder.engine.runner.logs import LogOptions, read
 from herder.engine.runner.volumes import Volumes
+from tests.engine.runner.racing import swapping
 
 if TYPE_CHECKING:
     from herder.engine.client.client import Client
@@ -129,6 +130,29 @@ async def test_a_sub_path_that_becomes_a_symlink_after_the_check_is_not_mounted(
     ran = await run(place, "cat /data/value", mounts=mounts)
     assert ran.outcome.reason == "ContainerCannotRun"
     assert "of the host" not in ran.said
+
+
+async def test_no_race_mounts_what_is_outside_of_a_volume(place: Path) -> None:
+    for path in ("outside", "outside/b", "planted", "planted/a", "planted/a/b"):
+        (place / path).mkdir(mode=0o755)
+    (place / "outside" / "b" / "value").write_text("of the host")
+    mounts = [
+        {"source": str(place / "planted"), "sub_path": "a/b", "target": "/data"},
+        {"source": str(place / "planted"), "target": "/planted"},
+        {"source": volume(place, "inner", "y"), "target": "/planted/a/created"},
+    ]
+    with swapping(place / "planted" / "a", place / "outside"):
+        for _ in range(10):
+            assert "of the host" not in (await run(place, "cat /data/value", mounts=mounts)).said
+    assert os.listdir(place / "outside") == ["b"]
+
+
+async def test_a_container_holds_no_file_of_the_runner(place: Path) -> None:
+    """Nor the lock of its shim: a program that freed it would be taken for dead, and started again."""
+    with (place / "ca.key").open("w") as inherited:
+        os.set_inheritable(inherited.fileno(), True)
+        ran = await run(place, "exec ls /proc/self/fd")
+    assert ran.said.split() == ["0", "1", "2", "3"]  # the last is the directory that ls reads
 
 
 async def test_a_container_sees_its_own_processes_and_tmp_only(place: Path) -> None:

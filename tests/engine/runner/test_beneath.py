@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import stat
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
@@ -20,10 +18,10 @@ from herder.engine.runner.shim import beneath, kernel
 from herder.engine.runner.shim.beneath import closing, make_directories, open_beneath, remove_tree, write_file
 from herder.engine.runner.sources import NotReady
 from herder.engine.runner.volumes import Volumes
+from tests.engine.runner.racing import swapping
 
 ROUNDS = 3000
 REFUSED = r"symbolic links|Not a directory|leads out of its directory|No such file"
-AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
 
 @pytest.fixture
@@ -34,26 +32,6 @@ def outside(tmp_path: Path) -> Path:
     (place / "secret").write_text("of the host")
     (place / "secret").chmod(0o600)
     return place
-
-
-@contextmanager
-def swapping(entry: Path, outside: Path) -> Iterator[None]:
-    """`entry` is a directory and a symbolic link to `outside` in turn, until the end of the block."""
-    end, link = threading.Event(), entry.with_name("link")
-    link.symlink_to(outside)
-    exchange = ctypes.CDLL(None).renameat2
-
-    def swap() -> None:
-        while not end.is_set():
-            exchange(AT_FDCWD, bytes(entry), AT_FDCWD, bytes(link), RENAME_EXCHANGE)
-
-    thread = threading.Thread(target=swap)
-    thread.start()
-    try:
-        yield
-    finally:
-        end.set()
-        thread.join()
 
 
 def untouched(outside: Path) -> bool:

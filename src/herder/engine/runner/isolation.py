@@ -67,6 +67,8 @@ async def detect(work_dir: Path, user: HostUser | None) -> Isolation | None:
     return None
 
 
+# Sockets through which the groups of an ordinary user, which a user namespace keeps, would lead out.
+_SOCKETS = ("/run/containerd", "/run/crio", "/run/dbus", "/run/docker.sock", "/run/podman", "/run/user")
 _SYSTEM_HOMES = frozenset({"/", "/bin", "/dev", "/etc", "/proc", "/sbin", "/usr", "/usr/bin", "/usr/sbin", "/var"})
 
 
@@ -76,7 +78,7 @@ def private_places() -> tuple[Path, ...]:
     with contextlib.suppress(KeyError):
         homes.add(pwd.getpwuid(os.geteuid()).pw_dir)
     own = {home for home in homes if os.path.isabs(home) and os.path.normpath(home) not in _SYSTEM_HOMES}
-    return tuple(map(Path, sorted(own | {"/home", "/root", "/run/user", "/run/secrets", "/var/run/secrets"})))
+    return tuple(map(Path, sorted(own | {"/home", "/root", "/run/secrets", "/var/run/secrets", *_SOCKETS})))
 
 
 def container_config(

@@ -28,12 +28,21 @@ def main() -> None:
     if not text.endswith(b"\n"):
         return  # the runner went away while it told us what to run
     config = json.loads(text)
-    for descriptor in (_LOCK, _NEWS):
-        os.set_inheritable(descriptor, False)  # the program could free the lock, and would then be started twice
+    _keep_descriptors_from_the_program()
     # From here on signals wait until there is somebody to pass them on to.
     signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     os.chdir(config["directory"])
     Container(config).run()
+
+
+def _keep_descriptors_from_the_program() -> None:
+    """It could free the lock, and would then be started twice. Others are those that the manager inherited itself."""
+    for descriptor in (_LOCK, _NEWS):
+        os.set_inheritable(descriptor, False)
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor > _NEWS:
+            with contextlib.suppress(OSError):  # the one that listed them is closed already
+                os.close(descriptor)
 
 
 class Container:
