@@ -147,6 +147,35 @@ async def test_no_race_mounts_what_is_outside_of_a_volume(place: Path) -> None:
     assert os.listdir(place / "outside") == ["b"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: only then the first process may read more than the program")
+async def test_the_first_process_opens_nothing_of_a_volume(place: Path) -> None:
+    """It is root when it opens /dev/null for the program; a volume may be mounted there."""
+    (place / "shadow").write_text("of the host")
+    (place / "shadow").chmod(0o600)
+    (place / "dev").mkdir()
+    (place / "dev" / "null").symlink_to(place / "shadow")
+    ran = await run(place, "cat", mounts=[{"source": str(place / "dev"), "target": "/dev"}])
+    assert (ran.outcome.code, ran.said) == (0, "")
+
+
+@pytest.mark.parametrize("target", ["/proc", "/proc/self/task", "/"])
+async def test_volumes_do_not_take_the_place_of_proc_or_the_root(place: Path, target: str) -> None:
+    """The first process reads there which processes it kills, and writes the ids of the program's user namespace."""
+    ran = await run(place, "true", mounts=[{"source": volume(place, "v", "x"), "target": target}])
+    assert ran.outcome.reason == "ContainerCannotRun"
+    assert "a volume cannot be mounted there" in ran.outcome.message
+
+
+async def test_the_first_process_imports_nothing_of_a_volume(place: Path) -> None:
+    planted = place / "planted"
+    planted.mkdir()
+    for name in ("warnings", "linecache", "traceback", "tokenize", "encodings"):
+        (planted / f"{name}.py").write_text("raise SystemExit(77)")
+    mounts = [{"source": str(planted), "target": path} for path in (os.path.dirname(os.__file__), *sys.path[-1:])]
+    ran = await run(place, "exit 5", mounts=mounts)
+    assert ran.outcome.code == 5
+
+
 async def test_a_container_holds_no_file_of_the_runner(place: Path) -> None:
     """Nor the lock of its shim: a program that freed it would be taken for dead, and started again."""
     with (place / "ca.key").open("w") as inherited:

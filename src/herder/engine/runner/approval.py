@@ -62,7 +62,7 @@ def verify(key: bytes, namespace: str, annotations: Mapping[str, str]) -> Approv
     text, mac = annotations.get(SPEC_ANNOTATION), annotations.get(MAC_ANNOTATION)
     if text is None or mac is None:
         raise Refused("Herder's controllers did not create this pod's Job")
-    if not hmac.compare_digest(_mac(key, "spec", namespace, text).encode(), mac.encode()):
+    if not hmac.compare_digest(_mac(key, "spec", namespace, text).encode(), mac.encode(errors="replace")):
         raise Refused(f"annotation {MAC_ANNOTATION} is not a signature of Herder's for {SPEC_ANNOTATION}")
     content: dict[str, Any] = json.loads(text)
     return Approval(content["job"], Owner(**content["owner"]), content["spec"], content["secrets"])

@@ -79,7 +79,7 @@ class Container:
         self._stop = stop
         self._is_init = is_init
         self._changed = changed
-        self.directory = host.pod_directory(pod["metadata"]["uid"]) / "containers" / self.name
+        self.directory = host.container_directory(pod["metadata"]["uid"], self.name)
         self._next = 0
         self._found: Attempt | None = None
         self._recall()

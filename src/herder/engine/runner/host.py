@@ -21,7 +21,7 @@ from herder.engine.runner.turns import Turns
 
 log = get_logger(__name__)
 
-_UID = re.compile(r"[A-Za-z0-9-]{1,63}")
+_COMPONENT = re.compile(r"[A-Za-z0-9-]{1,63}")  # of a path: what API servers allow as uid, and as name of a container
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,20 @@ class Host:
     host_paths: tuple[Path, ...] = ()  # the directories that a pod may have mounted nevertheless
 
     def pod_directory(self, uid: str) -> Path:
-        if not _UID.fullmatch(uid):
-            raise ValueError(f"uid of a pod: {uid!r}")
-        return self.work_dir / "pods" / uid
+        return self.work_dir / "pods" / _component(uid)
+
+    def container_directory(self, uid: str, name: str) -> Path:
+        return self.pod_directory(uid) / "containers" / _component(name)
 
     async def remove(self, directory: Path) -> None:
         """Below the work directory, beside the loop: a busy disk takes milliseconds for each entry."""
         await asyncio.to_thread(_remove, directory)
+
+
+def _component(name: str) -> str:
+    if not _COMPONENT.fullmatch(name):
+        raise ValueError(f"not a name of a directory: {name!r}")
+    return name
 
 
 def _remove(directory: Path) -> None:

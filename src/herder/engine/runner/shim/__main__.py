@@ -59,12 +59,13 @@ class Container:
             _keep("exit", {"error": f"{error.filename}: {error.strerror}", "finished": time.time()})
             return
         out, err, report, go = os.pipe(), os.pipe(), os.pipe(), os.pipe()
+        nothing = os.open(os.devnull, os.O_RDONLY)  # the host's: a volume of the pod may take the place of /dev
         pid = os.fork()
         if pid == 0:
             for unused in (out[0], err[0], report[0], go[1], _NEWS):
                 os.close(unused)
-            init.run({**self.config, "stdout": out[1], "stderr": err[1]}, report[1], go[0])
-        for unused in (out[1], err[1], report[1], go[0]):
+            init.run({**self.config, "stdin": nothing, "stdout": out[1], "stderr": err[1]}, report[1], go[0])
+        for unused in (nothing, out[1], err[1], report[1], go[0]):
             os.close(unused)
         for number in _PASSED_ON:
             signal.signal(number, lambda received, _frame: os.kill(pid, received))

@@ -10,6 +10,8 @@ import json
 import os
 import resource
 import signal
+import sys
+import warnings  # noqa: F401 - loaded here for os.execvpe, which comes when nothing can be loaded
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -40,7 +42,10 @@ def _enter(config: dict[str, Any]) -> None:
     if not isolation["pid"]:
         kernel.adopt_orphans()
     kernel.unshare(kernel.CLONE_NEWNS)
-    Root(config).enter()
+    root = Root(config)
+    # This process keeps its rights, and volumes of the pod may lie where its modules were: it loads nothing any more.
+    sys.meta_path.clear()
+    root.enter()
 
 
 def _supervise(config: dict[str, Any], report: int) -> int:
@@ -89,7 +94,7 @@ def _children() -> list[int]:
 def _become(config: dict[str, Any], failure: int) -> NoReturn:
     try:
         os.setsid()
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(config["stdin"], 0)
         os.dup2(config["stdout"], 1)
         os.dup2(config["stderr"], 2)
         _limit(config["limits"])

@@ -180,8 +180,6 @@ class Root:
 
     def _mount_volume(self, new_root: int, mount: _Mount) -> None:
         above, name = os.path.split(mount.target)
-        if not name:
-            raise OSError(errno.EINVAL, "a volume cannot take the place of the root directory", mount.target)
         may_create = self._may_create(above, new_root)
         with closing(make_directories(new_root, above, may_create=may_create)) as parent:
             _make_mount_point(parent, name, mount, may_create)
@@ -200,8 +198,13 @@ class Root:
 
 
 def _opened(mount: dict[str, Any]) -> _Mount:
-    """The source, below which the pod may change anything, while what is above it belongs to the host."""
+    """The source, below which the pod may change anything, while what is above it belongs to the host.
+
+    In /proc, the first process of the container itself reads and writes.
+    """
     target = os.path.realpath(mount["target"])
+    if target == "/" or _within(os.path.normpath(mount["target"]), ("/proc",)) or _within(target, ("/proc",)):
+        raise OSError(errno.EINVAL, "a volume cannot be mounted there", mount["target"])
     with closing(os.open(mount["source"], os.O_PATH)) as volume:
         source = open_beneath(volume, mount["sub_path"]) if mount.get("sub_path") else os.dup(volume)
     is_directory = stat.S_ISDIR(os.fstat(source).st_mode)
