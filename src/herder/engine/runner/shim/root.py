@@ -82,7 +82,8 @@ class Root:
         self._own_places()
         with closing(os.open(self.scratch, os.O_RDONLY | os.O_DIRECTORY)) as new_root:
             for path in sorted(self.hidden - self._bare):
-                _hide(new_root, path)
+                if not _within(path, _OWN):  # what is there now is the container's
+                    _hide(new_root, path)
             for mount in self.mounts:
                 self._mount_volume(new_root, mount)
         kernel.pivot_into(self.scratch)
