@@ -84,6 +84,7 @@ class Manager:
             cluster_gone=lambda cluster: self.registry.disconnect(cluster, "the cluster is deleted"),
             connected=self.registry.has,
             vouch=self.vouch,
+            displace=lambda cluster: self.registry.disconnect(cluster, "another agent came"),
         )
 
     async def handle(self, request: Request) -> Response:

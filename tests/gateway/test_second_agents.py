@@ -122,8 +122,10 @@ async def test_a_cluster_vouches_for_an_agent_with_another_token_and_for_none_wi
 async def test_a_session_that_leads_nowhere_keeps_no_place(dialer: Dialer) -> None:
     """Else whoever came in while the agent was away would keep it out."""
     dialer.here.answer = Answer.SILENT
-    assert await dialer.dial(agent(token="of-the-agent")) == 101
     assert await dialer.dial(agent(OTHER_CA, "mine")) != 101
+    assert await dialer.dial(agent(token="of-the-agent")) == 101
+    assert len(dialer.here.registry.sessions(CLUSTER)) == 1, "the other one is ended"
+    assert (await dialer.cluster())["metadata"]["annotations"][AGENT_CONFLICT].endswith(" displaced")
 
 
 async def test_a_cluster_knows_the_tokens_of_the_recorded_account(client: Client) -> None:
@@ -139,13 +141,24 @@ async def test_a_cluster_knows_the_tokens_of_the_recorded_account(client: Client
     async def lost(_cluster: str) -> tuple[Client, str]:
         return client, "no-token-of-this-server"
 
-    assert await Vouching(recorded)(CLUSTER, renewed) is Answer.VOUCHES
-    assert await Vouching(recorded)(CLUSTER, other) is Answer.DENIES
-    assert await Vouching(recorded)(CLUSTER, "mine") is Answer.DENIES
-    assert await Vouching(lost)(CLUSTER, renewed) is Answer.SILENT
+    clock = Clock()
+    assert await Vouching(recorded, clock)(CLUSTER, renewed) is Answer.VOUCHES
+    assert await Vouching(recorded, clock)(CLUSTER, other) is Answer.DENIES
+    assert await Vouching(recorded, clock)(CLUSTER, "mine") is Answer.DENIES
+    silent = Vouching(lost, clock)
+    for seconds, answer in ((0, Answer.DENIES), (30, Answer.DENIES), (30, Answer.SILENT), (61, Answer.DENIES)):
+        clock.now += timedelta(seconds=seconds)
+        assert await silent(CLUSTER, renewed) is answer, "silence counts when it has lasted, asked again and again"
 
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Clock:
+    now = NOW
+
+    def __call__(self) -> datetime:
+        return self.now
 
 
 @pytest.mark.parametrize(

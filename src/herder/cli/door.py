@@ -147,18 +147,21 @@ def build(
             tunnels.disconnect(key, "the cluster is deleted")
         proxy.forget(cluster)
         connections.forget(cluster)
+        vouching.forget(cluster)
 
     async def recorded_client(cluster: str) -> tuple[Client, str]:
         target = await clusters.target_of(cluster)
         return Client(DownstreamTransport(connections, target, target.token), field_manager="herder"), target.token
 
+    vouching = Vouching(recorded_client, clock)
     registration = Registration(
         client,
         clock=clock,
         setting=setting,
         cluster_gone=gone,
         connected=tunnels.has,
-        vouch=Vouching(recorded_client),
+        vouch=vouching,
+        displace=lambda cluster: tunnels.disconnect(cluster, "the cluster does not answer, and another agent came"),
     )
     if isinstance(local, Remote):
         api = Behind(proxy, local)

@@ -7,8 +7,8 @@ agent that presents another credential than the recorded one needs proof:
 1. The recorded service account token is proof by itself: only the cluster and the manager know it.
 2. While an agent is connected, the cluster vouches for the other one: through the existing session, its API server
    confirms that the new token belongs to the same account as the recorded one, and the CA is still the same.
-3. Where the existing session leads to no API server that accepts the recorded credential, it counts as dead. Then, and
-   while no agent is connected, an agent with the same CA is accepted: it was installed again.
+3. Where the existing session has led for SILENT_FOR to no API server that accepts the recorded credential, it is ended.
+   Then, and while no agent is connected, an agent with the same CA is accepted: it was installed again.
 4. An agent with another CA, such as that of a rebuilt cluster, is accepted when none has been connected for
    REPLACED_AFTER, and reported.
 
@@ -39,7 +39,9 @@ from herder.tunnel.errors import TunnelError
 
 REPLACED_AFTER = timedelta(minutes=10)
 """Longer than a restart of the manager, of an agent or of a node: who is away for a moment keeps their place."""
-ANSWER_SECONDS = 10.0
+SILENT_FOR = timedelta(minutes=1)
+"""An API server that is slow for a moment does not end the session of its agent."""
+ANSWER_SECONDS = 5.0  # agents give up after ten
 REVIEWS = GroupVersionResource("authentication.k8s.io", "v1", "tokenreviews")
 
 
@@ -47,6 +49,7 @@ class Verdict(Enum):
     SAME = "same"  # the agent that is recorded
     ACCEPTED = "accepted"  # another agent of the same cluster
     REPLACED = "replaced"  # an agent of another cluster, in place of one that has been gone for long
+    DISPLACED = "displaced"  # an agent with the same CA, in place of one whose session leads nowhere
     REFUSED = "refused"
 
 
@@ -56,6 +59,13 @@ class Answer(Enum):
     VOUCHES = "vouches"
     DENIES = "denies"
     SILENT = "silent"  # it does not answer, or does not accept the recorded credential
+
+
+_VERDICTS = {
+    Answer.VOUCHES: Verdict.ACCEPTED,
+    Answer.DENIES: Verdict.REFUSED,
+    Answer.SILENT: Verdict.DISPLACED,
+}
 
 
 async def judge(
@@ -76,9 +86,7 @@ async def judge(
     same_ca = _share_certificate(str(status.get("caCert") or ""), told.ca)
     if not connected:
         return Verdict.ACCEPTED if same_ca else _after_absence(cluster, now)
-    if not same_ca or await ask(told.token) is Answer.DENIES:
-        return Verdict.REFUSED
-    return Verdict.ACCEPTED
+    return _VERDICTS[await ask(told.token)] if same_ca else Verdict.REFUSED
 
 
 def _after_absence(cluster: Object, now: datetime) -> Verdict:
@@ -102,13 +110,30 @@ def _share_certificate(recorded: str, told: str) -> bool:
 
 
 class Vouching:
-    """Asks a cluster through the session of its connected agent."""
+    """Asks a cluster through the session of its connected agent. Silence counts once it has lasted."""
 
-    def __init__(self, client_of: Callable[[str], Awaitable[tuple[Client, str]]]) -> None:
+    def __init__(
+        self, client_of: Callable[[str], Awaitable[tuple[Client, str]]], clock: Callable[[], datetime]
+    ) -> None:
         """`client_of` returns a client of the cluster with the recorded credential, and that credential."""
         self._client_of = client_of
+        self._clock = clock
+        self._silent: dict[str, tuple[datetime, datetime]] = {}  # cluster → since when, and when it was asked last
 
     async def __call__(self, cluster: str, token: str) -> Answer:
+        answer, now = await self._ask(cluster, token), self._clock()
+        if answer is not Answer.SILENT:
+            self._silent.pop(cluster, None)
+            return answer
+        since, asked = self._silent.get(cluster, (now, now))
+        since = since if now - asked < SILENT_FOR else now  # what was between is not known
+        self._silent[cluster] = (since, now)
+        return Answer.SILENT if now - since >= SILENT_FOR else Answer.DENIES
+
+    def forget(self, cluster: str) -> None:
+        self._silent.pop(cluster, None)
+
+    async def _ask(self, cluster: str, token: str) -> Answer:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 client, recorded = await self._client_of(cluster)

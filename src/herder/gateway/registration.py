@@ -80,15 +80,17 @@ class Registration:
         cluster_gone: Callable[[str], None] = lambda _cluster: None,
         connected: Callable[[str], bool] = lambda _cluster: False,
         vouch: Callable[[str, str], Awaitable[Answer]] | None = None,
+        displace: Callable[[str], None] = lambda _cluster: None,
     ) -> None:
         """`cluster_gone` is told of clusters that are deleted: their sessions are to be ended. `connected`: whether an
         agent of the cluster has a session with any replica. `vouch` asks a connected cluster about another token;
-        without it no second agent is accepted."""
+        without it no second agent is accepted. `displace` ends the sessions of a cluster that lead nowhere."""
         self._clock = clock
         self._setting = setting
         self._cluster_gone = cluster_gone
         self._connected = connected
         self._vouch = vouch
+        self._displace = displace
         self._client = client
         self._secrets = Cache(SECRET, {BY_DIGEST: _digests})
         self._clusters = Cache(MANAGEMENT_CLUSTER)
@@ -225,11 +227,13 @@ class Registration:
             verdict = await judge(
                 stored, recorded, told, self._clock(), connected=self._connected(name), ask=partial(self._ask, name)
             )
-            if verdict in (Verdict.REFUSED, Verdict.REPLACED):
+            if verdict in (Verdict.REFUSED, Verdict.REPLACED, Verdict.DISPLACED):
                 log.warning("another agent registers for a cluster", cluster=name, outcome=verdict.value)
                 await self._records.report_conflict(name, verdict.value)
             if verdict is Verdict.REFUSED:
                 return Refused(409, SECOND_AGENT)
+            if verdict is Verdict.DISPLACED:
+                self._displace(name)
             await self._records.keep(stored, told)
         return Admitted(name)
 

@@ -248,6 +248,7 @@ def _ready(management: Object) -> Iterable[Condition]:
 _CONFLICTS = {
     "refused": "another agent tried to register and was refused",
     "replaced": "an agent with another CA registered in place of the one before",
+    "displaced": "another agent registered in place of one through which the cluster did not answer",
 }
 
 
