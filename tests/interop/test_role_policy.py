@@ -11,7 +11,6 @@ from itertools import product
 import msgspec
 import pytest
 
-from herder.api.capi.kinds import DEFINITION
 from herder.api.identity.crds import CRDS
 from herder.api.identity.policies import CREATORS, ROLES
 from herder.api.identity.roles import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, RBAC, cluster_role, cluster_role_binding
@@ -25,7 +24,7 @@ from herder.engine.client.client import Client
 from herder.engine.client.wire import Response
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Object
-from tests.support.engines import Engine
+from tests.support.engines import Engine, remove_kinds
 
 PATH = GLOBAL_ROLE.resource.path()
 
@@ -42,8 +41,8 @@ async def client(engine: Engine) -> AsyncIterator[Client]:
     finally:
         for kind, name in product((POLICY_BINDING, POLICY), (ROLES, CREATORS)):
             await made.delete(kind.resource, name)
-        for definition in definitions:  # others of this folder compare all kinds that there are
-            await made.delete(DEFINITION.resource, definition["metadata"]["name"])
+        # Others of this folder compare all kinds that there are.
+        await remove_kinds(made, (each["metadata"]["name"] for each in definitions))
         await made.close()
 
 

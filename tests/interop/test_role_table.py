@@ -17,7 +17,7 @@ from random import Random
 
 import pytest
 
-from herder.api.capi.kinds import DEFINITION, NAMESPACE
+from herder.api.capi.kinds import NAMESPACE
 from herder.api.identity.crds import CRDS
 from herder.api.identity.projects import PROJECT_ID
 from herder.api.identity.roles import CLUSTER_ROLE, RBAC, template_role_name
@@ -41,7 +41,7 @@ from herder.engine.meta.errors import AlreadyExists, NotFound
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.manager import Manager
 from tests.support.api import Api
-from tests.support.engines import Engine
+from tests.support.engines import Engine, remove_kinds
 
 TABLE = Path(__file__).with_name("role_table.txt")
 CONTROLLERS = tuple(
@@ -129,7 +129,7 @@ async def _remove_all(client: Client) -> None:
     objects.sort(key=lambda pair: (pair[0] != MANAGEMENT_CLUSTER, pair[0] in last))
     for kind, obj in objects:
         name, namespace = obj["metadata"]["name"], obj["metadata"].get("namespace", "")
-        if name != "kube-system":
+        if kind != NAMESPACE or name in (MANAGED, OWN, TEAM):  # other tests use the rest
             with suppress(NotFound):
                 await client.delete(kind.resource, name, namespace=namespace)
     async with asyncio.timeout(60):
@@ -161,8 +161,8 @@ async def admin(engine: Engine) -> AsyncIterator[Api]:
         for name in (template_role_name(name) for name in CONTEXTS):
             with suppress(NotFound):
                 await client.delete(CLUSTER_ROLE.resource, name)
-        for definition in definitions:  # others of this folder compare all kinds that there are
-            await client.delete(DEFINITION.resource, definition["metadata"]["name"])
+        # Others of this folder compare all kinds that there are.
+        await remove_kinds(client, (each["metadata"]["name"] for each in definitions))
         await api.close()
         await client.close()
 

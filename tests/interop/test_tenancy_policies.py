@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from herder.api.capi.kinds import DEFINITION, NAMESPACE
+from herder.api.capi.kinds import NAMESPACE
 from herder.api.identity.crds import CRDS
 from herder.api.identity.tenancy_policies import POLICIES
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
@@ -19,7 +19,7 @@ from herder.engine.client.client import Client
 from herder.engine.meta.errors import AlreadyExists, NotFound
 from tests.support import tenancy
 from tests.support.api import MERGE, Answer, Api
-from tests.support.engines import Engine
+from tests.support.engines import Engine, remove_kinds
 from tests.support.tenancy import ALLOWED, REFUSED, Case
 
 PLACES = ("cattle-global-data", "fleet-default")
@@ -51,8 +51,8 @@ async def judged(engine: Engine) -> AsyncIterator[Api]:
         for case in (*REFUSED, *ALLOWED):
             if case.kind not in CUSTOM:
                 await _remove(client, case)
-        for definition in definitions:  # others of this folder compare all kinds that there are
-            await client.delete(DEFINITION.resource, definition["metadata"]["name"])
+        # Others of this folder compare all kinds that there are.
+        await remove_kinds(client, (each["metadata"]["name"] for each in definitions))
         await api.close()
         await client.close()
 

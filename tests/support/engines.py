@@ -6,19 +6,23 @@ kubeconfig it wrote. `HERDER_TEST_EMBEDDED` and `HERDER_TEST_REAL` may name the 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from herder.api.capi.kinds import DEFINITION
 from herder.engine.client import kubeconfig
 from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
 from herder.engine.client.kubeconfig import Connection
+from herder.engine.meta.errors import NotFound
 from tests.support.api import Api
 from tests.support.embedded import Embedded
 from tests.support.kube import RealKube
@@ -121,3 +125,18 @@ async def client(engine: Engine) -> AsyncIterator[Client]:
 def unique(prefix: str = "t") -> str:
     """A name that no other test uses, for what is not in a namespace."""
     return f"{prefix}-{uuid.uuid4().hex[:8]}"
+
+
+async def remove_kinds(client: Client, names: Iterable[str]) -> None:
+    """Delete CustomResourceDefinitions and wait until they are gone: a test that defines them again would else meet
+    those that are being deleted."""
+    wanted = list(names)
+    for name in wanted:
+        with suppress(NotFound):
+            await client.delete(DEFINITION.resource, name)
+    async with asyncio.timeout(60):
+        for name in wanted:
+            with suppress(NotFound):
+                while True:
+                    await client.get(DEFINITION.resource, name)
+                    await asyncio.sleep(0.05)

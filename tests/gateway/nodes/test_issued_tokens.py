@@ -22,7 +22,7 @@ from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Kind, Object
 from herder.gateway.nodes.accounts import Accounts, _kept
-from tests.support.engines import Engine, unique
+from tests.support.engines import Engine, remove_kinds, unique
 
 NAME = "pool-1-abc"
 
@@ -38,8 +38,7 @@ async def kinds(engine: Engine) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        for name in wanted - known:
-            await client.delete(DEFINITION.resource, name)
+        await remove_kinds(client, wanted - known)
         await client.close()
 
 
