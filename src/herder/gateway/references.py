@@ -51,6 +51,8 @@ class ReferenceAdmission:
         """The object with the record of its approved references. Raises Forbidden for one that is not."""
         if self._is_manager(write.user):
             return self._of_manager(write)
+        if write.old is not None and _parts(write.obj) == _parts(write.old):
+            return write.obj
         obj, (now, before) = _with_creator(write), _both(write)
         if not now:
             return with_record(obj, None)
@@ -107,6 +109,11 @@ class ReferenceAdmission:
             return await self._client.get(resource, target.name, namespace=target.namespace)
         except NotFound:
             return None
+
+
+def _parts(obj: Object) -> tuple[object, object]:
+    """What holds references and their record."""
+    return obj.get("spec"), (obj.get("metadata") or {}).get("annotations")
 
 
 def _both(write: Write) -> tuple[list[FieldReference], list[FieldReference]]:

@@ -71,6 +71,7 @@ for kind in (rke.BOOTSTRAP, rke.BOOTSTRAP_TEMPLATE):
     OWN[kind] = CLUSTER_NAME
 FARM = {"apiVersion": "a.io/v1", "kind": "Farm", "name": "x"}
 OWN[capi.MACHINE_HEALTH_CHECK] = CLUSTER_NAME | {"spec.remediation.templateRef": (FARM, "update farms.a.io here/x")}
+OWN[rke.CONTROL_PLANE] |= CLUSTER_NAME
 OWN[capi.MACHINE] = CLUSTER_NAME | {path.format("spec"): case for path, case in MACHINE_CASES.items()}
 for kind in (capi.MACHINE_SET, capi.MACHINE_DEPLOYMENT, capi.MACHINE_POOL):
     OWN[kind] = CLUSTER_NAME | {path.format("spec.template.spec"): case for path, case in MACHINE_CASES.items()}

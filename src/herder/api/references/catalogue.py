@@ -183,6 +183,7 @@ def _provider_configs(config: Any, path: str) -> Iterator[FieldReference]:
 
 def _of_control_plane(obj: Object, namespace: str) -> Iterator[FieldReference]:
     yield from _configuration(_at(obj, "spec"), namespace, "spec")
+    yield from _cluster_name(obj, namespace)
     cluster = _text(obj, "spec", "managementClusterName")
     yield from _named(management.MANAGEMENT_CLUSTER, cluster, "", "spec.managementClusterName")
 

@@ -152,6 +152,14 @@ def test_bootstrap_data_is_mounted_only_as_approved() -> None:
     assert "spec.bootstrap.dataSecretName" in decision.wait.reason
 
 
+def test_bootstrap_data_of_an_rke_bootstrap_is_its_own() -> None:
+    given = machine(data="theirs")
+    given["spec"]["bootstrap"]["configRef"] = {"apiGroup": "rke.cattle.io", "kind": "RKEBootstrap", "name": "m"}
+    decision = decide("digitalocean", infra(), given, cluster(), DRIVER, secret("theirs"))
+    assert decision.wait is not None
+    assert "is not that of RKEBootstrap m" in decision.wait.reason
+
+
 def test_the_status_names_no_credential() -> None:
     given = infra("amazonec2", status={"cloudCredentialSecretName": "cattle-global-data:theirs"})
     decision = decide("amazonec2", given, machine(), cluster(), node_driver("amazonec2"))

@@ -24,6 +24,8 @@ from herder.api.machines.jobs import Host, Work
 from herder.api.machines.kinds import NODE_DRIVER
 from herder.api.references.approvals import problem
 from herder.api.references.catalogue import BOOTSTRAP_DATA, CREDENTIAL, SECRETS, Target
+from herder.api.rke import names as rke_names
+from herder.api.rke.kinds import BOOTSTRAP
 from herder.controllers.machines.provision.reading import read, texts
 from herder.controllers.machines.provision.scene import Scene
 from herder.engine.meta.kinds import Object
@@ -56,8 +58,7 @@ def prepare(scene: Scene, passed: Mapping[str, str], *, removes: bool) -> Work:
     download = _download(scene, node_driver)
     state = names.state_secret(scene.name)
     if not removes and scene.machine is not None:
-        data = Place(scene.namespace, bootstrap_secret(scene.machine))
-        _check_approved(scene.view, scene.machine, BOOTSTRAP_DATA, data)
+        _check_bootstrap_data(scene, scene.machine)
     if removes:
         words = remove_arguments(
             download=download, namespace=scene.namespace, state=state, instance=names.instance_name(scene.name)
@@ -165,6 +166,17 @@ def _credential(scene: Scene, node_driver: Object | None) -> dict[str, str]:
         fields = {**wanted.defaults, **fields}
         credentials.check_fields(place, fields, wanted.required, scene.driver)
     return fields
+
+
+def _check_bootstrap_data(scene: Scene, machine: Object) -> None:
+    """The machine can read it, so it must be the Machine's own, or be approved."""
+    data, config = bootstrap_secret(machine), (machine["spec"].get("bootstrap") or {}).get("configRef") or {}
+    # The core copies the name from the status of the bootstrap object, and admission does not see who writes that.
+    if config.get("kind") == BOOTSTRAP.kind and data != rke_names.bootstrap_secret(config["name"]):
+        raise Problem(
+            f"{BOOTSTRAP_DATA}: Secret {data} is not that of RKEBootstrap {config['name']}; recreate the Machine"
+        )
+    _check_approved(scene.view, machine, BOOTSTRAP_DATA, Place(scene.namespace, data))
 
 
 def _check_approved(view: View, obj: Object, path: str, place: Place) -> None:
