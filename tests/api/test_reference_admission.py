@@ -305,3 +305,21 @@ async def test_the_answer_does_not_say_whether_a_secret_exists(admin: Api, mallo
     await admin.create("secrets", secret("theirs"))
     answers = [await mallory.post(mallory.at(CLUSTERS), with_credential(name)) for name in ("theirs", "nobody")]
     assert answers[0].message.replace("theirs", "nobody") == answers[1].message
+
+
+ODD: dict[str, Any] = {
+    "annotations that are a list": {"metadata": {"name": "one", "annotations": ["a"]}},
+    "annotations that are text": {"metadata": {"name": "one", "annotations": "a"}},
+    "a number as the record": {"metadata": {"name": "one", "annotations": {APPROVED: 1}}},
+    "a spec that is a list": {"spec": ["a"]},
+    "pools that are text": {"spec": {"rkeConfig": {"machinePools": "a"}}},
+    "pools that are numbers": {"spec": {"rkeConfig": {"machinePools": [1, None]}}},
+    "registries that are a list": {"spec": {"rkeConfig": {"registries": {"configs": [1]}}}},
+    "a credential that is a mapping": {"spec": {"cloudCredentialSecretName": {"a": "b"}}},
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+async def test_objects_of_any_shape_are_refused_by_their_schema(mallory: Api, case: str) -> None:
+    answer = await mallory.post(mallory.at(CLUSTERS), provisioned() | ODD[case])
+    assert answer.status in (400, 422), answer.text
