@@ -5,12 +5,16 @@ And what holds for every test: it tells no secret.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 
 import pytest
 
 from tests.support.canaries import IN_PROCESS
 from tests.support.engines import admin, api, client, embedded_engine, engine, real_engine
+
+# Workload clusters of tests listen on loopback addresses, which only an administrator can allow.
+os.environ.setdefault("CATTLE_LOCAL_CLUSTER_ADDRESSES", "true")
 
 __all__ = ["admin", "api", "client", "embedded_engine", "engine", "real_engine"]
 

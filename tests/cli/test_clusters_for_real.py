@@ -49,7 +49,9 @@ class Fleet:
 
     def __post_init__(self) -> None:
         self.remotes = Remotes(
-            partial(connect, self.management.client), clock=lambda: datetime.now(UTC), tasks=self.tasks
+            partial(connect, self.management.client, allowed=lambda _host, _port: True),
+            clock=lambda: datetime.now(UTC),
+            tasks=self.tasks,
         )
 
     async def save_kubeconfig(self, cluster: str, path: Path) -> str:

@@ -105,7 +105,7 @@ def test_the_kubeconfig_of_the_secret_reaches_it() -> None:
             }
             kind = {"apiVersion": "v1", "kind": "Secret", "type": "cluster.x-k8s.io/secret"}
             await made.client.create(SECRET.resource, kind | secret, namespace=NAMESPACE)
-            client = await connect(made.client, f"{NAMESPACE}/c")
+            client = await connect(made.client, f"{NAMESPACE}/c", made.workloads.serves)
             assert await nodes(client) == []
             await client.close()
 

@@ -81,6 +81,7 @@ SERVER_URL = "server-url"
 SERVER_CERTIFICATES = "cacerts"
 INTERNAL_SERVER_URL = "internal-server-url"
 INTERNAL_SERVER_CERTIFICATES = "internal-cacerts"
+LOCAL_CLUSTER_ADDRESSES = "local-cluster-addresses"
 AGENT_IMAGE = "agent-image"
 AGENT_TLS_MODE = "agent-tls-mode"
 IMAGE_ARCHIVES = "image-archives"
@@ -312,6 +313,13 @@ DEFINITIONS = {
             INTERNAL_SERVER_CERTIFICATES,
             "",
             "the certificates, in PEM, that are to be trusted at internal-server-url; cacerts where it is empty",
+        ),
+        Definition(
+            LOCAL_CLUSTER_ADDRESSES,
+            "false",
+            "whether kubeconfigs of workload clusters may name loopback and link-local addresses, which are those of "
+            "this manager's host",
+            _boolean,
         ),
         Definition(
             AGENT_IMAGE,

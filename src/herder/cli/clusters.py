@@ -1,7 +1,8 @@
 """The way to workload clusters: by the kubeconfig that the contract keeps in a Secret of each.
 
-Whoever may write that Secret is not therefore trusted with this machine: a kubeconfig that names files or commands is
-refused. What is wrong with one is told by the Secret's name and the field, never by its contents.
+Whoever may write that Secret is not therefore trusted with this machine: a kubeconfig that names files, commands or a
+proxy is refused, and so is an address of this host or of a metadata service, whatever name leads there. Errors name the
+Secret and the field, never its contents.
 """
 
 from __future__ import annotations
@@ -10,15 +11,20 @@ import base64
 import binascii
 import hashlib
 import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
 
 from herder.api.capi.kinds import SECRET
 from herder.api.capi.names import kubeconfig_secret
+from herder.api.settings import INTERNAL_SERVER_URL, LOCAL_CLUSTER_ADDRESSES, SERVER_URL
+from herder.engine.client.addresses import is_local
 from herder.engine.client.client import Client
 from herder.engine.client.kubeconfig import Connection, KubeconfigError, parse_foreign
 from herder.engine.meta.kinds import Object
 
 FIELD_MANAGER = "herder"
 KEY = "value"
+HTTPS = 443
 
 KEPT_SECONDS = 300.0
 """A cluster that does not answer is tried again and again with the same kubeconfig: it is parsed once, and forgotten
@@ -37,16 +43,45 @@ def _parsed(text: str) -> Connection:
     return connection
 
 
-async def connect(client: Client, cluster: str) -> Client:
+WORKLOAD_ANSWER_BYTES = 16 << 20
+
+Allowance = Callable[[str, int], bool]
+"""Whether a host and port may be dialed although it is local: those of the manager itself."""
+
+
+def allowance(setting: Callable[[str], str], serves: Allowance | None = None) -> Allowance:
+    """What is local and allowed: this manager's own address, in-memory clusters, and everything if the setting says so.
+
+    Only administrators write settings, and a user who may reach the manager reaches its address without it.
+    """
+
+    def allowed(host: str, port: int) -> bool:
+        if setting(LOCAL_CLUSTER_ADDRESSES) == "true" or (serves is not None and serves(host, port)):
+            return True
+        own = (urlsplit(setting(name)) for name in (SERVER_URL, INTERNAL_SERVER_URL))
+        return any((url.hostname, url.port or HTTPS) == (host, port) for url in own)
+
+    return allowed
+
+
+async def connect(client: Client, cluster: str, allowed: Allowance | None = None) -> Client:
     """A connection to a workload cluster by its key, `namespace/name`; `client` is the management cluster's."""
     from herder.engine.client.http import HttpTransport
 
     namespace, _, name = cluster.partition("/")
     secret = await client.get(SECRET.resource, kubeconfig_secret(name), namespace=namespace)
     try:
-        return Client(HttpTransport(_parsed(_kubeconfig(secret))), field_manager=FIELD_MANAGER)
+        found = _parsed(_kubeconfig(secret))
+        server = urlsplit(found.server)
+        free = allowed is not None and allowed(server.hostname or "", server.port or HTTPS)
+        transport = HttpTransport(found, may_dial=None if free else _is_elsewhere, most_bytes=WORKLOAD_ANSWER_BYTES)
+        return Client(transport, field_manager=FIELD_MANAGER)
     except KubeconfigError as error:
         raise KubeconfigError(f"Secret {namespace}/{kubeconfig_secret(name)}: {error}") from None
+
+
+def _is_elsewhere(address: str) -> bool:
+    return not is_local(address)
 
 
 def _kubeconfig(secret: Object) -> str:

@@ -16,7 +16,7 @@ from herder.api.management.syncing import SYNC_SECRET
 from herder.api.rke.names import MAKE_AUTHORITIES, MAKE_BOOTSTRAP_DATA, MAKE_TOKENS, READ_OBJECT, READ_REQUEST
 from herder.api.settings import SETTING, Settings, validate_value
 from herder.cli import machine_effects
-from herder.cli.clusters import connect
+from herder.cli.clusters import allowance, connect
 from herder.cli.process import wall_clock
 from herder.cli.settings import Layers
 from herder.engine.client.client import Client
@@ -169,8 +169,12 @@ def make_manager(
 ) -> Manager:
     """`managed`: the way to clusters that are reached through their agent's tunnel, by their id."""
 
+    allowed = allowance(settings.get, workloads.serves if workloads is not None else None)
+
     async def reach(cluster: str) -> Client:
-        return await managed(cluster) if managed is not None and "/" not in cluster else await connect(client, cluster)
+        if managed is not None and "/" not in cluster:
+            return await managed(cluster)
+        return await connect(client, cluster, allowed)
 
     return Manager(
         client,
@@ -185,7 +189,7 @@ def make_manager(
             **(workloads.performers() if workloads is not None else {}),
             **(machine_effects.performers(client, settings) if roles.machines else {}),
             RENEW: Renewal(client, wall_clock, os.urandom),
-            PUSH_TOKEN: Delivery(client, lambda cluster: connect(client, cluster)),
+            PUSH_TOKEN: Delivery(client, lambda cluster: connect(client, cluster, allowed)),
             MAKE_TOKENS: ClusterTokens(client, os.urandom),
             MAKE_AUTHORITIES: ClusterAuthorities(client, wall_clock),
             READ_OBJECT: ReferencedObjects(client),

@@ -26,6 +26,7 @@ _REFERENCE = re.compile(
 )
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 _MOST_MANIFEST = 4 << 20
+_MOST_BLOB = 1 << 30
 
 
 class RegistryError(Exception):
@@ -62,6 +63,13 @@ class Login:
         return f"Login({self.username!r})"
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
 class Repository:
     """One name in a registry."""
 
@@ -69,7 +77,8 @@ class Repository:
         self.reference = reference
         self._login = login
         self._authorization = ""
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=600))
+        # Blobs are compressed already: what a registry compresses beyond that could be of any size.
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=600), auto_decompress=False)
 
     async def __aenter__(self) -> Repository:
         return self
@@ -84,8 +93,6 @@ class Repository:
     async def manifest(self, version: str) -> dict[str, Any]:
         accept = {"Accept": ", ".join((*INDEXES, *MANIFESTS))}
         _, body = await self._ask("GET", f"{self.reference.url}/manifests/{version}", headers=accept)
-        if len(body) > _MOST_MANIFEST:
-            raise RegistryError(f"{self._shown(version)}: its manifest is too large")
         if version.startswith("sha256:"):
             self._check(body, version)
         try:
@@ -97,7 +104,7 @@ class Repository:
         return found
 
     async def blob(self, digest: str) -> bytes:
-        _, body = await self._ask("GET", f"{self.reference.url}/blobs/{digest}")
+        _, body = await self._ask("GET", f"{self.reference.url}/blobs/{digest}", most=_MOST_BLOB)
         self._check(body, digest)
         return body
 
@@ -143,30 +150,42 @@ class Repository:
         headers: Mapping[str, str] | None = None,
         body: Content = b"",
         accepted: tuple[int, ...] = (200,),
+        most: int = _MOST_MANIFEST,
     ) -> tuple[int, bytes]:
-        answer = await self._send(method, url, headers or {}, body)
+        answer = await self._send(method, url, headers or {}, body, most)
         if answer.status not in accepted:
             raise RegistryError(f"{self._shown()}: the registry answers {answer.status} to {method}")
-        return answer.status, await answer.read()
+        return answer.status, answer.body
 
-    async def _send(self, method: str, url: str, headers: Mapping[str, str], body: Content) -> aiohttp.ClientResponse:
+    async def _send(
+        self, method: str, url: str, headers: Mapping[str, str], body: Content, most: int = _MOST_MANIFEST
+    ) -> _Answer:
         """Where the registry wants to know who asks, that is settled once and the request made again."""
-        answer = await self._once(method, url, headers, body)
+        answer = await self._once(method, url, headers, body, most)
         challenge = answer.headers.get("WWW-Authenticate", "")
         if answer.status == 401 and challenge:
             self._authorization = await self._authorize(challenge)
-            answer = await self._once(method, url, headers, body)
+            answer = await self._once(method, url, headers, body, most)
         return answer
 
-    async def _once(self, method: str, url: str, headers: Mapping[str, str], body: Content) -> aiohttp.ClientResponse:
+    async def _once(self, method: str, url: str, headers: Mapping[str, str], body: Content, most: int) -> _Answer:
         given = {**headers, **({"Authorization": self._authorization} if self._authorization else {})}
         try:
             data = opened(body) if size_of(body) else None  # closed by the session once it is sent
-            answer = await self._session.request(method, url, headers=given, data=data)
-            await answer.read()
+            async with self._session.request(method, url, headers=given, data=data) as answer:
+                return _Answer(answer.status, answer.headers, await self._read(answer, most))
         except (aiohttp.ClientError, TimeoutError) as error:
             raise RegistryError(f"{self._shown()}: {error or 'no answer in time'}") from None
-        return answer
+
+    async def _read(self, answer: aiohttp.ClientResponse, most: int) -> bytes:
+        pieces: list[bytes] = []
+        size = 0
+        async for piece in answer.content.iter_any():
+            pieces.append(piece)
+            size += len(piece)
+            if size > most:
+                raise RegistryError(f"{self._shown()}: the registry sends more than {most} bytes")
+        return b"".join(pieces)
 
     async def _authorize(self, challenge: str) -> str:
         scheme, _, rest = challenge.partition(" ")
@@ -181,7 +200,7 @@ class Repository:
         async with self._session.get(realm, params=wanted, headers=headers) as answer:
             if answer.status != 200:
                 raise RegistryError(f"{self._shown()}: the login is refused: {answer.status}")
-            found = json.loads(await answer.read())
+            found = json.loads(await self._read(answer, _MOST_MANIFEST))
         return f"Bearer {found.get('token') or found.get('access_token')}"
 
     @staticmethod

@@ -76,6 +76,10 @@ class Workloads:
             STOP_WORKLOAD: self._stop,
         }
 
+    def serves(self, host: str, port: int) -> bool:
+        """Whether the API of one of the clusters is there."""
+        return host == self._address and any(workload.port == port for workload in self._workloads.values())
+
     async def close(self) -> None:
         """All of them end; what is in a directory stays."""
         for workload in self._workloads.values():

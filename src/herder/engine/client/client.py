@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from herder.engine.client.wire import Query, Request, Response, Transport
+from herder.engine.client.wire import ANSWER_BYTES, AnswerTooLong, Query, Request, Response, Transport
 from herder.engine.meta.errors import Expired, ServiceUnavailable, StatusError, TooManyRequests
 from herder.engine.meta.kinds import GroupVersionResource, Object
 
@@ -25,6 +25,8 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 READ_TRIES = 5
 LONGEST_WAIT_SECONDS = 10
+EVENT_BYTES = 16 << 20
+"""Of one event of a watch: several times the largest object that any etcd is set up to take."""
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -99,10 +101,12 @@ class Client:
         page_size: int = 500,
         metadata_only: bool = False,
         keep: Callable[[Object], Object] = lambda obj: obj,
+        most_items: int = 0,
     ) -> Page:
         """Every page of one consistent list; in one piece where the server forgets it between two pages.
 
-        Of each object only what `keep` makes of it is held while the rest comes.
+        Of each object only what `keep` makes of it is held while the rest comes. A server that sends more than
+        `most_items` is not listed any further.
         """
         items: list[Object] = []
         token = ""
@@ -117,6 +121,11 @@ class Client:
                     continue_token=token,
                     metadata_only=metadata_only,
                 )
+            except AnswerTooLong:
+                if page_size <= 1:
+                    raise
+                page_size = max(page_size // 10, 1)
+                continue
             except Expired:
                 if not token:
                     raise
@@ -125,6 +134,8 @@ class Client:
                 )
                 items = []
             items += map(keep, page.items)
+            if most_items and len(items) > most_items:
+                raise ServiceUnavailable(f"{resource.path(namespace)}: more than {most_items} objects")
             token = page.continue_token
             if not token:
                 return Page(items, page.resource_version)
@@ -323,7 +334,15 @@ def _query(**parameters: str) -> Query:
 async def _content(response: Response) -> bytes:
     if response.stream is None:
         return response.content()
-    return b"".join([chunk async for chunk in response.stream])
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in response.stream:
+        pieces.append(piece)
+        size += len(piece)
+        if size > ANSWER_BYTES:
+            await _closed(response.stream)
+            raise AnswerTooLong(f"the answer is longer than {ANSWER_BYTES} bytes")
+    return b"".join(pieces)
 
 
 async def _failure(response: Response) -> StatusError:
@@ -358,15 +377,49 @@ async def _documents(response: Response) -> AsyncGenerator[bytes, None]:
         for line in response.content().splitlines():
             yield line
         return
-    stream, held = response.stream, b""
+    stream, splitter = response.stream, _Splitter()
     try:
         async for chunk in stream:
-            documents, held = _split(held + chunk)
-            for document in documents:
+            for document in splitter.feed(chunk):
                 if document:
                     yield document
     finally:
         await _closed(stream)
+
+
+class _Splitter:
+    """Cuts a stream into documents. What is held of one that has not ended is bounded, and looked at once."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+        self._searched = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        if not self._held:
+            documents, left = _split(chunk)
+            self._hold(left)
+            return documents
+        self._held += chunk
+        # The end of a document may be cut in two: the last byte is looked at again.
+        end = b"\n}" if self._held.startswith(b"{\n") else b"\n"
+        found = self._held.find(end, self._searched)
+        if found < 0:
+            self._searched = len(self._held) - 1
+            self._check()
+            return []
+        documents, left = _split(bytes(self._held))
+        self._held.clear()
+        self._hold(left)
+        return documents
+
+    def _hold(self, left: bytes) -> None:
+        self._held += left
+        self._searched = max(len(left) - 1, 0)
+        self._check()
+
+    def _check(self) -> None:
+        if len(self._held) > EVENT_BYTES:
+            raise AnswerTooLong(f"the watch brought an event that is longer than {EVENT_BYTES} bytes")
 
 
 def _split(text: bytes) -> tuple[list[bytes], bytes]:

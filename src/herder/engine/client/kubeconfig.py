@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -70,8 +71,11 @@ def parse(text: str, *, context: str = "", base: Path | None = None) -> Connecti
 
 
 def parse_foreign(text: str) -> Connection:
-    """Connection for the current context of a kubeconfig that somebody else wrote: nothing in it may name a file or a
-    command of this machine, and what is wrong with it is told without its contents."""
+    """Connection for the current context of a kubeconfig that a user wrote.
+
+    Nothing in it may name a file, a command or a proxy, or turn off the verification of the server, which must be
+    reached by https. Errors do not repeat its contents.
+    """
     try:
         config = _mapping(text)
     except yaml.YAMLError as error:
@@ -84,11 +88,24 @@ def parse_foreign(text: str) -> Connection:
                     raise KubeconfigError(
                         f"{section}.{what}.{field}: not accepted here, only what the text itself holds"
                     )
-    return _connection(config, "", Path())
+    found = _connection(config, "", Path())
+    _check_server(found.server)
+    return found
+
+
+def _check_server(server: str) -> None:
+    """Only TLS keeps whoever is dialed from being something else than an API server that answers for its name."""
+    try:
+        parts = urlsplit(server)
+        usable = parts.scheme == "https" and parts.hostname and parts.port != 0 and "@" not in parts.netloc
+    except ValueError:
+        usable = False
+    if not usable or parts.query or parts.fragment:
+        raise KubeconfigError("clusters.cluster.server: must be an https URL without credentials")
 
 
 _NOT_FROM_OTHERS = (
-    ("clusters", "cluster", ("certificate-authority",)),
+    ("clusters", "cluster", ("certificate-authority", "proxy-url", "insecure-skip-tls-verify")),
     ("users", "user", ("exec", "auth-provider", "tokenFile", "client-certificate", "client-key")),
 )
 

@@ -12,6 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import parse_qsl, urlencode
 
+from herder.engine.meta.errors import ServiceUnavailable
+
+ANSWER_BYTES = 64 << 20
+"""Of an answer that is decoded as a whole. A list that has more is read in smaller pages."""
+
+
+class AnswerTooLong(ServiceUnavailable):
+    """A server sent more than a client reads."""
+
 
 @dataclass(frozen=True, slots=True)
 class User:

@@ -13,7 +13,7 @@ from functools import partial
 
 from herder.engine.client.client import Client, WatchEvent
 from herder.engine.logs import get_logger
-from herder.engine.meta.errors import BadRequest, Expired, Invalid, NotFound, StatusError
+from herder.engine.meta.errors import BadRequest, Expired, Invalid, NotFound, ServiceUnavailable, StatusError
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.cache import Cache, Change, Key, encode, kept, key_of
 
@@ -42,6 +42,7 @@ class Informer:
         jitter: Callable[[], float] = lambda: 0.5,
         on_health: Callable[[str], None] = lambda _failure: None,
         on_list: Callable[[], None] = lambda: None,
+        most_objects: int = 0,
     ) -> None:
         cache.hold_only(labels, fields)
         self.client = client
@@ -56,6 +57,7 @@ class Informer:
         self._on_change = on_change
         self._on_health = on_health  # told of each failure, and "" when all is well again
         self._on_list = on_list
+        self._most_objects = most_objects  # of a server that is not trusted; 0: as many as there are
         self._jitter = jitter  # in [0, 1); keeps a fleet of managers from coming back all at once
         self._hurry = asyncio.Event()
         self._revision = ""
@@ -146,6 +148,7 @@ class Informer:
             fields=self.fields,
             metadata_only=kind.partial,
             keep=self._keep,
+            most_items=self._most_objects,
         )
         self._replace(page.items, page.resource_version)
 
@@ -163,6 +166,7 @@ class Informer:
                     found.pop(key_of(event.object), None)
                 elif event.type != "BOOKMARK":
                     found[key_of(event.object)] = self._keep(event.object)
+                    self._check_number(len(found))
                 elif (event.object["metadata"].get("annotations") or {}).get(INITIAL_EVENTS_END) == "true":
                     self._replace(list(found.values()), event.object["metadata"]["resourceVersion"])
                     found = None
@@ -194,10 +198,15 @@ class Informer:
         self._heard = True
         if event.type != "BOOKMARK":
             obj = self._keep(event.object)
+            self._check_number(len(self.cache) + 1)
             change = self.cache.remove(obj) if event.type == "DELETED" else self.cache.upsert(obj)
             if change is not None:
                 self._on_change(change)
         self._revision = revision
+
+    def _check_number(self, objects: int) -> None:
+        if self._most_objects and objects > self._most_objects:
+            raise ServiceUnavailable(f"more than {self._most_objects} objects of kind {self.cache.kind}")
 
     def _watch(
         self, *, resource_version: str = "", initial_events: bool = False, opened: Callable[[], None] | None = None

@@ -35,7 +35,7 @@ class Exchange:
         self._in_body = False
         self._complete = False
         self._keeps_alive = False
-        self._head_bytes = 0
+        self._between = 0  # bytes since the last piece of the body: the parser holds a header until it ends
 
     @property
     def reusable(self) -> bool:
@@ -81,16 +81,16 @@ class Exchange:
             self._ended()
             return
         self.begun = True
-        if not self._in_body:
-            self._head_bytes += len(data)
+        self._between += len(data)
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade as upgrade:
             self.rest = bytes(data[upgrade.args[0] :])
         except HttpParserError as error:
             raise BrokenAnswer(f"the answer is not HTTP: {error}") from None
-        if not self._in_body and self._head_bytes > _HEAD_BYTES:
-            raise BrokenAnswer(f"the head of the answer is longer than {_HEAD_BYTES} bytes")
+        if self._between > _HEAD_BYTES:
+            what = "a chunk or the trailer" if self._in_body else "the head"
+            raise BrokenAnswer(f"{what} of the answer is longer than {_HEAD_BYTES} bytes")
 
     def _ended(self) -> None:
         names = {name for name, _ in self.headers}
@@ -114,6 +114,7 @@ class Exchange:
         self._keeps_alive = bool(self._parser.should_keep_alive())
 
     def on_body(self, piece: bytes) -> None:
+        self._between = 0
         if not self._bodiless:
             self._pieces.append(piece)
 

@@ -29,9 +29,11 @@ async def whole(response: Response) -> Response:
     if response.stream is None:
         return response
     pieces: list[bytes] = []
+    size = 0
     async for piece in response.stream:
         pieces.append(piece)
-        if sum(map(len, pieces)) > _REFUSAL_BYTES:
+        size += len(piece)
+        if size > _REFUSAL_BYTES:
             await dropped(response)
             raise InternalError("the cluster refused the upgrade and had too much to say about it")
     return Response(response.status, response.headers, b"".join(pieces))

@@ -23,6 +23,7 @@ from herder.machine.errors import MachineError, Unreachable
 Secret = dict[str, Any]
 
 REQUEST_SECONDS = 30.0
+_MOST_BYTES = 16 << 20  # an object has at most a tenth of it
 PATIENCE_SECONDS = 300.0  # a server that restarts or fails over is back by then
 _NO_USE_IN_TRYING = (ssl.SSLCertVerificationError, FileNotFoundError)
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
@@ -101,7 +102,10 @@ class SecretClient:
             headers["Content-Type"] = "application/json"
         self._open.request(method, self._path, body, headers)
         answer = self._open.getresponse()
-        return answer.status, answer.read()
+        content = answer.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise http.client.HTTPException(f"an answer of more than {_MOST_BYTES} bytes")
+        return answer.status, content
 
     def _understood(self, method: str, status: int, content: bytes) -> Secret:
         if status == 200:

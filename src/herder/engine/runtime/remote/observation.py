@@ -32,6 +32,8 @@ SYNC_SECONDS = 300.0
 DOUBT_SECONDS = 50.0
 """A watch that cannot be resumed for so long has failed; until then what was seen last stands."""
 RETRY_SECONDS = 10.0
+MOST_OBJECTS = 100_000
+"""Of one kind in one cluster: a cluster that shows more is not observed, for its records would fill the memory."""
 
 
 class Observation(ABC):
@@ -151,6 +153,7 @@ class Watched(Observation):
             fields=self.wish.fields,
             keep=self._keep,
             on_health=self._hear_of,
+            most_objects=MOST_OBJECTS,
         )
 
     def _turn_to(self, cache: Cache) -> None:
@@ -244,6 +247,7 @@ class Listed(Observation):
             fields=wish.fields,
             metadata_only=wish.kind.partial,
             keep=self._keep,
+            most_items=MOST_OBJECTS,
         )
         cache.replace(((obj, encode(obj)) for obj in page.items), int(page.resource_version or 0))
         self._seen, self._listed_at, self._failure = cache, self._clock(), None

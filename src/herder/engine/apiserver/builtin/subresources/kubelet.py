@@ -117,7 +117,8 @@ async def _fetched(url: str, query: Query, tls: ssl.SSLContext | None) -> Respon
     import aiohttp
 
     # As the real server without a kubelet CA: the node was found in our own store, its certificate is its own.
-    session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None, sock_connect=10))
+    # What a node sends is passed on as it is, and of a refusal only its beginning is read.
+    session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None, sock_connect=10), auto_decompress=False)
     try:
         answer = await session.get(f"{url}?{query}" if query.items else url, ssl=tls or False)
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -125,7 +126,8 @@ async def _fetched(url: str, query: Query, tls: ssl.SSLContext | None) -> Respon
         raise InternalError(f"Get {url}: {error}") from None
     content_type = answer.headers.get("Content-Type", "text/plain")
     if answer.status != 200:
-        text = (await answer.text())[:4096]
+        text = (await answer.content.read(4096)).decode("utf-8", "replace")
+        answer.close()
         await session.close()
         if answer.status in {400, 404}:
             raise BadRequest(text.strip() or "the server rejected our request for an unknown reason")
