@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import (
+    abuse,
     agents,
     apiserver,
     growth,
@@ -40,6 +41,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[Path], str]]] = {
     "provisioned": ("provisioned.md", provisioned.run),
     "local": ("local-machines.md", local_machines.run),
     "tunnel": ("tunnel.md", tunnel.run),
+    "abuse": ("abuse.md", abuse.run),
 }
 
 
