@@ -210,6 +210,17 @@ def test_tls_with_its_own_authority_or_unchecked(node: StagingNode, tmp_path: Pa
         for tls in ({"ca_file": str(tmp_path / "ca")}, {"insecure_skip_verify": True}):
             node.configure_registries(mirrors=mirrors, configs={secure.host: {"tls": tls}})
             assert node.stage("h.test/team/tool:v1") == {"a": "three"}
+        with registry() as plain:
+            secure.push("team/other", "v1", image({"b": "1"}))
+            secure.redirect_blobs_to = plain.url
+            with pytest.raises(ImageError, match="which is without TLS"):
+                node.stage("h.test/team/other:v1")
+            auth = {"username": "shepherd", "password": canary("registry")}
+            node.configure_registries(mirrors=mirrors, configs={secure.host: {"tls": tls, "auth": auth}})
+            secure.credentials, secure.url = ("shepherd", auth["password"]), plain.url
+            with pytest.raises(ImageError, match="credentials are not sent there"):
+                node.stage("h.test/team/other:v1")
+            assert plain.asked == []
 
 
 @pytest.mark.parametrize(

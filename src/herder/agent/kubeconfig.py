@@ -35,8 +35,10 @@ def parse(text: str) -> Access:
     cluster = _named(config, "clusters", "cluster", str(context.get("cluster") or ""))
     user = _named(config, "users", "user", str(context.get("user") or ""))
     server = cluster.get("server")
-    if not isinstance(server, str) or not server.startswith(("https://", "http://")):
-        raise KubeconfigError("kubeconfig: clusters[].cluster.server must be an http or https URL")
+    if not isinstance(server, str) or not server.startswith("https://"):
+        raise KubeconfigError(
+            "kubeconfig: clusters[].cluster.server must be an https URL: credentials and plans are not sent without TLS"
+        )
     for unsupported in ("exec", "auth-provider"):
         if unsupported in user:
             raise KubeconfigError(

@@ -135,11 +135,12 @@ def _pull_policy(text: str) -> str:
     return "" if text in {"Always", "IfNotPresent", "Never"} else "must be Always, IfNotPresent or Never"
 
 
-_URL = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:/[A-Za-z0-9._~/-]*)?")
+_URL = re.compile(r"https://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:/[A-Za-z0-9._~/-]*)?")
 
 
 def _url(text: str) -> str:
-    """It stands in commands that people run, so nothing that a shell reads in a special way may be in it."""
+    """It stands in commands that people run, so nothing that a shell reads in a special way may be in it. Tokens are
+    sent there, so nothing but https will do."""
     return "" if _URL.fullmatch(text) else "must be a URL such as https://herder.example.com or https://10.0.0.1:8443"
 
 

@@ -92,6 +92,8 @@ class Puller:
             location = urljoin(url, response.getheader("Location") or "")
             if hops >= _MOST_REDIRECTS:
                 raise ImageError(f"{url}: too many redirects")
+            if _drops_tls(url, location):
+                raise ImageError(f"{url}: redirects to {location}, which is without TLS")
             with self._request(location, accept, "") as answer, self._followed(
                 answer, location, accept, hops + 1
             ) as final:
@@ -150,6 +152,8 @@ class Puller:
         realm = challenge.get("realm", "")
         if not realm.startswith(("https://", "http://")):
             raise ImageError(f"{self._endpoint.url}: its challenge names no realm to ask")
+        if _drops_tls(self._endpoint.url, realm):
+            raise ImageError(f"{self._endpoint.url}: its realm {realm} is without TLS; credentials are not sent there")
         query = {"service": challenge.get("service", ""), "scope": challenge.get("scope") or self._scope()}
         if credentials.identity_token:
             form = dict(query, grant_type="refresh_token", refresh_token=credentials.identity_token, client_id="herder")
@@ -169,6 +173,10 @@ class Puller:
 
     def _scope(self) -> str:
         return f"repository:{self._endpoint.repository}:pull"
+
+
+def _drops_tls(url: str, other: str) -> bool:
+    return url.startswith("https://") and not other.startswith("https://")
 
 
 def _basic(credentials: Credentials) -> str:

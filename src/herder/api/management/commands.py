@@ -20,8 +20,8 @@ def manifest_url(server_url: str, cluster: str, token: str = PLACE_OF_TOKEN) -> 
 
 
 def commands(server_url: str, cluster: str, certificates: str) -> Object:
-    """Nothing where it is not known yet how this manager is reached."""
-    if not server_url:
+    """Nothing where it is not known yet how this manager is reached, or only without TLS: commands carry a token."""
+    if not server_url.startswith("https://"):
         return {}
     server, manifest = server_url.rstrip("/"), manifest_url(server_url, cluster)
     return {
@@ -48,8 +48,8 @@ def pinned(node_command: str) -> str:
     checksum = re.search(r" --ca-checksum (?P<digest>[0-9a-f]{64})\b", node_command)
     if fetched is None or checksum is None:
         return node_command
-    server, trusted = fetched["server"], 'curl --cacert "$ca" -fL '
-    check = f"""ca=$(mktemp) && curl --insecure -fsSL {server}/cacerts -o "$ca" && """
+    server, trusted = fetched["server"], 'curl --proto =https --cacert "$ca" -f '
+    check = f"""ca=$(mktemp) && curl --proto =https --insecure -fsS {server}/cacerts -o "$ca" && """
     check += f"""echo "{checksum["digest"]}  $ca" | sha256sum -c --quiet - && """
     return check + trusted + node_command.removeprefix("curl -fL ")
 

@@ -47,13 +47,14 @@ function Invoke-AgentInstaller {
     }
 
     # Credentials are never arguments of a program, which everybody on this machine could see: curl reads them.
-    function Get-FromServer([String] $What, [String] $Url, [String] $File, [String[]] $Headers, [String[]] $Trust) {
+    function Get-FromServer([String] $What, [String] $Url, [String] $File, [String[]] $Headers, [String[]] $Trust, [String] $Protocol = "https") {
         $request = Join-Path $scratch "request"
         $lines = @("url = `"$($Url.Replace('\', '\\').Replace('"', '\"'))`"")
         foreach ($header in $Headers) { $lines += "header = `"$($header.Replace('\', '\\').Replace('"', '\"'))`"" }
         [IO.File]::WriteAllLines($request, $lines)
         for ($attempt = 0; ; $attempt++) {
-            $status = & $curl --silent --output $File --write-out "%{http_code}" --connect-timeout 20 --max-time 60 --config $request @Trust
+            # Redirects are not followed, and nothing is sent without TLS but to the metadata services of clouds.
+            $status = & $curl --silent --proto "=$Protocol" --output $File --write-out "%{http_code}" --connect-timeout 20 --max-time 60 --config $request @Trust
             if ($status -eq "200") { Remove-Item $request; return }
             $told = if (Test-Path $File) { Get-Content $File -TotalCount 1 } else { "" }
             if ($status -in "400", "401", "403", "404") { Stop-WithError 4 "${What}: the manager answers ${status}: $told" }
@@ -99,7 +100,7 @@ function Invoke-AgentInstaller {
 
     function Get-Metadata([String] $Url, [String] $Header) {
         $answer = Join-Path $scratch "metadata"
-        Get-FromServer "the address that $Url tells" $Url $answer @($Header | Where-Object { $_ }) @() | Out-Null
+        Get-FromServer "the address that $Url tells" $Url $answer @($Header | Where-Object { $_ }) @() $Url.Split(":")[0] | Out-Null
         return (Get-Content $answer -TotalCount 1).Trim()
     }
 
@@ -107,6 +108,18 @@ function Invoke-AgentInstaller {
     if ($isRemote -and -not $Token) { Stop-WithError 2 "-Token: needed, the registration token of the cluster" }
     if ($isRemote -and -not $isWorker -and -not $isMade) { Stop-WithError 2 "choose a role: -Worker, the only one on Windows" }
     $Server = "$Server".TrimEnd("/")
+    # Over plain http anybody on the way reads the token, serves the right certificates and sends another agent.
+    $addresses = @{ "-Server" = $(if ($isRemote) { $Server }); "CATTLE_AGENT_BINARY_URL" = $env:CATTLE_AGENT_BINARY_URL
+        "CATTLE_AGENT_BINARY_BASE_URL" = $env:CATTLE_AGENT_BINARY_BASE_URL }
+    foreach ($name in $addresses.Keys) {
+        $value = $addresses[$name]
+        if ($value -and -not $value.StartsWith("https://")) {
+            Stop-WithError 2 "${name}: `"$value`" must begin with https://; plain http is not supported"
+        }
+    }
+    if ($CaChecksum -and $CaChecksum -notmatch "^[0-9A-Fa-f]{64}$") {
+        Stop-WithError 2 "-CaChecksum: `"$CaChecksum`" must be a SHA-256 of 64 hexadecimal digits"
+    }
 
     $scratch = Join-Path $varDirectory ".install"
     foreach ($directory in $configDirectory, $varDirectory, $scratch) {

@@ -89,6 +89,24 @@ directory() { # NAME VALUE
     esac
 }
 
+address() { # NAME VALUE
+    # Over plain http anybody on the way reads the token, serves the right certificates and sends another agent.
+    case $2 in
+        https://?*) ;;
+        *) fatal $BAD_ARGUMENTS "$1: \"$2\" must begin with https://; plain http is not supported" ;;
+    esac
+    case $2 in
+        *[!A-Za-z0-9._~:/?#@!\&+,\;=%\[\]-]*) fatal $BAD_ARGUMENTS "$1: \"$2\" has characters that no URL has" ;;
+    esac
+}
+
+checksum() { # NAME VALUE
+    case $2 in
+        *[!0-9a-f]*) fatal $BAD_ARGUMENTS "$1: \"$2\" must be a SHA-256 of 64 hexadecimal digits" ;;
+    esac
+    [ -z "$2" ] || [ ${#2} -eq 64 ] || fatal $BAD_ARGUMENTS "$1: \"$2\" must be a SHA-256 of 64 hexadecimal digits"
+}
+
 number() { # NAME VALUE
     case $2 in
         '' | *[!0-9]*) fatal $BAD_ARGUMENTS "$1: \"$2\" must be a number" ;;
@@ -119,6 +137,7 @@ fill_in() {
     CATTLE_PRESERVE_WORKDIR=$(lower "$CATTLE_PRESERVE_WORKDIR")
     CATTLE_AGENT_LOGLEVEL=$(lower "$CATTLE_AGENT_LOGLEVEL")
     CATTLE_CA_CHECKSUM=$(lower "$CATTLE_CA_CHECKSUM")
+    CATTLE_AGENT_BINARY_CHECKSUM=$(lower "$CATTLE_AGENT_BINARY_CHECKSUM")
     CATTLE_SERVER=${CATTLE_SERVER%/}
 }
 
@@ -135,12 +154,13 @@ check() {
     case $CATTLE_AGENT_LOGLEVEL in
         *[!a-z]*) fatal $BAD_ARGUMENTS "CATTLE_AGENT_LOGLEVEL: \"$CATTLE_AGENT_LOGLEVEL\" must be a word such as info" ;;
     esac
+    [ -z "$CATTLE_AGENT_BINARY_URL" ] || address CATTLE_AGENT_BINARY_URL "$CATTLE_AGENT_BINARY_URL"
+    [ -z "$CATTLE_AGENT_BINARY_BASE_URL" ] || address CATTLE_AGENT_BINARY_BASE_URL "$CATTLE_AGENT_BINARY_BASE_URL"
+    checksum CATTLE_AGENT_BINARY_CHECKSUM "$CATTLE_AGENT_BINARY_CHECKSUM"
+    checksum --ca-checksum "$CATTLE_CA_CHECKSUM"
     [ "$CATTLE_REMOTE_ENABLED" = true ] || return 0
     [ -n "$CATTLE_SERVER" ] || fatal $BAD_ARGUMENTS "--server: needed, the address of the manager"
-    case $CATTLE_SERVER in
-        https://* | http://*) ;;
-        *) fatal $BAD_ARGUMENTS "--server: \"$CATTLE_SERVER\" must begin with https://" ;;
-    esac
+    address --server "$CATTLE_SERVER"
     [ -n "$CATTLE_TOKEN" ] || fatal $BAD_ARGUMENTS "--token: needed, the registration token of the cluster"
     case $CATTLE_ROLE_NONE$CATTLE_ROLE_ETCD$CATTLE_ROLE_CONTROLPLANE$CATTLE_ROLE_WORKER in
         *true*) ;;

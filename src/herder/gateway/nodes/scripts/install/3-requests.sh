@@ -18,9 +18,14 @@ request() { # URL FILE HEADERS-FILE TRUST SECONDS; sets $status, 000 where there
         esac
         file=$2 seconds=$5
         shift 5
-        status=$(curl --silent --show-error --output "$file" --write-out '%{http_code}' --connect-timeout 20 \
+        # Redirects are not followed, and nothing is sent without TLS but to the metadata services of clouds.
+        status=$(curl --silent --show-error --proto "=${protocol:-https}" --output "$file" --write-out '%{http_code}' --connect-timeout 20 \
             --max-time "$seconds" "$@" 2>"$scratch/problem") || status=000
     elif have wget; then
+        case $1 in
+            "${protocol:-https}"://*) ;;
+            *) fatal $BAD_ARGUMENTS "$1: must begin with https://" ;;
+        esac
         while IFS= read -r header; do say "header = $header"; done <"$3" >"$scratch/request"
         url=$1 file=$2 trust=$4 seconds=$5
         case $trust in

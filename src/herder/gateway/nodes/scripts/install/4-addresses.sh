@@ -30,6 +30,8 @@ google() { echo "http://metadata.google.internal/computeMetadata/v1/instance/net
 
 metadata() { # URL [HEADER]
     printf '%s' "${2:+$2$NEWLINE}" >"$scratch/headers"
+    protocol=${1%%:*}
     fetch "the address that $1 tells" "$1" "$scratch/answer" "$scratch/headers" system 10 >&2
+    protocol=https
     cat "$scratch/answer"
 }
