@@ -7,7 +7,25 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from herder.api.capi.nodes import NODE_RECORD, all_nodes, node_by_name, node_by_provider_id, node_condition
+from herder.api.capi.drained import (
+    DAEMON_SET_RECORD,
+    MIRROR,
+    NAMESPACE_RECORD,
+    POD_RECORD,
+    claims_of,
+    controller_of,
+    full_name,
+)
+from herder.api.capi.nodes import (
+    NODE_RECORD,
+    addresses_of,
+    all_nodes,
+    node_by_name,
+    node_by_provider_id,
+    node_condition,
+)
+from herder.controllers.machines.managed import NODES as PROVISIONED
+from herder.controllers.provisioning.management_clusters import NODES as MANAGED
 from herder.engine.meta.kinds import Object
 
 NODE: Object = {
@@ -112,3 +130,43 @@ def test_all_who_look_at_a_clusters_nodes_share_one_watch() -> None:
         assert wish.focus is not None
         index, value = wish.focus
         assert list(NODE_RECORD.indexes[index](NODE_RECORD.project(NODE))) == [value]
+
+
+POD: Object = {
+    "metadata": {
+        "name": "p",
+        "namespace": "n",
+        "uid": "u",
+        "deletionTimestamp": "2026-01-01T00:00:00Z",
+        "labels": {"a": "b"},
+        "annotations": {MIRROR: "x"},
+        "ownerReferences": [{"kind": "DaemonSet", "name": "d", "controller": True}],
+    },
+    "spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "e", "emptyDir": {}}]},
+    "status": {"phase": "Running"},
+}
+
+
+def test_records_of_a_drain_have_the_types_of_their_objects() -> None:
+    for place in places(POD):
+        for odd in ODD if place else ():
+            answered = replaced(POD, place, odd)
+            found = POD_RECORD.project(answered)
+            assert "/" in full_name(found)
+            assert all(isinstance(claim, str) for claim in claims_of(found))
+            assert isinstance(controller_of(found), dict | None)
+            assert isinstance(found["status"]["phase"], str)
+            if deleted := found["metadata"].get("deletionTimestamp"):
+                assert datetime.fromisoformat(deleted).tzinfo is not None
+            for record in (DAEMON_SET_RECORD, NAMESPACE_RECORD):
+                assert isinstance(record.project(answered)["metadata"].get("labels", {}), dict)
+
+
+def test_other_records_of_nodes_bear_the_same() -> None:
+    for place in places(NODE):
+        for odd in ODD if place else ():
+            answered = replaced(NODE, place, odd)
+            assert isinstance(PROVISIONED.project(answered)["metadata"]["name"], str)
+            assert isinstance(MANAGED.project(answered)["version"], str)
+    wrong = {"status": {"addresses": [7, {"type": "InternalIP"}, {"type": "InternalIP", "address": "10.0.0.1"}]}}
+    assert addresses_of(wrong) == [{"type": "InternalIP", "address": "10.0.0.1"}]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from herder.api.capi.kinds import DAEMON_SET, NAMESPACE, POD
+from herder.api.capi.typed import filled, mapping, mappings, string_map, text, texts, time
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Observe, Projection
 
 MIRROR = "kubernetes.io/config.mirror"  # marks what the kubelet shows of a static Pod
 
-_OWN = ("name", "namespace", "uid", "resourceVersion", "labels")
-_POD = (*_OWN, "deletionTimestamp")
+_OWN = ("name", "namespace", "uid", "resourceVersion")
+_LONG_AGO = "1970-01-01T00:00:00Z"
 
 
 def pods_of(cluster: str, node: str) -> Observe:
@@ -30,11 +31,12 @@ def namespaces_of(cluster: str) -> Observe:
 def claims_of(pod: Object) -> Iterable[str]:
     """The claims that a Pod's volumes use, as `namespace/name`; those made for the Pod itself are named after it."""
     meta = pod["metadata"]
+    namespace = meta.get("namespace", "")
     for volume in pod["spec"]["volumes"]:
         if "persistentVolumeClaim" in volume:
-            yield f"{meta['namespace']}/{volume['persistentVolumeClaim']['claimName']}"
+            yield f"{namespace}/{volume['persistentVolumeClaim']['claimName']}"
         elif "ephemeral" in volume:
-            yield f"{meta['namespace']}/{meta['name']}-{volume['name']}"
+            yield f"{namespace}/{meta['name']}-{volume['name']}"
 
 
 def controller_of(pod: Object) -> Object | None:
@@ -43,47 +45,52 @@ def controller_of(pod: Object) -> Object | None:
 
 
 def full_name(obj: Object) -> str:
-    return f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
+    return f"{obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}"
 
 
 LIST_FRESHNESS = 20.0
 
 
 def _pod(pod: Object) -> Object:
-    meta = pod["metadata"]
-    kept = _only(_POD, meta)
-    controller = controller_of(pod)
+    meta = mapping(pod.get("metadata"))
+    kept = _metadata(meta)
+    owners = mappings(meta.get("ownerReferences"))
+    controller = next((owner for owner in owners if owner.get("controller") is True), None)
     if controller is not None:
-        kept["ownerReferences"] = [_only(("kind", "name", "controller"), controller)]
-    if MIRROR in (meta.get("annotations") or {}):
+        kept["ownerReferences"] = [{**texts(("kind", "name"), controller), "controller": True}]
+    if MIRROR in string_map(meta.get("annotations")):
         kept["annotations"] = {MIRROR: ""}
-    volumes = [told for volume in (pod.get("spec") or {}).get("volumes") or [] if (told := _volume(volume))]
-    phase = (pod.get("status") or {}).get("phase", "")
+    found = mappings(mapping(pod.get("spec")).get("volumes"))
+    volumes = [told for volume in found if (told := _volume(volume))]
+    phase = text(mapping(pod.get("status")).get("phase"))
     return _record(POD, kept) | {"spec": {"volumes": volumes}, "status": {"phase": phase}}
 
 
 def _volume(volume: Object) -> Object | None:
-    name = volume.get("name", "")
+    name = text(volume.get("name"))
     if "persistentVolumeClaim" in volume:
-        claim = {"claimName": volume["persistentVolumeClaim"].get("claimName", "")}
+        claim = {"claimName": text(mapping(volume["persistentVolumeClaim"]).get("claimName"))}
         return {"name": name, "persistentVolumeClaim": claim}
     return next(({"name": name, source: {}} for source in ("emptyDir", "ephemeral") if source in volume), None)
 
 
 def _daemon_set(obj: Object) -> Object:
-    return _record(DAEMON_SET, _only(("name", "namespace", "uid", "resourceVersion"), obj["metadata"]))
+    return _record(DAEMON_SET, _metadata(mapping(obj.get("metadata"))))
 
 
 def _namespace(obj: Object) -> Object:
-    return _record(NAMESPACE, _only(_OWN, obj["metadata"]))
+    return _record(NAMESPACE, _metadata(mapping(obj.get("metadata"))))
 
 
 def _record(kind: Kind, metadata: Object) -> Object:
     return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
 
 
-def _only(names: Iterable[str], part: Object) -> Object:
-    return {name: part[name] for name in names if part.get(name)}
+def _metadata(meta: Object) -> Object:
+    """With a name and, where it is being deleted, a time that can be counted from."""
+    deleted = (time(meta["deletionTimestamp"]) or _LONG_AGO) if meta.get("deletionTimestamp") else ""
+    own = filled(labels=string_map(meta.get("labels")), deletionTimestamp=deleted)
+    return {"name": "", **texts(_OWN, meta), **own}
 
 
 POD_RECORD = Projection("drained-pod", _pod)

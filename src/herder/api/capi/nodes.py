@@ -6,10 +6,9 @@ Images, managed fields, resource amounts and heartbeats are most of a Node's byt
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from herder.api.capi.kinds import NODE
-from herder.api.moments import moment
+from herder.api.capi.typed import filled, mapping, mappings, string_map, text, texts, time
 from herder.api.rke.names import MACHINE_UID
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Observe, Projection
@@ -17,68 +16,45 @@ from herder.engine.runtime.decision import Observe, Projection
 _METADATA = ("name", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 _CONDITION = ("type", "status", "reason", "message")
 _TAINT = ("key", "value", "effect", "timeAdded")
-_LONGEST = 1024  # characters of any text but a label's or an annotation's
-_MOST = 1000  # entries of a list
 _LONG_AGO = "1970-01-01T00:00:00Z"
 
 
 def _record(node: Object) -> Object:
-    """The workload cluster's API server may be compromised: whatever it answers, a record has a Node's own types."""
-    meta, spec, status = (_mapping(node.get(part)) for part in ("metadata", "spec", "status"))
-    volumes = [{"name": _text(volume.get("name"))} for volume in _mappings(status.get("volumesAttached"))]
-    info = {str(name): _text(value) for name, value in _mapping(status.get("nodeInfo")).items()}
+    meta, spec, status = (mapping(node.get(part)) for part in ("metadata", "spec", "status"))
     return {
         "apiVersion": NODE.api_version,
         "kind": NODE.kind,
         "metadata": {
-            **_texts(_METADATA, meta),
-            **{part: found for part in ("labels", "annotations") if (found := _string_map(meta.get(part)))},
+            **texts(_METADATA, meta),
+            **{part: found for part in ("labels", "annotations") if (found := string_map(meta.get(part)))},
         },
-        "spec": _filled(
-            providerID=_text(spec.get("providerID")),
-            taints=[_texts(_TAINT, taint) for taint in _mappings(spec.get("taints"))],
+        "spec": filled(
+            providerID=text(spec.get("providerID")),
+            taints=[texts(_TAINT, taint) for taint in mappings(spec.get("taints"))],
             unschedulable=spec.get("unschedulable") is True,
         ),
         "status": {
-            **_filled(nodeInfo=info, volumesAttached=volumes),
-            "conditions": [_condition(condition) for condition in _mappings(status.get("conditions"))],
+            **filled(
+                nodeInfo={str(name): text(value) for name, value in mapping(status.get("nodeInfo")).items()},
+                volumesAttached=[
+                    {"name": text(volume.get("name"))} for volume in mappings(status.get("volumesAttached"))
+                ],
+            ),
+            "conditions": [_condition(condition) for condition in mappings(status.get("conditions"))],
         },
     }
 
 
 def _condition(condition: Object) -> Object:
     """With the three fields that readers rely on."""
-    since = condition.get("lastTransitionTime")
-    return {
-        "type": "",
-        "status": "Unknown",
-        **_texts(_CONDITION, condition),
-        "lastTransitionTime": since if isinstance(since, str) and moment(since) is not None else _LONG_AGO,
-    }
+    since = time(condition.get("lastTransitionTime")) or _LONG_AGO
+    return {"type": "", "status": "Unknown", **texts(_CONDITION, condition), "lastTransitionTime": since}
 
 
-def _filled(**parts: Any) -> Object:
-    return {name: part for name, part in parts.items() if part}
-
-
-def _texts(names: Iterable[str], part: Object) -> Object:
-    return {name: found for name in names if (found := _text(part.get(name)))}
-
-
-def _text(value: object) -> str:
-    return value[:_LONGEST] if isinstance(value, str) else ""
-
-
-def _mapping(value: object) -> Object:
-    return value if isinstance(value, dict) else {}
-
-
-def _mappings(value: object) -> list[Object]:
-    return [each for each in value[:_MOST] if isinstance(each, dict)] if isinstance(value, list) else []
-
-
-def _string_map(value: object) -> Object:
-    return {key: text for key, text in _mapping(value).items() if isinstance(text, str)}
+def addresses_of(node: Object) -> list[Object]:
+    """Of a Node as its API server answers it."""
+    found = mappings(mapping(node.get("status")).get("addresses"))
+    return [each for each in (texts(("type", "address"), address) for address in found) if len(each) == 2]
 
 
 def provider_id(node: Object) -> str:

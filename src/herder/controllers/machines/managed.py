@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from herder.api.capi.names import annotations_of, cluster_key, labels_of
-from herder.api.capi.nodes import node_condition
+from herder.api.capi.nodes import NODE_RECORD, addresses_of, node_condition, provider_id
 from herder.api.management import clusters
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.management.names import PROVISIONING_CLUSTER_OF
@@ -45,12 +45,14 @@ def own_key(cluster: Object) -> Iterable[str]:
 
 
 def _facts(node: Object) -> Object:
-    ready = node_condition(node, "Ready") or {}
+    found = NODE_RECORD.project(node)
+    ready = node_condition(found, "Ready") or {}
+    labels = {MACHINE_UID: labels_of(found).get(MACHINE_UID, "")}
     return {
-        "metadata": {"name": node["metadata"]["name"], "labels": {MACHINE_UID: labels_of(node).get(MACHINE_UID, "")}},
-        "providerID": (node.get("spec") or {}).get("providerID") or "",
+        "metadata": {"name": found["metadata"].get("name", ""), "labels": labels},
+        "providerID": provider_id(found),
         "ready": ready.get("status") == "True",
-        "addresses": (node.get("status") or {}).get("addresses") or [],
+        "addresses": addresses_of(node),
     }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from herder.api.capi.conditions import condition
 from herder.api.capi.kinds import NAMESPACE, NODE
 from herder.api.capi.names import cluster_key, is_deleting
+from herder.api.capi.nodes import NODE_RECORD
 from herder.api.machines.conditions import merged_with_updates
 from herder.api.machines.jobs import ROLE
 from herder.api.management import clusters, names
@@ -137,9 +138,10 @@ def _push_token(view: View, management: Object) -> tuple[str, Decision]:
 
 
 def _node_facts(node: Object) -> Object:
-    seen = (node.get("status") or {}).get("nodeInfo") or {}
+    found = NODE_RECORD.project(node)
+    seen = found["status"].get("nodeInfo") or {}
     return {
-        "metadata": {"name": node["metadata"]["name"]},
+        "metadata": {"name": found["metadata"].get("name", "")},
         "version": seen.get("kubeletVersion", ""),
         "arch": seen.get("architecture", ""),
     }
