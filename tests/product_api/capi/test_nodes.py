@@ -24,6 +24,7 @@ from herder.api.capi.nodes import (
     node_by_provider_id,
     node_condition,
 )
+from herder.controllers.capi.machine.deletion.volumes import ATTACHMENT_RECORD, VOLUME_RECORD
 from herder.controllers.machines.managed import NODES as PROVISIONED
 from herder.controllers.provisioning.management_clusters import NODES as MANAGED
 from herder.engine.meta.kinds import Object
@@ -160,6 +161,31 @@ def test_records_of_a_drain_have_the_types_of_their_objects() -> None:
                 assert datetime.fromisoformat(deleted).tzinfo is not None
             for record in (DAEMON_SET_RECORD, NAMESPACE_RECORD):
                 assert isinstance(record.project(answered)["metadata"].get("labels", {}), dict)
+
+
+VOLUME: Object = {
+    "metadata": {"name": "v", "uid": "u"},
+    "spec": {
+        "csi": {"driver": "d", "volumeHandle": "h"},
+        "claimRef": {"kind": "PersistentVolumeClaim", "namespace": "n", "name": "c"},
+        "nodeName": "n",
+        "source": {"persistentVolumeName": "v"},
+    },
+    "status": {"attached": True},
+}
+
+
+def test_records_of_volumes_have_the_types_of_their_objects() -> None:
+    for place in places(VOLUME):
+        for odd in ODD if place else ():
+            answered = replaced(VOLUME, place, odd)
+            volume, attachment = VOLUME_RECORD.project(answered), ATTACHMENT_RECORD.project(answered)
+            assert all(isinstance(part, str) for part in (*volume["spec"]["csi"].values(), volume["metadata"]["name"]))
+            assert all(isinstance(part, str) for part in volume["spec"]["claimRef"].values())
+            assert isinstance(attachment["spec"]["source"]["persistentVolumeName"], str)
+            assert all(
+                isinstance(key, str) for index in ATTACHMENT_RECORD.indexes.values() for key in index(attachment)
+            )
 
 
 def test_other_records_of_nodes_bear_the_same() -> None:

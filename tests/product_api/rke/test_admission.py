@@ -144,6 +144,9 @@ CASES: dict[str, Case] = {
     "a version names its distribution": Case(
         cluster(spec={"kubernetesVersion": "v1.34.1"}), ("spec.kubernetesVersion",)
     ),
+    "a cluster keeps its version, so that no other skips what it had": Case(
+        cluster(spec={"kubernetesVersion": None}), ("spec.kubernetesVersion",), cluster()
+    ),
     "a cluster keeps its distribution": Case(
         cluster(spec={"kubernetesVersion": "v1.34.2+rke2r1"}),
         ("spec.kubernetesVersion",),

@@ -14,7 +14,7 @@ from herder.api.rke.admission.places import PATH, RKE
 from herder.api.rke.distributions import release_of, skips, version_of
 from herder.api.rke.install import BadVariable, checked_directory
 from herder.engine.meta import names
-from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value
+from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value, required
 from herder.engine.meta.kinds import Object
 
 _ALLOW_SCHEMA_DROP = "provisioning.cattle.io/allow-dynamic-schema-drop"
@@ -58,6 +58,8 @@ def _name(obj: Object, old: Object | None) -> Iterator[FieldError]:
 
 def _version(obj: Object, old: Object | None) -> Iterator[FieldError]:
     version, before = (text(each, "spec", "kubernetesVersion") for each in (obj, old or {}))
+    if not version and before:
+        yield required("spec.kubernetesVersion", f"a cluster keeps its version, {before}, until it gets another one")
     if not version or version == before:
         return
     asked, known = version_of(version), version_of(before)

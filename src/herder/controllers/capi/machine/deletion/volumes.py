@@ -10,6 +10,7 @@ from herder.api.capi.conditions import legacy, timestamp
 from herder.api.capi.drained import claims_of
 from herder.api.capi.kinds import PERSISTENT_VOLUME, VOLUME_ATTACHMENT
 from herder.api.capi.names import EXCLUDE_WAIT_FOR_VOLUME_DETACH, annotations_of
+from herder.api.capi.typed import mapping, text, texts
 from herder.api.writing import PROGRESS_PATIENCE
 from herder.controllers.capi.machine.deletion.drain.filters import UnknownNamespace, skipped
 from herder.controllers.capi.machine.deletion.drain.looking import Unseen, look_at_pods, observe_all
@@ -143,9 +144,9 @@ def _wait(scope: Scope, clock: Clock, details: str, observe: tuple[Observe, ...]
 
 def _attachment(obj: Object) -> Object:
     """One that is not attached (any more) is kept without its node, so that nobody finds it by that."""
-    is_attached = bool((obj.get("status") or {}).get("attached"))
-    volume = ((obj["spec"].get("source") or {}).get("persistentVolumeName")) or ""
-    node = obj["spec"].get("nodeName", "") if is_attached else ""
+    spec, is_attached = mapping(obj.get("spec")), bool(mapping(obj.get("status")).get("attached"))
+    volume = text(mapping(spec.get("source")).get("persistentVolumeName"))
+    node = text(spec.get("nodeName")) if is_attached else ""
     return _record(VOLUME_ATTACHMENT, obj) | {"spec": {"nodeName": node, "source": {"persistentVolumeName": volume}}}
 
 
@@ -155,18 +156,17 @@ def _by_node(obj: Object) -> Iterator[str]:
 
 
 def _volume(obj: Object) -> Object:
-    spec = obj.get("spec") or {}
-    csi, claim = spec.get("csi") or {}, spec.get("claimRef") or {}
+    spec = mapping(obj.get("spec"))
     kept = {
-        "csi": {name: csi[name] for name in ("driver", "volumeHandle") if name in csi},
-        "claimRef": {name: claim[name] for name in ("kind", "namespace", "name") if name in claim},
+        "csi": texts(("driver", "volumeHandle"), mapping(spec.get("csi"))),
+        "claimRef": texts(("kind", "namespace", "name"), mapping(spec.get("claimRef"))),
     }
     return _record(PERSISTENT_VOLUME, obj) | {"spec": kept}
 
 
 def _record(kind: Kind, obj: Object) -> Object:
-    meta = {name: obj["metadata"][name] for name in ("name", "uid", "resourceVersion") if name in obj["metadata"]}
-    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta}
+    meta = texts(("name", "uid", "resourceVersion"), mapping(obj.get("metadata")))
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": "", **meta}}
 
 
 ATTACHMENT_RECORD = Projection("volume-attachment", _attachment, {"node": _by_node})
