@@ -85,7 +85,7 @@ async def test_pipelined_bodies_wait_for_their_turn(target: Target) -> None:
 
 async def test_a_compressed_body_is_not_inflated_before_its_sender_is_known(target: Target) -> None:
     bomb = gzip.compress(b" " * (3 * MIB - 1))
-    async with target.under_attack(grows_mib=8):
+    async with target.under_attack(grows_mib=16):
         for _ in range(50):
             raw = await target.connect()
             start = request("POST", PATH, "", None, f"Content-Length: {len(bomb)}", "Content-Encoding: gzip")

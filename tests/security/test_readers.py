@@ -84,7 +84,7 @@ async def test_many_watches_of_a_large_object_share_it(target: Target) -> None:
     revision = json.loads((await target.ask("GET", f"{PATH}?limit=1", "alice"))[2])["metadata"]["resourceVersion"]
     watchers = []
     async with target.under_attack(grows_mib=100):
-        for _ in range(150):
+        for _ in range(100):
             watchers.append(await stalled(target, f"{PATH}?watch=true&resourceVersion={revision}"))
     idle = await target.report()
     async with target.under_attack(grows_mib=60):
@@ -95,9 +95,10 @@ async def test_many_watches_of_a_large_object_share_it(target: Target) -> None:
             patch = {"metadata": {"name": f"medium-{number}"}, "data": {"a": "x" * (900 << 10)}}
             assert (await target.ask("POST", PATH, "alice", patch))[0] == 201
         assert (await target.report())["usage"]["largest_connection_bytes"] <= 1 * MIB
-    assert idle["usage"]["connections"] >= 150
+    assert idle["usage"]["connections"] >= 100
     target.hang_up()
-    await target.until(lambda report: report["usage"]["long_running"]["total"] == 0)
+    # Freed with the connection, not by the next garbage collection.
+    await target.until(lambda report: not report["usage"]["long_running"]["total"] and report["objects"] <= 1)
 
 
 async def test_a_watcher_that_does_not_read_events_is_ended_by_their_bytes(target: Target) -> None:
@@ -107,7 +108,7 @@ async def test_a_watcher_that_does_not_read_events_is_ended_by_their_bytes(targe
     revision = json.loads(body)["metadata"]["resourceVersion"]
     raw = await stalled(target, f"{PATH}?watch=true&resourceVersion={revision}")
     async with target.under_attack(grows_mib=120):
-        for number in range(60):
+        for number in range(25):
             changed = {"metadata": {"name": "busy"}, "data": {"a": str(number % 10) * (900 << 10)}}
             assert (await target.ask("PUT", f"{PATH}/busy", "alice", changed))[0] == 200
         assert (await target.report())["usage"]["long_running"]["total"] >= 1

@@ -24,6 +24,7 @@ from herder.engine.apiserver.pki import Pki
 from herder.engine.apiserver.server import assemble
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, User
+from herder.engine.front.connection import Connection
 from herder.engine.front.http import HttpFront
 from herder.engine.front.limits import Limits
 from herder.engine.front.takeover import Takeover
@@ -90,6 +91,7 @@ def _report(turns: Turns, front: HttpFront) -> dict[str, Any]:
         "turn": turns.what,
         "rss_mib": resident_mib(os.getpid()),
         "usage": front.usage(),
+        "objects": sum(type(found) is Connection for found in gc.get_objects()),
     }
 
 

@@ -38,6 +38,8 @@ class Nothing:
 class Gateway:
     """What the manager's front does around the proxy: finds out who asks, by a table."""
 
+    receives_body = True
+
     def __init__(
         self,
         targets: Mapping[str, Target],

@@ -255,3 +255,40 @@ async def test_a_page_of_somebody_else_opens_no_websocket_with_our_cookie(gatewa
     assert (await raw.answer(bodiless=True)).status == 101
     raw.close()
     assert [received.all("cookie") for received in recorder.received] == [[]]
+
+
+async def test_a_silent_cluster_does_not_make_the_gateway_hold_what_a_caller_sends(
+    gateway: Gateway, recorder: Recorder
+) -> None:
+    """As long as the cluster has not answered, its caller is not read any further than a little."""
+    release = asyncio.Event()
+
+    async def silent(received: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await release.wait()
+        await echo(received, reader, writer)
+
+    recorder.answer = silent
+    raw = Raw(*await asyncio.open_connection("127.0.0.1", gateway.port))
+    raw.send("\r\n".join([f"GET {EXEC} HTTP/1.1", "Host: x", ALICE, *SPDY, "", ""]).encode())
+    junk = b"j" * (16 << 20)
+    raw.send(junk)
+    for _ in range(20):
+        await asyncio.sleep(0.01)
+        assert gateway.front.usage()["largest_connection_bytes"] <= 256 << 10
+    release.set()
+    assert (await raw.answer()).status == 101
+    async with asyncio.timeout(30):  # all of it arrives, once somebody wants it
+        assert await raw.reader.readexactly(6 + len(junk)) == b"hello " + junk
+    raw.close()
+
+
+@pytest.mark.parametrize(("token", "status"), [("token-nobody", 401), ("token-mallory", 403)])
+async def test_a_body_is_not_asked_for_before_its_sender_may_use_the_cluster(
+    gateway: Gateway, token: str, status: int
+) -> None:
+    raw = Raw(*await asyncio.open_connection("127.0.0.1", gateway.port))
+    path = f"/k8s/clusters/{CLUSTER}/api/v1/namespaces/default/configmaps"
+    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {token}", "Content-Length: 3000000"]
+    raw.send("\r\n".join([*lines, "Expect: 100-continue", "", ""]).encode())
+    assert (await raw.answer()).status == status
+    raw.close()

@@ -140,7 +140,8 @@ class ApiServer:
     ) -> Response:
         user = await self.authenticator.authenticate(request)
         caller.user = user or ANONYMOUS
-        await request.admit(user, long_running=_is_long_running(request, info))
+        if request.incoming is not None:
+            await request.incoming.admit(user, long_running=_is_long_running(request, info))
         authorizer = self.parts.authorizer
         if wants_impersonation(request.headers):
             acting = impersonated(request, caller.user, authorizer, attributes)
@@ -149,7 +150,8 @@ class ApiServer:
         decision = authorizer.authorize(user, attributes)
         if not decision.allowed:
             raise forbidden(user, attributes, decision.reason)
-        await request.receive_body()
+        if not request.has_body:
+            await request.receive_body()
         check_body_size(len(request.body))
         if request.path.startswith("//"):
             raise PageNotFound

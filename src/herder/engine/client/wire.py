@@ -106,7 +106,8 @@ class Request:
     client_certificate: bytes | None = None  # DER, already verified against our client CA
     user: User | None = None  # set for callers inside the process, who need no authentication
     target: str = ""  # path and query as they were sent, escapes and all; for who passes them on
-    incoming: Incoming | None = None  # None: a caller inside the process, whose body is complete
+    incoming: Incoming | None = None  # None: a caller inside the process
+    has_body: bool = True  # False: `body` is to be received first
 
     async def admit(self, user: User | None, *, long_running: bool = False) -> None:
         """Count this request against the limits of its sender. Handlers call it as soon as they know who asks."""
@@ -115,8 +116,9 @@ class Request:
 
     async def receive_body(self, limit: int | None = None) -> None:
         """Fill `body`. Handlers call it once the sender is authenticated and authorized, never before."""
-        if self.incoming is not None:
+        if self.incoming is not None and (limit is not None or not self.has_body):
             self.body = await self.incoming.receive(limit)
+            self.has_body = True
 
     @property
     def flows(self) -> bool:

@@ -22,6 +22,7 @@ from herder.engine.front.flow import FlowControl, Holder, too_many_requests
 from herder.engine.front.intake import NEVER, Intake
 from herder.engine.front.parsing import Parsed, RequestParser
 from herder.engine.front.sink import ConnectionSink
+from herder.engine.front.transports import CLOSED
 from herder.engine.meta.errors import StatusError
 
 if TYPE_CHECKING:
@@ -120,10 +121,12 @@ class Connection(asyncio.BufferedProtocol):
         """Slice by slice: a single read can hold thousands of requests."""
         parser = self._parser
         was_idle = parser.idle
-        for start in range(0, len(data), limits.SLICE_BYTES):
-            parser.feed(data[start : start + limits.SLICE_BYTES])
-            if self._holds_enough():
-                self._unparsed = bytes(data[start + limits.SLICE_BYTES :])
+        size = limits.SLICE_BYTES
+        while data:
+            parser.feed(data if len(data) <= size else data[:size])
+            data = data[size:]
+            if (self._waiting or not parser.idle) and self._holds_enough():
+                self._unparsed = bytes(data)
                 self._pause_reading()
                 break
         if was_idle and self._task is None and self._open and not parser.idle:
@@ -196,6 +199,13 @@ class Connection(asyncio.BufferedProtocol):
             self._task.cancel()
         self._let_go()
         self._front.forget(self)
+        self._dissolve()
+
+    def _dissolve(self) -> None:
+        """Break the cycles of references: buffers are freed now, not when the collector comes by in some minutes."""
+        self._parser.close()
+        self._intake.close()
+        self._transport = CLOSED
 
     def pause_writing(self) -> None:
         self._drained = self._loop.create_future()
@@ -283,11 +293,13 @@ class Connection(asyncio.BufferedProtocol):
             self._certificate,
             target=parsed.target,
             incoming=self._intake,
+            has_body=parsed.pending is None,
         )
         try:
             if parsed.upgrade and self._front.upgrade is not None and await self._taken_over(request):
                 return
-            response = await self._handled(request)
+            handle = self._front.handle if self._front.handler_receives_body else self._handled
+            response = await handle(request)
             await self._answer(parsed, response)
         except asyncio.CancelledError:
             if self._open:  # not by its client: whoever did it wants the connection gone
@@ -301,12 +313,10 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._intake.end()
             self._answer_deadline = NEVER
-        self._task = None
+            self._task = None
         self._next()
 
     async def _handled(self, request: Request) -> Response:
-        if self._front.handler_receives_body:
-            return await self._front.handle(request)
         try:
             await request.receive_body()
         except StatusError as error:
@@ -331,18 +341,24 @@ class Connection(asyncio.BufferedProtocol):
         from herder.engine.front.takeover import Takeover
 
         assert self._front.upgrade is not None
-        takeover = Takeover(self._transport, self._parser.end, self._leave)
+        takeover = Takeover(self._transport, self._take_rest, self._leave)
         if await self._front.upgrade(takeover, request) or takeover.taken:
             return True
         self._parser.not_upgraded()
         self._read_on()
         return False
 
+    def _take_rest(self) -> bytes:
+        rest = self._parser.end() + self._unparsed
+        self._unparsed = b""
+        return rest
+
     def _leave(self) -> None:
         """The connection is somebody else's from now on."""
         self._open = False
         self._task = None
         self._front.forget(self)
+        self._dissolve()
 
     def _refuse(self, error: StatusError) -> None:
         """What cannot be understood ends the connection, but not before the client had time to read why."""

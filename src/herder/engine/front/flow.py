@@ -55,9 +55,11 @@ class Limiter:
         self._full = False  # a waiter needs more than is left in total, and those who come later must not overtake it
 
     def try_take(self, holder: Holder, units: int = 1) -> bool:
-        if self._full or holder in self._waiting or not self._fits(holder, units):
+        held = self._by_holder.get(holder, 0)
+        if held + units > self._per_user or self._used + units > self._total or self._full or holder in self._waiting:
             return False
-        self._grant(holder, units)
+        self._used += units
+        self._by_holder[holder] = held + units
         return True
 
     async def take(self, holder: Holder, units: int = 1) -> None:
@@ -95,9 +97,6 @@ class Limiter:
             "largest_user": max(self._by_holder.values(), default=0),
             "waiting": sum(map(len, self._waiting.values())),
         }
-
-    def _fits(self, holder: Holder, units: int) -> bool:
-        return self._used + units <= self._total and self._by_holder.get(holder, 0) + units <= self._per_user
 
     def _grant(self, holder: Holder, units: int) -> None:
         self._used += units

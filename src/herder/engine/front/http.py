@@ -18,6 +18,7 @@ from herder.engine.client.wire import Request, Response
 from herder.engine.front import limits
 from herder.engine.front.connection import Connection, Upgrade
 from herder.engine.front.flow import FlowControl, Holder
+from herder.engine.front.memory import return_freed_memory
 from herder.engine.front.writing import Dates
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class HttpFront:
         self._by_source: dict[str, int] = {}  # connections without an authenticated request, handshakes included
         self._by_holder: dict[Holder, int] = {}
         self._opened = 0
+        self._closed = 0  # since freed memory was last returned to the machine
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._handshakes: set[asyncio.Task[None]] = set()
@@ -174,6 +176,7 @@ class HttpFront:
 
     def _drop(self, holder: Holder | None, source: str) -> None:
         self._opened -= 1
+        self._closed += 1
         self._count_out(holder, source)
 
     def _count_out(self, holder: Holder | None, source: str) -> None:
@@ -203,6 +206,9 @@ class HttpFront:
         now = loop.time()
         for connection in list(self.connections):
             connection.check(now)
+        if self._closed >= limits.TRIM_CONNECTIONS:
+            self._closed = 0
+            loop.run_in_executor(None, return_freed_memory)
         self._sweeper = loop.call_later(limits.SWEEP_SECONDS, self._sweep, loop)
 
 

@@ -26,7 +26,7 @@ class Intake:
     """One per connection, which serves one request at a time (`client.wire.Incoming`)."""
 
     def __init__(self, connection: Connection, front: Front, loop: asyncio.AbstractEventLoop) -> None:
-        self._connection = connection
+        self._owner: Connection | None = connection
         self._front = front
         self._loop = loop
         self.parsed: Parsed | None = None
@@ -34,6 +34,16 @@ class Intake:
         self.body_deadline = NEVER
         self._admitted: Holder | None = None
         self._grants: list[tuple[Limiter, Holder, int]] = []
+
+    @property
+    def _connection(self) -> Connection:
+        if self._owner is None:
+            raise ConnectionResetError("the client went away")
+        return self._owner
+
+    def close(self) -> None:
+        """The connection is closed, or somebody else's."""
+        self._owner = None
 
     @property
     def pending(self) -> BodyBuffer | None:
@@ -94,9 +104,9 @@ class Intake:
             pending.limit = most
         if pending.complete or pending.error is not None:
             return
-        self._connection.expect_body()
         self.body_deadline = self._loop.time() + limits.BODY_SECONDS
         pending.waiter = self._loop.create_future()
+        self._connection.expect_body()  # all of it may have been received already
         try:
             await pending.waiter
         finally:

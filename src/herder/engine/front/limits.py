@@ -24,6 +24,7 @@ ANSWER_BYTES_PER_SECOND = 16 << 10  # the slowest reader of an answer that has a
 LINGER_SECONDS = 1.0  # reading on after a refusal, so that the client gets to see it
 LINGER_BYTES = 4 << 20
 SWEEP_SECONDS = 5.0
+TRIM_CONNECTIONS = 50  # closed since freed memory was last returned to the machine
 KEEPALIVE_SECONDS = 60  # of silence, before TCP asks whether the client still exists
 
 WRITE_HIGH_WATER = 64 << 10

@@ -188,6 +188,11 @@ class RequestParser:
             self.pending.end(BadRequest("the connection ended before the body of the request did"))
         return rest
 
+    def close(self) -> None:
+        """After `end`: refer to nobody any more."""
+        self._completed = _ignore
+        self._parser = None
+
     def _with_known_method(self, data: memoryview | bytes) -> memoryview | bytes:
         if self._held:
             data, self._held = bytes(self._held) + bytes(data), bytearray()
@@ -347,6 +352,10 @@ class RequestParser:
             pending=pending,
             size=self._head_size + self._body_size,
         )
+
+
+def _ignore(_parsed: Parsed) -> None:
+    """For requests of a connection that is closed."""
 
 
 def _malformed(error: HttpParserError) -> StatusError:

@@ -116,6 +116,7 @@ class Watch(AsyncIterator[list[Event]]):
         self._end(None)
         self._hub.drop(self._taken)
         self._taken = []
+        self.listener = None  # it refers back to the reader, which would live until the next collection
 
     def _end(self, error: Exception | None) -> None:
         if self._ended:
