@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from herder.agent.build import build as build_node_agent
@@ -47,6 +47,10 @@ from herder.tunnel.registry import Registry
 log = get_logger(__name__)
 
 
+HEALTH = "/healthz"
+_CREDENTIALS = frozenset({"authorization", "cookie"})
+
+
 class Door:
     """What the HTTP front asks: the management API alone until the gateway stands before it."""
 
@@ -57,7 +61,13 @@ class Door:
         self.gateway: Gateway | None = None
 
     async def handle(self, request: Request) -> Response:
-        return await (self.gateway or self._api).handle(request)
+        if self.gateway is None:
+            return await self._api.handle(request)
+        if request.path == HEALTH:
+            # The gateway answers this path for nodes, and cannot know whether the API server's store works.
+            kept = {name: value for name, value in request.headers.items() if name not in _CREDENTIALS}
+            return await self._api.handle(replace(request, headers=kept))
+        return await self.gateway.handle(request)
 
     async def upgrade(self, takeover: Takeover, request: Request) -> bool:
         return await self.gateway.upgrade(takeover, request) if self.gateway is not None else False
