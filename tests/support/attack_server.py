@@ -67,7 +67,7 @@ async def _serve(turns: Turns) -> None:
     while command := (await reader.readline()).strip():
         if command == b"reset":
             gc.collect()
-            turns.reset()
+            turns.longest, turns.what = 0.0, ""
         _tell(_report(turns, front))
     os._exit(0)
 

@@ -10,7 +10,7 @@ import msgspec
 from herder.engine.apiserver import tables
 from herder.engine.apiserver.conversion import is_stale, needs_conversion, storage_api_version, to_version
 from herder.engine.apiserver.negotiation import JSON, YAML
-from herder.engine.apiserver.rendering import answer_in_pool, check_yaml_size, go_type, include_object, partial
+from herder.engine.apiserver.rendering import answer_in_thread, check_yaml_size, go_type, include_object, partial
 from herder.engine.apiserver.scope import Call
 from herder.engine.apiserver.stored import decode, encode, head, ordered
 from herder.engine.client.wire import LazyPieces, Response
@@ -189,4 +189,4 @@ async def _yaml_list(call: Call, records: Sequence[Record], frame: Object, key: 
     items: list[Object] = []
     async for batch in _decoded_batches(call, records):
         items.extend(show(batch))
-    return await answer_in_pool(call, {**frame, key: items}, 200, size)
+    return await answer_in_thread(call, {**frame, key: items}, 200, size)

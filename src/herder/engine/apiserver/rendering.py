@@ -47,13 +47,13 @@ async def object_response(call: Call, found: Record | Object, status: int = 200)
         (obj,) = await to_version(call, [decode(found)])
     else:
         obj = found
-    return await answer_in_pool(
+    return await answer_in_thread(
         call, transformed(call, obj), status, len(found.value) if isinstance(found, Record) else 0
     )
 
 
-async def answer_in_pool(call: Call, obj: Object, status: int, size: int) -> Response:
-    """As `answer`; a large object is encoded in another process: YAML would keep the event loop busy for seconds."""
+async def answer_in_thread(call: Call, obj: Object, status: int, size: int) -> Response:
+    """As `answer`; a large object is encoded in a thread: YAML would keep the event loop busy for seconds."""
     rendering = call.rendering
     check_yaml_size(rendering, size)
     if rendering.pretty and size > _MOST_PRETTY:

@@ -27,7 +27,7 @@ from herder.api.rke.bootstrap_tokens import counts
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.requests import ID, BadClaim, check_roles, machine_id, parsed, said
 from herder.engine.client.client import Client
-from herder.engine.client.wire import Request, Response
+from herder.engine.client.wire import Request, Response, User
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Object
@@ -81,6 +81,8 @@ class Connecting:
 
     async def agent(self, request: Request) -> Response:
         kept, known = self._known(request)
+        # Many machines may wait at once behind one address; each counts for itself.
+        await request.admit(User(f"herder:machine:{kept[ID][0]}"), long_running=True)
         machine = await self._patiently(self._machine(known, kept), "a Machine for it is not there yet")
         await self._note_id(machine, kept[ID][0])
         token = await self._patiently(self._accounts.plan_token(machine), "its plan is not prepared yet")
