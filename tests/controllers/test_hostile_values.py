@@ -23,9 +23,10 @@ from herder.api.machines.names import hostname
 from herder.api.management import manifest
 from herder.api.management.manifest import as_yaml
 from herder.api.management.registration import Lifetime
-from herder.api.numbers import LONGEST, span, version_numbers, whole_number
+from herder.api.numbers import integer
 from herder.api.rke import cluster_spec, strategy
 from herder.api.rke.durations import whole_seconds
+from herder.api.spans import LONGEST, span, version_numbers
 from herder.cli import clusters
 from herder.controllers.capi.machinedeployment.revisions import REVISION, revision_of
 from herder.controllers.capi.machinehealthcheck.pacing import REMEDIATION_PACE, pace_of, take_turns
@@ -118,7 +119,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "driver of a machine": lambda text: machine_inputs._Driver.of({"Driver": text, "DriverName": [text]}),
     "token": _token,
     "kubelet version": version_numbers,
-    "number": whole_number,
+    "number": integer,
     "duration": whole_seconds,
     "behavior": lambda text: behaviour(_annotated(NODE_CONDITIONS, text)),
     "setting": lambda text: _allowing(ValueError)(lambda: NOW + timedelta(seconds=settings.seconds(text))),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from herder import __version__
-from herder.api.numbers import LONGEST
+from herder.api.spans import LONGEST
 from herder.engine.meta.errors import FieldError, invalid_value
 from herder.engine.meta.kinds import Kind, Object
 

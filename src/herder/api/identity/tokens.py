@@ -30,7 +30,7 @@ from herder.api.identity.names import (
 from herder.api.management.kinds import TOKEN, USER
 from herder.api.management.names import TOKENS_NAMESPACE
 from herder.api.moments import moment
-from herder.api.numbers import span
+from herder.api.spans import span
 from herder.api.writing import owner_reference
 from herder.engine.meta.kinds import Object
 

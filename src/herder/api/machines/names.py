@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 
-from herder.api.numbers import whole_number
+from herder.api.numbers import integer
 
 LONGEST = 63
 
@@ -78,8 +78,9 @@ def instance_name(infra: str) -> str:
 
 def hostname(infra: str, limit_annotation: str | None) -> str:
     """What the machine calls itself: shorter where an annotation asks for it."""
-    asked = whole_number(limit_annotation, most=LONGEST)
-    return limited_concat(asked if asked >= 10 else LONGEST, infra.replace(".", "-"))
+    asked = integer(limit_annotation or "")
+    limit = asked if 10 <= asked <= LONGEST else LONGEST
+    return limited_concat(limit, infra.replace(".", "-"))
 
 
 def archived_log(namespace: str, infra: str) -> str:

@@ -14,8 +14,8 @@ from herder.api.capi.conditions import timestamp
 from herder.api.capi.kinds import SECRET
 from herder.api.management import names
 from herder.api.moments import moment
-from herder.api.numbers import LONGEST
 from herder.api.settings import FEWEST_GRACE_MINUTES, FEWEST_TTL_MINUTES
+from herder.api.spans import LONGEST
 from herder.engine.meta.kinds import Object
 
 RENEW = "registration-token"  # the effect that makes a token, or a new one when it is time

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from herder.api.numbers import LARGEST_INT64, integer
+from herder.api.numbers import LARGEST, integer
 from herder.api.rke.names import CONTROL_PLANE_ROLE, ETCD_ROLE, INIT_NODE, OPERATING_SYSTEM, PROBES_PASSED, WORKER_ROLE
 from herder.api.rke.plan import Plan, checksum
 from herder.engine.meta.kinds import Object
@@ -43,7 +43,7 @@ _MOST_PROBES = 16
 _UNREADABLE = PROBE_STATUSES  # the name of the probe that fails where the statuses cannot be decoded
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline: terminals obey the others
 
-Int64 = Annotated[int, msgspec.Meta(ge=-LARGEST_INT64 - 1, le=LARGEST_INT64)]
+Int64 = Annotated[int, msgspec.Meta(ge=-LARGEST - 1, le=LARGEST)]
 
 
 class PeriodicOutput(msgspec.Struct, frozen=True, rename="camel"):

@@ -9,8 +9,6 @@ from typing import Any
 
 from herder.api.capi.drained import MIRROR, controller_of, full_name, pods_of
 from herder.api.capi.kinds import POD
-from herder.api.moments import moment
-from herder.api.numbers import span
 from herder.api.writing import delete
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision, Effect, EffectKey, EffectResult
@@ -21,6 +19,7 @@ ROUND = timedelta(seconds=20)
 
 AT_ONCE = 20
 DEFAULT_TIMEOUT = 600
+_LONGEST = 2**31 - 1  # seconds
 
 
 @dataclass(frozen=True)
@@ -100,11 +99,9 @@ def _judged(pods: Sequence[Object], options: Mapping[str, Any], now: datetime) -
 def _stays(pod: Object, options: Mapping[str, Any], now: datetime) -> bool:
     if MIRROR in (pod["metadata"].get("annotations") or {}):
         return True
-    deleted, patience = (
-        moment(pod["metadata"].get("deletionTimestamp")),
-        span(options.get("skipWaitForDeleteTimeoutSeconds")),
-    )
-    if deleted and patience and deleted + patience <= now:
+    deleted = pod["metadata"].get("deletionTimestamp")
+    patience = _seconds(options, "skipWaitForDeleteTimeoutSeconds", 0)
+    if deleted and patience and datetime.fromisoformat(deleted) + timedelta(seconds=patience) <= now:
         return True
     return _of_daemon_set(pod) and options.get("ignoreDaemonSets") is not False
 
@@ -133,12 +130,18 @@ def _is_going(pod: Object) -> bool:
 
 def _late(now: datetime, started: datetime, options: Mapping[str, Any], leaving: Sequence[Object]) -> str:
     """It goes on all the same: somebody must look at those Pods."""
-    limit = span(options.get("timeout") or DEFAULT_TIMEOUT, DEFAULT_TIMEOUT)
-    if now < started + limit:
+    limit = _seconds(options, "timeout", DEFAULT_TIMEOUT)
+    if now < started + timedelta(seconds=limit):
         return ""
     left = ", ".join(full_name(pod) for pod in leaving[:3])
     more = f" and {len(leaving) - 3} more" if len(leaving) > 3 else ""
-    return f"global timeout reached: {int(limit.total_seconds())}s; still there: {left}{more}"
+    return f"global timeout reached: {limit}s; still there: {left}{more}"
+
+
+def _seconds(options: Mapping[str, Any], name: str, default: int) -> int:
+    """Options are JSON in an annotation, where users may have written anything."""
+    found = options.get(name)
+    return found if isinstance(found, int) and 0 < found <= _LONGEST else default
 
 
 def _evictions(pods: Sequence[Object], cluster: str, options: Mapping[str, Any], rounds: int, uid: str) -> Decision:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from herder.api.numbers import whole_number
+from herder.api.numbers import integer
 from herder.api.rke.kinds import PLAN_SECRET
 from herder.api.rke.names import JOIN_URL, JOIN_URL_BY_HAND, JOINED_TO
 from herder.api.writing import ref
@@ -51,8 +51,8 @@ def host_of(url: str) -> str:
 
 def port_of(url: str) -> int:
     """0 where there is none."""
-    port = url.rpartition(":")[2]
-    return whole_number(port, most=65535)
+    port = integer(url.rpartition(":")[2])
+    return port if 0 < port < 1 << 16 else 0
 
 
 def _join_url(entry: Entry, port: int) -> str:

@@ -11,7 +11,7 @@ from herder.api.capi.names import PAUSED, annotations_of, cluster_key, is_deleti
 from herder.api.guards import plan_acts
 from herder.api.machines.credentials import hidden
 from herder.api.moments import moment
-from herder.api.numbers import whole_number
+from herder.api.numbers import integer
 from herder.api.rke import names
 from herder.api.rke import plan_secret as secrets
 from herder.api.rke.kinds import BEACON, CONTROL_PLANE, PLAN_SECRET, TOKENS_SECRET
@@ -107,7 +107,7 @@ def _machine(view: View, plan: PlanSecret) -> Object | None:
 
 
 def _attempts(plan: PlanSecret) -> int:
-    return whole_number(plan.annotations.get(names.PLAN_ATTEMPTS), 1)
+    return max(integer(plan.annotations.get(names.PLAN_ATTEMPTS, ""), 1), 0)
 
 
 # --- a plan that failed ---------------------------------------------------------------------------------------------

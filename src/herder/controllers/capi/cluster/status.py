@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from herder.api.capi.conditions import Condition, condition, merged
 from herder.api.capi.contract import control_plane
 from herder.api.capi.kinds import CLUSTER
-from herder.api.numbers import version_numbers
+from herder.api.spans import version_numbers
 from herder.api.writing import PROGRESS_PATIENCE, status_patch
 from herder.controllers.capi.cluster import members
 from herder.controllers.capi.cluster.conditions import conditions_of, settled_at

@@ -28,7 +28,7 @@ from herder.api.capi.names import (
     annotations_of,
     labels_of,
 )
-from herder.api.numbers import whole_number
+from herder.api.numbers import integer
 from herder.api.settings import MACHINE_TAINT_PROPAGATION, SYNC_MACHINE_ANNOTATIONS, SYNC_MACHINE_LABELS, patterns
 from herder.api.writing import difference, ref
 from herder.controllers.capi.machine.scene import Scene
@@ -147,7 +147,7 @@ def _is_outdated(scene: Scene) -> bool:
 
 
 def _revision(obj: Object) -> int:
-    return whole_number(annotations_of(obj).get(REVISION))
+    return max(integer(annotations_of(obj).get(REVISION, "")), 0)
 
 
 def _propagated(scene: Scene, taints: list[Taint], tracked: str | None) -> list[Taint]:

@@ -18,7 +18,7 @@ from herder.api.capi.rollout import (
     plan_rolling_update,
     strategy_of,
 )
-from herder.api.numbers import whole_number
+from herder.api.numbers import integer
 from herder.api.writing import delete, ref
 from herder.controllers.capi.machinedeployment.revisions import Revisions, next_revision
 from herder.controllers.capi.machinedeployment.sets import (
@@ -138,7 +138,7 @@ def _is_saturated(rollout: Rollout, new: Share | None) -> bool:
 def _share(view: View, machine_set: Object) -> Share:
     """A set that is being deleted wants nothing any more, but its Machines count until they are gone."""
     meta, counts = machine_set["metadata"], counters(Members(view, [machine_set]))
-    most = whole_number(annotations_of(machine_set).get(MAX_REPLICAS), -1)
+    most = integer(annotations_of(machine_set).get(MAX_REPLICAS, ""), -1)
     return Share(
         meta["name"],
         0 if is_deleting(machine_set) else machine_set["spec"].get("replicas") or 0,

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from herder.api.capi.names import REVISION, ROLLOUT_AFTER, annotations_of, is_deleting
 from herder.api.capi.templates import needs_rollout
-from herder.api.numbers import whole_number
+from herder.api.numbers import integer
 from herder.controllers.capi.members import moment
 from herder.engine.meta.kinds import Object
 
@@ -44,7 +44,7 @@ def next_revision(revisions: Revisions) -> int:
 
 
 def revision_of(obj: Object) -> int:
-    return whole_number(annotations_of(obj).get(REVISION))
+    return max(integer(annotations_of(obj).get(REVISION, "")), 0)
 
 
 def _made_since(machine_set: Object, after: str) -> bool:

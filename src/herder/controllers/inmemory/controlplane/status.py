@@ -9,7 +9,7 @@ from datetime import datetime
 from herder.api.capi.conditions import Condition, Reasons, aggregate, condition, is_true, paused_condition
 from herder.api.capi.names import CLUSTER_NAME, CONTROL_PLANE, is_deleting
 from herder.api.inmemory.behaviour import behaviour
-from herder.api.numbers import version_numbers
+from herder.api.spans import version_numbers
 from herder.controllers.inmemory.controlplane.planning import Member
 from herder.controllers.inmemory.telling import failure, status_with, trouble
 from herder.engine.meta.kinds import Object

@@ -19,7 +19,7 @@ from herder.api.machines.archive import state_copy
 from herder.api.machines.credentials import Place, Problem, place_of
 from herder.api.machines.jobs import JOB
 from herder.api.machines.state import STATE_FINALIZER, Recorded, recorded
-from herder.api.numbers import whole_number
+from herder.api.numbers import integer
 from herder.api.writing import delete, object_patch, ref
 from herder.controllers.machines.provision import logs, telling
 from herder.controllers.machines.provision.creation import follow, held_up, launch, pod_is_awaited
@@ -153,7 +153,7 @@ def _again(scene: Scene, job: Object) -> Decision:
 
 def _attempts(infra: Object) -> tuple[int, str, str]:
     noted = annotations_of(infra).get(ATTEMPTS, "").split(" ")
-    return (whole_number(noted[0]), noted[1], noted[2]) if len(noted) == 3 else (0, "", "")
+    return (max(integer(noted[0]), 0), noted[1], noted[2]) if len(noted) == 3 else (0, "", "")
 
 
 def _note_attempt(scene: Scene, noted: str) -> Decision:
