@@ -9,6 +9,8 @@ import pytest
 
 from herder.api.capi.kinds import MACHINE
 from herder.api.machines.credentials import CREATOR
+from herder.api.machines.hosts import HOSTED_DRIVERS
+from herder.api.machines.kinds import MACHINE_GROUP, kinds_of
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.references.approvals import APPROVED, REVIEW
 from tests.api.objects import define, definition
@@ -299,6 +301,47 @@ async def test_default_users_can_use_what_they_created_and_nothing_of_each_other
     assert (answer.status, "spec.cloudCredentialSecretName" in answer.message) == (403, True), answer.text
     cluster["spec"]["cloudCredentialSecretName"] = "cc"
     assert len(record(await alice.create(CLUSTERS, cluster)) or ()) == 2
+
+
+@pytest.fixture(scope="session", params=HOSTED_DRIVERS)
+async def hosted_driver(judged_admin: Api, request: pytest.FixtureRequest) -> str:
+    """A driver whose machines are processes of the manager's host: its config and its template are defined."""
+    name: str = request.param
+    kinds = kinds_of(name)
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    for kind in (kinds.config, kinds.template):
+        await define(judged_admin, definition(kind.group, kind.plural, kind.kind, schema))
+    return name
+
+
+async def test_machines_of_the_managers_host_need_a_right_of_their_own(admin: Api, hosted_driver: str) -> None:
+    kinds = kinds_of(hosted_driver)
+    mallory = await default_user(admin, "mallory")
+    await let(admin, "templates", "mallory", [{"apiGroups": [MACHINE_GROUP], "resources": ["*"], "verbs": ["*"]}])
+    for kind in (kinds.config, kinds.template):
+        obj = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": "sheds"}}
+        for where in (mallory.at(path(kind)), mallory.at(path(kind)) + "?dryRun=All"):
+            answer = await mallory.post(where, obj)
+            assert answer.status == 403, answer.text
+            assert f'User "mallory" cannot use NodeDriver "{hosted_driver}"' in answer.message
+        await admin.create(path(kind), obj)
+    where = mallory.at(path(kinds.template), "sheds")
+    (await mallory.patch(where, {"metadata": {"labels": {"a": "b"}}})).expect(200)
+    assert (await mallory.patch(where, {"spec": {"template": {"spec": {"image": "/x"}}}})).status == 403
+    role = {"apiGroups": ["management.cattle.io"], "resources": ["nodedrivers"], "verbs": ["use"]}
+    name = unique("drivers")
+    await admin.create_cluster(
+        f"{RBAC}/clusterroles", {"metadata": {"name": name}, "rules": [role | {"resourceNames": [hosted_driver]}]}
+    )
+    binding = {
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}],
+    }
+    await admin.create_cluster(f"{RBAC}/clusterrolebindings", binding)
+    trusted = await default_user(admin, name)
+    config = {"apiVersion": kinds.config.api_version, "kind": kinds.config.kind, "metadata": {"name": "own"}}
+    await trusted.create(path(kinds.config), config)
 
 
 async def test_the_answer_does_not_say_whether_a_secret_exists(admin: Api, mallory: Api) -> None:

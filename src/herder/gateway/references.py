@@ -9,10 +9,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
+from herder.api.identity.tenancy import is_system
 from herder.api.machines.credentials import CREATOR
-from herder.api.machines.kinds import CONFIG_GROUP
+from herder.api.machines.hosts import HOSTED_DRIVERS
+from herder.api.machines.kinds import CONFIG_GROUP, NODE_DRIVER, driver_of
 from herder.api.references.approvals import APPROVED, Approval, Change, approval, compare, recorded, with_record
-from herder.api.references.catalogue import SECRETS, VERSIONS, FieldReference, Target, field_references
+from herder.api.references.catalogue import (
+    DRIVER_GROUPS,
+    SECRETS,
+    USE,
+    VERSIONS,
+    FieldReference,
+    Target,
+    field_references,
+)
 from herder.engine.client.client import Client
 from herder.engine.client.wire import User
 from herder.engine.meta.errors import Forbidden, NotFound, forbidden
@@ -51,6 +61,7 @@ class ReferenceAdmission:
         """The object with the record of its approved references. Raises Forbidden for one that is not."""
         if self._is_manager(write.user):
             return self._of_manager(write)
+        await self._check_driver(write)
         if write.old is not None and _parts(write.obj) == _parts(write.old):
             return write.obj
         obj, (now, before) = _with_creator(write), _both(write)
@@ -60,6 +71,15 @@ class ReferenceAdmission:
         if len(change.new) > NAMED_AT_MOST:
             raise _refused(write, f"{len(change.new)} references; an object may hold {NAMED_AT_MOST}")
         return with_record(obj, (*change.kept, *await self._reviewed(write, change)))
+
+    async def _check_driver(self, write: Write) -> None:
+        """Machines of these drivers are processes of the manager's host, which no role for creating clusters implies.
+        Service accounts, such as that of another Cluster API core, only copy what a user was allowed to write."""
+        driver = driver_of(write.kind.kind) if write.kind.group in DRIVER_GROUPS else ""
+        if driver not in HOSTED_DRIVERS or is_system(write.user.name) or _content(write.obj) == _content(write.old):
+            return
+        if not await self._may(write.user, USE, Target(*NODE_DRIVER.resource.group_resource, "", driver)):
+            raise _refused(write, _not_usable(write.user, driver))
 
     def _is_manager(self, user: User) -> bool:
         """By name, and by what a user of the same name that somebody creates would lack."""
@@ -116,6 +136,11 @@ def _parts(obj: Object) -> tuple[object, object]:
     return obj.get("spec"), (obj.get("metadata") or {}).get("annotations")
 
 
+def _content(obj: Object | None) -> Object:
+    """All that a user decides; fields of machine configs are not in a spec."""
+    return {name: value for name, value in (obj or {}).items() if name not in ("metadata", "status")}
+
+
 def _both(write: Write) -> tuple[list[FieldReference], list[FieldReference]]:
     """The references that the object has with this write, and those that it had before."""
     before = field_references(write.kind, write.old, write.namespace) if write.old is not None else []
@@ -155,6 +180,13 @@ def _lacking(user: User, reference: FieldReference) -> str:
     return (
         f'{reference.field}: User "{user.name}" cannot {reference.verb} resource "{target.resource}" in API group '
         f'"{target.group}"{place}, which a reference to "{target.name}" needs; name an object that you may use'
+    )
+
+
+def _not_usable(user: User, driver: str) -> str:
+    return (
+        f'User "{user.name}" cannot {USE} NodeDriver "{driver}", whose machines run on the host of the manager; '
+        f"choose another driver, or ask an administrator for the verb {USE} on {NODE_DRIVER.plural}"
     )
 
 

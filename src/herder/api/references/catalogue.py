@@ -21,6 +21,8 @@ from herder.engine.meta.kinds import GroupKind, GroupResource, Kind, Object
 SECRETS, CONFIG_MAPS = GroupResource("", "secrets"), GroupResource("", "configmaps")
 READ, CHANGE = "get", "update"
 """The rights that a reference needs: to read what is copied from the object, or to change what is used as it is."""
+USE = "use"
+"""The right on a NodeDriver whose machines run on the manager's host."""
 
 SECRET_SCHEME = "secret://"
 CREDENTIAL = "spec.common.cloudCredentialSecretName"
