@@ -391,6 +391,15 @@ def test_what_was_made_for_another_cluster_is_not_taken_over() -> None:
     assert f"MachineDeployment {WORKSPACE}/{NAME}-workers belongs to cluster" in decision.wait.reason
 
 
+def test_what_was_made_by_hand_is_not_taken_over() -> None:
+    theirs = new(MACHINE_DEPLOYMENT, f"{NAME}-workers", WORKSPACE)
+    decision = decide(asked(pool("workers", **FILLED)), theirs)
+    assert not [write for write in writes(decision) if isinstance(write, Apply)]
+    assert decision.wait is not None
+    told = f"MachineDeployment {WORKSPACE}/{NAME}-workers was not created for this cluster"
+    assert told in decision.wait.reason
+
+
 def test_what_others_made_for_the_cluster_is_not_pruned() -> None:
     foreign = new(MACHINE_DEPLOYMENT, "by-hand", WORKSPACE, labels={"cluster.x-k8s.io/cluster-name": NAME})
     assert not [write for write in writes(decide(asked(), foreign)) if isinstance(write, Delete)]
@@ -399,6 +408,10 @@ def test_what_others_made_for_the_cluster_is_not_pruned() -> None:
 OTHERS = {
     "another control plane's": new(CLUSTER, NAME, WORKSPACE)
     | {"spec": {"controlPlaneRef": {"apiGroup": "x", "kind": "KubeadmControlPlane", "name": NAME}}},
+    "without a control plane": new(CLUSTER, NAME, WORKSPACE) | {"spec": {}},
+    "with one of the same kind": new(CLUSTER, NAME, WORKSPACE)
+    | {"spec": {"controlPlaneRef": {"apiGroup": "rke.cattle.io", "kind": "RKEControlPlane", "name": "by-hand"}}},
+    "made from another": marked(new(CLUSTER, NAME, WORKSPACE), WORKSPACE, "other"),
     "somebody's": new(
         CLUSTER,
         NAME,

@@ -75,14 +75,12 @@ class _Wanted:
 
     def _check_free(self, kind: Kind, obj: Object) -> None:
         """Names are joined with dashes, so pool `b-c` of cluster `a` and pool `c` of cluster `a-b` would share objects:
-        the cluster that came first keeps them."""
+        the cluster that came first keeps them. What a user created by hand is never taken over."""
         name = obj["metadata"]["name"]
         there = self._view.get(kind, name)
-        if there is not None and next(iter(hash_of(there)), None) not in (None, *hash_of(obj)):
-            whose = next((str(key) for key in made_from(there)), "another cluster")
-            raise Problem(
-                f"{kind.kind} {self._view.namespace}/{name} belongs to cluster {whose}; rename this cluster or its pool"
-            )
+        if there is not None and hash_of(there) != hash_of(obj):
+            whose = next((f"belongs to cluster {key}" for key in made_from(there)), "was not created for this cluster")
+            raise Problem(f"{kind.kind} {self._view.namespace}/{name} {whose}; rename this cluster or its pool")
 
     def _step(self, writes: Iterable[Write]) -> None:
         if together := tuple(writes):
@@ -107,10 +105,9 @@ def _core_cluster(view: View, cluster: Object) -> Object:
     if there is not None:
         if is_deleting(there):
             raise Problem(f"Cluster {view.key} of {CLUSTER.group} is being deleted; it is made anew when it is gone")
-        owners = there["metadata"].get("ownerReferences") or ()
-        foreign = any(own.get("controller") and own["uid"] != cluster["metadata"]["uid"] for own in owners)
-        reference = (there.get("spec") or {}).get("controlPlaneRef") or {}
-        if foreign or reference.get("kind") not in (None, CONTROL_PLANE.kind):
+        meta, owners = cluster["metadata"], there["metadata"].get("ownerReferences") or ()
+        foreign = any(own.get("controller") and own["uid"] != meta["uid"] for own in owners)
+        if foreign or set_hash(meta["namespace"], meta["name"]) not in hash_of(there):
             raise Problem(f"metadata.name: there is another Cluster {view.key} of {CLUSTER.group} already")
     return whole.core_cluster(cluster, view.get(CONTROL_PLANE, view.name))
 
