@@ -31,6 +31,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"registries": {"configs": {"mirror": {"caBundle": []}}}},
         "registries.configs[mirror].caBundle",
     ),
+    "more machines than Kubernetes supports": ({"machinePools": [pool(quantity=2**31 - 1)]}, "machinePools"),
     "a label that is none": ({"machinePools": [pool(labels={"a": "b c"})]}, "machinePools[0].labels.a"),
 }
 

@@ -178,6 +178,15 @@ CASES: dict[str, Case] = {
         cluster(registries={"mirrors": {"docker.io": {"endpoint": ["https://ok", "http://["]}}}),
         ("spec.rkeConfig.registries.mirrors[docker.io].endpoint[1]",),
     ),
+    "as many machines as Kubernetes supports": Case(cluster(machinePools=[pool(quantity=4999), pool("b")])),
+    "and no more": Case(cluster(machinePools=[pool(quantity=5000), pool("b")]), ("spec.rkeConfig.machinePools",)),
+    "nor by scaling": Case(
+        cluster(machinePools=[pool(quantity=1, autoscalingMinSize=1, autoscalingMaxSize=5001)]),
+        ("spec.rkeConfig.machinePools",),
+    ),
+    "a cluster that is larger already may shrink": Case(
+        cluster(machinePools=[pool(quantity=6000)]), old=cluster(machinePools=[pool(quantity=7000)])
+    ),
     "sizes of pools are numbers of machines": Case(
         cluster(machinePools=[pool(autoscalingMinSize=-1, autoscalingMaxSize=0, maxUnhealthy="9" * 20)]),
         (f"{POOL}.autoscalingMinSize", f"{POOL}.maxUnhealthy"),

@@ -20,6 +20,8 @@ from herder.engine.meta.kinds import Object
 _PATH = f"{PATH}.machinePools"
 _ROLES = ("etcdRole", "controlPlaneRole", "workerRole")
 _MOST_MACHINES = 2**31 - 1
+MACHINES_AT_MOST = 5000
+"""Of one cluster: as many nodes as Kubernetes supports. Each machine is several objects and a Job of the manager."""
 _RANGE = re.compile(r"\[([0-9]+)-([0-9]+)\]")
 
 
@@ -37,6 +39,16 @@ def validate(obj: Object, old: Object | None) -> Iterator[FieldError]:
         if known != pool:
             yield from _pool(pool, known, f"{_PATH}[{position}]")
             yield from _roles(pool, distribution, f"{_PATH}[{position}]")
+    wanted = _machines(obj)
+    if wanted > MACHINES_AT_MOST and wanted > _machines(old or {}):
+        told = f"the pools of a cluster may have {MACHINES_AT_MOST} machines in all; spread them over several clusters"
+        yield invalid_value(_PATH, wanted, told)
+
+
+def _machines(obj: Object) -> int:
+    """How many machines the pools may have together, grown as far as they may be scaled."""
+    sizes = ((pool.get(part) for part in ("quantity", "autoscalingMaxSize")) for pool in listed(obj))
+    return sum(max((size for size in each if isinstance(size, int)), default=1) for each in sizes)
 
 
 def _pool(pool: Object, known: Object | None, path: str) -> Iterator[FieldError]:
