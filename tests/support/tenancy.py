@@ -100,6 +100,14 @@ REFUSED = (
     _provisioned("asks for a system namespace", "p-one", **{MANAGEMENT_NAME: "cattle-system"}),
     _provisioned("asks for the manager's own", "p-two", **{MANAGEMENT_NAME: "local"}),
     _provisioned("in a system namespace", "p-three", "kube-system"),
+    _provisioned("the manager's own name in another namespace", "local"),
+    _provisioned("the name of the pair of a management Cluster", "c-aaaa1"),
+    Case(
+        "a generated name of such a pair",
+        PROVISIONING_CLUSTER,
+        {"generateName": "c-", "namespace": "fleet-default"},
+        {"spec": {}},
+    ),
     # Projects.
     _project("a project of another cluster", "p-x", "local"),
     _project("a project with a dash", "p-x-y"),

@@ -20,7 +20,7 @@ from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE
 from herder.api.machines.hosts import HOST_SECRET_TYPE
 from herder.api.machines.names import STATE_SECRET_TYPE
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
-from herder.api.management.names import MANAGEMENT_NAME, TOKEN_LABEL
+from herder.api.management.names import MANAGEMENT_NAME, TOKEN_LABEL, is_legacy
 from herder.api.rke import names
 from herder.engine.meta.kinds import Kind, Object
 
@@ -39,6 +39,10 @@ BAD_CLUSTER_NAME = (
 BAD_INTERNAL = "spec.internal: only the manager's own cluster is internal; remove the field"
 BAD_WORKSPACE = "spec.fleetWorkspaceName: you may not create provisioning Clusters in this namespace; choose another"
 BAD_PLACE = "clusters are not provisioned in system namespaces; choose another namespace, such as fleet-default"
+BAD_PAIR_NAME = (
+    'a provisioning Cluster named "local" or c- and five letters or digits stands for the management Cluster of that '
+    "name, and the manager creates it; choose another name"
+)
 BAD_PROJECT = (
     "a Project is named p- and lower-case letters or digits, and spec.clusterName is the name of its namespace"
 )
@@ -154,6 +158,8 @@ def _provisioning_cluster(old: Object | None, new: Object, _user: str, _may: Rig
         yield f"annotation {MANAGEMENT_NAME}: {BAD_CLUSTER_NAME}"
     if old is None and _is_system(new["metadata"].get("namespace") or ""):
         yield BAD_PLACE
+    if old is None and is_legacy(name_of(new)):
+        yield BAD_PAIR_NAME
 
 
 def _is_system(namespace: str) -> bool:

@@ -11,7 +11,7 @@ from herder.api.identity import tenancy
 from herder.api.identity.projects import PROJECT_ID, SYSTEM_NAMESPACES
 from herder.api.machines.credentials import CREATOR
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
-from herder.api.management.names import MANAGEMENT_NAME
+from herder.api.management.names import LEGACY_NAME, MANAGEMENT_NAME
 from herder.api.policies import policy
 
 _WRITTEN = ("CREATE", "UPDATE")
@@ -164,6 +164,14 @@ POLICIES = (
         _is_system("request.namespace"),
         _IS_MANAGER,
         tenancy.BAD_PLACE,
+    ),
+    policy(
+        "herder-pair-names",
+        (PROVISIONING_CLUSTER,),
+        ("CREATE",),
+        f"{_NAME}.matches({_text(LEGACY_NAME)})",
+        _IS_MANAGER,
+        tenancy.BAD_PAIR_NAME,
     ),
     policy("herder-projects", (PROJECT,), ("CREATE",), f"!({_IS_PROJECT})", _IS_MANAGER, tenancy.BAD_PROJECT),
     policy(

@@ -46,12 +46,13 @@ LOCAL_WORKSPACE = "fleet-local"
 REMOVE_PROVISIONING = "wrangler.cattle.io/provisioning-cluster-remove"  # finalizers
 REMOVE_MANAGEMENT = "wrangler.cattle.io/mgmt-cluster-remove"
 
-_NAMED_BY_HAND = re.compile(r"c-[a-z0-9]{5}|local")
+LEGACY_NAME = "^(c-[a-z0-9]{5}|local)$"
+_LEGACY_NAME = re.compile(LEGACY_NAME)
 
 
 def is_legacy(management_cluster: str) -> bool:
     """Made as a management Cluster in the first place: its provisioning Cluster follows, of the same name."""
-    return _NAMED_BY_HAND.fullmatch(management_cluster) is not None
+    return _LEGACY_NAME.fullmatch(management_cluster) is not None
 
 
 def credential_secret(management_cluster: str) -> str:
