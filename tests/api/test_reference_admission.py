@@ -115,6 +115,15 @@ async def test_a_cluster_cannot_name_a_secret_that_its_author_may_not_read(admin
     assert 'cannot get resource "secrets"' in answer.message
 
 
+async def test_what_is_no_config_of_a_driver_is_not_reviewed_as_one(admin: Api, mallory: Api) -> None:
+    """Controllers take it for an object of another provider, whatever its kind would be among configs."""
+    await admin.create("secrets", secret("theirs"))
+    pools = [{"name": "a", "machineConfigRef": {"apiVersion": "v1", "kind": "Secret", "name": "theirs"}}]
+    answer = await mallory.post(mallory.at(CLUSTERS), named(machinePools=pools))
+    assert answer.status == 403, answer.text
+    assert 'cannot update resource "secrets"' in answer.message
+
+
 async def test_a_credential_of_another_namespace_needs_the_right_there(judged_admin: Api, mallory: Api) -> None:
     answer = await mallory.post(mallory.at(CLUSTERS), with_credential("cattle-global-data:theirs"))
     assert answer.status == 403, answer.text

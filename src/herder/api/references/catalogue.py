@@ -141,9 +141,9 @@ def pool_path(name: str) -> str:
 
 
 def _machine_config(reference: Any, namespace: str, path: str) -> Iterator[FieldReference]:
+    """Only what names this very version, or none, is a config of a node driver; see `Pool.is_ours`."""
     kind, name = _text(reference, "kind"), _text(reference, "name")
-    group = _text(reference, "apiVersion").rpartition("/")[0]
-    if group not in ("", CONFIG_GROUP):
+    if _text(reference, "apiVersion") not in ("", f"{CONFIG_GROUP}/{VERSIONS[CONFIG_GROUP]}"):
         yield from _object(reference, namespace, path)
     elif kind and name:
         yield from _named(kinds_of(driver_of(kind)).config, name, namespace, path)
