@@ -16,6 +16,7 @@ from herder.engine.runtime.decision import Observe, Projection
 _METADATA = ("name", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 _CONDITION = ("type", "status", "reason", "message")
 _TAINT = ("key", "value", "effect", "timeAdded")
+_STATUSES = ("True", "False")  # anything else a kubelet writes, which no API server checks, is unknown
 _LONG_AGO = "1970-01-01T00:00:00Z"
 
 
@@ -47,8 +48,10 @@ def _record(node: Object) -> Object:
 
 def _condition(condition: Object) -> Object:
     """With the three fields that readers rely on."""
+    found = texts(_CONDITION, condition)
+    status = found["status"] if found.get("status") in _STATUSES else "Unknown"
     since = time(condition.get("lastTransitionTime")) or _LONG_AGO
-    return {"type": "", "status": "Unknown", **texts(_CONDITION, condition), "lastTransitionTime": since}
+    return {"type": "", **found, "status": status, "lastTransitionTime": since}
 
 
 def addresses_of(node: Object) -> list[Object]:

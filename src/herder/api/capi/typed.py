@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from herder.api.capi.conditions import timestamp
 from herder.api.moments import moment
 from herder.engine.meta.kinds import Object
+from herder.engine.meta.printable import printable
 
 _LONGEST = 1024  # characters of any text but a label's or an annotation's
 _MOST = 1000  # entries of a list
 
 
 def text(value: object) -> str:
-    return value[:_LONGEST] if isinstance(value, str) else ""
+    """Without control characters: it gets into conditions, which users read in terminals."""
+    return printable(value, _LONGEST) if isinstance(value, str) else ""
 
 
 def texts(names: Iterable[str], part: Object) -> Object:
@@ -37,8 +40,9 @@ def string_map(value: object) -> Object:
 
 
 def time(value: object) -> str:
-    """Empty for what is no time that can be counted from."""
-    return value if isinstance(value, str) and moment(value) is not None else ""
+    """As Kubernetes writes it, since it is copied into conditions; empty for what is no time to count from."""
+    found = moment(value) if isinstance(value, str) else None
+    return timestamp(found) if found is not None else ""
 
 
 def filled(**parts: Any) -> Object:

@@ -7,7 +7,6 @@ by the checksum that they applied: whoever asks anew takes the old checksum away
 from __future__ import annotations
 
 import base64
-import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from herder.api.numbers import LARGEST, integer
 from herder.api.rke.names import CONTROL_PLANE_ROLE, ETCD_ROLE, INIT_NODE, OPERATING_SYSTEM, PROBES_PASSED, WORKER_ROLE
 from herder.api.rke.plan import Plan, checksum
 from herder.engine.meta.kinds import Object
+from herder.engine.meta.printable import printable
 
 PLAN, APPLIED_PLAN = "plan", "appliedPlan"
 STATE, REVISION = "plan-state", "plan-revision"
@@ -41,7 +41,6 @@ _LARGEST_STATUS = 256 << 10
 _LONGEST_NAME, _LONGEST_ERROR, _LONGEST_TAIL = 128, 1024, 4096
 _MOST_PROBES = 16
 _UNREADABLE = PROBE_STATUSES  # the name of the probe that fails where the statuses cannot be decoded
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline: terminals obey the others
 
 Int64 = Annotated[int, msgspec.Meta(ge=-LARGEST - 1, le=LARGEST)]
 
@@ -217,7 +216,7 @@ class PlanSecret:
         """Names for messages: a number stands for those beyond the first few."""
         found = sorted(name for name, status in self.probe_statuses.items() if not status.healthy)
         more = [f"{len(found) - _MOST_PROBES} more"] if len(found) > _MOST_PROBES else []
-        return [_printable(name, _LONGEST_NAME) for name in found[:_MOST_PROBES]] + more
+        return [printable(name, _LONGEST_NAME) for name in found[:_MOST_PROBES]] + more
 
     @property
     def probes_passed(self) -> bool:
@@ -245,7 +244,7 @@ class PlanSecret:
     @cached_property
     def probe_errors(self) -> Mapping[str, str]:
         found = sorted((self._status(PROBE_ERRORS, dict[str, str]) or {}).items())[:_MOST_PROBES]
-        return {_printable(name, _LONGEST_NAME): _printable(error, _LONGEST_ERROR) for name, error in found}
+        return {printable(name, _LONGEST_NAME): printable(error, _LONGEST_ERROR) for name, error in found}
 
     @cached_property
     def periodic_outputs(self) -> Mapping[str, PeriodicOutput]:
@@ -302,15 +301,11 @@ def _decoded(raw: bytes, kind: type[T]) -> T | None:
 
 def _shortened(evidence: Evidence) -> Evidence:
     return Evidence(
-        _printable(evidence.instruction, _LONGEST_NAME),
+        printable(evidence.instruction, _LONGEST_NAME),
         evidence.exit_code,
-        _printable(evidence.error, _LONGEST_ERROR),
-        _printable(evidence.tail[-_LONGEST_TAIL:], _LONGEST_TAIL),
+        printable(evidence.error, _LONGEST_ERROR),
+        printable(evidence.tail[-_LONGEST_TAIL:], _LONGEST_TAIL),
     )
-
-
-def _printable(text: str, most: int) -> str:
-    return _CONTROL.sub(" ", text[:most])
 
 
 def _unzipped(raw: bytes, kind: type[T]) -> T | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from herder.api.capi.nodes import NODE_RECORD
 from herder.engine.meta.kinds import Object
 from tests.controllers.capi.machine.stage import (
     CONFIG,
@@ -165,6 +166,20 @@ def test_node_ready_and_healthy(
     stage = running(nodes=[node(conditions=conditions)])
     assert stage.condition("NodeReady") == ready
     assert stage.condition("NodeHealthy") == healthy
+
+
+@pytest.mark.parametrize("status", ["Perhaps", "true", "\x1b[2J", "9" * 5000, 7, None, ["True"]])
+def test_a_kubelet_writes_any_status_and_its_machine_is_still_reconciled(status: object) -> None:
+    """No API server checks a Node's conditions: a pass that fails would neither report nor delete the Machine."""
+    stage = running(nodes=[node(conditions=HEALTHY | {"Ready": (status, "odd\x1b[2J")})])
+    assert stage.condition("NodeReady") == ("Unknown", "NodeReadyUnknown", "* Node.Ready: odd [2J")
+    assert stage.condition("NodeHealthy") == ("Unknown", "NodeHealthyUnknown", "* Node.Ready: odd [2J")
+
+
+@pytest.mark.parametrize("since", ["20260101T000000Z", "2026-W01-4T00:00:00Z", "2026-01-01T02:00:00,5+02:00"])
+def test_a_time_in_another_format_is_rewritten_as_the_api_accepts_it(since: str) -> None:
+    record = NODE_RECORD.project({"status": {"conditions": [{"type": "Ready", "lastTransitionTime": since}]}})
+    assert record["status"]["conditions"][0]["lastTransitionTime"] == "2026-01-01T00:00:00Z"
 
 
 def test_node_ready_is_as_old_as_the_nodes_own_condition() -> None:
