@@ -12,8 +12,10 @@ import pytest
 from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
 from herder.engine.client.kubeconfig import Connection
-from herder.engine.meta.errors import ServiceUnavailable
+from herder.engine.client.wire import Request, Response
+from herder.engine.meta.errors import ServiceUnavailable, StatusError
 from herder.engine.meta.kinds import GroupVersionResource
+from herder.sim import loop as virtual
 
 PODS = GroupVersionResource("", "v1", "pods")
 PIECE = b"x" * (1 << 20)
@@ -100,3 +102,126 @@ async def test_a_list_of_pages_without_an_end_is_given_up() -> None:
     async with client_of(answer) as client:
         with pytest.raises(ServiceUnavailable, match="more than"):
             await client.list_all(PODS, most_items=100_000)
+
+
+async def test_a_list_of_empty_pages_is_given_up() -> None:
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        body = b'{"kind":"PodList","apiVersion":"v1","metadata":{"continue":"more"},"items":[]}'
+        writer.write(HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+
+    async with client_of(answer) as client:
+        with pytest.raises(ServiceUnavailable, match="empty pages"):
+            await client.list_all(PODS, most_items=100_000)
+
+
+async def test_a_list_that_expires_between_all_its_pages_ends() -> None:
+    asked = 0
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        page = b'{"kind":"PodList","apiVersion":"v1","metadata":{"continue":"more"},"items":[]}'
+        gone = b'{"kind":"Status","reason":"Expired","code":410}'
+        head = HEAD.replace(b"200 OK", b"410 Gone") if asked == 2 else HEAD
+        body = gone if asked == 2 else page
+        writer.write(head + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+
+    async with client_of(answer) as client:
+        assert (await client.list_all(PODS)).items == []
+    assert asked == 3
+
+
+ODD_STATUSES = (
+    '{"kind":"Status","reason":["NotFound"],"code":404}',
+    '{"kind":"Status","reason":{"a":1},"code":{"b":2},"message":[1]}',
+    '{"kind":"Status","code":%s,"message":7,"details":"none"}' % ("9" * 5000),
+    '{"kind":"Status","code":-1,"reason":7,"details":[1]}',
+    '{"kind":"Status","code":true,"message":null}',
+    '{"kind":"Status","code":"404"}',
+    "[" * 50_000,
+    '{"kind":"Status","details":' + '{"a":' * 50_000,
+)
+
+
+@pytest.mark.parametrize("status", [b"200 OK", b"500 Internal Server Error"])
+@pytest.mark.parametrize("body", ODD_STATUSES)
+async def test_a_failure_of_any_json_is_a_failure_of_the_usual_kind(body: str, status: bytes) -> None:
+    """Callers are ready for StatusError and OSError: anything else would end what they do."""
+    if status.startswith(b"200") and not body.startswith("["):
+        body = f"[{body}]"
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        head = HEAD.replace(b"200 OK", status) + b"Connection: close\r\n"
+        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body.encode())
+        await writer.drain()
+
+    async with client_of(answer) as client:
+        with pytest.raises(StatusError) as failure:
+            await client.get(PODS, "a", namespace="default")
+    error = failure.value
+    assert (type(error.code), type(error.reason), type(error.message)) == (int, str, str)
+    assert error.details is None or isinstance(error.details, dict)
+
+
+async def test_a_message_for_conditions_is_short_and_moves_no_cursor() -> None:
+    body = b'{"kind":"Status","message":"\\u001b[2J' + b"m" * (1 << 20) + b'","code":503}'
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        head = HEAD.replace(b"200 OK", b"503 Unavailable") + b"Connection: close\r\n"
+        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+
+    async with client_of(answer) as client:
+        with pytest.raises(StatusError) as failure:
+            await client.get(PODS, "a", namespace="default")
+    assert len(failure.value.message) < 10_000
+    assert "\x1b" not in failure.value.message
+
+
+async def test_a_wait_of_five_thousand_digits_is_no_number_to_fail_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("herder.engine.client.client.LONGEST_WAIT_SECONDS", 0)
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        head = HEAD.replace(b"200 OK", b"429 Too Many Requests") + b"Connection: close\r\n"
+        writer.write(head + b"Retry-After: " + b"9" * 5000 + b"\r\nContent-Length: 2\r\n\r\n{}")
+        await writer.drain()
+
+    async with client_of(answer) as client:
+        with pytest.raises(StatusError):
+            await client.get(PODS, "a", namespace="default")
+
+
+@pytest.mark.parametrize("items", ["[1]", '["a"]', '{"a":1}', '[{"metadata":1}]', "7", '"text"'])
+async def test_a_list_of_anything_else_is_a_failure_of_the_usual_kind(items: str) -> None:
+    body = f'{{"kind":"PodList","items":{items}}}'.encode()
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+
+    async with client_of(answer) as client:
+        with pytest.raises(ServiceUnavailable, match="not a list"):
+            await client.list(PODS)
+
+
+def test_an_answer_that_comes_byte_by_byte_is_not_awaited_for_ever() -> None:
+    """As through a tunnel, where the body of an answer is a stream."""
+
+    class Dripping:
+        async def send(self, _request: Request) -> Response:
+            return Response(200, stream=self._drip())
+
+        async def _drip(self) -> AsyncIterator[bytes]:
+            while True:
+                yield b" "
+                await asyncio.sleep(5)
+
+        async def close(self) -> None: ...
+
+    async def work() -> None:
+        with pytest.raises(ServiceUnavailable, match="did not end"):
+            await Client(Dripping()).get(PODS, "a", namespace="default")
+
+    virtual.run(work())

@@ -234,6 +234,28 @@ def test_a_server_that_hangs_up_at_once_is_not_asked_in_a_loop() -> None:
     assert virtual.run(work()) < 30
 
 
+def test_a_server_that_hangs_up_after_each_event_is_not_asked_in_a_loop() -> None:
+    """One request after another, as fast as they are answered, would leave other clusters no time."""
+    event = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9"}}}\n'
+
+    def bend(_request: Request) -> Response:
+        if len(asked) > 1000:
+            raise OSError("enough")
+        asked.append(None)
+        return Response(200, body=event)
+
+    asked: list[None] = []
+
+    async def work() -> None:
+        async with world() as here, following(here.client):
+            here.wire.bend = bend
+            here.wire.cut()
+            await asyncio.sleep(300)
+
+    virtual.run(work())
+    assert len(asked) < 400
+
+
 NOT_SERVED = Response(404, body=b'{"kind":"Status","status":"Failure","reason":"NotFound","code":404}')
 
 

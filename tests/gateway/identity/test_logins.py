@@ -141,6 +141,12 @@ async def test_bad_input_is_told_without_repeating_it(here: People, body: Any) -
     assert "canary" not in str(caught.value)
 
 
+@pytest.mark.parametrize("body", [b"[" * 50_000, b'{"password":"\xff"}', b'{"a\xfe":1}', b"\xff\xfe"])
+async def test_a_body_that_no_parser_reads_is_refused_as_any_other(here: People, body: bytes) -> None:
+    with pytest.raises(BadRequest):
+        await handled(here, Request("POST", "/v1-public/login", body=body))
+
+
 async def test_a_disabled_user_cannot_log_in(here: People) -> None:
     user = here.identity.known.user_of_login("alice")
     assert user is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ import msgspec
 from herder.engine.client.wire import ANSWER_BYTES, AnswerTooLong, Query, Request, Response, Transport
 from herder.engine.meta.errors import Expired, ServiceUnavailable, StatusError, TooManyRequests
 from herder.engine.meta.kinds import GroupVersionResource, Object
+from herder.engine.meta.printable import printable
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -25,6 +26,10 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 READ_TRIES = 5
 LONGEST_WAIT_SECONDS = 10
+ANSWER_SECONDS = 70.0
+"""Until an answer that is not a watch must have ended: a server may send it byte by byte."""
+MOST_EMPTY_PAGES = 100
+"""Pages without an object that a server may send in one list where their number is bounded."""
 EVENT_BYTES = 16 << 20
 """Of one event of a watch: several times the largest object that any etcd is set up to take."""
 
@@ -83,9 +88,10 @@ class Client:
             query.items.append(("continue", continue_token))
         accept = _ACCEPT_METADATA_LIST if metadata_only else _ACCEPT
         found = await self._object("GET", resource.path(namespace), query, accept=accept)
-        meta = found.get("metadata") or {}
+        meta, items = found.get("metadata") or {}, found.get("items") or []
+        if not (isinstance(meta, dict) and isinstance(items, list) and all(map(_is_object, items))):
+            raise ServiceUnavailable(f"{resource.path(namespace)}: the answer is not a list of the Kubernetes API")
         kind = str(found.get("kind", "")).removesuffix("List")
-        items = found.get("items") or []
         for item in items:
             item.setdefault("apiVersion", found.get("apiVersion"))
             item.setdefault("kind", kind)
@@ -110,6 +116,7 @@ class Client:
         """
         items: list[Object] = []
         token = ""
+        empty = 0
         while True:
             try:
                 page = await self.list(
@@ -133,9 +140,11 @@ class Client:
                     resource, namespace=namespace, labels=labels, fields=fields, metadata_only=metadata_only
                 )
                 items = []
+                page = replace(page, continue_token="")  # a list without a limit is in one piece
             items += map(keep, page.items)
-            if most_items and len(items) > most_items:
-                raise ServiceUnavailable(f"{resource.path(namespace)}: more than {most_items} objects")
+            empty += not page.items
+            if most_items and (len(items) > most_items or empty > MOST_EMPTY_PAGES):
+                raise ServiceUnavailable(f"{resource.path(namespace)}: more than {most_items} objects, or empty pages")
             token = page.continue_token
             if not token:
                 return Page(items, page.resource_version)
@@ -178,7 +187,7 @@ class Client:
             async for document in documents:
                 event = _event(document)
                 if event.type == "ERROR":
-                    error = StatusError.from_status(event.object, int(event.object.get("code") or 500))
+                    error = StatusError.from_status(event.object, StatusError.code)
                     raise Expired(error.message, details=error.details) if error.code == 410 else error
                 yield event
 
@@ -303,7 +312,7 @@ class Client:
         content = await _content(response)
         try:
             decoded = _decode(content)
-        except msgspec.DecodeError:
+        except _UNREADABLE:
             decoded = None
         if not isinstance(decoded, dict):
             raise ServiceUnavailable(f"{path}: the answer is not an object of the Kubernetes API: {_excerpt(content)}")
@@ -316,11 +325,14 @@ class Client:
             wait = response.headers.get("retry-after", "")
             if request.method != "GET" or response.status != TooManyRequests.code or not wait.isdecimal():
                 break
-            await asyncio.sleep(min(int(wait), LONGEST_WAIT_SECONDS))
+            await asyncio.sleep(min(int(wait[:_MOST_DIGITS]), LONGEST_WAIT_SECONDS))
             response = await self.transport.send(request)
         return response
 
 
+_UNREADABLE = (ValueError, RecursionError)  # no JSON, no UTF-8, or nested too deeply
+_MOST_DIGITS = 9
+_EXCERPT_BYTES = 2000
 _ACCEPT = {"accept": "application/json"}
 _METADATA = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 _ACCEPT_METADATA = {"accept": _METADATA.format("")}
@@ -331,16 +343,29 @@ def _query(**parameters: str) -> Query:
     return Query([(name, value) for name, value in parameters.items() if value])
 
 
+def _is_object(item: object) -> bool:
+    return isinstance(item, dict) and isinstance(item.get("metadata", {}), dict)
+
+
 async def _content(response: Response) -> bytes:
     if response.stream is None:
         return response.content()
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            return await _collected(response.stream)
+    except TimeoutError:
+        raise ServiceUnavailable(f"the answer did not end within {ANSWER_SECONDS:.0f} s") from None
+    finally:
+        await _closed(response.stream)
+
+
+async def _collected(stream: AsyncIterator[bytes]) -> bytes:
     pieces: list[bytes] = []
     size = 0
-    async for piece in response.stream:
+    async for piece in stream:
         pieces.append(piece)
         size += len(piece)
         if size > ANSWER_BYTES:
-            await _closed(response.stream)
             raise AnswerTooLong(f"the answer is longer than {ANSWER_BYTES} bytes")
     return b"".join(pieces)
 
@@ -349,7 +374,7 @@ async def _failure(response: Response) -> StatusError:
     content = await _content(response)
     try:
         status = _decode(content)
-    except msgspec.DecodeError:
+    except _UNREADABLE:
         status = None
     if not isinstance(status, dict) or status.get("kind") != "Status":
         # Something between us and the API server answered: say what, briefly.
@@ -358,15 +383,16 @@ async def _failure(response: Response) -> StatusError:
 
 
 def _excerpt(content: bytes) -> str:
-    return content.decode(errors="replace").strip()[:300]
+    return printable(content[:_EXCERPT_BYTES].decode(errors="replace").strip(), 300)
 
 
 def _event(document: bytes) -> WatchEvent:
     try:
         event = _decode(document)
         kind, obj = event["type"], event["object"]
-        obj["metadata" if kind != "ERROR" else "status"]
-    except (msgspec.DecodeError, KeyError, TypeError):
+        if not isinstance(obj["metadata"] if kind != "ERROR" else obj, dict):
+            raise TypeError
+    except (*_UNREADABLE, KeyError, TypeError):
         raise ServiceUnavailable(f"the watch brought something that is no event: {_excerpt(document)}") from None
     return WatchEvent(kind, obj)
 

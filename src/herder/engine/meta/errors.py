@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from herder.engine.meta.kinds import GroupKind, GroupResource, Object
+from herder.engine.meta.printable import printable
+
+_LONGEST_MESSAGE, _LONGEST_REASON = 8192, 256  # of a Status that a server answers
 
 
 class StatusError(Exception):
@@ -51,11 +54,17 @@ class StatusError(Exception):
 
     @staticmethod
     def from_status(status: Object, http_code: int) -> StatusError:
-        """The exception for a Status body, by its reason, or by the HTTP code where it names none."""
-        code = status.get("code") or http_code
-        reason = status.get("reason") or ""
+        """The exception for a Status body, by its reason, or by the HTTP code where it names none.
+
+        The server may be a compromised one of a workload cluster: the body may hold any JSON, and its message gets into
+        conditions and logs.
+        """
+        code, reason, message, details = (status.get(part) for part in ("code", "reason", "message", "details"))
+        code = code if type(code) is int and 400 <= code < 600 else http_code
+        reason = printable(reason, _LONGEST_REASON) if isinstance(reason, str) else ""
+        message = printable(message, _LONGEST_MESSAGE) if isinstance(message, str) else ""
         kind = _BY_REASON.get(reason) or (_BY_CODE.get(code, StatusError) if not reason else StatusError)
-        return kind(status.get("message") or "", details=status.get("details"), code=code, reason=reason)
+        return kind(message, details=details if isinstance(details, dict) else None, code=code, reason=reason)
 
 
 class BadRequest(StatusError):

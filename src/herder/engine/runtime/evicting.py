@@ -12,10 +12,12 @@ from typing import Any
 
 from herder.engine.meta.errors import Conflict, Forbidden, NotFound, StatusError, TooManyRequests
 from herder.engine.meta.kinds import GroupVersionResource, Object
+from herder.engine.meta.printable import printable
 from herder.engine.runtime.remote import Remotes
 
 PODS = GroupVersionResource("", "v1", "pods")
 EVICTION_SECONDS = 10.0
+MOST_CAUSES, LONGEST_CAUSE = 10, 1024
 NAMESPACE_TERMINATING = "NamespaceTerminating"
 TERMINATING_MESSAGE = (
     "Cannot evict pod from terminating namespace: unable to create eviction"
@@ -74,9 +76,10 @@ def _outcome(outcome: str, message: str = "", causes: list[str] | None = None) -
 
 def _causes(error: StatusError) -> list[str]:
     """What the server says stands in the way, such as a disruption budget by its name."""
-    return [str(cause["message"]) for cause in _details(error) if cause.get("message")]
+    told = [printable(str(cause["message"]), LONGEST_CAUSE) for cause in _details(error) if cause.get("message")]
+    return told[:MOST_CAUSES]
 
 
 def _details(error: StatusError) -> list[Object]:
-    causes = (error.details or {}).get("causes") or []
-    return [cause for cause in causes if isinstance(cause, dict)]
+    causes = (error.details or {}).get("causes")
+    return [cause for cause in causes if isinstance(cause, dict)] if isinstance(causes, list) else []

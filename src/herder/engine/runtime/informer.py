@@ -22,6 +22,8 @@ log = get_logger(__name__)
 RETRY_FIRST, RETRY_LIMIT = 0.2, 30.0
 LASTING_SECONDS = 5.0
 """A watch that ended sooner, without a word, counts as failed: who hangs up at once is not asked in a loop."""
+QUICK_ROUNDS, QUICK_LIMIT = 10, 1.0
+"""So many watches may end sooner in a row after an event; then they, too, are paced, up to that many seconds."""
 WATCH_SECONDS = 300
 """A watch is asked for this long, up to twice that; a connection that died unnoticed is noticed then at the latest."""
 OVERDUE_SECONDS = 2 * WATCH_SECONDS + 30.0
@@ -66,16 +68,19 @@ class Informer:
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        failures = 0
+        failures = quick = 0
         while True:
-            began = loop.time()
+            began, resumed = loop.time(), bool(self._revision)
             self._heard = False
             failed = await self._round()
-            if self._heard or loop.time() - began >= LASTING_SECONDS:
+            lasted = loop.time() - began >= LASTING_SECONDS
+            quick = 0 if lasted else quick + 1
+            if lasted or (self._heard and quick <= QUICK_ROUNDS):
                 failures = 0
                 if not failed:
                     continue
-            delay = min(RETRY_FIRST * 2.0**failures, RETRY_LIMIT)
+            well = resumed and self._heard and not failed
+            delay = min(RETRY_FIRST * 2.0**failures, QUICK_LIMIT if well else RETRY_LIMIT)
             failures = min(failures + 1, 10)
             if await self._hurried_within(delay * (0.5 + self._jitter())):
                 failures = 0

@@ -20,7 +20,7 @@ async def body_of(request: Request) -> Object:
         raise BadRequest(f"the body must not be longer than {LONGEST_BODY} bytes")
     try:
         body = msgspec.json.decode(request.body or b"{}")
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):  # no JSON, no UTF-8, or nested too deeply
         raise BadRequest("the body must be JSON") from None  # without the cause: it would quote what was sent
     if not isinstance(body, dict):
         raise BadRequest("the body must be a JSON object")

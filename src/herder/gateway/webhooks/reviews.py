@@ -91,7 +91,7 @@ def review_request(body: bytes) -> Object:
     """The request of an AdmissionReview."""
     try:
         review = _decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or nested too deeply
         raise BadRequest(f"not an AdmissionReview: {error}") from None
     if not isinstance(review, dict) or GroupVersionKind.of(review) != _REVIEW:
         raise BadRequest(f"not an AdmissionReview: {_REVIEW} is expected")

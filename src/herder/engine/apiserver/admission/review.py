@@ -78,7 +78,7 @@ class Answer:
 def read_answer(body: bytes, *, uid: str, version: str, mutating: bool) -> Answer:
     try:
         review = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or nested too deeply
         raise BadAnswer(f"couldn't get version/kind; json parse error: {error}") from None
     if not isinstance(review, dict):
         raise BadAnswer("couldn't get version/kind; json parse error: not an object")
