@@ -96,6 +96,22 @@ def test_until_there_is_one_that_is_ready_it_is_watched_for(seen: Observed | Unr
     assert decision.wait.reason.startswith(reason)
 
 
+def test_a_node_of_another_machine_that_claims_the_label_is_not_its_node() -> None:
+    """A kubelet sets the label on its own Node: new machines would wait for ever, or a worker stand for a server."""
+    claimant = node("k3s://wolf", name="wolf")
+    other = machine("custom-2", provider_id="k3s://wolf")
+    both = decide(other, seen=Observed((claimant, node()), NOW))
+    assert [write.patch for write in both.writes if isinstance(write, Patch)][1:] == [
+        {"spec": {"providerID": "k3s://sheep-1"}}
+    ]
+    alone = decide(other, seen=Observed((claimant,), NOW))
+    assert alone.writes == ()
+    elsewhere = machine("custom-2", of="pasture", provider_id="k3s://sheep-1")
+    assert len(decide(elsewhere, seen=Observed((node(),), NOW)).writes) == 2, (
+        "provider IDs of other clusters are theirs"
+    )
+
+
 @pytest.mark.parametrize(
     "changed",
     [

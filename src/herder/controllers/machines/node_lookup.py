@@ -3,7 +3,7 @@ Node carries as a label, in the cluster itself. Then Cluster API's core can matc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from herder.api.capi.conditions import is_true
 from herder.api.capi.kinds import CLUSTER, DEFINITION, MACHINE, NODE
@@ -21,7 +21,7 @@ from herder.engine.runtime.decision import DONE, Decision, Observe, Patch, waiti
 from herder.engine.runtime.triggers import Follows, Indexed, Watches, changed, owner
 from herder.engine.runtime.view import Observed, Unreachable, View
 
-BY_CLUSTER = "cluster-without-provider-id"
+BY_CLUSTER, BY_PROVIDER_ID = "cluster-without-provider-id", "cluster-and-provider-id"
 
 
 def reconcile(view: View) -> Decision:
@@ -64,14 +64,22 @@ def _look(view: View, machine: Object, kind: Kind, infra: Object) -> Decision:
     needs = Decision(observe=(wish,))
     match view.observed(wish):
         case Observed(objects):
-            return needs + _found(machine, kind, infra, objects)
+            own = [each for each in objects if not _is_anothers(view, machine["spec"]["clusterName"], each)]
+            return needs + _found(machine, kind, infra, own)
         case Unreachable(reason, _):
             return needs + waiting(f"its Node cannot be looked for: {reason}", ref(MANAGEMENT_CLUSTER, management))
         case _:
             return needs + waiting(f"its Node is looked for in {cluster}")
 
 
-def _found(machine: Object, kind: Kind, infra: Object, nodes: tuple[Object, ...]) -> Decision:
+def _is_anothers(view: View, cluster: str, node: Object) -> bool:
+    """Whether another Machine is known by the Node's provider ID. A kubelet sets any label of ours on its own Node, and
+    so could keep new machines waiting, or have others join it in their place; its provider ID stays as it is."""
+    known = f"{cluster_key(view.namespace, cluster)} {node['providerID']}"
+    return bool(node["providerID"] and view.select(MACHINE, index=(BY_PROVIDER_ID, known)))
+
+
+def _found(machine: Object, kind: Kind, infra: Object, nodes: Sequence[Object]) -> Decision:
     label = f"{MACHINE_UID}={machine['metadata']['uid']}"
     if not nodes:
         return waiting(f"no Node has the label {label} yet")
@@ -90,10 +98,19 @@ def _found(machine: Object, kind: Kind, infra: Object, nodes: tuple[Object, ...]
 # --- what sets it off -----------------------------------------------------------------------------------------------
 
 
+def _key_of(machine: Object) -> Iterable[str]:
+    return (cluster_key(machine["metadata"]["namespace"], machine["spec"]["clusterName"]),)
+
+
 def _cluster_of(machine: Object) -> Iterable[str]:
     """Indexer: the cluster of a Machine that is looked for."""
-    if _is_looked_for(machine):
-        yield cluster_key(machine["metadata"]["namespace"], machine["spec"]["clusterName"])
+    return _key_of(machine) if _is_looked_for(machine) else ()
+
+
+def _by_provider_id(machine: Object) -> Iterable[str]:
+    """Indexer: the cluster and the provider ID of a Machine whose Node was found."""
+    known = machine["spec"].get("providerID")
+    return [f"{cluster} {known}" for cluster in _key_of(machine)] if known else ()
 
 
 CONTROLLER = Controller(
@@ -102,6 +119,7 @@ CONTROLLER = Controller(
     reconcile=reconcile,
     watches=(
         Watches(DEFINITION),
+        Watches(MACHINE, Indexed(BY_CLUSTER, _key_of), changed("spec.providerID")),
         Watches(CLUSTER, Indexed(BY_CLUSTER, own_key), changed("spec.paused")),
         Watches(PROVISIONING_CLUSTER, Indexed(BY_CLUSTER, own_key), changed("status.clusterName")),
         Watches(
@@ -112,6 +130,6 @@ CONTROLLER = Controller(
     ),
     when=changed("spec", "metadata.deletionTimestamp", "metadata.annotations"),
     follows=Follows(owner(MACHINE, controller=False), changed("status.conditions", "spec.providerID")),
-    indexes={MACHINE: {BY_CLUSTER: _cluster_of}},
+    indexes={MACHINE: {BY_CLUSTER: _cluster_of, BY_PROVIDER_ID: _by_provider_id}},
     cluster_of=lambda machine: cluster_key(machine["metadata"]["namespace"], machine["spec"]["clusterName"]),
 )
