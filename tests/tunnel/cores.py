@@ -7,7 +7,7 @@ from collections.abc import Callable
 from herder.tunnel import frames
 from herder.tunnel.frames import Frame, Kind
 from herder.tunnel.limits import DEFAULT, Limits
-from herder.tunnel.session import Authorize, Identity, Opcode, Role, Session, SessionObserver
+from herder.tunnel.session import Authorize, Identity, Opcode, Role, Session, SessionObserver, Traffic
 from herder.tunnel.stream import Stream
 
 
@@ -51,6 +51,7 @@ def server(
     one_flag: bool = False,
     now: float = 0,
     key: str = "c-m",
+    traffic: Traffic | None = None,
 ) -> Session:
     return Session(
         Role.SERVER,
@@ -60,6 +61,7 @@ def server(
         limits=limits,
         peering=peering,
         peer_has_one_flag=one_flag,
+        traffic=traffic,
     )
 
 

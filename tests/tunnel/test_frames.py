@@ -122,3 +122,7 @@ def test_no_bytes_break_the_reading_of_a_message(data: bytes) -> None:
 def test_what_is_written_is_read(number: int, connection: int, kind: Kind, payload: bytes) -> None:
     read = frames.decode(frames.head(number, connection, kind) + payload)
     assert (read.kind, read.connection, bytes(read.payload)) == (kind, connection, payload)
+
+
+def test_the_reason_of_an_end_moves_no_cursor() -> None:
+    assert frames.read_error(memoryview(b"\x1b[2J\r\nno route\x00\xff")) == " [2J  no route \ufffd"

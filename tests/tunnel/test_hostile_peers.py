@@ -6,6 +6,7 @@ import gc
 import struct
 import tracemalloc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,8 @@ from herder.tunnel import frames
 from herder.tunnel.errors import SessionError
 from herder.tunnel.frames import Kind
 from herder.tunnel.limits import KIB, MIB, Limits
-from herder.tunnel.session import Opcode, Session
+from herder.tunnel.link import Link
+from herder.tunnel.session import Opcode, Role, Session, Traffic
 from herder.tunnel.stream import Stream
 from herder.tunnel.websocket import FrameReader, frame_head
 from tests.tunnel.cores import client, server
@@ -173,6 +175,46 @@ def peak(session: Session, attack: Attack, *, read: bool) -> int:
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     return most
+
+
+def test_many_sessions_together_hold_no_more_than_they_may() -> None:
+    """An agent opens sessions one after the other, and its cluster's owner reads nothing of what is requested."""
+    limits = replace(LIMITS, total_bytes=2 * MIB, share_bytes=64 * KIB, streams=100)
+    traffic = Traffic()
+    sessions = [server(Forgetful(), limits=limits, traffic=traffic) for _ in range(50)]
+    for session in sessions:
+        for stream in [session.connect("tcp", "a:1") for _ in range(8)]:
+            for _ in range(4):
+                session.receive(frames.head(1, stream.id, Kind.DATA) + bytes(64 * KIB - 1))
+    held = sum(session.buffered for session in sessions)
+    assert held == traffic.buffered <= limits.total_bytes + len(sessions) * limits.share_bytes
+
+    modest = server(Forgetful(), limits=limits, traffic=traffic)
+    stream = modest.connect("tcp", "a:1")
+    for _ in range(100):
+        modest.receive(frames.head(1, stream.id, Kind.DATA) + bytes(32 * KIB))
+        assert stream.take(), "who reads is not cut off because others do not"
+    for session in sessions:
+        session.end()
+    assert traffic.buffered == 0
+
+
+async def test_messages_that_never_end_hold_no_more_than_all_sessions_may() -> None:
+    limits = replace(LIMITS, total_bytes=1 * MIB, share_bytes=16 * KIB)
+    traffic = Traffic()
+    begun = frame_head(Opcode.BINARY, LIMITS.message_bytes, bytes(4)) + bytes(LIMITS.message_bytes - 1)
+    links = [Link(Role.SERVER, "c-m", limits=limits, traffic=traffic) for _ in range(20)]
+    for link in links:
+        for start in range(0, len(begun), 64 * KIB):
+            piece = begun[start : start + 64 * KIB]
+            link.get_buffer(len(piece))[: len(piece)] = piece
+            link.buffer_updated(len(piece))
+    assert traffic.buffered <= limits.total_bytes + len(links) * limits.share_bytes
+    assert [link.alive for link in links[:3]] == [True] * 3, "as long as there is room"
+    assert not links[-1].alive
+    for link in links:
+        link.connection_lost(None)
+    assert traffic.buffered == 0
 
 
 @pytest.mark.parametrize("read", [True, False], ids=["reading", "deaf"])

@@ -122,7 +122,9 @@ def read_connect(payload: memoryview) -> tuple[str, str]:
 
 
 def read_error(payload: memoryview) -> str:
-    return bytes(payload[:ERROR_BYTES]).decode(errors="replace")
+    """Without control characters: it gets into conditions and logs, which users read in terminals."""
+    told = bytes(payload[:ERROR_BYTES]).decode(errors="replace")
+    return "".join(letter if letter.isprintable() else " " for letter in told)
 
 
 def read_client(payload: memoryview) -> tuple[str, int]:

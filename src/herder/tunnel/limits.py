@@ -17,6 +17,10 @@ class Limits:
     # What all streams of a session hold. From half of it on ("crowded") each is paused much earlier.
     session_bytes: int = 256 * MIB
     crowded_pause_above: int = 64 * KIB
+    # What all sessions of a registry hold together, unfinished messages included. Beyond it each may hold only its
+    # share: those that hold more lose streams, or end, and the others go on.
+    total_bytes: int = 512 * MIB
+    share_bytes: int = 4 * MIB
     # What a writer may leave with us before it has to wait.
     send_high: int = 256 * KIB
     send_low: int = 128 * KIB

@@ -55,6 +55,7 @@ class Link(asyncio.BufferedProtocol):
         self._reader = FrameReader(self._message, masked=role is Role.SERVER, limit=limits.message_bytes)
         self._writer = FrameWriter(masks=role is Role.CLIENT)
         self._buffer = _receive_buffer()
+        self._held = 0  # of an unfinished message, as it is counted
         self._transport: asyncio.Transport | None = None
         self._flush_due = False
         self._blocked = False  # the socket takes no more for now
@@ -82,6 +83,7 @@ class Link(asyncio.BufferedProtocol):
             return
         self.reason = reason
         self.session.end()
+        self._count(0)
         transport = self._transport
         if transport is not None and not self._blocked:
             transport.writelines(self._writer.frame(close_message(code)))
@@ -109,8 +111,19 @@ class Link(asyncio.BufferedProtocol):
             return
         try:
             self._reader.feed(self._buffer[:nbytes])
+            self._count(self._reader.held)
         except SessionError as error:
             self.close(str(error), _PROTOCOL_ERROR)
+
+    def _count(self, held: int) -> None:
+        """Whoever begins large messages and never ends them must not fill the memory by many sessions."""
+        traffic, limits = self.session.traffic, self.session.limits
+        if self.session.over:
+            held = 0
+        traffic.buffered += held - self._held
+        self._held = held
+        if held > limits.share_bytes and traffic.buffered > limits.total_bytes:
+            raise SessionError("websocket: a large message, while all sessions together hold too much")
 
     def eof_received(self) -> bool:
         return False
@@ -125,6 +138,7 @@ class Link(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.reason = self.reason or (str(error) if error else "the connection was closed by the other side")
         self.session.end()
+        self._count(0)
         self._set_timer(None)
         if not self.done.done():
             self.done.set_result(None)

@@ -33,7 +33,7 @@ Changed = Callable[[str, bool], None]
 
 @dataclass
 class Counters:
-    """For metrics; all but `sessions` only ever grow."""
+    """For metrics; all but `sessions` and what is buffered only ever grow."""
 
     sessions: int = 0
     sessions_opened: int = 0

@@ -56,8 +56,9 @@ class SessionObserver(Protocol):
 
 @dataclass
 class Traffic:
-    """Plain counters."""
+    """Plain counters, of one session or of all that share them."""
 
+    buffered: int = 0  # received and not taken; the only one that falls
     streams: int = 0
     received_bytes: int = 0
     sent_bytes: int = 0
@@ -132,6 +133,8 @@ class Session:
 
     def end(self) -> None:
         """The socket is gone: all streams end, and nothing is sent any more."""
+        if not self.over:
+            self.traffic.buffered -= self.buffered  # what is left belongs to those who read it
         self.over = True
         for stream in list(self.streams.values()):
             self.end_stream(stream, DISCONNECTED, tell=False)
@@ -197,12 +200,13 @@ class Session:
         stream.known_to_peer = True
         if stream.closing or not size:
             return
-        if stream.buffered + size > self.limits.stream_bytes or self.buffered + size > self.limits.session_bytes:
+        if stream.buffered + size > self.limits.stream_bytes or self.buffered + size > self._allowed_bytes:
             self.traffic.overflows += 1
             self.end_stream(stream, "the reader is too slow, and the sender did not stop when told to", tell=True)
             return
         stream.put(frame.payload)
         self.buffered += size
+        self.traffic.buffered += size
         self._hold_peer_back(stream, size)
         stream.observer.received()
 
@@ -223,12 +227,20 @@ class Session:
         self._tell(Kind.PAUSE, stream.id)
 
     @property
+    def _allowed_bytes(self) -> int:
+        is_scarce = self.traffic.buffered > self.limits.total_bytes
+        return self.limits.share_bytes if is_scarce else self.limits.session_bytes
+
+    @property
     def _crowded(self) -> bool:
-        return self.buffered * 2 > self.limits.session_bytes
+        is_scarce = self.traffic.buffered * 2 > self.limits.total_bytes
+        return is_scarce or self.buffered * 2 > self.limits.session_bytes
 
     def taken(self, stream: Stream, size: int) -> None:
         """The reader has taken so much."""
         self.buffered -= size
+        if not self.over:
+            self.traffic.buffered -= size
         threshold = 1 if self._crowded else self.limits.resume_below
         if stream.holds_peer and stream.open and stream.buffered < threshold:
             stream.holds_peer = False

@@ -160,6 +160,11 @@ class FrameReader:
         self._message: bytearray | None = None  # of several frames
         self._message_opcode = 0
 
+    @property
+    def held(self) -> int:
+        """Bytes of a message that has not ended."""
+        return len(self._frame) + len(self._message or b"")
+
     def feed(self, data: memoryview) -> None:
         at, size = 0, len(data)
         if self._missing:
