@@ -96,6 +96,30 @@ async def test_after_its_use_the_token_counts_for_half_a_minute(here: Site, seco
         assert b"has expired" in told.content()
 
 
+async def test_a_token_that_is_used_again_and_again_counts_no_longer_for_that(here: Site) -> None:
+    await here.machine("pool-1-abc")
+    token = await here.token_of("pool-1-abc")
+    answers = []
+    for seconds in (0, 20, 40, 60):
+        here.later = timedelta(seconds=seconds)
+        answers.append((await here.ask(AGENT, token, id=OWN)).status)
+    assert answers == [200, 200, 401, 401]
+
+
+async def test_a_machine_takes_no_other_machines_id(here: Site) -> None:
+    """Who comes with an ID and the token of the cluster is handed the plan of the Machine with that ID."""
+    for name in ("pool-1-abc", "pool-1-xyz"):
+        await here.machine(name)
+    assert (await here.ask(AGENT, await here.token_of("pool-1-abc"), id=OWN)).status == 200
+    token = await here.token_of("pool-1-xyz")
+    for claimed in (OWN, "b" * 63, OWN, "c" * 63):
+        assert (await here.ask(AGENT, token, id=claimed)).status == 200
+    machines = [
+        await here.client.get(MACHINE.resource, name, namespace=WORKSPACE) for name in ("pool-1-abc", "pool-1-xyz")
+    ]
+    assert [each["metadata"]["labels"][names.MACHINE_ID] for each in machines] == [OWN, "b" * 63]
+
+
 async def test_a_token_that_was_never_used_counts_for_half_an_hour(here: Site) -> None:
     await here.machine("pool-1-abc")
     token = await here.token_of("pool-1-abc")

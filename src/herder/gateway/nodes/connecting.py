@@ -134,13 +134,21 @@ class Connecting:
         issued = await self._accounts.issued_to(secret, names.ACCOUNT_FOR_BOOTSTRAP) if secret else None
         if issued is None:
             raise Refusal(401, "the Machine of this install script is gone")
-        await self._accounts.stamp(issued.secret, timestamp(self._clock()))
+        if names.LAST_ACCESS not in annotations_of(issued.secret):  # else whoever uses it again and again could keep it
+            await self._accounts.stamp(issued.secret, timestamp(self._clock()))
         return issued.machine
 
     async def _note_id(self, machine: Object, own: str) -> None:
-        if labels_of(machine).get(names.MACHINE_ID) != own:
-            meta, label = machine["metadata"], {"metadata": {"labels": {names.MACHINE_ID: own}}}
-            await self._client.patch(MACHINE.resource, meta["name"], label, namespace=meta["namespace"])
+        """Once, and not that of another Machine: whoever comes with the ID and the cluster's token is taken for it."""
+        meta, cluster = machine["metadata"], machine["spec"]["clusterName"]
+        if names.MACHINE_ID in labels_of(machine) or await self._with_id(meta["namespace"], cluster, own):
+            return
+        label = {"metadata": {"labels": {names.MACHINE_ID: own}}}
+        await self._client.patch(MACHINE.resource, meta["name"], label, namespace=meta["namespace"])
+
+    async def _with_id(self, namespace: str, cluster: str, own: str) -> list[Object]:
+        selector = f"{names.MACHINE_ID}={own},{CLUSTER_NAME}={cluster}"
+        return (await self._client.list_all(MACHINE.resource, namespace=namespace, labels=selector)).items
 
     async def _patiently(self, answer: Awaitable[T], lacking: str) -> T:
         try:
@@ -203,8 +211,7 @@ class Connecting:
         namespace, _, name = annotations_of(known.cluster).get(PROVISIONING_CLUSTER_OF, "").partition("/")
         if not name:
             raise Refusal(401, "the cluster is not provisioned here")
-        selector = f"{names.MACHINE_ID}={own},{CLUSTER_NAME}={name}"
-        machines = (await self._client.list_all(MACHINE.resource, namespace=namespace, labels=selector)).items
+        machines = await self._with_id(namespace, name, own)
         if len(machines) != 1:
             raise Refusal(401, "no Machine of this cluster has that X-Cattle-Id")
         return machines[0]
