@@ -172,6 +172,13 @@ def test_one_that_may_be_about_to_join_is_waited_for_by_what_its_node_says() -> 
     assert done(decide(machine, OWN, *OTHERS, seen=[], now=NOW + timedelta(minutes=6))) == "released"
 
 
+def test_a_worker_that_claims_to_be_the_machine_does_not_say_that_its_member_is_out() -> None:
+    claimant = {"metadata": {"name": "wolf", "annotations": {"etcd.k3s.cattle.io/removed-node-name": "a-1"}}}
+    machine = leaving(nodeRef={})
+    assert done(decide(machine, OWN, *OTHERS, seen=[claimant, node()])) == "asked"
+    assert done(decide(machine, OWN, *OTHERS, seen=[node(), claimant])) == "asked"
+
+
 @pytest.mark.parametrize(
     ("there", "around"),
     [

@@ -98,7 +98,7 @@ def _let_go(view: View, own: Entry, entries: Sequence[Entry], wish: Observe, pre
     known = (own.machine["status"].get("nodeRef") or {}).get("name")
     match view.observed(wish):
         case Observed(objects):
-            node = objects[0] if objects else None
+            node = _still_in(objects, prefix)
         case Unreachable(reason):
             told = f"the cluster does not answer: {reason}"
             return _wait_for_others(view, own, entries) or waiting(told, wake_at=view.now + LOOK_AGAIN)
@@ -112,6 +112,13 @@ def _let_go(view: View, own: Entry, entries: Sequence[Entry], wish: Observe, pre
     if not wait and not known and view.now < _deleted_at(own) + JOINING:
         return waiting("it may be about to join: its Node is waited for", wake_at=_deleted_at(own) + JOINING)
     return wait or _release(own.machine)
+
+
+def _still_in(nodes: Sequence[Object], prefix: str) -> Object | None:
+    """Before its name is known, Nodes are found by a label, which a compromised worker may set on its own: its word on
+    the member does not count while another of them says nothing of it."""
+    staying = [node for node in nodes if not annotations_of(node).get(f"{prefix}/removed-node-name")]
+    return next(iter((*staying, *nodes)), None)
 
 
 def _wait_for_others(view: View, own: Entry, entries: Sequence[Entry]) -> Decision | None:
