@@ -108,13 +108,15 @@ class Client:
         metadata_only: bool = False,
         keep: Callable[[Object], Object] = lambda obj: obj,
         most_items: int = 0,
+        most_bytes: int = 0,
     ) -> Page:
         """Every page of one consistent list; in one piece where the server forgets it between two pages.
 
         Of each object only what `keep` makes of it is held while the rest comes. A server that sends more than
-        `most_items` is not listed any further.
+        `most_items`, or of which more than `most_bytes` would be held, is not listed any further.
         """
         items: list[Object] = []
+        size = 0
         token = ""
         empty = 0
         while True:
@@ -139,12 +141,16 @@ class Client:
                 page = await self.list(
                     resource, namespace=namespace, labels=labels, fields=fields, metadata_only=metadata_only
                 )
-                items = []
+                items, size = [], 0
                 page = replace(page, continue_token="")  # a list without a limit is in one piece
-            items += map(keep, page.items)
+            for item in page.items:
+                items.append(keep(item))
+                size += len(_encode(items[-1])) if most_bytes else 0
             empty += not page.items
             if most_items and (len(items) > most_items or empty > MOST_EMPTY_PAGES):
                 raise ServiceUnavailable(f"{resource.path(namespace)}: more than {most_items} objects, or empty pages")
+            if most_bytes and size > most_bytes:
+                raise ServiceUnavailable(f"{resource.path(namespace)}: more than {most_bytes} bytes")
             token = page.continue_token
             if not token:
                 return Page(items, page.resource_version)

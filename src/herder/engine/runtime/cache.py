@@ -89,6 +89,7 @@ class Cache:
         self.synced = False
         self._indexers = dict(indexers or {})
         self._entries: dict[Key, Entry] = {}
+        self.size = 0  # bytes of all objects, encoded
         self._by_namespace: dict[str, dict[Key, None]] = {}
         self._indexes: dict[str, dict[str, dict[Key, None]]] = {name: {} for name in self._indexers}
         # Revision as of which each of the last removed objects was gone, by uid. Answers and events overtake one
@@ -143,6 +144,10 @@ class Cache:
     def revision(self, key: Key) -> int:
         entry = self._entries.get(key)
         return entry.revision if entry else 0
+
+    def size_of(self, key: Key) -> int:
+        entry = self._entries.get(key)
+        return len(entry.encoded) if entry else 0
 
     def keys(self) -> Iterator[Key]:
         return iter(list(self._entries))
@@ -239,6 +244,7 @@ class Cache:
 
     def _put(self, key: Key, entry: Entry) -> None:
         self._unindex(key)
+        self.size += len(entry.encoded) - self.size_of(key)
         self._entries[key] = entry
         self._decoded.pop(key, None)
         self._by_namespace.setdefault(key.namespace, {})[key] = None
@@ -249,6 +255,7 @@ class Cache:
     def _drop(self, key: Key) -> Change:
         old = self.get(key)
         self._unindex(key)
+        self.size -= self.size_of(key)
         del self._entries[key]
         self._decoded.pop(key, None)
         return Change(key, old, None)

@@ -7,7 +7,7 @@ and nothing that goes wrong on the way, ends an informer: it tells what is wrong
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing, suppress
 from functools import partial
 
@@ -29,6 +29,8 @@ WATCH_SECONDS = 300
 OVERDUE_SECONDS = 2 * WATCH_SECONDS + 30.0
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
+_NOTHING: tuple[Object, bytes] = ({}, b"")
+
 
 class Informer:
     def __init__(
@@ -45,6 +47,7 @@ class Informer:
         on_health: Callable[[str], None] = lambda _failure: None,
         on_list: Callable[[], None] = lambda: None,
         most_objects: int = 0,
+        most_bytes: int = 0,
     ) -> None:
         cache.hold_only(labels, fields)
         self.client = client
@@ -60,6 +63,7 @@ class Informer:
         self._on_health = on_health  # told of each failure, and "" when all is well again
         self._on_list = on_list
         self._most_objects = most_objects  # of a server that is not trusted; 0: as many as there are
+        self._most_bytes = most_bytes  # of all that is kept, encoded
         self._jitter = jitter  # in [0, 1); keeps a fleet of managers from coming back all at once
         self._hurry = asyncio.Event()
         self._revision = ""
@@ -154,32 +158,37 @@ class Informer:
             metadata_only=kind.partial,
             keep=self._keep,
             most_items=self._most_objects,
+            most_bytes=self._most_bytes,
         )
-        self._replace(page.items, page.resource_version)
+        self._replace(((obj, encode(obj)) for obj in page.items), page.resource_version)
 
     async def _fill_by_stream(self) -> None:
         """Initial objects as watch events, ended by an annotated bookmark: neither side holds a whole list.
 
         Changes made meanwhile may come before that bookmark.
         """
-        found: dict[Key, Object] | None = {}
+        found: dict[Key, tuple[Object, bytes]] | None = {}
+        size = 0
         async with asyncio.timeout(OVERDUE_SECONDS), aclosing(self._watch(initial_events=True)) as events:
             async for event in events:
                 if found is None:
                     self._take(event)
                 elif event.type == "DELETED":
-                    found.pop(key_of(event.object), None)
+                    size -= len(found.pop(key_of(event.object), _NOTHING)[1])
                 elif event.type != "BOOKMARK":
-                    found[key_of(event.object)] = self._keep(event.object)
-                    self._check_number(len(found))
+                    obj, key = self._keep(event.object), key_of(event.object)
+                    encoded = encode(obj)
+                    size += len(encoded) - len(found.get(key, _NOTHING)[1])
+                    found[key] = (obj, encoded)
+                    self._check_share(len(found), size)
                 elif (event.object["metadata"].get("annotations") or {}).get(INITIAL_EVENTS_END) == "true":
-                    self._replace(list(found.values()), event.object["metadata"]["resourceVersion"])
+                    self._replace(found.values(), event.object["metadata"]["resourceVersion"])
                     found = None
         if found is not None:
             raise TimeoutError("the list stream ended early")
 
-    def _replace(self, objects: list[Object], revision: str) -> None:
-        changes = self.cache.replace(((obj, encode(obj)) for obj in objects), int(revision or 0))
+    def _replace(self, objects: Iterable[tuple[Object, bytes]], revision: str) -> None:
+        changes = self.cache.replace(objects, int(revision or 0))
         self._revision = revision
         self._heard = True
         self.cache.synced = True
@@ -203,15 +212,21 @@ class Informer:
         self._heard = True
         if event.type != "BOOKMARK":
             obj = self._keep(event.object)
-            self._check_number(len(self.cache) + 1)
-            change = self.cache.remove(obj) if event.type == "DELETED" else self.cache.upsert(obj)
+            change = self.cache.remove(obj) if event.type == "DELETED" else self._upsert(obj)
             if change is not None:
                 self._on_change(change)
         self._revision = revision
 
-    def _check_number(self, objects: int) -> None:
+    def _upsert(self, obj: Object) -> Change | None:
+        encoded = encode(obj)
+        self._check_share(len(self.cache) + 1, self.cache.size - self.cache.size_of(key_of(obj)) + len(encoded))
+        return self.cache.upsert(obj, encoded)
+
+    def _check_share(self, objects: int, size: int) -> None:
         if self._most_objects and objects > self._most_objects:
             raise ServiceUnavailable(f"more than {self._most_objects} objects of kind {self.cache.kind}")
+        if self._most_bytes and size > self._most_bytes:
+            raise ServiceUnavailable(f"more than {self._most_bytes} bytes of kind {self.cache.kind}")
 
     def _watch(
         self, *, resource_version: str = "", initial_events: bool = False, opened: Callable[[], None] | None = None

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from typing import Any
 
 from herder.engine.client.wire import Request, Response, Transport
 from herder.engine.meta.errors import ServiceUnavailable
 
 REQUEST_SECONDS = 10.0
 """Until an answer must be there (a watch: its head), the wait for a turn included."""
+ANSWER_SECONDS = 60.0
+"""From then on until the end of the answer, unless it is a watch."""
 AT_ONCE = 8
 PROBE_SECONDS = 5.0
 SERVER_FAILURE = 500
@@ -43,7 +46,8 @@ class Line:
         self._listen(response)
         if response.stream is None:
             return response
-        return replace(response, stream=self._listening(response.stream))
+        ends = None if request.flows else asyncio.get_running_loop().time() + ANSWER_SECONDS
+        return replace(response, stream=self._listening(response.stream, ends))
 
     async def probe(self) -> str:
         """Whether the cluster answers at all, not waiting for a turn; what is wrong, in words, or nothing."""
@@ -76,14 +80,23 @@ class Line:
         elif response.status < SERVER_FAILURE:
             self._heard()
 
-    async def _listening(self, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def _listening(self, stream: AsyncIterator[bytes], ends: float | None) -> AsyncIterator[bytes]:
         try:
-            async for chunk in stream:
+            while (chunk := await self._next(stream, ends)) is not None:
                 self._heard()
                 yield chunk
         finally:
-            if isinstance(stream, AsyncGenerator):
-                await stream.aclose()
+            close: Any = getattr(stream, "aclose", None)  # a tunnel's streams are no generators, and hold a connection
+            if close is not None:
+                await close()
+
+    async def _next(self, stream: AsyncIterator[bytes], ends: float | None) -> bytes | None:
+        """The next piece of an answer, None at its end."""
+        try:
+            async with asyncio.timeout_at(ends):
+                return await anext(stream, None)
+        except TimeoutError:
+            raise ServiceUnavailable(f"cluster {self._cluster}: no answer in time") from None
 
 
 def in_words(error: Exception) -> str:

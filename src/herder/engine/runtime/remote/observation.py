@@ -14,6 +14,7 @@ from functools import partial
 
 from herder.engine.client.client import Client
 from herder.engine.logs import get_logger
+from herder.engine.meta.errors import ServiceUnavailable
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.cache import Cache, Change, encode, index_values, kept
 from herder.engine.runtime.decision import Observe, Projection
@@ -33,7 +34,11 @@ DOUBT_SECONDS = 50.0
 """A watch that cannot be resumed for so long has failed; until then what was seen last stands."""
 RETRY_SECONDS = 10.0
 MOST_OBJECTS = 100_000
-"""Of one kind in one cluster: a cluster that shows more is not observed, for its records would fill the memory."""
+MOST_BYTES = 64 << 20
+"""Of one kind in one cluster: a cluster that shows more is not observed, for its records would fill the memory. Records
+of Nodes have about a kilobyte."""
+_LONGEST = {"name": 253, "namespace": 63, "uid": 128, "resourceVersion": 64}
+"""What tells objects and their states apart is also kept of objects that are gone."""
 
 
 class Observation(ABC):
@@ -154,6 +159,7 @@ class Watched(Observation):
             keep=self._keep,
             on_health=self._hear_of,
             most_objects=MOST_OBJECTS,
+            most_bytes=MOST_BYTES,
         )
 
     def _turn_to(self, cache: Cache) -> None:
@@ -248,6 +254,7 @@ class Listed(Observation):
             metadata_only=wish.kind.partial,
             keep=self._keep,
             most_items=MOST_OBJECTS,
+            most_bytes=MOST_BYTES,
         )
         cache.replace(((obj, encode(obj)) for obj in page.items), int(page.resource_version or 0))
         self._seen, self._listed_at, self._failure = cache, self._clock(), None
@@ -261,9 +268,21 @@ def observation(wish: Observe, *, clock: Callable[[], datetime], tasks: Tasks) -
 
 def keeper(wish: Observe) -> Callable[[Object], Object]:
     """What is kept of each object."""
-    if wish.projection is None:
-        return partial(kept, wish.kind)
-    return partial(_projected, wish.projection)
+    keep = partial(kept, wish.kind) if wish.projection is None else partial(_projected, wish.projection)
+
+    def checked(obj: Object) -> Object:
+        _check_identity(obj)
+        return keep(obj)
+
+    return checked
+
+
+def _check_identity(obj: Object) -> None:
+    meta = obj["metadata"]
+    for field, longest in _LONGEST.items():
+        value = meta.get(field, "")
+        if not isinstance(value, str) or len(value) > longest:
+            raise ServiceUnavailable(f"metadata.{field} of an object is no text of at most {longest} characters")
 
 
 def _projected(projection: Projection, obj: Object) -> Object:

@@ -1,0 +1,209 @@
+"""What a downstream cluster whose API server is an attacker's costs the manager: no more time and memory than its
+share."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from herder.engine.client.wire import Request, Response
+from herder.engine.meta.errors import ServiceUnavailable
+from herder.engine.meta.kinds import Object
+from herder.engine.runtime.decision import Connect, Observe
+from herder.engine.runtime.informer import INITIAL_EVENTS_END
+from herder.engine.runtime.remote import observation
+from herder.engine.runtime.view import Observed, Unreachable
+from tests.engine.runtime.far import NODES, WATCHED, Far, FarWire, run
+
+RECORD_BYTES = 8 << 10
+LISTED = replace(NODES, freshness=30.0)
+
+
+class Hostile(FarWire):
+    """Answers reads of Nodes itself, as far as somebody takes it; `sent` are the bytes that were taken."""
+
+    answer: Callable[[Hostile, Request], Response]
+    opened: list[Flow]
+    sent = 0
+
+    async def send(self, request: Request) -> Response:
+        return self.answer(request) if request.path.endswith("/nodes") else await super().send(request)
+
+    def flow(self, documents: Iterator[bytes]) -> Response:
+        self.opened.append(Flow(self, documents))
+        return Response(200, {"content-type": "application/json"}, stream=self.opened[-1])
+
+
+class Flow:
+    """As a stream of a tunnel is: no generator, and to be closed."""
+
+    is_closed = False
+
+    def __init__(self, wire: Hostile, documents: Iterator[bytes]) -> None:
+        self._wire, self._documents = wire, documents
+
+    def __aiter__(self) -> Flow:
+        return self
+
+    async def __anext__(self) -> bytes:
+        document = next(self._documents, None)
+        if document is None:
+            await asyncio.get_running_loop().create_future()
+            raise AssertionError("nothing comes any more")
+        if not document:
+            raise StopAsyncIteration
+        self._wire.sent += len(document)
+        return document
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+
+
+def hostile(cluster: Far, answer: Callable[[Hostile, Request], Response]) -> None:
+    def prepare(wire: FarWire) -> None:
+        wire.__class__ = type("Answering", (Hostile,), {"answer": answer, "opened": []})
+
+    cluster.prepare = prepare
+
+
+def of_size(number: int, **meta: Any) -> Object:
+    name = {"name": f"n{number}", "uid": str(number), "resourceVersion": str(number + 1), **meta}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": name,
+        "spec": {"providerID": f"{number} ".ljust(RECORD_BYTES, "x")},
+    }
+
+
+def event(kind: str, obj: Object) -> bytes:
+    return json.dumps({"type": kind, "object": obj}).encode() + b"\n"
+
+
+def listed_end() -> bytes:
+    meta = {"name": "", "resourceVersion": "1", "annotations": {INITIAL_EVENTS_END: "true"}}
+    return event("BOOKMARK", {"kind": "Node", "metadata": meta})
+
+
+def in_a_stream(wire: Hostile, _request: Request) -> Response:
+    return wire.flow(event("ADDED", of_size(number)) for number in range(10_000))
+
+
+def after_the_list(wire: Hostile, _request: Request) -> Response:
+    def documents() -> Iterator[bytes]:
+        yield listed_end()
+        yield from (event("ADDED", of_size(number)) for number in range(10_000))
+
+    return wire.flow(documents())
+
+
+def in_pages(wire: Hostile, request: Request) -> Response:
+    if request.flows:
+        return Response(400, body=b'{"kind": "Status", "code": 400, "reason": "BadRequest"}')
+    first = int(request.query.get("continue") or 0)
+    body = json.dumps(
+        {
+            "kind": "NodeList",
+            "metadata": {"resourceVersion": "1", "continue": str(first + 10)},
+            "items": [of_size(number) for number in range(first, first + 10)],
+        }
+    ).encode()
+    return wire.flow(iter([body, b""]))
+
+
+@pytest.mark.parametrize(
+    ("answer", "wish"),
+    [(in_a_stream, NODES), (in_pages, NODES), (in_pages, LISTED)],
+    ids=["in a stream", "in pages", "in pages on demand"],
+)
+def test_a_cluster_with_records_that_would_fill_the_memory_is_not_observed(
+    monkeypatch: pytest.MonkeyPatch, answer: Callable[[Hostile, Request], Response], wish: Observe
+) -> None:
+    monkeypatch.setattr(observation, "MOST_BYTES", 8 * RECORD_BYTES)
+
+    async def work(cluster: Far) -> None:
+        hostile(cluster, answer)
+        cluster.ask(wish)
+        await asyncio.sleep(5)
+        seen = cluster.remotes.observed(wish)
+        assert isinstance(seen, Unreachable)
+        assert f"more than {8 * RECORD_BYTES} bytes" in seen.reason
+        [wire] = cluster.wires
+        assert wire.opened
+        assert wire.sent < len(wire.opened) * 20 * RECORD_BYTES, "the rest is not read"
+
+    run(work)
+
+
+def test_what_comes_after_the_list_fills_no_memory_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observation, "MOST_BYTES", 8 * RECORD_BYTES)
+
+    async def work(cluster: Far) -> None:
+        hostile(cluster, after_the_list)
+        cluster.ask(NODES)
+        await asyncio.sleep(5)
+        seen = cluster.remotes.observed(NODES)
+        assert isinstance(seen, Observed)
+        assert 0 < len(seen.objects) < 8
+        [wire] = cluster.wires
+        assert wire.sent < len(wire.opened) * 20 * RECORD_BYTES, "the rest is not read"
+        left = [each for each in wire.opened if not each.is_closed]
+        assert len(left) <= 1, "what is not read to its end holds no connection"
+
+    run(work)
+
+
+@pytest.mark.parametrize("field", ["name", "namespace", "uid", "resourceVersion"])
+@pytest.mark.parametrize("value", ["1" * 5000, ["1"]], ids=["long", "no text"])
+def test_an_object_with_an_identity_of_no_api_server_is_not_remembered(field: str, value: Any) -> None:
+    """Also one that is said to be gone: of those the uid is kept."""
+
+    async def work(cluster: Far) -> None:
+        keep = observation.keeper(NODES)
+        for obj in (of_size(1), of_size(1, **{field: value})):
+            if obj["metadata"].get(field) != value:
+                assert keep(obj)["metadata"]["name"] == "n1"
+                continue
+            with pytest.raises(ServiceUnavailable, match=f"metadata.{field} "):
+                keep(obj)
+        hostile(cluster, lambda wire, _request: wire.flow(iter([listed_end(), event("DELETED", obj)])))
+        cluster.ask(NODES)
+        await asyncio.sleep(1)
+        [wire] = cluster.wires
+        assert len(wire.opened) > 1, "the watch was given up and begun anew"
+
+    run(work)
+
+
+def test_an_answer_that_never_ends_holds_nobody_up() -> None:
+    """A write waits for its answer, and a worker for the write."""
+
+    class Endless(FarWire):
+        async def send(self, request: Request) -> Response:
+            if request.method == "GET":
+                return await super().send(request)
+            return Response(200, {"content-type": "application/json"}, stream=self._drip())
+
+        async def _drip(self) -> AsyncIterator[bytes]:
+            while True:
+                yield b" "
+                await asyncio.sleep(1)
+
+    async def work(cluster: Far) -> None:
+        def prepare(wire: FarWire) -> None:
+            wire.__class__ = Endless
+
+        cluster.prepare = prepare
+        cluster.ask(Connect("far"), WATCHED)
+        await asyncio.sleep(1)
+        config_map: Any = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "default"}}
+        async with asyncio.timeout(3600):  # on virtual time
+            with pytest.raises(ServiceUnavailable, match="no answer in time"):
+                await cluster.remotes.client("far").apply(WATCHED.kind.resource, config_map)
+
+    run(work)
