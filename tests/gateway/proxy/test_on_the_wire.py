@@ -272,8 +272,10 @@ async def test_a_head_is_asked_for_and_no_body_awaited(gateway: Gateway, recorde
         b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\nabc",
         b"SSH-2.0-OpenSSH_9.6\r\nConnection: close\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nX: " + b"x" * (300 << 10) + b"Connection: close",
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n" + OK,
+        b"HTTP/1.1 101 Switching Protocols\r\nContent-Length: 2\r\n\r\n{}",
     ],
-    ids=["cut short", "framed twice", "not HTTP", "an endless head"],
+    ids=["cut short", "framed twice", "not HTTP", "an endless head", "another protocol", "101 as an answer"],
 )
 async def test_a_broken_answer_is_a_bad_gateway(gateway: Gateway, recorder: Recorder, wire: bytes) -> None:
     answer = await answering(gateway, recorder, wire, method="POST")

@@ -5,16 +5,21 @@ from __future__ import annotations
 from herder.engine.client.wire import Response
 from herder.engine.meta.errors import InternalError
 from herder.gateway.proxy.connections import Connections, broken_off
-from herder.gateway.proxy.exchange import Exchange
+from herder.gateway.proxy.exchange import BrokenAnswer, Exchange
 from herder.gateway.proxy.targets import Target
 from herder.tunnel.errors import TunnelError
 
 _WHOLE_BYTES = 64 << 10  # up to here an answer is sent in one piece, with its length
 _REFUSAL_BYTES = 1 << 20
+_SWITCHING_PROTOCOLS = 101
 
 
 async def relayed(connections: Connections, target: Target, exchange: Exchange, headers: dict[str, str]) -> Response:
     """The answer whose head is there. Short ones are read to their end; others follow as a stream."""
+    if exchange.status == _SWITCHING_PROTOCOLS:
+        # Nobody asked for it: proxies between the caller and us would take what follows for another protocol.
+        exchange.channel.close()
+        raise broken_off(target, BrokenAnswer("it changes to a protocol that was not asked for"))
     body = Body(connections, target, exchange)
     if exchange.length is None or exchange.length > _WHOLE_BYTES:
         return Response(exchange.status, headers, stream=body)
