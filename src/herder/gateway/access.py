@@ -14,6 +14,12 @@ from herder.engine.meta.kinds import GroupVersionResource, Object
 REVIEWS = GroupVersionResource("authorization.k8s.io", "v1", "subjectaccessreviews")
 
 
+def _shown(cluster: Object) -> str:
+    """What owners write there need not be text."""
+    name = (cluster.get("spec") or {}).get("displayName")
+    return name if isinstance(name, str) and name else str(cluster["metadata"]["name"])
+
+
 class Access:
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -49,11 +55,7 @@ class Access:
         """The clusters that a user may use: id → the name that people know it by."""
         clusters = (await self._client.list_all(MANAGEMENT_CLUSTER.resource)).items
         allowed = await asyncio.gather(*(self.may_use(user, each["metadata"]["name"]) for each in clusters))
-        return {
-            each["metadata"]["name"]: (each.get("spec") or {}).get("displayName") or each["metadata"]["name"]
-            for each, may in zip(clusters, allowed, strict=True)
-            if may
-        }
+        return {each["metadata"]["name"]: _shown(each) for each, may in zip(clusters, allowed, strict=True) if may}
 
     async def _allowed(
         self, user: User, *, verb: str, group: str, resource: str, name: str, subresource: str = "", namespace: str = ""

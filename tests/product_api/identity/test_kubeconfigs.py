@@ -7,6 +7,7 @@ import base64
 import yaml
 
 from herder.api.identity.kubeconfigs import (
+    MANAGER_ENTRY,
     Manager,
     cluster_entries,
     config,
@@ -22,6 +23,12 @@ def test_clusters_of_the_same_name_are_told_apart_by_their_ids() -> None:
     entries = cluster_entries(MANAGER, {"c-m-1": "meadow", "c-m-2": "meadow", "c-m-3": "hill"}, "alice")
     assert [entry.name for entry in entries] == ["c-m-1", "c-m-2", "hill"]
     assert entries[2].server == "https://manager:8443/k8s/clusters/c-m-3"
+
+
+def test_no_owner_gives_a_cluster_the_name_of_another_or_of_the_manager() -> None:
+    named = {"c-m-1": "c-m-3", "c-m-2": "hill", "c-m-3": "hill", "c-m-4": MANAGER_ENTRY, "c-m-5": "c-m-5"}
+    entries = cluster_entries(MANAGER, named, "alice")
+    assert [entry.name for entry in entries] == list(named)
 
 
 def test_without_certificates_those_of_the_system_are_trusted() -> None:

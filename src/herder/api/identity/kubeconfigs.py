@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -37,10 +38,15 @@ class Manager:
 
 
 def cluster_entries(manager: Manager, clusters: Mapping[str, str], user: str) -> list[Entry]:
-    """By id; each named as people know it, by its id where two have the same name."""
-    shown = list(clusters.values())
+    """By id; each named as people know it, by its id where that name could be taken for another's. Owners choose the
+    names of their clusters: none may stand where people expect another cluster, or the manager."""
+    taken = Counter((*clusters.values(), MANAGER_ENTRY))
     return [
-        Entry(name if shown.count(name) == 1 else cluster_id, manager.cluster(cluster_id), user)
+        Entry(
+            name if taken[name] == 1 and (name == cluster_id or name not in clusters) else cluster_id,
+            manager.cluster(cluster_id),
+            user,
+        )
         for cluster_id, name in sorted(clusters.items())
     ]
 
