@@ -69,12 +69,13 @@ GLOBAL_ROLES = (
 _WORKLOADS = [
     _rule(
         "",
-        ("configmaps", "endpoints", "persistentvolumeclaims", "pods", "secrets", "serviceaccounts", "services"),
+        ("configmaps", "persistentvolumeclaims", "pods", "secrets", "serviceaccounts", "services"),
         _WRITE,
     ),
     _rule("", ("pods/attach", "pods/exec", "pods/portforward", "pods/log"), ("create", "get")),
     _rule(("apps", "autoscaling", "batch", "networking.k8s.io"), "*", _WRITE),
-    _rule("", "events", _READ),
+    # Who writes Endpoints leads Services and Ingresses to pods of other namespaces (CVE-2021-25740).
+    _rule("", ("endpoints", "events"), _READ),
     _rule("", "namespaces", "get"),
 ]
 _LOOK_AT_WORKLOADS = [
