@@ -160,3 +160,20 @@ async def test_a_failed_cleanup_of_a_definition_is_tried_again(api: Api, monkeyp
     crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com"
     await api.delete(crd)
     await _until(lambda: _gone(api, crd))
+
+
+async def test_an_object_of_another_namespace_does_not_hold_up_a_deletion(api: Api) -> None:
+    """Any user may create one with the uid of what is not theirs, and a finalizer that keeps it."""
+    for name in ("victim", "team"):
+        await api.post(NAMESPACES, {"metadata": {"name": name}})
+    path = f"{NAMESPACES}/victim/configmaps"
+    owner = (await api.post(path, config_map("owner"))).body["metadata"]
+    claim = config_map("claim")
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["uid"]}
+    claim["metadata"] |= {
+        "finalizers": ["example.io/stay"],
+        "ownerReferences": [{**reference, "blockOwnerDeletion": True}],
+    }
+    assert (await api.post(f"{NAMESPACES}/team/configmaps", claim)).status == 201
+    await api.delete(f"{path}/owner?propagationPolicy=Foreground")
+    await _until(lambda: _gone(api, f"{path}/owner"))

@@ -23,6 +23,7 @@ SILENCE_SECONDS = 75.0
 """So long what was last seen of a workload cluster may count: five probes, ten seconds apart, have then failed."""
 
 PARTS = (IN_MEMORY_MACHINE, IN_MEMORY_BOOTSTRAP)
+OTHERS = "team"  # a namespace of other users, which the account is not about
 WATCHED = (CLUSTER, MACHINE_DEPLOYMENT, MACHINE_SET, MACHINE, MACHINE_HEALTH_CHECK, *PARTS)
 
 
@@ -56,6 +57,8 @@ class Account:
         self._paused_since = math.inf
 
     def __call__(self, kind: Kind, event: str, obj: Object) -> None:
+        if obj["metadata"].get("namespace") == OTHERS:
+            return
         uid = obj["metadata"]["uid"]
         before = self.objects[kind].pop(uid, None)
         if event != "DELETED":

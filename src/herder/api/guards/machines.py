@@ -12,7 +12,7 @@ from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_
 from herder.api.capi.names import DELETE_MACHINE, REMEDIATE_MACHINE, annotations_of, is_deleting, is_paused
 from herder.api.capi.rollout import limits_of
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Indexer, controller_uid
+from herder.engine.runtime.cache import Indexer, controller_in_namespace, owned_by
 from herder.engine.runtime.carrying import Act
 from herder.engine.runtime.decision import Apply, Create, Delete, Refusal
 from herder.engine.runtime.view import View
@@ -21,7 +21,7 @@ AVAILABLE = "available-by-owner"
 
 
 def _available(machine: Object) -> Iterable[str]:
-    return controller_uid(machine) if is_true(machine, "Available") and not is_deleting(machine) else ()
+    return controller_in_namespace(machine) if is_true(machine, "Available") and not is_deleting(machine) else ()
 
 
 INDEXES: Mapping[str, Indexer] = {AVAILABLE: _available}
@@ -46,8 +46,8 @@ def never_above_the_ceiling(act: Act, view: View, before: Sequence[Act]) -> Refu
     machine_set = _owner(machine, MACHINE_SET, view) if machine else None
     if machine is None or machine_set is None:
         return None
-    uid = machine_set["metadata"]["uid"]
-    there = view.count(MACHINE, ("controller", uid)) + _made(before, {uid}, view)
+    owner = _as_owner(machine_set)
+    there = view.count(MACHINE, ("controller", owner)) + _made(before, {owner}, view)
     wanted = machine_set["spec"].get("replicas")
     if wanted is not None and there >= wanted:
         told = f"is not made: {there} of {wanted} replicas of MachineSet {machine_set['metadata']['name']} are there"
@@ -55,8 +55,8 @@ def never_above_the_ceiling(act: Act, view: View, before: Sequence[Act]) -> Refu
     deployment = _owner(machine_set, MACHINE_DEPLOYMENT, view)
     if deployment is None or deployment["spec"].get("replicas") is None:
         return None
-    uids = _sets(deployment, view)
-    there = sum(view.count(MACHINE, ("controller", one)) for one in uids) + _made(before, uids, view)
+    owners = _sets(deployment, view)
+    there = sum(view.count(MACHINE, ("controller", one)) for one in owners) + _made(before, owners, view)
     ceiling = limits_of(deployment["spec"]).ceiling
     if there < ceiling:
         return None
@@ -86,9 +86,9 @@ def never_below_the_minimum(act: Act, view: View, before: Sequence[Act]) -> Refu
     cluster = _cluster(machine, view)
     if any(is_deleting(obj) for obj in (machine_set, deployment, cluster or {"metadata": {}})):
         return None
-    uids = _sets(deployment, view)
-    leaving = 1 + sum(_leaves(other, uids, view) for other in before)
-    left = sum(view.count(MACHINE, (AVAILABLE, uid)) for uid in uids) - leaving
+    owners = _sets(deployment, view)
+    leaving = 1 + sum(_leaves(other, owners, view) for other in before)
+    left = sum(view.count(MACHINE, (AVAILABLE, owner)) for owner in owners) - leaving
     minimum = limits_of(deployment["spec"]).minimum
     if left >= minimum:
         return None
@@ -125,14 +125,18 @@ def _deleted(act: Act, view: View) -> Object | None:
 def _made(before: Sequence[Act], owners: Iterable[str], view: View) -> int:
     wanted = set(owners)
     return sum(
-        (machine := _created(act, view)) is not None and not wanted.isdisjoint(controller_uid(machine))
+        (machine := _created(act, view)) is not None and not wanted.isdisjoint(controller_in_namespace(machine))
         for act in before
     )
 
 
 def _leaves(act: Act, owners: Iterable[str], view: View) -> bool:
     machine = _deleted(act, view)
-    return machine is not None and is_true(machine, "Available") and not set(owners).isdisjoint(controller_uid(machine))
+    return (
+        machine is not None
+        and is_true(machine, "Available")
+        and not set(owners).isdisjoint(controller_in_namespace(machine))
+    )
 
 
 def _owner(obj: Object | None, kind: Kind, view: View) -> Object | None:
@@ -148,7 +152,12 @@ def _controllers(obj: Object) -> Iterator[Object]:
 
 
 def _sets(deployment: Object, view: View) -> set[str]:
-    return {each["metadata"]["uid"] for each in view.owned(MACHINE_SET, deployment["metadata"]["uid"])}
+    sets = view.select(MACHINE_SET, index=("controller", _as_owner(deployment)))
+    return {_as_owner(each) for each in sets}
+
+
+def _as_owner(obj: Object) -> str:
+    return owned_by(obj["metadata"].get("namespace", ""), obj["metadata"]["uid"])
 
 
 def _cluster(machine: Object, view: View) -> Object | None:

@@ -21,7 +21,7 @@ from herder.api.capi.conditions import (
 from herder.api.capi.kinds import MACHINE
 from herder.api.capi.names import is_deleting
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Indexer, controller_uid
+from herder.engine.runtime.cache import Indexer, controller_in_namespace, owned_by
 from herder.engine.runtime.view import View
 
 UNREADY = "set-unready"
@@ -46,7 +46,7 @@ def only(matters: Callable[[Object], bool]) -> Indexer:
     """An index, by the uid of their set, of those Machines to which this applies."""
 
     def index(machine: Object) -> Iterable[str]:
-        return controller_uid(machine) if matters(machine) else ()
+        return controller_in_namespace(machine) if matters(machine) else ()
 
     return index
 
@@ -62,7 +62,7 @@ def kubelet_version(machine: Object) -> str:
 
 def _by_version(machine: Object) -> Iterable[str]:
     version = kubelet_version(machine)
-    return [f"{uid}/{version}" for uid in controller_uid(machine)] if version else ()
+    return [f"{owner}/{version}" for owner in controller_in_namespace(machine)] if version else ()
 
 
 INDEXES: Mapping[str, Indexer] = {
@@ -84,14 +84,14 @@ class Members:
 
     def __init__(self, view: View, sets: Sequence[Object]) -> None:
         self._view = view
-        self._uids = [obj["metadata"]["uid"] for obj in sets]
+        self._owners = [owned_by(obj["metadata"]["namespace"], obj["metadata"]["uid"]) for obj in sets]
         self.total = self.count("controller")
 
     def count(self, index: str, suffix: str = "") -> int:
-        return sum(self._view.count(MACHINE, (index, uid + suffix)) for uid in self._uids)
+        return sum(self._view.count(MACHINE, (index, owner + suffix)) for owner in self._owners)
 
     def listed(self, index: str = "controller") -> list[Object]:
-        return [machine for uid in self._uids for machine in self._view.select(MACHINE, index=(index, uid))]
+        return [machine for owner in self._owners for machine in self._view.select(MACHINE, index=(index, owner))]
 
     def versions(self, expected: Iterable[str]) -> dict[str, int]:
         """How many Machines run each version. Those expected are counted; only if that leaves some, all are read."""

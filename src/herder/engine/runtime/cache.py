@@ -285,6 +285,26 @@ def _discard(groups: dict[str, dict[Key, None]], group: str, key: Key) -> None:
 
 
 def controller_uid(obj: Object) -> list[str]:
-    """Indexer: by the uid of the controlling owner."""
+    """Indexer: by the uid of the controlling owner, in the object's own namespace and in all (see `owned_by`)."""
     references: list[Any] = obj["metadata"].get("ownerReferences") or []
-    return [reference["uid"] for reference in references if reference.get("controller")]
+    uids = [reference["uid"] for reference in references if reference.get("controller")]
+    return [value for uid in uids for value in dict.fromkeys((uid, owned_by(_namespace(obj), uid)))]
+
+
+def controller_in_namespace(obj: Object) -> list[str]:
+    """Indexer: by the controlling owner, which is in the same namespace."""
+    references: list[Any] = obj["metadata"].get("ownerReferences") or []
+    return [owned_by(_namespace(obj), reference["uid"]) for reference in references if reference.get("controller")]
+
+
+def owned_by(namespace: str, uid: str) -> str:
+    """The value of an index by controlling owner for what an object of this namespace owns.
+
+    Owner references do not cross namespaces: whoever creates objects in one must not be able to attach them to an owner
+    in another by its uid. An owner that is in no namespace owns objects in all of them.
+    """
+    return f"{namespace}/{uid}" if namespace else uid
+
+
+def _namespace(obj: Object) -> str:
+    return obj["metadata"].get("namespace") or ""

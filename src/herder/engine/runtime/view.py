@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.meta.selectors import LabelSelector, parse_label_selector
-from herder.engine.runtime.cache import Cache, Key, encode
+from herder.engine.runtime.cache import Cache, Key, encode, owned_by
 from herder.engine.runtime.decision import EffectKey, EffectResult, Observe, Refusal
 
 if TYPE_CHECKING:
@@ -128,8 +128,8 @@ class View:
         return found
 
     def owned(self, kind: Kind, uid: str) -> list[Object]:
-        """What the object with this uid controls."""
-        return self.select(kind, index=("controller", uid))
+        """What the object with this uid controls, which is in the reconciled object's namespace."""
+        return self.select(kind, index=("controller", owned_by(self.namespace, uid)))
 
     def names(self, kind: Kind, index: tuple[str, str]) -> list[str]:
         """The names of those objects in order, without reading what is in them."""

@@ -7,11 +7,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from herder.api.capi.kinds import MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
+from herder.api.capi.kinds import NAMESPACE as NAMESPACE_KIND
 from herder.api.inmemory.kinds import IN_MEMORY_BOOTSTRAP, IN_MEMORY_MACHINE
+from herder.api.inmemory.manifest import made
+from herder.api.writing import owner_reference
 from herder.engine.meta.kinds import Kind, Object
 from herder.sim import loop
 from herder.sim.faults import NONE
 from tests.sim.capi.herd import DEPLOYMENT, NAMESPACE, Herd
+from tests.sim.capi.model import OTHERS
 
 WORKERS = f"cluster.x-k8s.io/deployment-name={DEPLOYMENT}"
 ALL = (MACHINE, IN_MEMORY_MACHINE, IN_MEMORY_BOOTSTRAP)
@@ -113,5 +117,32 @@ def test_sets_tell_little_while_machines_come_up() -> None:
         writes = [line.split() for line in herd.world.log[mark:]]
         for kind in ("MachineSet", "MachineDeployment"):
             assert sum(kind == words[2] for words in writes) <= 23, kind
+
+    _live(story)
+
+
+def test_machines_of_another_namespace_are_not_counted() -> None:
+    """Whoever may create Machines somewhere can name any MachineSet as their owner, by its uid: with as many as it has,
+    it would delete its own."""
+
+    async def story(herd: Herd) -> None:
+        before = {each["metadata"]["uid"] for each in await _list(herd, MACHINE)}
+        client = herd.world.client
+        (owner,) = await _list(herd, MACHINE_SET)
+        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OTHERS}}
+        await client.create(NAMESPACE_KIND.resource, space)
+        meta = {
+            "finalizers": ["example.io/stay"],
+            "ownerReferences": [owner_reference(MACHINE_SET, owner, controller=True)],
+        }
+        for number in range(3):
+            _, machine = made(MACHINE, f"m{number}", owner["spec"]["template"]["spec"], meta)
+            await client.create(MACHINE.resource, machine, namespace=OTHERS)
+        await asyncio.sleep(600)
+        assert {each["metadata"]["uid"] for each in await _list(herd, MACHINE)} == before
+        assert (await _list(herd, MACHINE_SET))[0]["status"]["replicas"] == 3
+        await herd.edit(replicas=4)
+        await asyncio.sleep(600)
+        assert len(await _list(herd, MACHINE)) == 4
 
     _live(story)

@@ -60,6 +60,8 @@ class Cloud:
 
     async def _work(self, job: Object) -> None:
         """As a pod of the Job would; the manager that made it may be dead by now."""
+        if job["spec"].get("suspend"):
+            return
         machine = job["metadata"]["labels"][names.INFRA_NAME_LABEL]
         words = job["spec"]["template"]["spec"]["containers"][0]["args"]
         creates = "create" in words

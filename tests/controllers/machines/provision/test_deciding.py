@@ -462,7 +462,9 @@ def test_a_pool_that_cannot_work_tries_ever_more_rarely(earlier: list[int], stay
         log_object(made(kind, f"m{ago}"), kind, names.CREATE_LOG, "uid", "said", stamp(ago), failed_in=machine_set)
         for machine_set, ago in failures
     ]
-    objects = [infra(status={"conditions": [told]}), of_set, cluster(), DRIVER, *kept]
+    forged = log_object(made(kind, "f"), kind, names.CREATE_LOG, "uid", "said", stamp(300), failed_in="set")
+    forged["metadata"]["namespace"] = "team"  # what users write there is no log of ours
+    objects = [infra(status={"conditions": [told]}), of_set, cluster(), DRIVER, *kept, forged]
     decision = decide("digitalocean", *objects)
     if stays:
         assert not any(isinstance(write, Delete) for write in flat(decision))

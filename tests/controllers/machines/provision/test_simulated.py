@@ -397,3 +397,39 @@ def test_a_machine_that_is_there_already_is_not_created_again() -> None:
         assert set(play.cloud.creations.values()) == {1}
 
     simulate(story)
+
+
+# --- namespaces of others -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ends", ["Complete", ""], ids=["says that the server is removed", "never goes"])
+def test_a_job_in_another_namespace_is_no_job_of_the_machine(ends: str) -> None:
+    """Whoever may create Jobs somewhere can name any machine as their owner, by its uid."""
+
+    async def story(play: Play) -> None:
+        await play.begin(machines=1)
+        await play.until(lambda: play.created(1))
+        (infra,) = await play.all(KINDS.machine)
+        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}
+        await play.client.create(NAMESPACE.resource, space)
+        forged = await play.client.create(JOB.resource, _forged_job(infra), namespace="team")
+        if ends:
+            condition = {"type": ends, "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+            status = {**(forged.get("status") or {}), "conditions": [condition]}
+            await play.client.update(JOB.resource, {**forged, "status": status}, subresource="status")
+        await play.client.delete(CLUSTER.resource, "c", namespace=NS)
+        await play.until(play.gone)
+        assert play.cloud.servers == {}
+
+    simulate(story)
+
+
+def _forged_job(infra: Object) -> Object:
+    owner = {"apiVersion": infra["apiVersion"], "kind": infra["kind"], "controller": True}
+    owner |= {field: infra["metadata"][field] for field in ("name", "uid")}
+    labels = {names.INFRA_REMOVE_LABEL: "true", names.INFRA_NAME_LABEL: infra["metadata"]["name"]}
+    pod = {"restartPolicy": "Never", "containers": [{"name": "c", "image": "x"}]}
+    spec = {"suspend": True, "template": {"spec": pod}}
+    # The garbage collector finds no such owner in the namespace and deletes the Job, which the finalizer delays.
+    meta = {"name": "a", "labels": labels, "ownerReferences": [owner], "finalizers": ["example.io/stay"]}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}

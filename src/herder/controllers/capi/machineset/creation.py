@@ -14,6 +14,7 @@ from herder.controllers.capi.machineset.machines import cloned, new_machine
 from herder.controllers.capi.machineset.scope import BATCH, MANAGER, Scope
 from herder.controllers.capi.members import only
 from herder.engine.meta.kinds import GroupVersion, Kind, Object
+from herder.engine.runtime.cache import owned_by
 from herder.engine.runtime.decision import Apply, Decision, Together
 
 INCOMPLETE = "set-incomplete"
@@ -126,7 +127,7 @@ def _pairs(templates: Templates, machine: Object) -> Iterable[tuple[Template, Ob
 
 
 def _exists(scope: Scope, kind: Kind, machine: Object, reference: Object) -> bool:
-    if scope.view.count(kind, ("controller", machine["metadata"]["uid"])):
+    if scope.view.count(kind, ("controller", owned_by(scope.namespace, machine["metadata"]["uid"]))):
         return True
     return scope.view.get(kind, reference["name"]) is not None
 

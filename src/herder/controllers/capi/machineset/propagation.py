@@ -23,7 +23,7 @@ from herder.controllers.capi.machineset.machines import (
 )
 from herder.controllers.capi.machineset.scope import BATCH, MANAGER, METADATA_MANAGER, Scope
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import controller_uid
+from herder.engine.runtime.cache import controller_in_namespace
 from herder.engine.runtime.decision import Apply, Decision, Patch, Together, Write
 
 IN_STEP = "set-in-step"
@@ -50,7 +50,7 @@ def propagate(scope: Scope) -> Decision:
 
 def in_step(machine: Object) -> Iterable[str]:
     """Index: by the set and what the Machine has of its template."""
-    return [f"{uid}/{_digest_of(machine)}" for uid in controller_uid(machine)]
+    return [f"{owner}/{_digest_of(machine)}" for owner in controller_in_namespace(machine)]
 
 
 def wanted_digests(machine_set: Object) -> tuple[str, str]:

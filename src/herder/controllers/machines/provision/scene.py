@@ -160,7 +160,9 @@ def machine_of_pod(pod: Object) -> Iterable[str]:
 
 
 def set_of_failure(log: Object) -> Iterable[str]:
-    """Indexer: the MachineSet of a machine that could not be created, by its log."""
+    """Indexer: the MachineSet of a machine that could not be created, by its log in the archive."""
+    if log["metadata"]["namespace"] != names.ARCHIVE_NAMESPACE:
+        return ()  # of a user, whose annotations could name any MachineSet
     told = annotations_of(log)
     return (f"{told.get(NAMESPACE_OF)}/{told[FAILED_IN]}",) if FAILED_IN in told else ()
 

@@ -76,11 +76,17 @@ class OwnershipGraph:
         return [self._nodes[each] for each in self._dependents.get(uid, ())]
 
     def blocking(self, uid: str) -> list[Node]:
-        """Dependents that must be gone before their owner may go."""
+        """Dependents that must be gone before their owner may go.
+
+        Objects of another namespace are none, whatever they say: their authors must not hold up the deletion of what is
+        not theirs. kube-controller-manager lets them.
+        """
+        namespace = self._nodes[uid].key.namespace if uid in self._nodes else ""
         return [
             node
             for node in self.dependents(uid)
-            if any(owner.uid == uid and owner.block_owner_deletion for owner in node.owners)
+            if namespace in ("", node.key.namespace)
+            and any(owner.uid == uid and owner.block_owner_deletion for owner in node.owners)
         ]
 
     def put(self, record: Record) -> tuple[Node | None, Node]:
