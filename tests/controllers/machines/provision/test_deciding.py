@@ -338,6 +338,25 @@ def test_a_job_for_a_machine_of_a_host_may_use_its_daemon_for_that_machine_alone
     assert {"hostPath": {"path": "/var/lib/herder/host/api", "type": "Directory"}, "name": "host"} in pod["volumes"]
 
 
+@pytest.mark.parametrize("driver", ["digitalocean", "generic"])
+def test_a_program_that_a_status_names_does_not_run_on_the_managers_host(driver: str) -> None:
+    """Whoever may write the status of a machine must not choose what its Jobs download and run there."""
+    status = {"driverUrl": "https://evil.example/driver", "driverHash": "0" * 64}
+    new = infra(driver, status=status)
+    created = decide(driver, new, machine(), cluster(), HOST, results=dict([was_read(HOST, new)]))
+    going = infra(driver, status=status)
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    kept = {**secret("m-machine-state"), "data": {names.STATE_KEY: "eA=="}}
+    results = dict([was_read(HOST, going), was_read(kept, going, "remove")])
+    removed = decide(driver, going, machine(), cluster(), HOST, kept, results=results)
+    for decision in (created, removed):
+        if driver == "generic":  # which the machine program has
+            assert "evil.example" not in str(job_of(decision))
+        else:
+            assert decision.wait is not None
+            assert "there is no NodeDriver for driver digitalocean" in decision.wait.reason
+
+
 def test_where_there_is_a_runner_all_jobs_go_there() -> None:
     own = infra()
     decision = decide("digitalocean", own, machine(), cluster(), DRIVER, HOST, results=dict([was_read(HOST, own)]))

@@ -55,7 +55,7 @@ def prepare(scene: Scene, passed: Mapping[str, str], *, removes: bool) -> Work:
     variables = credentials.variables(scene.driver, {k: v for k, v in credential.items() if k not in aliases})
     host = _host(scene)
     environment = _inherited(scene.view, passed) | variables | host.environment
-    download = _download(scene, node_driver)
+    download = _download(scene, node_driver, host.host)
     state = names.state_secret(scene.name)
     if not removes and scene.machine is not None:
         _check_bootstrap_data(scene, scene.machine)
@@ -119,8 +119,15 @@ def find_node_driver(view: View, driver: str) -> Object | None:
     return next((found for found in view.select(NODE_DRIVER) if known.driver_name(found) == driver), None)
 
 
-def _download(scene: Scene, node_driver: Object | None) -> Download:
-    """Of a NodeDriver that is gone, what was written down when the machine was created."""
+def _download(scene: Scene, node_driver: Object | None, host: Host | None) -> Download:
+    """Of a NodeDriver that is gone, what was written down when the machine was created.
+
+    Admission does not see who writes the status, so a program that it names never runs on the manager's host.
+    """
+    if node_driver is None and scene.driver in known.NATIVE_DRIVERS:
+        return Download()
+    if node_driver is None and host is not None:
+        raise Problem(f"there is no NodeDriver for driver {scene.driver}; create it again to remove the machine")
     if node_driver is None:
         return Download(scene.status.get("driverUrl") or "", scene.status.get("driverHash") or "")
     if known.is_built_in(node_driver):
