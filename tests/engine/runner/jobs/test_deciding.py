@@ -246,3 +246,35 @@ def test_the_pod_carries_what_tracks_it() -> None:
     assert pod["spec"]["hostname"] == "j-2"
     assert pod["spec"]["containers"][0]["env"][0]["name"] == "JOB_COMPLETION_INDEX"
     assert "env" not in job["spec"]["template"]["spec"]["containers"][0]
+
+
+# --- what users may write -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seconds", [2**33, 2**40, 2**63 - 1])
+def test_a_deadline_beyond_all_calendars_never_comes(seconds: int) -> None:
+    plan = decided(a_job(activeDeadlineSeconds=seconds))
+    assert plan.create == [None]
+    ended = {"conditions": [{"type": "Complete", "status": "True", "lastTransitionTime": "2026-01-01T12:00:00Z"}]}
+    assert not decided(a_job(ended, ttlSecondsAfterFinished=seconds)).remove_job
+
+
+@pytest.mark.parametrize("text", ["²", "9" * 5000, "-1", "x"])
+def test_a_pod_with_an_unusable_index_is_surplus(text: str) -> None:
+    odd = a_pod("odd", annotations={indexes.ANNOTATION: text})
+    plan = decided(a_job(completionMode="Indexed", completions=2), odd)
+    assert plan.delete == [odd]
+
+
+class _Pod(dict[str, Any]):
+    """A pod that must not be compared with others: with thousands of them that would stall the server."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("pods are compared")
+
+
+def test_pods_are_not_compared_with_each_other() -> None:
+    pods = [_Pod(a_pod(f"p{number}")) for number in range(3)]
+    assert len(decided(a_job(completionMode="Indexed", completions=2), *pods).delete) == 3

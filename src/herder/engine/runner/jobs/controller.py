@@ -106,9 +106,10 @@ class JobController:
         job = self._jobs.get(name)
         known = [pod for pod_name in self._pods_of.get(name, ()) if (pod := self._pods.get(pod_name)) is not None]
         uid = job["metadata"]["uid"] if job is not None else ""
-        strangers = [pod for pod in known if (_owner(pod) or {}).get("uid") != uid]
-        for pod in strangers:  # of a Job that is gone: nobody else would let them go
-            await self._release(pod)
+        pods = [pod for pod in known if (_owner(pod) or {}).get("uid") == uid]
+        for pod in known:
+            if (_owner(pod) or {}).get("uid") != uid:  # of a Job that is gone: nobody else would let it go
+                await self._release(pod)
         if job is None:
             self._forget(name)
             return
@@ -116,7 +117,6 @@ class JobController:
             return
         self._say_what_is_missing(job)
         now = self._clock()
-        pods = [pod for pod in known if pod not in strangers]
         about, backoff = self._backoffs.get(name, (uid, Backoff()))
         plan = decide(job, pods, now, backoff if about == uid else Backoff())
         await self._carry_out(job, plan, now)

@@ -20,6 +20,7 @@ from herder.engine.runner.kinds import parse_time, timestamp
 BACKOFF_FIRST, BACKOFF_LIMIT = timedelta(seconds=10), timedelta(minutes=10)
 MAX_PODS_AT_ONCE = 500
 _FINAL = ("Complete", "Failed")
+_CENTURY = 100 * 366 * 86400  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,7 @@ class _Decision:
             return "FailureTarget", "BackoffLimitExceeded", "Job has reached the specified backoff limit"
         seconds = self.spec.get("activeDeadlineSeconds")
         if seconds is not None and not self.spec.get("suspend") and self.status.get("startTime"):
-            end = parse_time(self.status["startTime"]) + timedelta(seconds=seconds)
+            end = _later(self.status["startTime"], seconds)
             if self.now >= end:
                 return "FailureTarget", "DeadlineExceeded", "Job was active longer than specified deadline"
             self.plan.wake(end)
@@ -206,15 +207,15 @@ class _Decision:
     def _surplus(self, count: int) -> list[Object]:
         """The youngest and least advanced go first; of an Indexed Job, all that nobody asked for."""
         useless: list[Object] = []
-        if self.indexed:
-            seen: set[int] = set()
-            for pod in self.active:
-                index = indexes.index_of(pod)
-                if index is None or index in seen or index >= (self.spec.get("completions") or 0):
-                    useless.append(pod)
-                else:
-                    seen.add(index)
-        rest = [pod for pod in self.active if pod not in useless]
+        rest: list[Object] = []
+        seen: set[int] = set()
+        for pod in self.active:
+            index = indexes.index_of(pod) if self.indexed else None
+            if self.indexed and (index is None or index in seen or index >= (self.spec.get("completions") or 0)):
+                useless.append(pod)
+            else:
+                rest.append(pod)
+                seen.update(() if index is None else (index,))
         rest.sort(key=lambda pod: (_phase(pod) == "Running", _age(pod)))
         return useless + rest[: max(count - len(useless), 0)]
 
@@ -313,11 +314,16 @@ class _Decision:
         seconds = self.spec.get("ttlSecondsAfterFinished")
         if seconds is None or "deletionTimestamp" in self.job["metadata"]:
             return
-        end = parse_time(final["lastTransitionTime"]) + timedelta(seconds=seconds)
+        end = _later(final["lastTransitionTime"], seconds)
         if self.now >= end:
             self.plan.remove_job = True
         else:
             self.plan.wake(end)
+
+
+def _later(start: str, seconds: int) -> datetime:
+    """Users set any 64-bit number of seconds: what is beyond all calendars is in a hundred years, hence never."""
+    return parse_time(start) + timedelta(seconds=min(seconds, _CENTURY))
 
 
 def condition_of(status: Object, *kinds: str) -> Object | None:

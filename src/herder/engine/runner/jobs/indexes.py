@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from herder.engine.meta.kinds import Object
 
+_INDEX = re.compile("[0-9]{1,10}")  # users may edit the annotation
 ANNOTATION = "batch.kubernetes.io/job-completion-index"
 
 
 def index_of(pod: Object) -> int | None:
     text = (pod["metadata"].get("annotations") or {}).get(ANNOTATION, "")
-    return int(text) if text.isdigit() else None
+    return int(text) if _INDEX.fullmatch(text) else None
 
 
 def parse(text: str) -> set[int]:
