@@ -72,6 +72,15 @@ def test_what_a_provisioning_cluster_says_is_no_proof_of_whose_a_management_clus
     assert any(isinstance(write, Delete) for write in flat(removal)) is is_ours
 
 
+@pytest.mark.parametrize("name", ["kube-system", "local", "team", "c-m-abc-p-x"])
+def test_no_management_cluster_is_made_of_a_name_that_only_a_status_has(name: str) -> None:
+    """A management Cluster owns the namespace of its name."""
+    told = decide(provisioning_clusters.CONTROLLER, "ws/meadow", provisioning(clusterName=name))
+    assert not any(isinstance(write, Create) for write in flat(told))
+    assert told.wait is not None
+    assert "cannot be the name of a management Cluster" in told.wait.reason
+
+
 def test_a_name_asked_for_is_checked() -> None:
     decision = decide(
         provisioning_clusters.CONTROLLER,

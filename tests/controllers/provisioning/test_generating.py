@@ -9,6 +9,8 @@ import pytest
 
 from herder.api.capi.kinds import CLUSTER, DEFINITION, MACHINE_DEPLOYMENT, MACHINE_HEALTH_CHECK, SECRET
 from herder.api.machines.kinds import DYNAMIC_SCHEMA
+from herder.api.management.kinds import MANAGEMENT_CLUSTER
+from herder.api.management.names import PROVISIONING_CLUSTER_OF
 from herder.api.references.approvals import APPROVED
 from herder.api.rke.cluster_spec import unpacked
 from herder.api.rke.kinds import BOOTSTRAP_TEMPLATE, CONTROL_PLANE, RKE_CLUSTER
@@ -489,3 +491,12 @@ def test_a_reference_is_bound_to_a_secret_that_comes_after_it() -> None:
     assert isinstance(write, Patch)
     assert json.loads(write.patch["metadata"]["annotations"][APPROVED])[0]["uid"] == "cc-uid"
     assert write.resource_version
+
+
+@pytest.mark.parametrize(("made_for", "is_own"), [(f"{WORKSPACE}/{NAME}", True), ("fleet-default/victim", False)])
+def test_nothing_is_made_for_a_management_cluster_of_another_cluster(made_for: str, is_own: bool) -> None:
+    """Machines would get its registration token, whoever wrote the status that names it."""
+    management = new(MANAGEMENT_CLUSTER, "c-m-abcdefgh")
+    management["metadata"]["annotations"] = {PROVISIONING_CLUSTER_OF: made_for}
+    management["spec"] = {"fleetWorkspaceName": made_for.partition("/")[0]}
+    assert (CONTROL_PLANE in applied(decide(asked(pool("workers") | FILLED), management))) is is_own

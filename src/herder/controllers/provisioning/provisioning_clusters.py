@@ -9,6 +9,7 @@ from herder.api import settings
 from herder.api.capi.conditions import Condition, condition, find
 from herder.api.capi.kinds import SECRET_METADATA
 from herder.api.capi.names import annotations_of, is_deleting, kubeconfig_secret
+from herder.api.identity.tenancy import is_cluster_name
 from herder.api.machines.conditions import merged_with_updates
 from herder.api.management import clusters, names
 from herder.api.management.commands import ca_checksum
@@ -70,6 +71,10 @@ def _problem(view: View, provisioning: Object, name: str) -> str:
         return f'annotation {names.MANAGEMENT_NAME}: "{name}" is no name of lower-case letters, digits and dashes'
     management = view.get(MANAGEMENT_CLUSTER, name)
     meta = provisioning["metadata"]
+    # Admission has checked the annotation, but does not see who writes the status.
+    is_asked = name == annotations_of(provisioning).get(names.MANAGEMENT_NAME)
+    if management is None and not is_asked and not is_cluster_name(name):
+        return f"status.clusterName: {name} cannot be the name of a management Cluster; correct the status"
     if management is not None and not clusters.belongs(management, meta["namespace"], meta["name"]):
         return f"management Cluster {name} belongs to another cluster: choose another name in {names.MANAGEMENT_NAME}"
     return ""

@@ -13,7 +13,7 @@ from herder.api.capi.kinds import (
     SECRET_METADATA,
 )
 from herder.api.capi.names import is_deleting
-from herder.api.management.clusters import BY_MANAGEMENT, management_name
+from herder.api.management.clusters import BY_MANAGEMENT, belongs, management_name
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.rke import names
 from herder.api.rke.kinds import BEACON, BOOTSTRAP_TEMPLATE, CONTROL_PLANE, RKE_CLUSTER
@@ -56,11 +56,21 @@ def reconcile(view: View) -> Decision:
     if not cluster["spec"].get("kubernetesVersion"):
         return tell(view, cluster, plane, "spec.kubernetesVersion: required, such as v1.34.1+k3s1")
     try:
+        _check_management_cluster(view, cluster)
         if written := bind_references(view, cluster) or fill_schemas(view, cluster):
             return Decision(writes=written)
         return Decision(writes=generate(view, cluster)) + tell(view, cluster, plane)
     except Problem as problem:
         return tell(view, cluster, plane, str(problem))
+
+
+def _check_management_cluster(view: View, cluster: Object) -> None:
+    """Machines get the registration token of the management Cluster, and admission does not see who writes the status
+    that names it."""
+    management = view.get(MANAGEMENT_CLUSTER, cluster["status"]["clusterName"])
+    if management is not None and not belongs(management, view.namespace, view.name):
+        name = management["metadata"]["name"]
+        raise Problem(f"status.clusterName: management Cluster {name} belongs to another cluster; correct the status")
 
 
 def _with_finalizer(cluster: Object) -> Decision:
