@@ -94,6 +94,7 @@ class RetryQueue(Generic[K]):
             finally:
                 if self._busy.pop(key):
                     self.add(key)
+            await asyncio.sleep(0)  # a client may cause thousands of keys, and handling one may wait for nothing
 
     def _retry(self, key: K, error: Exception) -> None:
         failures = self._failures[key] = self._failures.get(key, 0) + 1

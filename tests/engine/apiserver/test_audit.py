@@ -119,3 +119,15 @@ def test_impersonation_and_failures_are_shown() -> None:
     assert event["impersonatedUser"] == {"username": "bob"}
     assert event["responseStatus"] == {"metadata": {}, "status": "Failure", "reason": "Forbidden", "code": 403}
     assert event["annotations"] == {"authorization.k8s.io/decision": "forbid"}
+
+
+@pytest.mark.parametrize("path", ["/api/v1/namespaces/team/pods", "/api/v1/namespaces/" + "é" * 30_000 + "/pods"])
+@pytest.mark.parametrize("query", ["", "a&" * 30_000, "labelSelector=" + "é" * 30_000])
+def test_long_addresses_are_cut(path: str, query: str) -> None:
+    """Else a client without credentials fills the files with a few thousand requests, and what others did is lost."""
+    asked = Request("GET", path, query=Query.parse(query), remote="192.0.2.1")
+    attributes = AccessAttributes("list", "", "v1", "pods", namespace=path.split("/")[4])
+    written = finished(
+        asked, attributes, User("alice"), audit_id="id", received=WHEN, completed=WHEN, code=403
+    )  # fmt: skip
+    assert len(json.encode(event_of(written))) < 8 << 10

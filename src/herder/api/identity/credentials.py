@@ -14,6 +14,7 @@ from herder.api.identity.names import SESSION_COOKIE
 _EXT = "ext/"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _LONGEST = 1024
+_LONGEST_COOKIES = 16 << 10
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -66,11 +67,13 @@ def _cookie_counts(method: str, headers: Mapping[str, str]) -> bool:
     origin = headers.get("origin")
     if origin is None:
         return harmless or headers.get("sec-fetch-site", "same-origin") in {"same-origin", "none"}
+    if len(origin) > _LONGEST:
+        return False
     return urlsplit(origin).netloc.lower() == headers.get("host", "").lower() != ""
 
 
 def _cookie(header: str) -> str:
-    for part in header.split(";"):
+    for part in header[:_LONGEST_COOKIES].split(";"):
         name, _, value = part.strip().partition("=")
         if name == SESSION_COOKIE:
             return value.strip('"')[:_LONGEST]

@@ -33,6 +33,8 @@ _EVERY_SECONDS = 0.25
 _STRETCH = 32
 _BREATH_SECONDS = 0.001
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/._~-]*").fullmatch
+_LONGEST_URI, _MOST_ITEMS, _LONGEST_NAME = 4096, 64, 1024
+"""Long addresses are cut: a client without credentials could push what others did out of the files with them."""
 _CREDENTIALS = ("token", "secret", "password", "authorization", "credential", "signature", "code")
 
 
@@ -184,7 +186,7 @@ def _object_reference(attributes: AccessAttributes) -> Object:
         ("apiVersion", attributes.version),
         ("subresource", attributes.subresource),
     )
-    return {key: value for key, value in named if value}
+    return {key: value[:_LONGEST_NAME] for key, value in named if value}
 
 
 def _response_status(record: AuditRecord) -> Object:
@@ -196,12 +198,13 @@ def _response_status(record: AuditRecord) -> Object:
 
 
 def _uri(path: str, query: Query) -> str:
-    path = told_path(path)
+    path = told_path(path)[:_LONGEST_URI]
     if not _PLAIN_PATH(path):
         path = quote(path, safe="/:@!$&'()*+,;=~")
     if not query.items:
-        return path
-    return f"{path}?{Query([(name, _blanked(name, value)) for name, value in query.items])}"
+        return path[:_LONGEST_URI]
+    items = [(name[:_LONGEST_URI], _blanked(name, value)[:_LONGEST_URI]) for name, value in query.items[:_MOST_ITEMS]]
+    return f"{path}?{Query(items)}"[:_LONGEST_URI]
 
 
 def _blanked(name: str, value: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from herder.engine.client.wire import Request, Response
 
 _SMALLEST = 128 << 10
+_LONGEST_HEADER = 4096
 _GZIP = 16 + zlib.MAX_WBITS
 
 
@@ -27,7 +28,7 @@ def compressed(request: Request, response: Response) -> Response:
 
 
 def _accepts(header: str) -> bool:
-    return any(part.partition(";")[0].strip().lower() == "gzip" for part in header.split(","))
+    return any(part.partition(";")[0].strip().lower() == "gzip" for part in header[:_LONGEST_HEADER].split(","))
 
 
 async def _squeezed(pieces: Sequence[bytes]) -> AsyncIterator[bytes]:

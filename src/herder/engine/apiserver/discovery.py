@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from herder.engine.apiserver.negotiation import LONGEST_ACCEPT
 from herder.engine.apiserver.resources import Registry, Resource, Version
 from herder.engine.client.wire import Request, Response
 from herder.engine.meta.errors import MethodNotAllowed, NotAcceptable, NotFound
@@ -89,7 +90,7 @@ class Discovery:
             _only_reading(request)
         elif parts[0] != "apis" or len(parts) > 3:
             return None
-        if len(parts) == 1 and _wants_aggregated(request.headers.get("accept", "")):
+        if len(parts) == 1 and _wants_aggregated(_accept(request)):
             return self._aggregated(request, path)
         if not self._exists(parts):
             return None
@@ -340,6 +341,10 @@ def _add_names(entry: Object, resource: Resource) -> None:
 # --- the HTTP side -----------------------------------------------------------------------------------------------
 
 
+def _accept(request: Request) -> str:
+    return request.headers.get("accept", "")[:LONGEST_ACCEPT]
+
+
 def _wants_aggregated(accept: str) -> bool:
     """Whether the aggregated document comes before plain JSON in what the client accepts."""
     for clause in accept.split(","):
@@ -354,7 +359,7 @@ def _wants_aggregated(accept: str) -> bool:
 
 
 def _answer(request: Request, body: Callable[[], bytes]) -> Response:
-    for clause in (request.headers.get("accept") or "*/*").split(","):
+    for clause in (_accept(request) or "*/*").split(","):
         media_type, *parameters = [part.strip() for part in clause.split(";")]
         if any(parameter.startswith("as=") for parameter in parameters):
             continue

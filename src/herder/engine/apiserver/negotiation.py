@@ -17,6 +17,7 @@ JSON = "application/json"
 YAML = "application/yaml"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 
+LONGEST_ACCEPT = 4096
 _MEDIA_TYPES = f"{JSON}, {YAML}, {PROTOBUF}"
 _SERVED = (JSON, YAML)
 _TRANSFORMS = frozenset({"Table", "PartialObjectMetadata", "PartialObjectMetadataList"})
@@ -50,10 +51,12 @@ class _Clause:
 
 def negotiate(request: Request, *, transforms: bool = True) -> Rendering:
     """The rendering to answer in; raises NotAcceptable where there is none."""
-    headers = request.headers
+    accept = request.headers.get("accept", "")
     pretty = _wants_pretty(request)
     include = request.query.get("includeObject") if request.query.items else ""
-    return _negotiated(headers.get("accept", ""), transforms, pretty, include)
+    if len(accept) + len(include) > LONGEST_ACCEPT:  # neither to be parsed nor to be remembered
+        raise NotAcceptable(f"the headers Accept and includeObject have more than {LONGEST_ACCEPT} characters")
+    return _negotiated(accept, transforms, pretty, include)
 
 
 @lru_cache(maxsize=512)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from herder.engine.meta.errors import BadRequest
 from herder.engine.meta.kinds import Object
 
 ALL = "*"
@@ -59,24 +60,65 @@ def missing_rules(held: Sequence[Object], wanted: Sequence[Object]) -> list[Obje
     return [dict(rule) for rule in compacted(missing)]
 
 
+MOST_COMPARISONS = 60_000
+"""What a check for escalation may cost: its author chooses how many combinations a rule has, the product of lists."""
+
+
 def missing_atoms(held: Sequence[Rule], wanted: Sequence[Rule]) -> list[Atom]:
-    return [part for rule in wanted for part in _atoms(rule) if not any(_covers(own, part) for own in held)]
+    """Raises BadRequest where `wanted` has too many combinations to compare."""
+    filed, paths = _filed(held)
+    missing: list[Atom] = []
+    left = MOST_COMPARISONS
+    for rule in wanted:
+        for part in _atoms(rule):
+            candidates = _candidates(part, filed, paths)
+            left -= 1 + len(candidates)
+            if left < 0:
+                raise BadRequest(
+                    "rules: too many combinations of groups, resources, resource names and verbs; "
+                    "split the rules over several roles"
+                )
+            if not any(_covers(own, part) for own in candidates):
+                missing.append(part)
+    return missing
+
+
+_Filed = dict[tuple[str, str], list[Rule]]
+
+
+def _filed(held: Sequence[Rule]) -> tuple[_Filed, list[Rule]]:
+    """Rules by verb and group, and those about paths."""
+    filed: _Filed = {}
+    for own in held:
+        for verb in own.verbs:
+            for group in own.groups:
+                filed.setdefault((verb, group), []).append(own)
+    return filed, [own for own in held if own.urls]
+
+
+def _candidates(atom: Atom, filed: _Filed, paths: list[Rule]) -> list[Rule]:
+    if "nonResourceURLs" in atom:
+        return paths
+    verb, group = atom["verbs"][0], atom["apiGroups"][0]
+    pairs = dict.fromkeys(((ALL, ALL), (ALL, group), (verb, ALL), (verb, group)))
+    return [own for pair in pairs for own in filed.get(pair, ())]
 
 
 def _atoms(rule: Rule) -> Iterator[Atom]:
     """The rule taken apart into pieces that one rule of the holder either covers or does not."""
-    source = rule.source
-    verbs = source.get("verbs") or ()
-    for group in source.get("apiGroups") or ():
-        for resource in source.get("resources") or ():
+    groups, resources, verbs, names, urls = (
+        list(dict.fromkeys(rule.source.get(part) or ()))
+        for part in ("apiGroups", "resources", "verbs", "resourceNames", "nonResourceURLs")
+    )
+    for group in groups:
+        for resource in resources:
             for verb in verbs:
                 atom = {"apiGroups": [group], "resources": [resource], "verbs": [verb]}
-                names = source.get("resourceNames") or ()
                 if not names:
                     yield atom
                 for name in names:
                     yield atom | {"resourceNames": [name]}
-    for url in source.get("nonResourceURLs") or ():
+    for url in urls:
         for verb in verbs:
             yield {"nonResourceURLs": [url], "verbs": [verb]}
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from herder.engine.meta import names
 from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value, required
+
+MOST_REQUIREMENTS = 100
+"""All of them are matched with each object of a list, and with each event of every watch. Values have no limit."""
 
 
 class SelectorError(ValueError):
@@ -20,14 +23,18 @@ class Requirement:
     key: str
     operator: str  # one of: in, notin, =, ==, !=, exists, !, gt, lt
     values: tuple[str, ...] = ()
+    _lookup: frozenset[str] = field(init=False, repr=False, compare=False, default=frozenset())
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_lookup", frozenset(self.values))
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         present = self.key in labels
         match self.operator:
             case "in" | "=" | "==":
-                return present and labels[self.key] in self.values
+                return present and labels[self.key] in self._lookup
             case "notin" | "!=":
-                return not present or labels[self.key] not in self.values
+                return not present or labels[self.key] not in self._lookup
             case "exists":
                 return present
             case "!":
@@ -106,6 +113,7 @@ class _LabelParser:
         while True:
             if self._peek() in _NOT_A_KEY:
                 raise SelectorError(f"found '{self._peek()}', expected: !, identifier, or 'end of string'")
+            _check_count(requirements)
             try:
                 requirements.append(self._requirement())
             except SelectorError as error:
@@ -177,6 +185,11 @@ class _LabelParser:
             else:
                 values.add(token)
                 expecting_value = False
+
+
+def _check_count(requirements: Sequence[object]) -> None:
+    if len(requirements) >= MOST_REQUIREMENTS:
+        raise SelectorError(f"selector: more than {MOST_REQUIREMENTS} requirements")
 
 
 _NOT_INTEGER = "for 'Gt', 'Lt' operators, the value must be an integer"
@@ -276,10 +289,11 @@ _ESCAPED = {"\\\\": "\\", "\\,": ",", "\\=": "="}
 
 
 def parse_field_selector(text: str) -> FieldSelector:
-    requirements = []
+    requirements: list[FieldRequirement] = []
     for term in _split_unescaped(text):
         if not term:
             continue
+        _check_count(requirements)
         match = re.match(r"((?:\\.|[^\\=!]|!(?!=))*)(==|!=|=)(.*)\Z", term, re.DOTALL)
         if match is None:
             raise SelectorError(f"invalid selector: '{term}'; can't understand '{term}'")

@@ -18,6 +18,7 @@ _OF_A_USER = ("principalid", "username")  # the others are of a request, and the
 
 _PREFIX = "impersonate-"
 _EXTRA = "impersonate-extra-"
+_LONGEST = 16 << 10  # characters: the right to each group and extra is looked up
 _RESERVED = "system:"
 _UNAUTHENTICATED = "system:unauthenticated"
 
@@ -27,6 +28,8 @@ def wanted_user(headers: Mapping[str, str]) -> User | None:
     named = {name: value for name, value in headers.items() if name.startswith(_PREFIX)}
     if not named:
         return None
+    if sum(len(header) + len(value) for header, value in named.items()) > _LONGEST:
+        raise BadRequest(f"the headers of impersonation have more than {_LONGEST} characters")
     name = named.pop("impersonate-user", "")
     # Repeated headers arrive joined. Each part is asked for on its own, so splitting can only ask for more.
     groups = tuple(part for part in named.pop("impersonate-group", "").split(", ") if part)

@@ -33,6 +33,7 @@ _NODE_PREFIX = "system:node:"
 _NODES_GROUP = "system:nodes"
 _NODE_NAME = "authentication.kubernetes.io/node-name"
 _AUTHENTICATION = "authentication.k8s.io"
+_LONGEST = 16 << 10  # characters: each group and extra is authorized on its own, before anybody knows who is asking
 
 
 def wants_impersonation(headers: Mapping[str, str]) -> bool:
@@ -66,6 +67,8 @@ def _is_ours(name: str) -> bool:
 
 def _wanted(headers: Mapping[str, str]) -> User | None:
     # Repeated headers arrive joined; each part is checked on its own, so splitting can only ask for more checks.
+    if sum(len(name) + len(value) for name, value in headers.items() if _is_ours(name)) > _LONGEST:
+        raise BadRequest(f"the headers of impersonation have more than {_LONGEST} characters")
     groups = tuple(headers["impersonate-group"].split(", ")) if "impersonate-group" in headers else ()
     extra: dict[str, tuple[str, ...]] = {}
     for name, value in headers.items():

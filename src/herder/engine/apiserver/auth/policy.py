@@ -21,6 +21,7 @@ from herder.engine.meta.rules import Rule
 
 GROUP = "rbac.authorization.k8s.io"
 _REMEMBERED_USERS = 4096
+_LONGEST_REMEMBERED = 2048  # characters: clients choose namespaces, and subjects of reviews
 
 
 class Grant(NamedTuple):
@@ -138,6 +139,8 @@ class PolicyIndex:
         key = (user.name, user.groups, namespace)
         found = self._remembered.get(key)
         if found is None:
+            if len(user.name) + len(namespace) + sum(map(len, user.groups)) + len(user.groups) > _LONGEST_REMEMBERED:
+                return self._collect(user, namespace)
             if len(self._remembered) >= _REMEMBERED_USERS:
                 self._remembered.clear()
             found = self._remembered[key] = self._collect(user, namespace)

@@ -14,7 +14,7 @@ from herder.engine.apiserver.auth.tokens import TokenVerifier
 from herder.engine.apiserver.auth.users import user_info
 from herder.engine.apiserver.calls import VirtualCall
 from herder.engine.client.wire import User
-from herder.engine.meta.errors import BadRequest, FieldError, Invalid, invalid, invalid_value
+from herder.engine.meta.errors import BadRequest, FieldError, Invalid, invalid, invalid_value, too_many
 from herder.engine.meta.kinds import GroupKind, GroupResource, Object
 
 AUTHORIZATION = "authorization.k8s.io"
@@ -146,6 +146,10 @@ def _attributes(spec: Object) -> AccessAttributes:
 # --- what is wrong with a question ------------------------------------------------------------------------------
 
 
+_MOST_GROUPS = 1_000
+"""Looking up each of them must not keep other requests waiting."""
+
+
 def _spec_problems(spec: Object) -> list[FieldError]:
     resource, path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
     problems: list[FieldError] = []
@@ -172,6 +176,8 @@ def _either(kind: str) -> str:
 
 
 def _subject_problems(spec: Object) -> list[FieldError]:
+    if len(spec.get("groups") or ()) > _MOST_GROUPS:
+        return [too_many("spec.groups", len(spec["groups"]), _MOST_GROUPS)]
     if spec.get("user") or spec.get("groups"):
         return []
     return [invalid_value("spec.user", "", "at least one of user or group must be specified")]

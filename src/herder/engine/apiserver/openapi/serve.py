@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from herder.engine.apiserver.negotiation import LONGEST_ACCEPT
 from herder.engine.client.wire import Request, Response
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class OpenApi:
 
 def _accepted(request: Request, offered: set[str]) -> str:
     """The first media type of the Accept header that can be had; empty where none can."""
-    for clause in request.headers.get("accept", "").split(","):
+    for clause in request.headers.get("accept", "")[:LONGEST_ACCEPT].split(","):
         wanted = clause.partition(";")[0].strip()
         if wanted in offered:
             return wanted

@@ -78,7 +78,11 @@ def _container(container: Object, path: str) -> Iterator[str]:
 def fractional_bytes(value: str | None, path: str) -> Iterator[str]:
     if value is not None:
         amount = quantity.parse(value)
-        if amount.compare(quantity.parse(str(amount.value()))) != 0:
+        try:
+            whole = amount.compare(quantity.parse(str(amount.value()))) == 0
+        except quantity.QuantityError:  # hundreds of digits: too large to have a fraction
+            whole = True
+        if not whole:
             yield f'{path}: fractional byte value "{value}" is invalid, must be an integer'
 
 
