@@ -32,6 +32,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "registries.configs[mirror].caBundle",
     ),
     "more machines than Kubernetes supports": ({"machinePools": [pool(quantity=2**31 - 1)]}, "machinePools"),
+    "more machines than a cluster can have": ({"machinePools": [pool(quantity=2_000_000_000)]}, "machinePools"),
+    "more machines than a cluster can have, in many pools": (
+        {"machinePools": [pool(name=f"p{n}", quantity=1_000) for n in range(6)]},
+        "machinePools",
+    ),
+    "more machines than a cluster can have, by the autoscaler": (
+        {"machinePools": [pool(autoscalingMinSize=6_000, autoscalingMaxSize=7_000)]},
+        "machinePools",
+    ),
     "a label that is none": ({"machinePools": [pool(labels={"a": "b c"})]}, "machinePools[0].labels.a"),
 }
 

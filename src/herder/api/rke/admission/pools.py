@@ -41,8 +41,11 @@ def validate(obj: Object, old: Object | None) -> Iterator[FieldError]:
             yield from _roles(pool, distribution, f"{_PATH}[{position}]")
     wanted = _machines(obj)
     if wanted > MACHINES_AT_MOST and wanted > _machines(old or {}):
-        told = f"the pools of a cluster may have {MACHINES_AT_MOST} machines in all; spread them over several clusters"
-        yield invalid_value(_PATH, wanted, told)
+        yield invalid_value(
+            _PATH,
+            wanted,
+            f"the pools of a cluster may have {MACHINES_AT_MOST} machines in all; spread them over several clusters",
+        )
 
 
 def _machines(obj: Object) -> int:
