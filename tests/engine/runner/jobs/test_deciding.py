@@ -58,6 +58,17 @@ def test_never_more_pods_than_completions_are_missing() -> None:
     assert decided(job).create == [None]
 
 
+@pytest.mark.parametrize("mode", ["NonIndexed", "Indexed"])
+@pytest.mark.parametrize(("active", "created"), [(0, 20), (100, 10), (110, 0)])
+def test_the_pods_of_one_job_have_a_limit(mode: str, active: int, created: int) -> None:
+    """Else any user fills the store with one Job, and Jobs that create machines wait until that is done."""
+    job = a_job(parallelism=100_000, completions=100_000, completionMode=mode)
+    indexed = {"batch.kubernetes.io/job-completion-index": ""} if mode == "Indexed" else {}
+    pods = [a_pod(f"p{n}", annotations={key: str(n) for key in indexed}) for n in range(active)]
+    plan = decided(job, *pods)
+    assert (len(plan.create), plan.delete) == (created, [])
+
+
 def test_surplus_pods_go_the_waiting_and_youngest_first() -> None:
     old = a_pod("old", "Running")
     young = a_pod("young", "Running", creationTimestamp="2026-01-01T11:59:30Z")

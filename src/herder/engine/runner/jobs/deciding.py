@@ -18,7 +18,10 @@ from herder.engine.runner.jobs.template import FINALIZER
 from herder.engine.runner.kinds import parse_time, timestamp
 
 BACKOFF_FIRST, BACKOFF_LIMIT = timedelta(seconds=10), timedelta(minutes=10)
-MAX_PODS_AT_ONCE = 500
+MAX_PODS_AT_ONCE = 20
+"""Created or deleted before other Jobs get their turn: those that create machines wait behind those of any user."""
+MAX_ACTIVE_PODS = 110
+"""As many as a kubelet runs by default: there is one node, and more pods would only fill the store."""
 _FINAL = ("Complete", "Failed")
 _CENTURY = 100 * 366 * 86400  # seconds
 
@@ -189,6 +192,7 @@ class _Decision:
             wanted = max(min(completions - self.succeeded, parallelism), 0)
         else:
             wanted = len(self.active) if self.succeeded else parallelism
+        wanted = min(wanted, MAX_ACTIVE_PODS)
         surplus = self._surplus(max(len(self.active) - wanted, 0))
         if surplus:
             self.plan.delete = surplus[:MAX_PODS_AT_ONCE]
