@@ -272,6 +272,12 @@ def test_jobs_inherit_of_the_manager_s_environment_what_the_setting_names() -> N
     assert environment_of(decision) == {"HTTP_PROXY": "http://proxy:3128"}
 
 
+def test_jobs_do_not_act_as_the_instance_that_the_manager_runs_on() -> None:
+    """Without a credential, the SDK would ask the metadata service for the role of the host."""
+    decision = decide("amazonec2", infra("amazonec2"), machine(), cluster(), node_driver("amazonec2"))
+    assert environment_of(decision)["AWS_EC2_METADATA_DISABLED"] == "true"
+
+
 def test_fields_zone_and_files_reach_the_driver() -> None:
     spec = {"region": "eu-west-1", "sshKeyContents": "KEY", "instanceType": "t3.large"}
     decision = decide(

@@ -35,6 +35,11 @@ from herder.engine.runtime.view import View
 MANAGEMENT_CLUSTER = "provisioning.cattle.io/management-cluster-name"
 
 
+NO_HOST_ROLE: Mapping[str, Mapping[str, str]] = {"amazonec2": {"AWS_EC2_METADATA_DISABLED": "true"}}
+"""By driver. Without a credential its SDK would act as the role of the instance that the Job runs on, which is the
+manager's and no user's. Administrators who want that pass a variable of the manager on (setting whitelist-envvars)."""
+
+
 class Pending(Exception):
     """Something is still being read."""
 
@@ -54,7 +59,7 @@ def prepare(scene: Scene, passed: Mapping[str, str], *, removes: bool) -> Work:
     fields, files = with_files(kept_secret | spec_fields(scene.infra), aliases)
     variables = credentials.variables(scene.driver, {k: v for k, v in credential.items() if k not in aliases})
     host = _host(scene)
-    environment = _inherited(scene.view, passed) | variables | host.environment
+    environment = {**NO_HOST_ROLE.get(scene.driver, {})} | _inherited(scene.view, passed) | variables | host.environment
     download = _download(scene, node_driver, host.host)
     state = names.state_secret(scene.name)
     if not removes and scene.machine is not None:
