@@ -137,6 +137,17 @@ def with_files(fields: Mapping[str, Any], aliases: Mapping[str, str]) -> WithFil
     return WithFiles(left, files)
 
 
+_FETCHED = {"vmwarevsphere": ("boot2dockerUrl", "cloudinit")}
+"""By driver: fields of which a path, or a file:// URL, would be read where the Job runs."""
+
+
+def path_of_the_host(driver: str, fields: Mapping[str, Any]) -> str:
+    """The field that would have the driver hand a file of the Job's own container, and of its host, to a machine."""
+    urls = ("https://", "http://")
+    given = ((field, fields.get(field)) for field in _FETCHED.get(driver, ()))
+    return next((field for field, value in given if value and not str(value).startswith(urls)), "")
+
+
 def spec_fields(infra: Object) -> dict[str, Any]:
     """What the spec says to the driver."""
     return {field: value for field, value in (infra.get("spec") or {}).items() if field not in _NOT_FLAGS}

@@ -278,6 +278,18 @@ def test_jobs_do_not_act_as_the_instance_that_the_manager_runs_on() -> None:
     assert environment_of(decision)["AWS_EC2_METADATA_DISABLED"] == "true"
 
 
+@pytest.mark.parametrize("field", ["cloudinit", "boot2dockerUrl"])
+@pytest.mark.parametrize("value", ["/etc/passwd", "file:///etc/passwd", "etc/passwd"])
+def test_a_driver_reads_no_file_of_the_host_that_runs_its_job(field: str, value: str) -> None:
+    driver = "vmwarevsphere"
+    decision = decide(driver, infra(driver, spec={field: value}), machine(), cluster(), node_driver(driver))
+    assert not [write for write in flat(decision) if isinstance(write, Create) and write.kind == JOB]
+    assert decision.wait is not None
+    assert f"spec.{field}: must be an http or https URL" in decision.wait.reason
+    spec = {field: "https://example.com/config"}
+    assert job_of(decide(driver, infra(driver, spec=spec), machine(), cluster(), node_driver(driver)))
+
+
 def test_fields_zone_and_files_reach_the_driver() -> None:
     spec = {"region": "eu-west-1", "sshKeyContents": "KEY", "instanceType": "t3.large"}
     decision = decide(

@@ -15,6 +15,7 @@ from herder.api.machines.arguments import (
     create_arguments,
     driver_flags,
     in_zone,
+    path_of_the_host,
     remove_arguments,
     spec_fields,
     with_files,
@@ -57,6 +58,8 @@ def prepare(scene: Scene, passed: Mapping[str, str], *, removes: bool) -> Work:
     credential = _credential(scene, node_driver)
     kept_secret = {field: value for field, value in credential.items() if field in aliases}
     fields, files = with_files(kept_secret | spec_fields(scene.infra), aliases)
+    if (field := path_of_the_host(scene.driver, fields)) and not removes:
+        raise Problem(f"spec.{field}: must be an http or https URL; files of the host that runs Jobs are not used")
     variables = credentials.variables(scene.driver, {k: v for k, v in credential.items() if k not in aliases})
     host = _host(scene)
     environment = {**NO_HOST_ROLE.get(scene.driver, {})} | _inherited(scene.view, passed) | variables | host.environment
