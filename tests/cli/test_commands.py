@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from pathlib import Path
 
 import pytest
 
+from herder.engine.meta.kinds import GroupVersionResource
 from tests.cli.commands import herder, refused
-from tests.support.engines import Engine
+from tests.support.engines import Engine, unique
 
 HELP = """\
 Usage: herder [OPTIONS] COMMAND [ARGS]...
@@ -154,6 +156,24 @@ def test_get_tells_what_is_not_there(engine: Engine) -> None:
     assert "unable to parse requirement" in told("ns", "-l", "a in (")
     done = herder("get", "pods", "-n", "default", "--kubeconfig", engine.kubeconfig)
     assert (done.stdout, done.stderr) == ("", "no pods found in namespace default; -A looks everywhere\n")
+
+
+async def test_what_other_users_wrote_does_not_control_the_terminal(engine: Engine) -> None:
+    client, name = engine.client(), unique("screen")
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": "default"},
+        "involvedObject": {"kind": "Namespace", "name": "default", "namespace": "default"},
+        "message": "a\x1b]0;title\x07\x1b[2J\rb",
+        "type": "Normal",
+        "reason": "Tested",
+    }
+    await client.create(GroupVersionResource("", "v1", "events"), event, namespace="default")
+    await client.close()
+    shown = await asyncio.to_thread(get, engine, "events", name, "-n", "default")
+    assert r"a\x1b]0;title\x07\x1b[2J\rb" in shown
+    assert "\x1b" not in shown
 
 
 def test_machines_that_are_not_there_are_told(engine: Engine, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from herder.api.management.names import DEFAULT_WORKSPACE
 from herder.cli.asking import ask
 from herder.cli.cluster_progress import until_as_wanted, until_gone
 from herder.cli.places import kubeconfig_option
+from herder.cli.terminal import escaped
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import Conflict
 from herder.engine.meta.kinds import Object
@@ -54,7 +55,7 @@ def change(
             return
         try:
             async with asyncio.timeout(timeout):
-                await (until_gone if gone else until_as_wanted)(client, namespace, name, click.echo)
+                await (until_gone if gone else until_as_wanted)(client, namespace, name, _say)
         except TimeoutError:
             goes_on = f"nothing is lost, it goes on: herder describe cluster {name} -n {namespace}"
             raise click.ClickException(f"cluster {name} is not done after {timeout:g} s; {goes_on}") from None
@@ -73,3 +74,7 @@ async def edit(client: Client, namespace: str, name: str, mutate: Callable[[Obje
             if attempt == TRIES - 1:
                 raise
     raise AssertionError("unreachable")
+
+
+def _say(line: str) -> None:
+    click.echo(escaped(line))

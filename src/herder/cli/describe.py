@@ -16,6 +16,7 @@ from herder.api.capi.names import CLUSTER_NAME
 from herder.cli.nouns import Nouns
 from herder.cli.places import kubeconfig_option, kubeconfig_path, looked_in, namespace_option
 from herder.cli.process import wall_clock
+from herder.cli.terminal import escaped
 from herder.cli.tree import Referred, Scene, as_data, cluster_tree, render
 from herder.engine.client import kubeconfig as kubeconfigs
 from herder.engine.client.client import Client
@@ -45,7 +46,7 @@ def cluster(name: str, namespace: str | None, expand: bool, output: str | None, 
     if output == "json":
         click.echo(json.dumps(as_data(tree), indent=2))
     else:
-        click.echo("\n".join(render(tree, wall_clock())))
+        click.echo("\n".join(map(escaped, render(tree, wall_clock()))))
 
 
 async def show(connection: kubeconfigs.Connection, namespace: str, name: str) -> list[str]:

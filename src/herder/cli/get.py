@@ -10,6 +10,7 @@ import click
 
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.cli.places import kubeconfig_option, kubeconfig_path
+from herder.cli.terminal import escaped
 from herder.engine.client import kubeconfig as kubeconfigs
 from herder.engine.client.client import Client
 from herder.engine.client.discovery import Found, find_resource
@@ -124,7 +125,7 @@ def _print_table(answer: Object, names: tuple[str, ...], found: Found, *, wide: 
         if wide or not column.get("priority")
     ]
     lines = [[name for _, name in columns]]
-    lines += [["" if (cell := row["cells"][i]) is None else str(cell) for i, _ in columns] for row in rows]
+    lines += [["" if (cell := row["cells"][i]) is None else escaped(str(cell)) for i, _ in columns] for row in rows]
     if found.namespaced and not namespace:
         spaces = ["NAMESPACE", *(row["object"]["metadata"].get("namespace", "") for row in rows)]
         lines = [[space, *line] for space, line in zip(spaces, lines, strict=True)]
