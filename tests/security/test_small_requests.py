@@ -129,3 +129,11 @@ async def test_absurd_quantities_are_no_internal_error(target: Target, amount: s
     container = {"name": "c", "image": "i", "resources": {"requests": {"memory": amount}}}
     body = {"metadata": {"generateName": "p-"}, "spec": {"containers": [container]}}
     assert (await post(target, "/api/v1/namespaces/alice/pods", body))[0] in (201, 422)
+
+
+async def test_steps_of_field_paths_are_not_remembered_at_any_length(target: Target) -> None:
+    """Of objects that are refused, so that the store does not grow."""
+    async with target.under_attack(grows_mib=32):
+        for number in range(40):
+            metadata = {"name": "refused", "finalizers": [f"a.b/{number}{'x' * 700_000}"]}
+            assert (await post(target, CONFIGMAPS, {"metadata": metadata}))[0] == 422

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import lru_cache, wraps
+from typing import Any, TypeVar, cast
 
 from herder.engine.patch.goformat import number, quoted
 
@@ -25,7 +25,27 @@ class UnknownElement(ValueError):
     """A kind of step from a later version of the format; to be ignored."""
 
 
-@lru_cache(maxsize=4096, typed=True)
+_LONGEST_REMEMBERED = 512
+"""Clients choose the text of a step: remembering long ones would let them fill the memory."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _remembered(function: F) -> F:
+    """As lru_cache, for short texts; other scalars are short."""
+    cached = lru_cache(maxsize=4096, typed=True)(function)
+
+    @wraps(function)
+    def call(*values: Any) -> Any:
+        for value in values:
+            if type(value) is str and len(value) > _LONGEST_REMEMBERED:
+                return function(*values)
+        return cached(*values)
+
+    return cast("F", call)
+
+
+@_remembered
 def scalar_key_element(*names_and_values: Any) -> str:
     """The step to a list item by its key fields, given as name, value, name, value … in order of names."""
     return key_element(zip(names_and_values[::2], names_and_values[1::2], strict=True))
@@ -35,7 +55,7 @@ def key_element(pairs: Iterable[tuple[str, Any]]) -> str:
     return "k:{" + ",".join([f"{_encode(name)}:{_encode(value)}" for name, value in pairs]) + "}"
 
 
-@lru_cache(maxsize=4096, typed=True)
+@_remembered
 def value_element(value: Any) -> str:
     """The step to an item of a set: a scalar."""
     return "v:" + _encode(value)
@@ -61,7 +81,7 @@ def _escaped(text: str) -> str:
     return encoded
 
 
-@lru_cache(maxsize=4096)
+@_remembered
 def canonical(element: str) -> str:
     """The one spelling of a step. Raises UnknownElement, or ValueError where it is malformed."""
     kind, content = element[:2], element[2:]
@@ -83,7 +103,7 @@ def canonical(element: str) -> str:
     raise UnknownElement(element)
 
 
-@lru_cache(maxsize=4096)
+@_remembered
 def sort_key(element: str) -> tuple[Any, ...]:
     """Field names, then keys, then values, then indices; values in the order of their kinds."""
     kind, content = element[0], element[2:]
