@@ -137,3 +137,13 @@ async def test_steps_of_field_paths_are_not_remembered_at_any_length(target: Tar
         for number in range(40):
             metadata = {"name": "refused", "finalizers": [f"a.b/{number}{'x' * 700_000}"]}
             assert (await post(target, CONFIGMAPS, {"metadata": metadata}))[0] == 422
+
+
+async def test_a_collection_of_large_objects_can_be_deleted(target: Target) -> None:
+    """What one user may compute at a time does not keep a namespace from being emptied."""
+    for number in range(24):
+        body = {"metadata": {"name": f"large-{number}", "labels": {"kind": "large"}}, "data": {"a": "x" * 70_000}}
+        assert (await post(target, CONFIGMAPS, body))[0] == 201
+    chosen = f"{CONFIGMAPS}?labelSelector=kind%3Dlarge"
+    assert (await send(target, request("DELETE", chosen, "alice")))[0] == 200
+    assert json.loads((await send(target, request("GET", chosen, "alice")))[1])["items"] == []

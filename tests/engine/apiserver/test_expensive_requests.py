@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from herder.engine.apiserver.compute import MOST_WAITING_OF_USER, Turns
+from herder.engine.apiserver.compute import MOST_WAITING, MOST_WAITING_OF_USER, Turns
 from herder.engine.apiserver.server import assemble
 from herder.engine.meta.errors import TooManyRequests
 from tests.engine.apiserver.api import Api, Clock
@@ -83,6 +83,22 @@ async def test_large_objects_are_served_beside_the_event_loop(api: Api) -> None:
             response = await in_turns_of_its_own(api.send(method, url, body, **headers))
             assert response.status in (200, 201), f"{method} {url}: {response.content()[:500]!r}"
             assert turns.longest < TURN_SECONDS, f"{method} {url} {headers}: {turns.longest:.3f} s"
+
+
+async def test_a_few_users_cannot_keep_others_from_large_requests() -> None:
+    turns = Turns()
+    await turns.take("first")
+    users = MOST_WAITING // MOST_WAITING_OF_USER
+    greedy = [asyncio.create_task(turns.take(f"u{n % users}")) for n in range(MOST_WAITING)]
+    await asyncio.sleep(0)
+    other = asyncio.create_task(turns.take("other"))
+    await asyncio.sleep(0)
+    assert not other.done()
+    for _ in range(users + 1):
+        turns.pass_on()
+    await other
+    for task in greedy:
+        task.cancel()
 
 
 async def test_users_take_turns_at_large_requests() -> None:

@@ -15,7 +15,7 @@ from herder.api.management.kinds import (
     PROJECT_BINDING,
     ROLE_TEMPLATE,
 )
-from herder.engine.meta.errors import Forbidden, Invalid, StatusError
+from herder.engine.meta.errors import BadRequest, Forbidden, Invalid, StatusError
 from herder.engine.meta.kinds import Kind, Object
 
 
@@ -287,3 +287,11 @@ def test_nobody_hands_out_more_than_they_have(
     found = validate(kind, old, new, who, ROLES)
     assert (type(found) if found else None) is refusal, str(found)
     assert told in str(found)
+
+
+def test_combinations_of_rules_have_a_limit() -> None:
+    """Comparing them takes as long as the product of the lists of a rule is large."""
+    names = [f"n{number}" for number in range(2_000)]
+    wanted = rule(" ".join(names), " ".join(names), resourceNames=names)
+    refusal = validate(GLOBAL_ROLE, None, named("large", rules=[wanted]), actor(READ_PODS), ROLES)
+    assert isinstance(refusal, BadRequest)

@@ -19,7 +19,7 @@ from herder.api.management.kinds import (
     PROJECT_BINDING,
     ROLE_TEMPLATE,
 )
-from herder.engine.meta.errors import StatusError, forbidden, invalid, invalid_value
+from herder.engine.meta.errors import BadRequest, StatusError, forbidden, invalid, invalid_value
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.meta.rules import missing_rules
 
@@ -162,7 +162,10 @@ KINDS = tuple(_CHECKS)
 
 
 def _missing(kind: Kind, name: str, held: Rules, wanted: Rules, where: str) -> StatusError | None:
-    missing = missing_rules(held, wanted)
+    try:
+        missing = missing_rules(held, wanted)
+    except BadRequest as error:  # too many combinations to compare
+        return error
     if not missing:
         return None
     told = "; ".join(_shown(rule) for rule in missing[:10]) + ("; and more" if len(missing) > 10 else "")

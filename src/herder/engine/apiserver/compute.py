@@ -114,7 +114,8 @@ class Turns:
             self._taken = True
             return
         queue = self._waiting.setdefault(user, deque())
-        if len(queue) >= MOST_WAITING_OF_USER or sum(map(len, self._waiting.values())) >= MOST_WAITING:
+        # The first of a user waits in any case: else a few users with many requests would keep all others out.
+        if queue and (len(queue) >= MOST_WAITING_OF_USER or sum(map(len, self._waiting.values())) >= MOST_WAITING):
             raise _busy()
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue.append(turn)

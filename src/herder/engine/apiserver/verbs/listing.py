@@ -49,7 +49,7 @@ async def list_objects(call: Call) -> Response:
     after, revision, exact = _place(call, options)
     records = await _records(call, selection, after=after, revision=revision, exact=exact)
     metadata: Object = {"resourceVersion": str(revision)}
-    chosen = records if selection.everything else await _matching(selection, records)
+    chosen = records if selection.everything else await matching(selection, records)
     limit = options.limit
     if limit and len(chosen) > limit:
         remaining = len(chosen) - limit
@@ -101,7 +101,7 @@ async def _records(call: Call, selection: Selection, *, after: str, revision: in
         raise too_large(revision, store.revision) from None
 
 
-async def _matching(selection: Selection, records: Sequence[Record]) -> list[Record]:
+async def matching(selection: Selection, records: Sequence[Record]) -> list[Record]:
     chosen: list[Record] = []
     for start in range(0, len(records), _MATCHED_AT_ONCE):
         chosen += [record for record in records[start : start + _MATCHED_AT_ONCE] if selection.matches(record)]
