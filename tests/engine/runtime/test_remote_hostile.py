@@ -14,11 +14,15 @@ import pytest
 from herder.engine.client.wire import Request, Response
 from herder.engine.meta.errors import ServiceUnavailable
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import Connect, Observe
+from herder.engine.runtime.cache import Key
+from herder.engine.runtime.carrying import DOWNSTREAM_SECONDS, Carrier
+from herder.engine.runtime.decision import Apply, Connect, Decision, Observe, Together
 from herder.engine.runtime.informer import INITIAL_EVENTS_END
 from herder.engine.runtime.remote import observation
-from herder.engine.runtime.view import Observed, Unreachable
+from herder.engine.runtime.view import Observed, Unreachable, View
+from herder.engine.runtime.writer import Writer
 from tests.engine.runtime.far import NODES, WATCHED, Far, FarWire, run
+from tests.engine.runtime.world import CONFIG_MAP, START, now, thing
 
 RECORD_BYTES = 8 << 10
 LISTED = replace(NODES, freshness=30.0)
@@ -207,3 +211,62 @@ def test_an_answer_that_never_ends_holds_nobody_up() -> None:
                 await cluster.remotes.client("far").apply(WATCHED.kind.resource, config_map)
 
     run(work)
+
+
+def test_objects_that_no_projection_can_read_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    def answer(wire: Hostile, _request: Request) -> Response:
+        odd = [{**of_size(number), "spec": "odd"} for number in range(50)]
+        return wire.flow(iter([*(event("ADDED", each) for each in odd), listed_end()]))
+
+    async def work(cluster: Far) -> None:
+        hostile(cluster, answer)
+        cluster.ask(NODES)
+        await asyncio.sleep(1)
+        assert len(cluster.names(NODES)) == 50
+        assert caplog.messages.count("projection failed") == 1
+
+    with caplog.at_level("INFO"):
+        run(work)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_cluster_that_answers_each_write_late_holds_a_worker_for_its_share_of_time(together: bool) -> None:
+    """Controllers delete there what they did not create: the cluster decides how many writes that are."""
+
+    class Slow(FarWire):
+        async def send(self, request: Request) -> Response:
+            if request.method != "GET":
+                await asyncio.sleep(9)
+            return await super().send(request)
+
+    def prepare(wire: FarWire) -> None:
+        wire.__class__ = Slow
+
+    async def work(cluster: Far) -> None:
+        cluster.prepare = prepare
+        cluster.ask(Connect("far"), WATCHED)
+        await asyncio.sleep(1)
+        carrier = Carrier(
+            Writer(cluster.there.client, caches={}, on_change=lambda *_change: None, remote=cluster.remotes.client)
+        )
+        writes = tuple(Apply(CONFIG_MAP, thing(f"a{number}"), "wanted", target="far") for number in range(1000))
+        decision = Decision((Together(writes),) if together else writes)
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(ServiceUnavailable, match="far"):
+            await carrier.carry_out(decision, VIEW, manager="tester", now=now())
+        assert asyncio.get_running_loop().time() - began <= DOWNSTREAM_SECONDS + 10, "on virtual time"
+        assert (await cluster.there.outside.list_all(CONFIG_MAP.resource)).items, "what was written stays"
+
+    run(work)
+
+
+VIEW = View(
+    key=Key("default", "x"),
+    now=START,
+    caches={},
+    all_caches={},
+    results={},
+    observe=lambda _wish: None,
+    setting=str,
+    seed=b"seed",
+)

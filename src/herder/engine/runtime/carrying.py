@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
+from herder.engine.meta.errors import ServiceUnavailable
 from herder.engine.runtime.cache import Key
-from herder.engine.runtime.decision import Decision, Effect, Outcome, Patch, Refusal, Together, Write
+from herder.engine.runtime.decision import MANAGEMENT, Decision, Effect, Outcome, Patch, Refusal, Together, Write
 from herder.engine.runtime.view import View
 from herder.engine.runtime.writer import Writer
 
@@ -21,6 +22,9 @@ Guard = Callable[[Act, View, Sequence[Act]], Refusal | None]
 
 AT_ONCE = 16
 """Writes of one decision on their way at the same time."""
+DOWNSTREAM_SECONDS = 30.0
+"""For the writes of one decision to downstream clusters; the rest follows in later passes. How many there are may be a
+cluster's own choice, as may be how late it answers each, and a worker is held up meanwhile."""
 
 
 class Carrier:
@@ -49,12 +53,14 @@ class Carrier:
     async def _carry_out(self, decision: Decision, view: View, manager: str, outcome: Outcome) -> None:
         whole = view.whole()
         before: list[Act] = []
+        ends = asyncio.get_running_loop().time() + DOWNSTREAM_SECONDS
         for step in decision.writes:
             writes = step.writes if isinstance(step, Together) else (step,)
             outcome.refusal = self._refused(writes, whole, before)
             if outcome.refusal is not None:
                 return
-            await self._make([write for write in writes if not self._waits(write, view.key, outcome)], manager, outcome)
+            now = [write for write in writes if not self._waits(write, view.key, outcome)]
+            await self._make(now, manager, outcome, ends)
         for effect in decision.effects:
             outcome.refusal = self._refused((effect,), whole, before)
             if outcome.refusal is not None:
@@ -88,9 +94,9 @@ class Carrier:
         outcome.put_off_until = min(until, outcome.put_off_until or until)
         return True
 
-    async def _make(self, writes: Sequence[Write], manager: str, outcome: Outcome) -> None:
+    async def _make(self, writes: Sequence[Write], manager: str, outcome: Outcome, ends: float) -> None:
         if len(writes) == 1:
-            await self._one(writes[0], manager, outcome)
+            await self._one(writes[0], manager, outcome, ends)
             return
         failures: list[Exception] = []
         waiting = iter(writes)
@@ -98,7 +104,7 @@ class Carrier:
         async def some() -> None:
             for write in waiting:
                 try:
-                    await self._one(write, manager, outcome)
+                    await self._one(write, manager, outcome, ends)
                 except Exception as error:  # the others are made all the same; the first failure is told
                     failures.append(error)
 
@@ -106,7 +112,9 @@ class Carrier:
         if failures:
             raise failures[0]
 
-    async def _one(self, write: Write, manager: str, outcome: Outcome) -> None:
+    async def _one(self, write: Write, manager: str, outcome: Outcome, ends: float) -> None:
+        if write.target != MANAGEMENT and asyncio.get_running_loop().time() >= ends:
+            raise ServiceUnavailable(f"cluster {write.target}: its writes take too long, the rest follows later")
         if await self._writer.write(write, manager):
             outcome.details.append(write.reason)
         else:
