@@ -10,6 +10,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 import yaml
@@ -97,6 +98,20 @@ async def test_the_manifest_is_for_who_has_the_token(desk: Desk) -> None:
     assert CURRENT not in environment.values(), "the token is in the Secret alone"
     key = hashlib.sha256(f"https://manager.example.com.{CURRENT}.".encode()).hexdigest()[:10]
     assert base64.b64decode(objects["Secret", f"cattle-credentials-{key}"]["data"]["token"]).decode() == CURRENT
+
+
+@pytest.mark.parametrize(
+    "odd", ["text", 5, [1, None, "a"], {"a": 1}, [{"name": ["a"]}, {"name": {}, "value": {}}]], ids=str
+)
+async def test_what_owners_write_as_variables_of_the_agent_keeps_nobody_from_the_manifest(desk: Desk, odd: Any) -> None:
+    wanted = {"spec": {"agentEnvVars": odd, "changed": True}}
+    await desk.client.patch(MANAGEMENT_CLUSTER.resource, MEADOW, wanted)
+    async with asyncio.timeout(30):
+        while not ((desk.registration._clusters.get(Key("", MEADOW)) or {})["spec"]).get("changed"):
+            await asyncio.sleep(0)
+    answer = desk.ask(f"/v3/import/{CURRENT}_{MEADOW}.yaml")
+    assert answer.status == 200
+    assert b"CATTLE_CA_CHECKSUM" in answer.content()
 
 
 @pytest.mark.parametrize(

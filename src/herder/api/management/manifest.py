@@ -179,7 +179,8 @@ def _pod(agent: Agent) -> Object:
 
 
 def _environment(agent: Agent) -> list[Object]:
-    """What a cluster's owner adds comes first: whom the agent trusts is not theirs to say."""
+    """What a cluster's owner adds comes first: whom the agent trusts is not theirs to say. The spec of a management
+    Cluster has no schema, so what they add may be anything."""
     own = {
         "CATTLE_FEATURES": "provisioningprebootstrap=true" if agent.comes_first else "",
         "CATTLE_SERVER": agent.server_url,
@@ -191,8 +192,8 @@ def _environment(agent: Agent) -> list[Object]:
     }
     added = [
         {"name": str(each.get("name")), "value": str(each.get("value", ""))}
-        for each in agent.environment
-        if each.get("name") and each["name"] not in own
+        for each in (agent.environment if isinstance(agent.environment, Sequence) else ())
+        if isinstance(each, Mapping) and isinstance(each.get("name"), str) and each["name"] not in ("", *own)
     ]
     return [*added, *({"name": name, "value": value} for name, value in own.items())]
 
