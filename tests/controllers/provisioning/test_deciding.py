@@ -9,7 +9,12 @@ from herder.api.management import clusters, names
 from herder.api.management.commands import ca_checksum
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.settings import Settings
-from herder.controllers.provisioning import management_clusters, provisioning_clusters, registration_tokens
+from herder.controllers.provisioning import (
+    management_clusters,
+    provisioning_clusters,
+    provisioning_logs,
+    registration_tokens,
+)
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import Create, Decision, Delete, Patch
@@ -79,6 +84,21 @@ def test_no_management_cluster_is_made_of_a_name_that_only_a_status_has(name: st
     assert not any(isinstance(write, Create) for write in flat(told))
     assert told.wait is not None
     assert "cannot be the name of a management Cluster" in told.wait.reason
+
+
+@pytest.mark.parametrize("of", ["ws/meadow", "fleet-default/victim", ""])
+def test_a_log_goes_into_no_namespace_that_only_a_status_names(of: str) -> None:
+    condition = {
+        "type": "Updated",
+        "status": "Unknown",
+        "message": "news",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    known = {**provisioning(clusterName=CLUSTER, conditions=[condition]), "spec": {"rkeConfig": {}}}
+    objects = [known, made(NAMESPACE, CLUSTER), *([management(of=of)] if of else [])]
+    decision = decide(provisioning_logs.CONTROLLER, "ws/meadow", *objects)
+    written = [write.obj["metadata"]["namespace"] for write in flat(decision) if isinstance(write, Create)]
+    assert (CLUSTER in written) is (of == "ws/meadow")
 
 
 def test_a_name_asked_for_is_checked() -> None:

@@ -12,10 +12,11 @@ from herder.api.capi.names import annotations_of, is_deleting, labels_of
 from herder.api.machines import names as machine_names
 from herder.api.machines.archive import CONFIG_MAP, CONFIG_MAP_METADATA, SELECTOR
 from herder.api.management.clusters import BY_MANAGEMENT, is_provisioned_here, management_name
-from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.moments import moment
 from herder.api.rke import log
 from herder.api.writing import delete, ref
+from herder.controllers.provisioning.generation.telling import management_of
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.cache import Key
 from herder.engine.runtime.controller import Controller
@@ -28,9 +29,12 @@ from herder.engine.runtime.view import View
 
 def reconcile(view: View) -> Decision:
     cluster = view.get(PROVISIONING_CLUSTER, view.name)
-    home = (cluster or {}).get("status", {}).get("clusterName", "")
-    if cluster is None or not home or not is_provisioned_here(cluster):
+    if cluster is None or not is_provisioned_here(cluster):
         return DONE
+    management = management_of(view, cluster)
+    if management is None:
+        return DONE  # none yet, or a status that names the namespace of someone else
+    home = management["metadata"]["name"]
     space = view.get(NAMESPACE, home)
     if space is None or is_deleting(space):
         return DONE  # the management Cluster's controller makes it, and it goes last
@@ -71,6 +75,7 @@ CONTROLLER = Controller(
     reconcile=reconcile,
     when=changed("status.clusterName", "status.conditions", "status.ready", "metadata.deletionTimestamp"),
     watches=(
+        Watches(MANAGEMENT_CLUSTER, Indexed(BY_MANAGEMENT, _name), changed("metadata.annotations")),
         Watches(NAMESPACE, Indexed(BY_MANAGEMENT, _name), changed("metadata.deletionTimestamp")),
         Watches(CONFIG_MAP, None, fields=f"metadata.name={log.LOG_NAME}"),
     ),
