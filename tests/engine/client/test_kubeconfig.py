@@ -147,6 +147,28 @@ def test_what_others_wrote_is_not_repeated_in_words_about_it(text: str) -> None:
     assert raised.value.__cause__ is None
 
 
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("[" * 200_000, "levels deep"),  # composing it would overflow the stack of the process
+        ("{a: " * 50_000, "levels deep"),
+        ("- " * 50_000, "levels deep"),
+        ("? " * 50_000, "levels deep"),
+        ("a: [" + "1," * 100_000 + "]", "tokens"),
+        ("a: " + ":".join(["59"] * 50_000), "a number of more"),  # in base 60, by the square of its length
+        ("a: !!int '" + ":".join(["59"] * 50_000) + "'", "a number of more"),
+        ("a: " + "9" * 5_000, "a number of more"),
+        ("a: '" + "x" * 300_000 + "'", "bytes"),
+        ("a: 2026-99-99", "not YAML"),
+        ("a: !!float x", "not YAML"),
+    ],
+)
+def test_a_text_that_costs_too_much_is_refused_before_it_is_loaded(text: str, limit: str) -> None:
+    """Any editor of a namespace writes Secrets there that are named as kubeconfigs."""
+    with pytest.raises(KubeconfigError, match=limit):
+        kubeconfig.parse_foreign(text)
+
+
 def test_a_proxys_password_is_not_repeated() -> None:
     with pytest.raises(KubeconfigError) as raised:
         kubeconfig.parse_foreign(yaml.safe_dump(config({"proxy-url": "socks5://me:s3cret@h"})))

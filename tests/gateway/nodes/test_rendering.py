@@ -193,6 +193,9 @@ def test_for_other_providers_the_script_is_in_a_cloud_config_before_what_the_use
         ("write_files: {a: b}", "write_files must be a list"),
         ("- a\n- b", "must be a mapping"),
         ("a: b: 'secret", "not YAML (line 1)"),
+        ("a: " + "[" * 100_000, "levels deep"),
+        ("a: [" + "1," * 50_000 + "]", "tokens"),
+        ("a: " + ":".join(["59"] * 50_000), "a number of more than"),
     ],
 )
 def test_user_data_that_cannot_be_joined_is_told_without_what_is_in_it(user: str, problem: str) -> None:

@@ -12,6 +12,10 @@ from urllib.parse import urlsplit
 import yaml
 
 from herder.engine.meta.kinds import Object
+from herder.engine.meta.yaml_limits import TooComplex, check_yaml
+
+_MOST_BYTES, _MOST_EVENTS = 256 << 10, 2_000
+"""Of a kubeconfig that a user wrote. One with one cluster has some 50 tokens."""
 
 
 class KubeconfigError(ValueError):
@@ -77,10 +81,17 @@ def parse_foreign(text: str) -> Connection:
     reached by https. Errors do not repeat its contents.
     """
     try:
+        check_yaml(text, most_bytes=_MOST_BYTES, most_events=_MOST_EVENTS)
         config = _mapping(text)
+    except TooComplex as limit:
+        raise KubeconfigError(f"the text {limit}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         raise KubeconfigError(f"not YAML (line {mark.line + 1})" if mark else "not YAML") from None
+    except KubeconfigError:
+        raise
+    except (ValueError, OverflowError, TypeError):
+        raise KubeconfigError("not YAML") from None
     for section, what, fields in _NOT_FROM_OTHERS:
         for entry in _entries(config, section, what):
             for field in fields:

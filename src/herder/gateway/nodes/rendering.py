@@ -18,10 +18,12 @@ import yaml
 from herder.api import settings
 from herder.api.management.commands import ca_checksum
 from herder.api.rke.install import STRICT_VERIFY, Variable
+from herder.engine.meta.yaml_limits import TooComplex, check_yaml
 
 SCRIPTS = Path(__file__).with_name("scripts")
 SHEBANG = "#!/usr/bin/env sh\n"
 SCRIPT_PATH = "/usr/local/custom_script/install.sh"
+_MOST_BYTES, _MOST_EVENTS = 256 << 10, 5_000  # of user data, of which clouds take 64 KiB at most
 
 
 class BadUserData(ValueError):
@@ -130,7 +132,10 @@ def cloud_config(script: str, userdata: str) -> str:
 
 def _parsed(userdata: str) -> dict[str, Any]:
     try:
+        check_yaml(userdata, most_bytes=_MOST_BYTES, most_events=_MOST_EVENTS)
         config = yaml.safe_load(userdata)
+    except TooComplex as limit:
+        raise BadUserData(f"spec.userdata.inlineUserdata: {limit}") from None
     except (yaml.YAMLError, ValueError, OverflowError, TypeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)  # the line only: what stands there may be secret
         where = f" (line {mark.line + 1})" if mark else ""
