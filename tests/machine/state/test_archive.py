@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import io
 import tarfile
+import tracemalloc
 
 import pytest
 
+from herder.api.machines.names import STATE_KEY
+from herder.api.machines.state import Recorded, recorded
 from herder.machine.errors import MachineError
 from herder.machine.state import archive
 
@@ -80,3 +84,32 @@ def test_names_that_would_lead_elsewhere_do_not() -> None:
 def test_a_damaged_archive_is_refused_in_words(damaged: bytes) -> None:
     with pytest.raises(MachineError, match="state archive"):
         archive.unpack(damaged)
+
+
+def sparse_archive(size: int) -> bytes:
+    """One entry with a hole of this size."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        entry = tarfile.TarInfo("/store/machines/m/config.json")
+        entry.pax_headers = {
+            "GNU.sparse.major": "0",
+            "GNU.sparse.minor": "1",
+            "GNU.sparse.name": entry.name,
+            "GNU.sparse.size": str(size),
+            "GNU.sparse.map": f"{size},0",
+        }
+        tar.addfile(entry, io.BytesIO())
+    return gzip.compress(buffer.getvalue(), mtime=0)
+
+
+def test_a_sparse_file_is_refused() -> None:
+    """Who edits the Secret would take as much memory of whoever reads it as they like."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(MachineError, match="sparse"):
+            archive.unpack(sparse_archive(64 << 20))
+        secret = {"data": {STATE_KEY: base64.b64encode(sparse_archive(64 << 20)).decode()}}
+        assert recorded(secret) is Recorded.UNREADABLE
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()

@@ -77,6 +77,8 @@ def _entries(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     for number, entry in enumerate(tar):
         if number == _MOST_ENTRIES:
             raise ValueError("more entries than any record of a machine has")
+        if entry.issparse():  # a few bytes of an archive would stand for gigabytes of memory
+            raise ValueError("a sparse file, which no record of a machine has")
         yield entry
 
 

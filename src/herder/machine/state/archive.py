@@ -75,5 +75,7 @@ def _absolute(name: str) -> str:
 
 
 def _content(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
+    if entry.issparse():  # a few bytes of an archive would stand for gigabytes of memory
+        raise ValueError(f"{entry.name} is a sparse file")
     stream = tar.extractfile(entry)
     return stream.read() if stream is not None else b""
