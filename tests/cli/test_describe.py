@@ -11,8 +11,11 @@ import pytest
 
 from herder.api.capi.contract import Contract
 from herder.api.capi.crds import CRDS
+from herder.cli.get import _print_table
 from herder.cli.install import install_kinds
 from herder.cli.tree import Referred, Scene, as_data, cluster_tree, render
+from herder.engine.client.discovery import Found
+from herder.engine.meta.kinds import GroupVersionResource
 from tests.cli.commands import herder, refused
 from tests.support.embedded import Embedded
 from tests.support.engines import Engine
@@ -290,3 +293,19 @@ STORED = {
     "metadata": {"name": "stored", "namespace": "default"},
     "spec": {"paused": True, "infrastructureRef": {"apiGroup": "example.com", "kind": "Barn", "name": "b"}},
 }
+
+
+def test_what_a_node_says_moves_no_cursor() -> None:
+    """Messages of Machines come from nodes, drivers and other users' clusters."""
+    said = condition("Available", "False", "NotReady\x1b]0;mine\x07", "\x1b[2J\x1b[1;1HAll is well\x9b31m")
+    shown = "\n".join(render(cluster_tree(Scene(cluster=made("Cluster", "meadow", said)), expand=True), NOW))
+    assert "All is well" in shown
+    assert not set(shown) & {"\x1b", "\x07", "\x9b"}
+
+
+def test_nor_does_a_cell_of_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"cells": ["\x1b[2Jmeadow"], "object": {"metadata": {"name": "meadow"}}}
+    table = {"kind": "Table", "columnDefinitions": [{"name": "Name"}], "rows": [row]}
+    found = Found(GroupVersionResource("", "v1", "things"), "Thing", namespaced=False)
+    _print_table(table, (), found, wide=False, namespace="")
+    assert "\x1b" not in capsys.readouterr().out

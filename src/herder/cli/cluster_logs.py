@@ -15,6 +15,7 @@ from herder.engine.client import kubeconfig as kubeconfigs
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import Object
+from herder.engine.meta.printable import printable
 
 
 @click.command()
@@ -29,7 +30,7 @@ def cluster(name: str, namespace: str, kubeconfig: str | None) -> None:
         raise click.ClickException(str(error)) from error
     if not logs:
         raise click.ClickException(f'nothing was said yet about a cluster "{name}" in namespace "{namespace}"')
-    click.echo("".join(logs), nl=False)
+    click.echo(printable("".join(logs)), nl=False)
 
 
 async def _logs(connection: kubeconfigs.Connection, namespace: str, name: str) -> list[str]:

@@ -18,6 +18,7 @@ from herder.api.rke.kinds import CONTROL_PLANE
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import Kind, Object
+from herder.engine.meta.printable import printable
 
 Say = Callable[[str], None]
 STALLED_SECONDS = 10.0  # what a cluster refers to may come right after it
@@ -127,7 +128,7 @@ async def _until(
         asyncio.ensure_future(_follow(client, scene, MACHINE, namespace, labels=of_cluster)),
     ]
     try:
-        await _tell(scene, followed, say, done, patience)
+        await _tell(scene, followed, lambda text: say(printable(text)), done, patience)
     finally:
         for each in followed:
             each.cancel()

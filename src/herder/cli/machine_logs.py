@@ -24,6 +24,7 @@ from herder.engine.client.client import Client
 from herder.engine.client.wire import Query
 from herder.engine.meta.errors import Forbidden, NotFound, StatusError
 from herder.engine.meta.kinds import GroupVersionResource, Object
+from herder.engine.meta.printable import printable
 
 PODS = GroupVersionResource("", "v1", "pods")
 CONFIG_MAPS = GroupVersionResource("", "v1", "configmaps")
@@ -72,10 +73,10 @@ async def _told(client: Client, found: Found, follow: bool) -> bool:
         own = [pod for pod in pods if (INFRA_REMOVE_LABEL in _labels(pod)) is removing]
         for pod in own:
             async for text in _pod_log(client, pod, follow):
-                click.echo(text, nl=False)
+                click.echo(printable(text), nl=False)
                 told = True
         if not own and key in archived:
-            click.echo(archived[key], nl=not archived[key].endswith("\n"))
+            click.echo(printable(archived[key]), nl=not archived[key].endswith("\n"))
             told = True
     return told
 

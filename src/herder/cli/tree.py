@@ -13,6 +13,7 @@ from herder.api.capi.contract import Contract, control_plane
 from herder.api.capi.names import CONTROL_PLANE, is_deleting, is_paused, labels_of
 from herder.engine.apiserver.tables.duration import since
 from herder.engine.meta.kinds import Object
+from herder.engine.meta.printable import printable
 
 HEADINGS = ("NAME", "REPLICAS", "AVAILABLE", "READY", "UP TO DATE", "STATUS", "REASON", "SINCE", "MESSAGE")
 MESSAGE_WIDTH = 100
@@ -231,7 +232,7 @@ def _machine_counts(machines: Sequence[Object]) -> Counts:
 
 
 def render(root: Node, now: datetime) -> list[str]:
-    rows = [HEADINGS, *_rows(root, now, "", "")]
+    rows = [tuple(map(printable, row)) for row in (HEADINGS, *_rows(root, now, "", ""))]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
