@@ -135,3 +135,39 @@ def test_probes_that_cannot_be_read_are_not_taken_for_healthy() -> None:
     for value in (DEEP, "[]", '{"a":', NOT_TEXT):
         assert not PlanSecret({"metadata": {"name": "n"}, "data": {"probe-statuses": encoded(value)}}).healthy
     assert PlanSecret({"metadata": {"name": "n"}, "data": {}}).healthy
+
+
+# --- a Secret that the node has filled ------------------------------------------------------------------------------
+
+
+async def full_secret(key: str) -> tuple[bool, list[str]]:
+    """Whether all machines are upgraded, and passes that failed."""
+    failures = Failures()
+    logging.getLogger("herder").addHandler(failures)
+    try:
+        async with SimulatedCluster() as cluster:
+            await cluster.make()
+            await cluster.add("server", SERVER_ROLES)
+            for name in ("a-full", "worker"):
+                await cluster.add(name, WORKER_ROLES)
+            await cluster.world.until(cluster.is_ready)
+            name = names.plan_secret("a-full")
+            secret = await cluster.client.get(PLAN_SECRET.resource, name, namespace=NAMESPACE)
+            used = sum(len(PlanSecret(secret).raw(each)) for each in secret["data"])
+            filled = {"data": {key: encoded(b"x" * ((1 << 20) - used))}}
+            await cluster.client.patch(PLAN_SECRET.resource, name, filled, namespace=NAMESPACE)
+            larger = {"kubelet-arg": ["root-dir=/" + "y" * 20_000]}
+            await cluster.edit(kubernetesVersion="v1.34.1+k3s1", machineGlobalConfig=larger)
+            await cluster.world.until(lambda: _is_upgraded(cluster))
+            await asyncio.sleep(600)
+            upgraded = [(await cluster.plan(machine)).plan for machine in ("server", "a-full", "worker")]
+            done = all(plan is not None and "v1.34.1" in plan.instructions[0].image for plan in upgraded)
+            return done and await cluster.is_ready(), failures.found
+    finally:
+        logging.getLogger("herder").removeHandler(failures)
+
+
+@pytest.mark.parametrize("key", ["mine", "applied-output", "probe-errors"])
+def test_a_node_that_fills_its_secret_stalls_no_planner(key: str) -> None:
+    """The write of its plan would be refused for its size, and with it what the planner has to report and to write."""
+    assert loop.run(full_secret(key)) == (True, [])

@@ -19,7 +19,7 @@ from herder.api.rke.plan_secret import PlanSecret, encoded, zipped
 from herder.api.writing import ref
 from herder.controllers.planner.distributions.choosing import UnknownVersion, distribution_of
 from herder.controllers.planner.distributions.interface import Roles
-from herder.controllers.planner.plan_writes import UNLIMITED, asked
+from herder.controllers.planner.plan_writes import UNLIMITED, asked, room_for
 from herder.controllers.planner.rendering import Mark
 from herder.controllers.planner.telling import machine_condition
 from herder.engine.meta.kinds import Object
@@ -53,7 +53,8 @@ def _kept(plan: PlanSecret, now: datetime) -> tuple[Patch, ...]:
     data: Object = {}
     marks: Object = {}
     if not plan.failed and plan.text(secrets.APPLIED_CHECKSUM) == plan.checksum and not _is_copied(plan):
-        data[secrets.APPLIED_PLAN] = encoded(plan.plan_bytes)
+        applied = encoded(plan.plan_bytes)
+        data |= {**room_for(plan, len(applied)), secrets.APPLIED_PLAN: applied}
     data |= _purged(plan)
     if plan.probe_statuses and plan.healthy and not plan.probes_passed:
         marks[names.PROBES_PASSED] = timestamp(now)
