@@ -6,7 +6,7 @@ import asyncio
 import base64
 import hashlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 
 import pytest
@@ -16,7 +16,7 @@ from herder.api.capi.kinds import MACHINE, SECRET
 from herder.api.machines.jobs import SERVICE_ACCOUNT
 from herder.api.rke import names
 from herder.api.rke.kinds import BOOTSTRAP, CUSTOM_MACHINE
-from herder.engine.client.wire import Request, Response
+from herder.engine.client.wire import Request, Response, User
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
@@ -118,6 +118,36 @@ async def test_a_machine_takes_no_other_machines_id(here: Site) -> None:
         await here.client.get(MACHINE.resource, name, namespace=WORKSPACE) for name in ("pool-1-abc", "pool-1-xyz")
     ]
     assert [each["metadata"]["labels"][names.MACHINE_ID] for each in machines] == [OWN, "b" * 63]
+
+
+class Counted:
+    """The connection of a request: whom it is counted for."""
+
+    def __init__(self) -> None:
+        self.users: list[str] = []
+
+    async def admit(self, user: User | None, *, long_running: bool) -> None:
+        assert long_running
+        self.users.append(user.name if user else "")
+
+    async def receive(self, limit: int | None) -> bytes:
+        return b""
+
+    def detach(self) -> Callable[[], None]:
+        return lambda: None
+
+
+@pytest.mark.parametrize("path", [AGENT, "/v3/connect/cluster-info", "/v3/connect/config-yaml"])
+async def test_machines_count_by_their_token_whatever_they_call_themselves(here: Site, path: str) -> None:
+    """Whoever has a token would otherwise take all connections, by as many IDs."""
+    counted = Counted()
+    await here.machine("pool-1-abc")
+    for token in (here.registration_token, await here.token_of("pool-1-abc")):
+        for own in ("a" * 63, "b" * 63, "c" * 63):
+            headers = {"authorization": f"Bearer {token}", "x-cattle-id": own}
+            await here.nodes.handle(Request("GET", path, headers=headers, incoming=counted))
+    assert len(counted.users) == 6
+    assert len(set(counted.users)) == 2
 
 
 async def test_a_token_that_was_never_used_counts_for_half_an_hour(here: Site) -> None:

@@ -56,6 +56,12 @@ class Known:
     bootstrap: Object | None = None  # the metadata of the Secret with its token
     cluster: Object | None = None  # the management Cluster
 
+    @property
+    def user(self) -> User:
+        """For limits: what the token was issued for."""
+        meta = (self.bootstrap or self.cluster or {"metadata": {}})["metadata"]
+        return User(f"herder:machines:{meta.get('namespace', '')}:{meta.get('name', '')}")
+
 
 class Connecting:
     def __init__(
@@ -80,9 +86,7 @@ class Connecting:
     # --- /v3/connect/agent --------------------------------------------------------------------------------------------
 
     async def agent(self, request: Request) -> Response:
-        kept, known = self._known(request)
-        # Many machines may wait at once behind one address; each counts for itself.
-        await request.admit(User(f"herder:machine:{kept[ID][0]}"), long_running=True)
+        kept, known = await self._admitted(request)
         machine = await self._patiently(self._machine(known, kept), "a Machine for it is not there yet")
         await self._note_id(machine, kept[ID][0])
         token = await self._patiently(self._accounts.plan_token(machine), "its plan is not prepared yet")
@@ -95,6 +99,13 @@ class Connecting:
                 "kubeConfig": self._kubeconfig(base64.b64decode(token["data"]["token"]).decode()),
             }
         )
+
+    async def _admitted(self, request: Request) -> tuple[dict[str, list[str]], Known]:
+        """Many machines may wait at once behind one address. They count by their token: whoever has one chooses any ID,
+        and by many of them could take the connections of all users."""
+        kept, known = self._known(request)
+        await request.admit(known.user, long_running=True)
+        return kept, known
 
     def _known(self, request: Request) -> tuple[dict[str, list[str]], Known]:
         if not request.headers.get("x-cattle-id", "").strip():
@@ -176,7 +187,7 @@ class Connecting:
     # --- its relatives ------------------------------------------------------------------------------------------------
 
     async def cluster_info(self, request: Request) -> Response:
-        kept, known = self._known(request)
+        kept, known = await self._admitted(request)
         fields = [part.strip() for part in request.headers.get(FIELD, "").split(",") if part.strip()]
         if not fields:
             raise Refusal(500, "header X-Cattle-Field: missing; kubernetesversion can be asked for")
@@ -185,7 +196,7 @@ class Connecting:
         return as_json({field: version for field in fields if field.lower() == "kubernetesversion"})
 
     async def config_yaml(self, request: Request) -> Response:
-        kept, known = self._known(request)
+        kept, known = await self._admitted(request)
         machine = await self._existing(known, kept[ID][0])
         token = await self._patiently(self._accounts.plan_token(machine), "its plan is not prepared yet")
         secret = await self._client.get(
