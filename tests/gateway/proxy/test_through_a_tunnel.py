@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator, Mapping
 
 import pytest
 
-from herder.engine.client.wire import Request
+from herder.api.capi.kinds import SECRET
+from herder.engine.client.client import Client
+from herder.engine.client.wire import AnswerTooLong, Request
 from herder.engine.meta.errors import StatusError
 from herder.gateway.proxy.channels import Channel, Dial
 from herder.gateway.proxy.connections import Connections
@@ -94,6 +96,19 @@ async def test_a_large_answer_arrives_whole(tunnelled: Tunnelled) -> None:
         await raw.reader.readexactly(2)
     raw.close()
     assert found == content
+
+
+async def test_an_answer_to_the_manager_is_not_read_without_an_end(tunnelled: Tunnelled) -> None:
+    """It is decoded as a whole: of the smallest objects, 64 MiB would take more than a GiB."""
+    content = b'{"items":[' + b"{}," * (7 << 20) + b"{}]}"
+
+    async def large(_: Received, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(content) + content)
+
+    tunnelled.recorder.answer = large
+    transport = DownstreamTransport(Connections(tunnelled.dial), tunnelled.recorder.target(), "token")
+    with pytest.raises(AnswerTooLong):
+        await Client(transport).get(SECRET.resource, "a", namespace="b")
 
 
 async def begin(_: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
