@@ -268,7 +268,7 @@ def observation(wish: Observe, *, clock: Callable[[], datetime], tasks: Tasks) -
 
 def keeper(wish: Observe) -> Callable[[Object], Object]:
     """What is kept of each object."""
-    keep = partial(kept, wish.kind) if wish.projection is None else partial(_projected, wish.projection)
+    keep = partial(kept, wish.kind) if wish.projection is None else partial(_projected, wish.projection, set())
 
     def checked(obj: Object) -> Object:
         _check_identity(obj)
@@ -285,13 +285,16 @@ def _check_identity(obj: Object) -> None:
             raise ServiceUnavailable(f"metadata.{field} of an object is no text of at most {longest} characters")
 
 
-def _projected(projection: Projection, obj: Object) -> Object:
-    """The record, with what tells the object from others and its states from one another."""
+def _projected(projection: Projection, failed: set[str], obj: Object) -> Object:
+    """The record, with what tells the object from others and its states from one another. `failed` grows with the first
+    failure: a cluster that sends one such object after another does not fill the log."""
     try:
         record = projection.project(obj)
     except Exception as error:
         # One object that cannot be read must not keep the others from being seen.
-        log.error("projection failed", projection=projection.name, name=obj["metadata"]["name"], exc_info=error)
+        tell = log.debug if failed else log.error
+        failed.add(projection.name)
+        tell("projection failed", projection=projection.name, name=obj["metadata"]["name"], exc_info=error)
         record = {}
     meta = obj["metadata"]
     identity = {name: meta[name] for name in ("name", "namespace", "uid", "resourceVersion") if name in meta}
