@@ -36,9 +36,9 @@ def _check_of(kind: Kind, authorizer: Authorizer) -> Callable[[Attributes], Awai
         user, new = attributes.user, attributes.obj
         if new is None or SUPERUSERS in user.groups:
             return
-        told = tenancy.refusal(kind, attributes.old, new, user.name, _rights(authorizer, user))
-        if told:
-            raise forbidden(kind.resource.group_resource, attributes.name or tenancy.name_of(new), told)
+        reason = tenancy.refusal(kind, attributes.old, new, user.name, _rights(authorizer, user))
+        if reason:
+            raise forbidden(kind.resource.group_resource, attributes.name or tenancy.name_of(new), reason)
 
     return check
 

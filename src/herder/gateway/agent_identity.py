@@ -71,7 +71,7 @@ _VERDICTS = {
 async def judge(
     cluster: Object,
     recorded_token: str,
-    told: Parameters,
+    claimed: Parameters,
     now: datetime,
     *,
     connected: bool,
@@ -81,12 +81,12 @@ async def judge(
     status = cluster.get("status") or {}
     if not status.get("apiEndpoint") or not recorded_token:
         return Verdict.ACCEPTED  # the first agent of all
-    if hmac.compare_digest(recorded_token.encode(), told.token.encode()):
+    if hmac.compare_digest(recorded_token.encode(), claimed.token.encode()):
         return Verdict.SAME
-    same_ca = _share_certificate(str(status.get("caCert") or ""), told.ca)
+    same_ca = _share_certificate(str(status.get("caCert") or ""), claimed.ca)
     if not connected:
         return Verdict.ACCEPTED if same_ca else _after_absence(cluster, now)
-    return _VERDICTS[await ask(told.token)] if same_ca else Verdict.REFUSED
+    return _VERDICTS[await ask(claimed.token)] if same_ca else Verdict.REFUSED
 
 
 def _after_absence(cluster: Object, now: datetime) -> Verdict:
@@ -98,11 +98,11 @@ def _after_absence(cluster: Object, now: datetime) -> Verdict:
     return Verdict.REPLACED
 
 
-def _share_certificate(recorded: str, told: str) -> bool:
+def _share_certificate(recorded: str, claimed: str) -> bool:
     """A bundle that is being rotated holds the old certificate beside the new one."""
     try:
         before = x509.load_pem_x509_certificates(base64.b64decode(recorded, validate=True))
-        after = x509.load_pem_x509_certificates(told.encode())
+        after = x509.load_pem_x509_certificates(claimed.encode())
     except (binascii.Error, ValueError):
         return False
     known = {each.fingerprint(SHA256()) for each in before}

@@ -33,11 +33,11 @@ class AgentRecords:
         self._stored: dict[str, bytes] = {}  # cluster → digest of the credential that its Secret holds
         self._reported: dict[str, tuple[str, datetime]] = {}  # cluster → the conflict that was written last
 
-    def knows(self, cluster: Object, told: Parameters) -> bool:
+    def knows(self, cluster: Object, claimed: Parameters) -> bool:
         """Whether all of this is stored already, as far as is known without asking."""
         before = cluster.get("status") or {}
-        same = all(before.get(key) == value for key, value in _status(cluster, told).items())
-        return same and self._stored.get(cluster["metadata"]["name"]) == _digest(cluster, told.token)
+        same = all(before.get(key) == value for key, value in _status(cluster, claimed).items())
+        return same and self._stored.get(cluster["metadata"]["name"]) == _digest(cluster, claimed.token)
 
     async def credential(self, cluster: Object) -> str:
         """The service account token that is stored for this very cluster, or ""."""
@@ -48,13 +48,13 @@ class AgentRecords:
             return ""
         return base64.b64decode((secret.get("data") or {}).get(CREDENTIAL) or "").decode(errors="replace")
 
-    async def keep(self, cluster: Object, told: Parameters) -> None:
+    async def keep(self, cluster: Object, claimed: Parameters) -> None:
         """The credential before the address: who finds the address finds how to use it."""
         name, before = cluster["metadata"]["name"], cluster.get("status") or {}
-        wanted = _status(cluster, told)
+        wanted = _status(cluster, claimed)
         if wanted["driver"] not in IMPORTED_DRIVERS:
             return
-        await self._keep_credential(cluster, told.token)
+        await self._keep_credential(cluster, claimed.token)
         if changes := difference({key: before.get(key) for key in wanted}, wanted):
             await self._client.patch(MANAGEMENT_CLUSTER.resource, name, {"status": changes}, subresource="status")
 
@@ -65,9 +65,9 @@ class AgentRecords:
         if last == outcome and now - at < REPORTED_EVERY:
             return
         self._reported[cluster] = (outcome, now)
-        told = {"metadata": {"annotations": {names.AGENT_CONFLICT: f"{timestamp(now)} {outcome}"}}}
+        change = {"metadata": {"annotations": {names.AGENT_CONFLICT: f"{timestamp(now)} {outcome}"}}}
         with suppress(NotFound):
-            await self._client.patch(MANAGEMENT_CLUSTER.resource, cluster, told)
+            await self._client.patch(MANAGEMENT_CLUSTER.resource, cluster, change)
 
     def forget(self, cluster: str) -> None:
         self._stored.pop(cluster, None)
@@ -121,12 +121,12 @@ class AgentRecords:
             await self._client.create(NAMESPACE.resource, made)
 
 
-def _status(cluster: Object, told: Parameters) -> Object:
+def _status(cluster: Object, claimed: Parameters) -> Object:
     name, before = cluster["metadata"]["name"], cluster.get("status") or {}
     return {
         "driver": before.get("driver") or "imported",
-        "apiEndpoint": f"https://{told.address}",
-        "caCert": told.encoded_ca,
+        "apiEndpoint": f"https://{claimed.address}",
+        "caCert": claimed.encoded_ca,
         "serviceAccountTokenSecret": names.credential_secret(name),
     }
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
-from herder.api.identity.tenancy import is_system
 from herder.api.machines.credentials import CREATOR
 from herder.api.machines.hosts import HOSTED_DRIVERS
 from herder.api.machines.kinds import CONFIG_GROUP, NODE_DRIVER, driver_of
@@ -74,9 +73,12 @@ class ReferenceAdmission:
 
     async def _check_driver(self, write: Write) -> None:
         """Machines of these drivers are processes of the manager's host, which no role for creating clusters implies.
-        Service accounts, such as that of another Cluster API core, only copy what a user was allowed to write."""
+
+        Service accounts are not exempt: whoever may create one, or its tokens, would use it to pass. The account of
+        another Cluster API core, which clones templates, needs the right too.
+        """
         driver = driver_of(write.kind.kind) if write.kind.group in DRIVER_GROUPS else ""
-        if driver not in HOSTED_DRIVERS or is_system(write.user.name) or _content(write.obj) == _content(write.old):
+        if driver not in HOSTED_DRIVERS or _content(write.obj) == _content(write.old):
             return
         if not await self._may(write.user, USE, Target(*NODE_DRIVER.resource.group_resource, "", driver)):
             raise _refused(write, _not_usable(write.user, driver))

@@ -67,7 +67,7 @@ class Claim:
     """An agent that holds the registration token of a cluster, and what it says of the cluster."""
 
     cluster: Object
-    told: Parameters
+    claimed: Parameters
 
 
 class Registration:
@@ -187,10 +187,10 @@ class Registration:
             return claim
         name = _name(claim.cluster)
         try:
-            verdict = await self._register(claim.cluster, claim.told)
+            verdict = await self._register(claim.cluster, claim.claimed)
         except (StatusError, OSError) as error:
-            log.warning("what an agent told could not be kept", cluster=name, error=str(error))
-            verdict = Refused(503, "what the agent tells of its cluster cannot be stored now: try again")
+            log.warning("cannot store what an agent reported", cluster=name, error=str(error))
+            verdict = Refused(503, "cannot store what the agent reported; try again")
         if isinstance(verdict, Refused):
             self._refused[name] = verdict
         return verdict
@@ -216,16 +216,16 @@ class Registration:
         except BadParameters as problem:
             return Refused(400, str(problem))
 
-    async def _register(self, cluster: Object, told: Parameters) -> Admitted | Refused:
+    async def _register(self, cluster: Object, claimed: Parameters) -> Admitted | Refused:
         """One agent of a cluster at a time, and by what is stored now: of two that come at once, one is the first."""
         name = _name(cluster)
-        if self._records.knows(cluster, told):
+        if self._records.knows(cluster, claimed):
             return Admitted(name)
         async with self._registering[name]:
             stored = await self._client.get(MANAGEMENT_CLUSTER.resource, name)
             recorded = await self._records.credential(stored)
             verdict = await judge(
-                stored, recorded, told, self._clock(), connected=self._connected(name), ask=partial(self._ask, name)
+                stored, recorded, claimed, self._clock(), connected=self._connected(name), ask=partial(self._ask, name)
             )
             if verdict in (Verdict.REFUSED, Verdict.REPLACED, Verdict.DISPLACED):
                 log.warning("another agent registers for a cluster", cluster=name, outcome=verdict.value)
@@ -234,7 +234,7 @@ class Registration:
                 return Refused(409, SECOND_AGENT)
             if verdict is Verdict.DISPLACED:
                 self._displace(name)
-            await self._records.keep(stored, told)
+            await self._records.keep(stored, claimed)
         return Admitted(name)
 
     async def _ask(self, cluster: str, token: str) -> Answer:

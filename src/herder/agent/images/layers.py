@@ -153,13 +153,13 @@ class _Layer:
                 found.close()
 
     def _link(self, member: tarfile.TarInfo, walk: "_Walk", name: str) -> None:
-        told = _shown(member.linkname)
+        link_name = _shown(member.linkname)
         path = self._within(_parts(member.linkname))
-        source = _Walk(self._base, told)
+        source = _Walk(self._base, link_name)
         try:
             if not path or not source.enter(path[:-1], create=False):
-                raise ImageError(f"an image's layer links to {told}, which it does not have")
-            original = _checked(path[-1], told)
+                raise ImageError(f"an image's layer links to {link_name}, which it does not have")
+            original = _checked(path[-1], link_name)
             if (source.path, original) != (walk.path, name):
                 trees.remove(walk.here, name)
                 walk.here.link(source.here, original, name)
@@ -186,9 +186,9 @@ class _Layer:
 class _Walk:
     """Into directories, by entries of open ones. Links on the way are followed as if the root were all there is."""
 
-    def __init__(self, base: Directory, told: str) -> None:
+    def __init__(self, base: Directory, link_name: str) -> None:
         self._base = base
-        self._told = told
+        self._link_name = link_name
         self._open: List[Directory] = []
         self.path: List[str] = []
 
@@ -204,14 +204,14 @@ class _Walk:
             if name == "..":
                 self._leave()
                 continue
-            target = self.here.link_target(_checked(name, self._told))
+            target = self.here.link_target(_checked(name, self._link_name))
             if target is None:
                 if not self._step(name, create):
                     return False
                 continue
             links += 1
             if links > _MOST_LINKS:
-                raise ImageError(f"an image's layer has links that lead in a circle, at {self._told}")
+                raise ImageError(f"an image's layer has links that lead in a circle, at {self._link_name}")
             if target.startswith("/"):
                 self.close()
             left += reversed([each for each in target.split("/") if each not in ("", ".")])
@@ -228,7 +228,7 @@ class _Walk:
         self._open.append(found)
         self.path.append(name)
         if len(self.path) > _DEEPEST:
-            raise ImageError(f"an image's layer is nested more than {_DEEPEST} directories deep, at {self._told}")
+            raise ImageError(f"an image's layer is nested more than {_DEEPEST} directories deep, at {self._link_name}")
         return True
 
     def _leave(self) -> None:

@@ -61,7 +61,7 @@ def _pod(pod: Object) -> Object:
     if MIRROR in string_map(meta.get("annotations")):
         kept["annotations"] = {MIRROR: ""}
     found = mappings(mapping(pod.get("spec")).get("volumes"))
-    volumes = [told for volume in found if (told := _volume(volume))]
+    volumes = [record for volume in found if (record := _volume(volume))]
     phase = text(mapping(pod.get("status")).get("phase"))
     return _record(POD, kept) | {"spec": {"volumes": volumes}, "status": {"phase": phase}}
 

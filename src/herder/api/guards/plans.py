@@ -169,9 +169,9 @@ def never_a_skipped_minor(change: Asked, view: View, _before: Sequence[Act]) -> 
     asked = str((control_plane.get("spec") or {}).get("kubernetesVersion") or "")
     version = asked if release_of(asked) == wanted else str(wanted)
     step = 1 if is_server else OLDEST_KUBELET
-    if not known or not (told := skips(min(known), version, annotations_of(control_plane), step)):
+    if not known or not (reason := skips(min(known), version, annotations_of(control_plane), step)):
         return None
-    return change.refuse("never-a-skipped-minor", f"is not written: {told}")
+    return change.refuse("never-a-skipped-minor", f"is not written: {reason}")
 
 
 def _is_restoring(control_plane: Object) -> bool:

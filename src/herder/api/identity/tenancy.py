@@ -115,8 +115,8 @@ def is_manager(may: Rights) -> bool:
 
 def refusal(kind: Kind, old: Object | None, new: Object, user: str, may: Rights) -> str:
     """Why this user may not write this, or "". Rights are looked up only for writes that break a rule otherwise."""
-    for told in _RULES[kind](old, new, user, may):
-        return "" if is_manager(may) else told
+    for reason in _RULES[kind](old, new, user, may):
+        return "" if is_manager(may) else reason
     return ""
 
 

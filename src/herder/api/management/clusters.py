@@ -267,9 +267,9 @@ def _agent_conflict(management: Object, now: datetime) -> Iterable[Condition]:
     if now >= ends:
         yield condition(AGENT_CONFLICT, "False", "")
         return
-    told = f"{_CONFLICTS.get(outcome, outcome)} at {at}, with the registration token of this cluster"
+    message = f"{_CONFLICTS.get(outcome, outcome)} at {at}, with the registration token of this cluster"
     advice = f"if that was not you, delete Secret {names.token_secret(names.DEFAULT_TOKEN)} to replace the token"
-    yield condition(AGENT_CONFLICT, "True", outcome.capitalize(), f"{told}; {advice}")
+    yield condition(AGENT_CONFLICT, "True", outcome.capitalize(), f"{message}; {advice}")
 
 
 def _since(known: Condition, management: Object, now: datetime) -> Condition:

@@ -234,8 +234,8 @@ class PlanSecret:
     @cached_property
     def evidence(self) -> Evidence | None:
         """As far as the agent tells it: others leave what the last instruction that ran has said."""
-        if told := self._status(FAILED_EVIDENCE, Evidence):
-            return _shortened(told)
+        if evidence := self._status(FAILED_EVIDENCE, Evidence):
+            return _shortened(evidence)
         ran = [each.name for each in (self.plan.instructions if self.plan else ()) if each.name in self.failed_outputs]
         if not ran:
             return None

@@ -87,9 +87,9 @@ class _Driver(NamedTuple):
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> _Driver:
         found = config.get("Driver")
-        told = found if isinstance(found, dict) else {}
-        internal, external = _listed(told.get("PrivateIPAddress")), _listed(told.get("IPAddress"))
-        return cls(str(config.get("DriverName") or ""), internal, external, str(told.get("IPv6Address") or ""))
+        driver = found if isinstance(found, dict) else {}
+        internal, external = _listed(driver.get("PrivateIPAddress")), _listed(driver.get("IPAddress"))
+        return cls(str(config.get("DriverName") or ""), internal, external, str(driver.get("IPv6Address") or ""))
 
 
 _drivers: DigestMemo[_Driver | None] = DigestMemo(4096)

@@ -189,8 +189,8 @@ def _no_skip(scene: Scene, _result: Result) -> None:
         if entry.roles.is_server:
             known += [release_of(str(entry.node_info.get("kubeletVersion") or "")), release_in(entry.plan.applied_plan)]
     found = [each for each in known if each is not None]
-    if found and (told := skips(min(found), wanted, annotations_of(scene.control_plane))):
-        raise ConfigError(f"spec.kubernetesVersion: {told}")
+    if found and (reason := skips(min(found), wanted, annotations_of(scene.control_plane))):
+        raise ConfigError(f"spec.kubernetesVersion: {reason}")
 
 
 def _order(version: str) -> tuple[int, ...]:

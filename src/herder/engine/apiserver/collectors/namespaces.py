@@ -129,8 +129,10 @@ def _conditions(
          "All content-preserving finalizers finished"),
     ]  # fmt: skip
     if failures:
-        told = f"Failed to delete all resource types, {len(failures)} remaining: {', '.join(failures[:FAILURES_SHOWN])}"
-        wanted[2] = ("NamespaceDeletionContentFailure", "True", "ContentDeletionFailed", told)
+        message = (
+            f"Failed to delete all resource types, {len(failures)} remaining: {', '.join(failures[:FAILURES_SHOWN])}"
+        )
+        wanted[2] = ("NamespaceDeletionContentFailure", "True", "ContentDeletionFailed", message)
     if remaining:
         wanted[3] = ("NamespaceContentRemaining", "True", "SomeResourcesRemain",
                      f"Some resources are remaining: {content}")  # fmt: skip

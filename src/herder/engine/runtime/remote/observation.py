@@ -292,9 +292,9 @@ def _projected(projection: Projection, failed: set[str], obj: Object) -> Object:
         record = projection.project(obj)
     except Exception as error:
         # One object that cannot be read must not keep the others from being seen.
-        tell = log.debug if failed else log.error
+        write = log.debug if failed else log.error
         failed.add(projection.name)
-        tell("projection failed", projection=projection.name, name=obj["metadata"]["name"], exc_info=error)
+        write("projection failed", projection=projection.name, name=obj["metadata"]["name"], exc_info=error)
         record = {}
     meta = obj["metadata"]
     identity = {name: meta[name] for name in ("name", "namespace", "uid", "resourceVersion") if name in meta}
