@@ -134,6 +134,26 @@ async def test_names_allow_to_list_and_watch_by_name(api: Api) -> None:
     assert (await alice.get(api.at("secrets") + "?fieldSelector=metadata.name%3Dother")).status == 403
 
 
+@pytest.mark.parametrize("selector", ["metadata.name%3Db", "metadata.name!%3Da", "metadata.namespace!%3Dx"])
+async def test_no_selector_widens_a_watch_of_one_object(api: Api, selector: str) -> None:
+    """The deprecated path of a watch names the object that the watch is granted for."""
+    for name in ("a", "b"):
+        await api.create("secrets", secret(name))
+    await grant(api, "carol", rule(["watch"], ["secrets"], resourceNames=["a"]))
+    path = f"/api/v1/watch/namespaces/{api.namespace}/secrets/a?timeoutSeconds=1&fieldSelector={selector}"
+    answer = await api.as_user("carol").get(path)
+    assert answer.failure == (400, "BadRequest", "fieldSelector metadata.name doesn't match requested name")
+
+
+async def test_an_empty_selector_widens_no_watch_of_one_object(api: Api) -> None:
+    for name in ("a", "b"):
+        await api.create("secrets", secret(name))
+    await grant(api, "carol", rule(["watch"], ["secrets"], resourceNames=["a"]))
+    path = f"/api/v1/watch/namespaces/{api.namespace}/secrets/a?fieldSelector=&fieldSelector=metadata.name%3Db"
+    async with api.as_user("carol").watch(path) as events:
+        assert await events.take(1) == [("ADDED", "a")]
+
+
 async def test_a_cluster_role_is_bound_in_one_namespace(api: Api) -> None:
     name = unique("role")
     await api.create_cluster(

@@ -25,6 +25,7 @@ from herder.engine.apiserver.verbs.watch import watch
 from herder.engine.apiserver.yaml_bodies import LARGE_YAML_BYTES, is_flow
 from herder.engine.client.wire import Query, Request, Response, User
 from herder.engine.meta.errors import BadRequest, MethodNotAllowed, NotFound, StatusError, UnsupportedMediaType, show
+from herder.engine.meta.selectors import SelectorError, parse_field_selector
 
 _VERBS = {
     "get": get,
@@ -199,11 +200,24 @@ def _nameless(request: Request, info: RequestInfo, resource: Resource) -> Status
 
 
 def _narrowed(call: Call) -> Call:
-    """The deprecated `/watch/…/name` is a watch with a field selector."""
-    if not call.info.name or "/watch/" not in call.request.path:
+    """The deprecated `/watch/…/name` is a watch with a field selector. The name is what was granted: no selector of
+    the caller's takes its place."""
+    name = call.info.name
+    if not name or "/watch/" not in call.request.path:
         return call
-    items = [*call.request.query.items, ("fieldSelector", f"metadata.name={call.info.name}")]
+    given = call.request.query.get("fieldSelector")
+    if given and _exact_name(given) != name:
+        raise BadRequest("fieldSelector metadata.name doesn't match requested name")
+    items = [item for item in call.request.query.items if item[0] != "fieldSelector"]
+    items.append(("fieldSelector", given or f"metadata.name={name}"))
     return replace(call, request=replace(call.request, query=Query(items)))
+
+
+def _exact_name(selector: str) -> str | None:
+    try:
+        return parse_field_selector(selector).exact("metadata.name")
+    except SelectorError:
+        return None
 
 
 def _unknown() -> NotFound:
