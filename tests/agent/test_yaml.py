@@ -103,7 +103,8 @@ def test_a_kubeconfig_as_servers_write_it() -> None:
     ("change", "message"),
     [
         ({"current-context": "x"}, "contexts has no entry with the name 'x'"),
-        ({"clusters": [{"name": "k", "cluster": {"server": "h"}}]}, "server must be an http or https URL"),
+        ({"clusters": [{"name": "k", "cluster": {"server": "h"}}]}, "server must be an https URL"),
+        ({"clusters": [{"name": "k", "cluster": {"server": "http://h"}}]}, "server must be an https URL"),
         (
             {"clusters": [{"name": "k", "cluster": {"server": "https://h", "certificate-authority-data": "?"}}]},
             "base64",
