@@ -134,6 +134,41 @@ def _spliced_pieces(
 # --- decoded objects ----------------------------------------------------------------------------------------------
 
 
+class _Stored(msgspec.Struct):
+    """Of a stored object only the bytes of its metadata: their managedFields alone can take a long time to decode."""
+
+    metadata: msgspec.Raw
+
+
+_decode_metadata = msgspec.json.Decoder(_Stored).decode
+
+
+def _batches(call: Call, records: Sequence[Record]) -> AsyncIterator[list[Object]]:
+    rendering = call.rendering
+    if (
+        rendering.transform == "PartialObjectMetadataList"
+        and rendering.media_type == JSON
+        and not needs_conversion(call)
+    ):
+        return _metadata_batches(records)
+    return _decoded_batches(call, records)
+
+
+async def _metadata_batches(records: Sequence[Record]) -> AsyncIterator[list[Object]]:
+    batch: list[Object] = []
+    size = 0
+    for record in records:
+        metadata = _decode_metadata(record.value).metadata
+        batch.append({"metadata": metadata})
+        size += len(memoryview(metadata))
+        if len(batch) >= _ROWS_AT_ONCE or size > _DECODED_BYTES:
+            yield batch
+            batch, size = [], 0
+            await asyncio.sleep(0)
+    if batch:
+        yield batch
+
+
 async def _decoded_batches(call: Call, records: Sequence[Record]) -> AsyncIterator[list[Object]]:
     batch: list[Object] = []
     size = 0
@@ -155,7 +190,7 @@ async def _encoded_pieces(
     pretty = call.rendering.pretty
     yield _opened(frame, key, pretty=pretty)
     first = True
-    async for batch in _decoded_batches(call, records):
+    async for batch in _batches(call, records):
         items = [_item(item, pretty=pretty) for item in show(batch)]
         del batch  # a client that does not read holds bytes, not objects
         piece = (b"" if first else b",") + b",".join(items)
