@@ -54,6 +54,9 @@ class CrdController:
         self._served: dict[str, tuple[GroupResource, tuple[object, ...]]] = {}  # by definition; what it was made from
         self._names: dict[str, tuple[int, _Names]] = {}  # by definition, with the revision they were read at
         self._cleanups: dict[str, asyncio.Task[None]] = {}
+        self._ending: set[str] = (
+            set()
+        )  # being deleted from the store: whoever sees that must find them served no longer
         self._queue = RetryQueue(self._handle, name="definitions")
 
     def load(self) -> None:
@@ -147,7 +150,7 @@ class CrdController:
     # --- deletion --------------------------------------------------------------------------------------------
 
     def _clean_up(self, name: str, crd: Object) -> None:
-        if condition_is(crd, "Established", "True"):
+        if condition_is(crd, "Established", "True") and name not in self._ending:
             self._serve(crd, reshaped_before=self._store.revision)
         running = self._cleanups.get(name)
         if CLEANUP in (crd["metadata"].get("finalizers") or ()) and (running is None or running.done()):
@@ -188,11 +191,14 @@ class CrdController:
                 continue
             crd["metadata"].pop("finalizers", None)
             self._forget(name)
+            self._ending.add(name)
             try:
                 await self._store.commit(Delete(record.key, encoder(crd), record.revision))
                 return
             except RevisionConflict:
                 continue
+            finally:
+                self._ending.discard(name)
 
     # --- the store ---------------------------------------------------------------------------------------------
 
