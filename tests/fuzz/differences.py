@@ -94,6 +94,11 @@ def _below_items(request: Input, real: Outcome, embedded: Outcome) -> bool:
     return _path(request) == DEFINITIONS and "unknown field" in embedded.message and real.code in (201, 422)
 
 
+def _limited(_: Input, real: Outcome, embedded: Outcome) -> bool:
+    limits = ("selector: more than 100 requirements", "limit of DeleteOptions is")
+    return embedded.code in (400, 413) and any(text in embedded.message for text in limits)
+
+
 _IN_FULL = (CONFIG_MAPS, SECRETS, WIDGETS, ROLES, BINDINGS, LEASES, DEFINITIONS)
 
 
@@ -173,6 +178,12 @@ DIFFERENCES = [
         "The real server does not look for unknown fields below `items` and other unions of a schema under Strict; "
         "they are told here.",
         _below_items,
+    ),
+    Difference(
+        "limits",
+        "A selector has at most 100 requirements, and DeleteOptions have at most 64 KiB; the real server reads them up "
+        "to the size of a URL or body.",
+        _limited,
     ),
     Difference(
         "validation in depth",
