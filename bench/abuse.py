@@ -14,15 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import quantiles
 
-from bench.apiserver import Subject
+from bench.apiserver import Subject, servers
 from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
 from herder.engine.client.kubeconfig import Connection, load
 from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import GroupVersionResource
 from tests.support import attacks, socket_attacks
-from tests.support.embedded import Embedded
-from tests.support.kube import RealKube
 from tests.support.socket_attacks import Target
 
 ATTACK_SECONDS = 10.0
@@ -60,17 +58,8 @@ class Measured:
 
 
 def run(directory: Path) -> str:
-    def start_real() -> RealKube:
-        (directory / "real").mkdir()
-        return RealKube(directory / "real", fsync=True).start()
-
-    subjects = [
-        Subject("herder", lambda: Embedded(directory / "herder").start(), lambda server: [server.process.pid]),
-        # etcd is part of the server that is measured: herder's store is part of its process.
-        Subject("kube-apiserver + etcd", start_real, lambda server: [p.pid for p in server.processes.values()]),
-    ]
     found: dict[str, dict[str, Measured]] = {}
-    for subject in subjects:  # one after the other: two cores are shared with attackers and the victim
+    for subject in servers(directory):  # one after the other: two cores are shared with attackers and the victim
         subject.server = subject.start()
         try:
             found[subject.name] = asyncio.run(measure(subject))

@@ -78,15 +78,21 @@ def _resident(pid: int) -> int:
     return 0
 
 
-def run(directory: Path, *, objects: int = 10_000) -> str:
+def servers(directory: Path) -> list[Subject]:
+    """The embedded server, and kube-apiserver. etcd is part of the latter, as the store is part of the former."""
+
     def start_real() -> RealKube:
         (directory / "real").mkdir()
         return RealKube(directory / "real", fsync=True).start()
 
-    subjects = [
+    return [
         Subject("herder", lambda: Embedded(directory / "herder").start(), lambda server: [server.process.pid]),
         Subject("kube-apiserver + etcd", start_real, lambda server: [p.pid for p in server.processes.values()]),
     ]
+
+
+def run(directory: Path, *, objects: int = 10_000) -> str:
+    subjects = servers(directory)
     for subject in subjects:  # one after the other: two cores are shared with the client
         measure(subject, objects)
     return report(*subjects, objects)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import io
 import tarfile
-import zlib
 from collections.abc import Iterator
 from enum import StrEnum
 
 import msgspec
 
+from herder.api.gzipped import gunzip
 from herder.api.machines.names import STATE_KEY
 from herder.engine.meta.kinds import Object
 
@@ -22,7 +22,7 @@ _LARGEST = 8 << 20
 _MOST_ENTRIES = 1000
 
 
-_BAD = (ValueError, OverflowError, zlib.error, EOFError, tarfile.TarError, RecursionError)
+_BAD = (ValueError, OverflowError, EOFError, tarfile.TarError, RecursionError)
 """What a record that cannot be read raises, in whatever part of it."""
 
 
@@ -65,11 +65,7 @@ def driver_config(extracted: str) -> Object | None:
 
 
 def _configs(archive: bytes) -> list[Object]:
-    unzipped = zlib.decompressobj(wbits=31)
-    content = unzipped.decompress(archive, _LARGEST)
-    if unzipped.unconsumed_tail:
-        raise ValueError("larger than any that was made for a machine")
-    with tarfile.TarFile(fileobj=io.BytesIO(content)) as tar:
+    with tarfile.TarFile(fileobj=io.BytesIO(gunzip(archive, _LARGEST))) as tar:
         return [_object(tar, entry) for entry in _entries(tar) if entry.isfile() and _is_config(entry.name)]
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-import zlib
 
 import msgspec
 
 from herder.api import gojson
+from herder.api.gzipped import gunzip
 from herder.api.rke.names import CLUSTER_SPEC
 from herder.engine.meta.kinds import Object
 
@@ -27,21 +27,12 @@ def packed(spec: Object) -> str:
 def unpacked(text: str) -> Object:
     """ValueError for what is no packed spec."""
     try:
-        spec = msgspec.json.decode(_inflated(base64.b64decode(text, validate=True)))
-    except (ValueError, zlib.error, RecursionError) as error:
+        spec = msgspec.json.decode(gunzip(base64.b64decode(text, validate=True), _LARGEST_TEXT))
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"not the spec of a cluster: {error}") from None
     if not isinstance(spec, dict):
         raise ValueError("not the spec of a cluster: an object is expected")
     return spec
-
-
-def _inflated(compressed: bytes) -> bytes:
-    """What unpacks into more than any spec has is not unpacked."""
-    stream = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-    inflated = stream.decompress(compressed, _LARGEST_TEXT)
-    if stream.unconsumed_tail:
-        raise zlib.error("too large")
-    return inflated
 
 
 def digest(spec: Object) -> str:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from herder.api.gzipped import gunzip
 from herder.api.numbers import LARGEST, integer
 from herder.api.rke.names import CONTROL_PLANE_ROLE, ETCD_ROLE, INIT_NODE, OPERATING_SYSTEM, PROBES_PASSED, WORKER_ROLE
 from herder.api.rke.plan import Plan, checksum
@@ -311,9 +312,8 @@ def _shortened(evidence: Evidence) -> Evidence:
 def _unzipped(raw: bytes, kind: type[T]) -> T | None:
     if not raw:
         return None
-    unpacker = zlib.decompressobj(wbits=31)
     try:
-        content = unpacker.decompress(raw, _LARGEST_OUTPUT)
-    except zlib.error:
+        content = gunzip(raw, _LARGEST_OUTPUT)
+    except ValueError:
         return None
-    return None if unpacker.unconsumed_tail else _decoded(content, kind)
+    return _decoded(content, kind)
