@@ -153,8 +153,7 @@ def never_a_downgrade(change: Asked, view: View, _before: Sequence[Act]) -> Refu
     known = [found for plan in (change.before.plan, change.before.applied_plan) if (found := release_in(plan))]
     if wanted is None or not known or wanted >= max(known):
         return None
-    told = f"is not written: {wanted} is lower than {max(known)}, which it had"
-    return change.refuse("never-a-downgrade", told)
+    return change.refuse("never-a-downgrade", f"is not written: {wanted} is lower than {max(known)}, which it had")
 
 
 def never_a_skipped_minor(change: Asked, view: View, _before: Sequence[Act]) -> Refusal | None:

@@ -42,7 +42,7 @@ class Intake:
         return self._owner
 
     def close(self) -> None:
-        """The connection is closed, or somebody else's."""
+        """The connection is closed, or was handed over to an upgraded protocol."""
         self._owner = None
 
     @property
