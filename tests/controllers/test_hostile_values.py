@@ -192,8 +192,8 @@ def test_a_kubeconfig_is_forgotten_when_nobody_uses_it(monkeypatch: pytest.Monke
     now = 1000.0
     monkeypatch.setattr(clusters.time, "monotonic", lambda: now)
     monkeypatch.setattr(clusters, "parse_foreign", lambda text: text)
+    monkeypatch.setattr(clusters, "_recent", {})
     clusters._parsed("gone")
     now += clusters.KEPT_SECONDS + 1
     clusters._parsed("used")
     assert [connection for _, connection in clusters._recent.values()] == ["used"]
-    clusters._recent.clear()

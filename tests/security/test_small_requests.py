@@ -64,6 +64,7 @@ async def test_namespaces_that_strangers_name_are_not_remembered_at_any_length(t
 @pytest.mark.parametrize("query", [
     "labelSelector=" + ",".join(f"!a{n}" for n in range(8_000)),
     "labelSelector=" + ",".join(["k=v"] * 15_000),
+    "labelSelector=k%20in%20(" + "v," * 20_000 + ")",
     "fieldSelector=" + ",".join(f"metadata.namespace!=x{n}" for n in range(2_300)),
 ])  # fmt: skip
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
