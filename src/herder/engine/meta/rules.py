@@ -70,17 +70,23 @@ def missing_atoms(held: Sequence[Rule], wanted: Sequence[Rule]) -> list[Atom]:
     missing: list[Atom] = []
     left = MOST_COMPARISONS
     for rule in wanted:
+        left -= _count_of_atoms(rule)
+        _check_affordable(left)
         for part in _atoms(rule):
             candidates = _candidates(part, filed, paths)
-            left -= 1 + len(candidates)
-            if left < 0:
-                raise BadRequest(
-                    "rules: too many combinations of groups, resources, resource names and verbs; "
-                    "split the rules over several roles"
-                )
+            left -= len(candidates)
+            _check_affordable(left)
             if not any(_covers(own, part) for own in candidates):
                 missing.append(part)
     return missing
+
+
+def _check_affordable(left: int) -> None:
+    if left < 0:
+        raise BadRequest(
+            "rules: too many combinations of groups, resources, resource names and verbs; "
+            "split the rules over several roles"
+        )
 
 
 _Filed = dict[tuple[str, str], list[Rule]]
@@ -102,6 +108,11 @@ def _candidates(atom: Atom, filed: _Filed, paths: list[Rule]) -> list[Rule]:
     verb, group = atom["verbs"][0], atom["apiGroups"][0]
     pairs = dict.fromkeys(((ALL, ALL), (ALL, group), (verb, ALL), (verb, group)))
     return [own for pair in pairs for own in filed.get(pair, ())]
+
+
+def _count_of_atoms(rule: Rule) -> int:
+    of_objects = len(rule.groups) * len(rule.resources) * max(1, len(rule.names))
+    return len(rule.verbs) * (of_objects + len(set(rule.urls)))
 
 
 def _atoms(rule: Rule) -> Iterator[Atom]:

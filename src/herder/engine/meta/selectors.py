@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,9 @@ from herder.engine.meta import names
 from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value, required
 
 MOST_REQUIREMENTS = 100
-"""All of them are matched with each object of a list, and with each event of every watch. Values have no limit."""
+"""All of them are matched with each object of a list, and with each event of every watch."""
+MOST_VALUES = 8_192
+"""Of one requirement (`in`, `notin`), repeated ones included: each is parsed and validated on the event loop."""
 
 
 class SelectorError(ValueError):
@@ -91,29 +93,27 @@ def parse_label_selector(text: str) -> LabelSelector:
     return _LabelParser(text).parse()
 
 
+def _tokens(text: str) -> Iterator[str]:
+    """One at a time: a selector that is refused at its hundredth requirement is not read further."""
+    for match in _TOKEN.finditer(text.rstrip(" \t\r\n")):  # the pattern matches any character
+        yield match.group(1) or match.group(2)
+
+
 class _LabelParser:
     """Recursive descent over the grammar of apimachinery's labels.Parse."""
 
     def __init__(self, text: str) -> None:
-        self.tokens: list[str] = []
-        position = 0
-        stripped = text.rstrip(" \t\r\n")
-        while position < len(stripped):
-            match = _TOKEN.match(stripped, position)
-            if match is None:  # pragma: no cover - the pattern accepts every character
-                raise SelectorError(f"unable to parse requirement: {text}")
-            self.tokens.append(match.group(1) or match.group(2))
-            position = match.end()
-        self.at = 0
+        self._tokens = _tokens(text)
+        self._ahead = next(self._tokens, "")
 
     def parse(self) -> LabelSelector:
         requirements: list[Requirement] = []
-        if not self.tokens:
+        if self._peek() == "":
             return EVERYTHING
         while True:
             if self._peek() in _NOT_A_KEY:
                 raise SelectorError(f"found '{self._peek()}', expected: !, identifier, or 'end of string'")
-            _check_count(requirements)
+            _check_count(len(requirements), MOST_REQUIREMENTS, "requirements")
             try:
                 requirements.append(self._requirement())
             except SelectorError as error:
@@ -127,11 +127,10 @@ class _LabelParser:
                 raise SelectorError(f"found '{self._peek()}', expected: identifier after ','")
 
     def _peek(self) -> str:
-        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+        return self._ahead
 
     def _next(self) -> str:
-        token = self._peek()
-        self.at += 1
+        token, self._ahead = self._ahead, next(self._tokens, "")
         return token
 
     def _requirement(self) -> Requirement:
@@ -169,6 +168,7 @@ class _LabelParser:
         if opening != "(":
             raise SelectorError(f"found '{opening}' expected: '('")
         values: set[str] = set()
+        count = 0
         expecting_value = True
         while True:
             token = self._next()
@@ -177,6 +177,8 @@ class _LabelParser:
                     values.add("")
                 return tuple(sorted(values))
             if token == ",":
+                count += 1
+                _check_count(count, MOST_VALUES, "values")
                 if expecting_value:
                     values.add("")
                 expecting_value = True
@@ -187,9 +189,9 @@ class _LabelParser:
                 expecting_value = False
 
 
-def _check_count(requirements: Sequence[object]) -> None:
-    if len(requirements) >= MOST_REQUIREMENTS:
-        raise SelectorError(f"selector: more than {MOST_REQUIREMENTS} requirements")
+def _check_count(count: int, most: int, what: str) -> None:
+    if count >= most:
+        raise SelectorError(f"selector: more than {most} {what}")
 
 
 _NOT_INTEGER = "for 'Gt', 'Lt' operators, the value must be an integer"
@@ -293,7 +295,7 @@ def parse_field_selector(text: str) -> FieldSelector:
     for term in _split_unescaped(text):
         if not term:
             continue
-        _check_count(requirements)
+        _check_count(len(requirements), MOST_REQUIREMENTS, "requirements")
         match = re.match(r"((?:\\.|[^\\=!]|!(?!=))*)(==|!=|=)(.*)\Z", term, re.DOTALL)
         if match is None:
             raise SelectorError(f"invalid selector: '{term}'; can't understand '{term}'")
@@ -304,18 +306,17 @@ def parse_field_selector(text: str) -> FieldSelector:
     return FieldSelector(tuple(requirements))
 
 
-def _split_unescaped(text: str) -> list[str]:
-    terms, start, position = [], 0, 0
+def _split_unescaped(text: str) -> Iterator[str]:
+    start, position = 0, 0
     while position < len(text):
         if text[position] == "\\":
             position += 2
             continue
         if text[position] == ",":
-            terms.append(text[start:position])
+            yield text[start:position]
             start = position + 1
         position += 1
-    terms.append(text[start:])
-    return terms
+    yield text[start:]
 
 
 def _unescaped(value: str) -> str:
