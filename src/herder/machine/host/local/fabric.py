@@ -49,11 +49,21 @@ class Fabric:
     async def ensure(self) -> None:
         """There, and with a door for every address that is taken."""
         async with self._alone:
-            if not (holder := self.holder()):
-                holder = await self._start()
-            elif self.addresses.doors:
+            await self._ensure()
+
+    async def restore(self) -> None:
+        """Start it again after it was lost, unless the last machine was removed in the meantime."""
+        async with self._alone:
+            if self.addresses:
+                await self._ensure()
+
+    async def _ensure(self) -> None:
+        if not (holder := self.holder()):
+            holder = await self._start()
+        elif self.addresses.doors:
+            with contextlib.suppress(ProcessLookupError):  # it has just ended, and `_watch` reports that
                 os.kill(holder, signal.SIGHUP)
-            self._watch(holder)
+        self._watch(holder)
 
     async def end_if_unused(self) -> None:
         async with self._alone:
@@ -72,8 +82,11 @@ class Fabric:
 
     def _watch(self, holder: int) -> None:
         self.unwatch()
-        with contextlib.suppress(ProcessLookupError):
+        try:
             self._watched = os.pidfd_open(holder)
+        except ProcessLookupError:
+            self._lost()
+        else:
             asyncio.get_running_loop().add_reader(self._watched, self._ended)
 
     def _ended(self) -> None:

@@ -183,7 +183,7 @@ class LocalKind:
         self._mending = asyncio.create_task(self._mend_network())
 
     async def _mend_network(self) -> None:
-        await self._fabric.ensure()
+        await self._fabric.restore()
         for config in self._machines.glob(f"*/{CONFIG}"):
             self._connect(config.parent)
 
