@@ -47,8 +47,11 @@ def measured_turns() -> Iterator[Turns]:
     """Measure every callback of every asyncio loop of this process (uvloop does not run callbacks this way).
 
     What the caller itself does before it next waits is part of a turn that began earlier: use `in_turns_of_its_own`.
+    As in a server (`tune_interpreter`), the garbage collector leaves alone what exists now, here all test modules.
     """
     turns = Turns()
+    gc.collect()
+    gc.freeze()
     run = asyncio.Handle._run
 
     def measured(handle: asyncio.Handle) -> None:
@@ -68,6 +71,7 @@ def measured_turns() -> Iterator[Turns]:
         yield turns
     finally:
         asyncio.Handle._run = run  # type: ignore[method-assign]
+        gc.unfreeze()
 
 
 def _yardstick() -> float:

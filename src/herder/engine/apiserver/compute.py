@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from herder.engine.apiserver import yaml_bodies
+from herder.engine.memory import return_freed_memory
 from herder.engine.meta.errors import TooManyRequests
 from herder.engine.meta.work import metered
 
@@ -30,6 +31,8 @@ LOOP_UNITS = 20_000
 THREAD_UNITS = 5_000_000
 """What they may spend in the thread: some seconds."""
 MOST_WAITING, MOST_WAITING_OF_USER = 64, 16
+TRIM_SECONDS = 2.0
+"""How long after a computation freed memory goes back to the machine: once for all computations of that time."""
 
 
 def is_large(body: bytes, *, applied: bool = False) -> bool:
@@ -71,6 +74,7 @@ class ThreadComputer:
         self._executor: ThreadPoolExecutor | None = None
         self._thread_turns = Turns()
         self._process_turns = Turns()
+        self._trim: asyncio.TimerHandle | None = None
 
     async def run(self, user: str, function: Callable[[], T]) -> T:
         await self._thread_turns.take(user)
@@ -79,7 +83,12 @@ class ThreadComputer:
         computing = asyncio.get_running_loop().run_in_executor(self._executor, _metered, function)
         # A thread cannot be stopped: the next turn begins when this one is over, also if its client has gone.
         computing.add_done_callback(self._finished)
-        return await asyncio.shield(computing)
+        try:
+            return await asyncio.shield(computing)
+        finally:
+            # An exception refers to this frame, and the future to the exception: without this, a refused request and
+            # its body would stay in memory until the garbage collector runs.
+            del computing
 
     async def convert_yaml(self, user: str, body: bytes) -> bytes:
         await self._process_turns.take(user)
@@ -92,6 +101,12 @@ class ThreadComputer:
         if not computing.cancelled():
             computing.exception()  # a client that has gone does not look at it
         self._thread_turns.pass_on()
+        if self._trim is None:
+            self._trim = asyncio.get_running_loop().call_later(TRIM_SECONDS, self._return_memory)
+
+    def _return_memory(self) -> None:
+        self._trim = None
+        asyncio.get_running_loop().run_in_executor(None, return_freed_memory)
 
 
 _COMPUTERS: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadComputer] = WeakKeyDictionary()

@@ -18,8 +18,8 @@ from herder.engine.client.wire import Request, Response
 from herder.engine.front import limits
 from herder.engine.front.connection import Connection, Upgrade
 from herder.engine.front.flow import FlowControl, Holder
-from herder.engine.front.memory import return_freed_memory
 from herder.engine.front.writing import Dates
+from herder.engine.memory import return_freed_memory
 
 log = logging.getLogger(__name__)
 

@@ -109,23 +109,15 @@ class _Patching:
     def __init__(self, doc: Any) -> None:
         self.doc = doc
         self._copied_bytes = 0
-        self._operations: dict[str, Callable[[dict[str, Any]], None]] = {
-            "add": self._add,
-            "remove": self._remove,
-            "replace": self._replace,
-            "move": self._move,
-            "test": self._test,
-            "copy": self._copy,
-        }
 
     def apply(self, op: dict[str, Any] | None) -> None:
         op = op or {}
         kind = op.get("op")
-        run = self._operations.get(kind or "")
+        run = _OPERATIONS.get(kind or "")
         if run is None:
             raise JsonPatchError(f"Unexpected kind: {'unknown' if kind is None else kind}")
         try:
-            run(op)
+            run(self, op)
         except _Missing as error:
             raise JsonPatchError(str(error), op.get("path") or "") from None
 
@@ -229,6 +221,16 @@ class _Patching:
             if not isinstance(container, dict | list):
                 return None, ""
         return container, _unescape(steps[-1])
+
+
+_OPERATIONS: dict[str, Callable[[_Patching, dict[str, Any]], None]] = {
+    "add": _Patching._add,
+    "remove": _Patching._remove,
+    "replace": _Patching._replace,
+    "move": _Patching._move,
+    "test": _Patching._test,
+    "copy": _Patching._copy,
+}
 
 
 def same_json(left: Any, right: Any) -> bool:
