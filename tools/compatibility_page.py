@@ -20,32 +20,32 @@ PAGE = Path(__file__).parents[1] / "docs" / "compatibility.md"
 
 def api_suite() -> str:
     rows = "".join(f"| {row.real} | {row.embedded} | {row.why} |\n" for row in API.values())
-    return f"| kube-apiserver | embedded server | why |\n|---|---|---|\n{rows}"
+    return f"| kube-apiserver | embedded server | reason |\n|---|---|---|\n{rows}"
 
 
 def kubectl_output() -> str:
     rows = "".join(f"| `kubectl {_code(row.command)}` | {row.reason} |\n" for row in KUBECTL)
-    return f"| commands (as a pattern) | why they may print something else |\n|---|---|\n{rows}"
+    return f"| commands (regular expression) | reason for the difference |\n|---|---|\n{rows}"
 
 
 def bad_input() -> str:
     rows = "".join(f"| {row.name} | {row.why} |\n" for row in BAD_INPUT)
-    return f"| what | why |\n|---|---|\n{rows}"
+    return f"| case | difference |\n|---|---|\n{rows}"
 
 
 def capi_admission() -> str:
     rows = "".join(
-        f"| {case.kind.kind} | {case.name} | {'refused' if case.fields else 'let in'} | {case.upstream} |\n"
+        f"| {case.kind.kind} | {case.name} | {'rejected' if case.fields else 'accepted'} | {case.upstream} |\n"
         for case in ADMISSION
         if case.upstream
     )
-    return f"| kind | what | here | upstream |\n|---|---|---|---|\n{rows}"
+    return f"| kind | case | Herder | upstream |\n|---|---|---|---|\n{rows}"
 
 
 def provisioning_suite() -> str:
     nodes = {name: "simulated" if name in SIMULATED else "real" for name in SCENARIOS if "General" not in name}
     rows = "".join(f"| `Test_{name}` | {nodes.get(name, 'none')} |\n" for name in sorted(SCENARIOS))
-    return f"| upstream's test | nodes |\n|---|---|\n{rows}"
+    return f"| upstream test | nodes |\n|---|---|\n{rows}"
 
 
 TABLES: dict[str, Callable[[], str]] = {

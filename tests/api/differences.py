@@ -23,33 +23,33 @@ class Difference:
 
 DIFFERENCES: dict[str, Difference] = {
     "watch-from-no-version": Difference(
-        real="A watch whose resourceVersion is not a number is answered with code 500.",
-        embedded="The same message, with code 400 and reason BadRequest.",
-        why="Bad input is the caller's fault, and no caller may be told to blame the server for it.",
+        real="Rejects a watch whose resourceVersion is not a number with code 500.",
+        embedded="Returns the same message with code 400 and reason BadRequest.",
+        why="Invalid input is a client error, not a server error.",
     ),
     "create-with-version": Difference(
-        real="Creating an object that has a resourceVersion is answered with code 500.",
-        embedded="The same message, with code 400 and reason BadRequest.",
-        why="Bad input is the caller's fault, and no caller may be told to blame the server for it.",
+        real="Rejects the creation of an object that has a resourceVersion with code 500.",
+        embedded="Returns the same message with code 400 and reason BadRequest.",
+        why="Invalid input is a client error, not a server error.",
     ),
     "patches-that-do-not-fit": Difference(
-        real="An apply or a strategic patch that does not fit its type is answered with code 500 and no reason.",
-        embedded="The same message, with code 400 and reason BadRequest.",
-        why="Bad input is the caller's fault, and no caller may be told to blame the server for it.",
+        real="Rejects an apply or strategic merge patch that does not match the type with code 500 and no reason.",
+        embedded="Returns the same message with code 400 and reason BadRequest.",
+        why="Invalid input is a client error, not a server error.",
     ),
     "service-addresses": Difference(
-        real="An address or node port of a Service that another has is refused.",
-        embedded="Services get random addresses and ports from the same ranges, and may ask for any.",
-        why="Nothing on a single machine routes to them: they are data for clients that look, not a network.",
+        real="Rejects a Service with an address or node port that another Service uses.",
+        embedded="Assigns random addresses and ports from the same ranges, and accepts any requested one.",
+        why="Nothing routes to these addresses: the embedded server has no Service network.",
     ),
     "new-nodes": Difference(
-        real="A new node is tainted as not ready, until the node controller finds it ready.",
-        embedded="It is stored as it was sent.",
-        why="There is no node controller that would take the taint away: nodes here are what their owner says.",
+        real="Taints a new Node as not ready until the node controller finds it ready.",
+        embedded="Stores the Node unchanged.",
+        why="No node controller would remove the taint.",
     ),
     "history-is-kept": Difference(
-        real="A watch from a version older than the watch cache's few minutes is gone (410).",
-        embedded="It is served for as long as the history is kept, by age: a day unless set otherwise.",
+        real="Returns 410 Gone for a watch from a version older than the watch cache, which covers a few minutes.",
+        embedded="Serves the watch as long as the history is kept (by default one day).",
         why="The store is a log of revisions, so a watch can resume from any of them.",
     ),
 }

@@ -95,7 +95,7 @@ def _below_items(request: Input, real: Outcome, embedded: Outcome) -> bool:
 
 
 def _limited(_: Input, real: Outcome, embedded: Outcome) -> bool:
-    limits = ("selector: more than 100 requirements", "limit of DeleteOptions is")
+    limits = ("selector: more than 100 requirements", "selector: more than 8192 values", "limit of DeleteOptions is")
     return embedded.code in (400, 413) and any(text in embedded.message for text in limits)
 
 
@@ -110,86 +110,90 @@ def _in_depth(request: Input, real: Outcome, embedded: Outcome) -> bool:
 DIFFERENCES = [
     Difference(
         "real server fails",
-        "The real server answers some bad input with a 500, or drops the connection after a panic (protobuf for a "
-        "custom kind, resource versions that are no numbers, applied values that do not convert). The embedded "
-        "server says what is wrong with the input, with a 4xx.",
+        "kube-apiserver answers some invalid input with 500, or drops the connection after a panic: protobuf for a "
+        "custom kind, resource versions that are not numbers, applied values that cannot be converted. The embedded "
+        "server returns a 4xx code that says what is wrong with the input.",
         _real_fails,
     ),
     Difference(
         "no Status",
-        "Same code; the real server answers in plain text, before its API sees the request, or in another encoding; "
-        "the embedded server with a Status that has the reason.",
+        "The code is the same. kube-apiserver answers in plain text, before its API sees the request, or in another "
+        "encoding; the embedded server returns a Status with the reason.",
         _without_status,
     ),
     Difference(
         "unreadable path",
-        "A path with a NUL or with bytes that are no UTF-8 is refused with 400; the real server looks for an object "
-        "of that name, which cannot exist.",
+        "The embedded server rejects a path with a NUL or with bytes that are not UTF-8 with 400; kube-apiserver looks "
+        "for an object of that name, which cannot exist.",
         _unreadable_path,
     ),
     Difference(
         "empty segment",
-        "A path with an empty segment, or with an escaped slash, is not found; some routes of the real server take "
-        "the nothing between two slashes for a name, or for all namespaces.",
+        "The embedded server returns 404 for a path with an empty segment or an escaped slash; some routes of "
+        "kube-apiserver take the empty segment for a name, or for all namespaces.",
         _empty_segment,
     ),
     Difference(
         "other methods",
-        "OPTIONS and TRACE are allowed nowhere; whether a path below a resource exists at all is not looked up first.",
+        "The embedded server allows OPTIONS and TRACE on no path, and does not check first whether a path below a "
+        "resource exists.",
         _other_method,
     ),
     Difference(
         "negotiation",
-        "The real server negotiates by different code for built-in kinds, custom kinds, discovery and its version, "
-        "which do not agree on wildcards and parameters; the embedded server treats all of them as built-in kinds. "
-        "It writes JSON and YAML only, so that who accepts nothing but protobuf is told 406.",
+        "kube-apiserver negotiates content types differently for built-in kinds, custom kinds, discovery and version; "
+        "they disagree on wildcards and parameters. The embedded server treats all of them like built-in kinds. It "
+        "writes only JSON and YAML, so a client that accepts only protobuf receives 406.",
         _negotiated,
     ),
-    Difference("watch in YAML", "A watch is sent as JSON to a client that asks for YAML.", _yaml_watch),
+    Difference(
+        "watch in YAML", "The embedded server sends a watch as JSON to a client that requests YAML.", _yaml_watch
+    ),
     Difference(
         "NUL in a selector",
-        "The real server's parser stops at a NUL and ignores the rest; here it is no part of any label.",
+        "kube-apiserver's parser stops at a NUL and ignores the rest; the embedded server rejects the selector.",
         _nul_in_selector,
     ),
     Difference(
         "tags in YAML",
-        "Tags of other languages (`!!python/object`, `!x`) are refused; the real server ignores them.",
+        "The embedded server rejects language-specific tags (`!!python/object`, `!x`); kube-apiserver ignores them.",
         _foreign_tag,
     ),
     Difference(
         "case of kind",
-        "The real server reads `KIND` and `apiversion` as `kind` and `apiVersion` to find the type, and then "
-        "complains of them as unknown. Here names have one spelling.",
+        "kube-apiserver reads `KIND` and `apiversion` as `kind` and `apiVersion` to find the type, and then reports "
+        "them as unknown fields. In the embedded server, field names are case-sensitive.",
         _case_of_kind,
     ),
     Difference(
         "slashes in apiVersion",
-        "`/v1`, `/` and `a/b/c` are no versions; the real server falls back on the version in the path.",
+        "The embedded server rejects the versions `/v1`, `/` and `a/b/c`; kube-apiserver falls back to the version in "
+        "the path.",
         _slash_in_version,
     ),
     Difference(
         "inside protobuf",
-        "JSON inside protobuf (the fields of managers, embedded objects) and times are checked when they are read; the "
-        "real server keeps the bytes, and ignores what the envelope says of their type.",
+        "The embedded server validates times and JSON inside protobuf (managed fields, embedded objects) when it reads "
+        "them; kube-apiserver keeps the bytes, and ignores the type in the envelope.",
         _inside_protobuf,
     ),
     Difference(
         "unknown fields in definitions",
-        "The real server does not look for unknown fields below `items` and other unions of a schema under Strict; "
-        "they are told here.",
+        "With field validation Strict, the embedded server reports unknown fields below `items` and other unions of a "
+        "schema; kube-apiserver does not look for them.",
         _below_items,
     ),
     Difference(
         "limits",
-        "A selector has at most 100 requirements, and DeleteOptions have at most 64 KiB; the real server reads them up "
-        "to the size of a URL or body.",
+        "In the embedded server, a selector has at most 100 requirements of at most 8,192 values, and DeleteOptions "
+        "have at most 64 KiB; kube-apiserver limits them only by the size of a URL or body.",
         _limited,
     ),
     Difference(
         "validation in depth",
-        "Kinds that only a scheduler, a kubelet or a cloud reads (volumes, affinities, devices, flow control) are "
-        "checked for structure and types, and by hand for what users notice; some values that the real server "
-        "refuses are stored.",
+        "For kinds that only a scheduler, a kubelet or a cloud reads (volumes, affinities, devices, flow control), the "
+        "embedded server validates structure, types and the most common mistakes; it stores some values that "
+        "kube-apiserver rejects.",
         _in_depth,
     ),
 ]

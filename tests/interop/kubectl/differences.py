@@ -17,77 +17,77 @@ DIFFERENCES = (
     Difference(
         r"version|get --raw /version|cluster-info",
         r"Server Version: .*|.*(gitVersion|gitCommit|goVersion|compiler|buildDate|platform|gitTreeState).*",
-        "each server tells its own build; the embedded one adds +herder1 to the version it is compatible with",
+        "each server reports its own build; the embedded server adds +herder1 to the version it is compatible with",
     ),
     Difference(
         r"api-(versions|resources)",
         r"^(.* )?(?!\S*k8s\.io/)[\w-]+\.[\w.-]+/v\d.*\n|^[\w-]+\.(?!\S*k8s\.io$)[\w-]+\.[\w.-]+\n",
-        "the embedded server is born with Herder's own kinds, and other tests define theirs",
+        "the embedded server includes Herder's kinds, and other tests define theirs",
     ),
     Difference(
         r"auth whoami",
         r"(?<=Username  ).*|(?<=credential-id  ).*",
-        "each server's administrator has a name and a certificate of its own",
+        "each server's administrator has its own name and certificate",
     ),
     Difference(
         r"describe configmaps",
         r"Name:  kube-root-ca\.crt(.|\n)*?---END CERTIFICATE---",
-        "each server has an authority of its own, and describes it in words of its own",
+        "each server has its own CA and its own description of it",
     ),
     Difference(
         r"(describe|get) (persistentvolumeclaims|pvc)",
         r"^Finalizers:.*$",
-        "the embedded server has no controllers for volumes: nobody would take the protection away again",
+        "the embedded server has no volume controllers, which would remove the protection finalizer",
     ),
     Difference(
         r"describe node",
         r"^Taints:.*$",
-        "nothing watches over nodes here, so none starts as not ready: its taint would stay for ever",
+        "the embedded server has no node controller, which would remove the not-ready taint of a new Node",
     ),
     Difference(
         r"apply .*--server-side|patch ",
         r"(?<=Error from server)( \(BadRequest\))?(?=: (failed to create typed|map: map|unknown patch type))",
-        "a patch that does not fit its type is a bad request here; the real server takes the blame with a 500",
+        "for a patch that does not match the type, the embedded server returns 400 and kube-apiserver 500",
     ),
     Difference(
         r"patch .*--type=json",
         r"(?<=The request is invalid: ).*",
-        "a JSON patch that cannot be applied is refused with the same code and reason, but told which operation failed",
+        "for a JSON patch that cannot be applied, the embedded server also names the failed operation",
     ),
     Difference(
         r"patch ",
         r"(?<=The request is invalid: patch: Invalid value: ).*",
-        "a patch of the wrong type is refused with the same code and reason, but told which field it is about",
+        "for a patch with values of the wrong type, the embedded server also names the field",
     ),
     Difference(
         r"patch pod",
         r"^(@@|[-+ ]).*\n|^changed: .*\n|^\n",
-        "the embedded server names the fields of a pod that may not change, the real one prints both pods",
+        "the embedded server names the immutable fields; kube-apiserver prints both pods",
     ),
     Difference(
         r"get (flowschemas|prioritylevelconfigurations)",
         r"(.|\n)+",
-        "there is no priority and fairness: requests share one process, and none of its defaults are there",
+        "the embedded server has no API Priority and Fairness and creates none of its default objects",
     ),
     Difference(
         r"get apiservices",
         r"(.|\n)+",
-        "there are no aggregated servers, and no objects that stand for the groups that are served",
+        "the embedded server has no aggregated API servers, and its custom groups differ",
     ),
     Difference(
         r"get (componentstatuses|servicecidrs)",
         r"(.|\n)+",
-        "what the real server is made of, and its bookkeeping of addresses, is not there",
+        "the embedded server has no separate components and no ServiceCIDRs",
     ),
     Difference(
         r"(attach|cp|exec|port-forward) ",
         r"(?<=unable to upgrade connection: ).*",
-        "nobody can enter a pod here: the runner runs Jobs as plain processes",
+        "not supported: the runner executes pods as plain processes",
     ),
     Difference(
         r"explain ",
         r"^ {2,}(?!.*<|enum:).*\n|^.*<(empty|no description)>\n|^DESCRIPTION:\n(.|\n)*?(?=^FIELDS|\Z)|^\n",
-        "built-in kinds are described without the real server's prose",
+        "the embedded server describes only the fields of built-in kinds that every object has",
     ),
 )
 

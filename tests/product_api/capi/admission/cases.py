@@ -193,14 +193,14 @@ def _cases_of_templates(kind: Kind) -> list[Case]:
         refused(kind, "names that are all the same", {naming: "{{ .machineSet.name }}"}, naming),
         refused(kind, "names of unknown parts", {naming: "{{ .user }}-{{ .random }}"}, naming),
         refused(kind, "random part that is spelled otherwise", {naming: "{{.random}}"}, naming),
-        refused(kind, "names that are computed", {naming: "{{ if true }}a{{ end }}{{ .random }}"}, naming,
-                upstream="there, any program that Go's templates can express; here, three values can be put in"),
+        refused(kind, "computed names", {naming: "{{ if true }}a{{ end }}{{ .random }}"}, naming,
+                upstream="accepts any Go template; Herder supports three variables"),
         refused(kind, "names that are no names", {naming: "Node_{{ .random }}"}, naming),
         *_cases_of_taints(kind, machine),
-        let_in(kind, "control plane taint in a template of control planes", {
+        let_in(kind, "control plane taint in a control plane template", {
             labels: {"pool": "a", CLUSTER_LABEL: "prod", "cluster.x-k8s.io/control-plane": "true"},
             f"{machine}.taints": [_taint("node-role.kubernetes.io/control-plane")]},
-            upstream="there, MachineDeployments never make control planes; here they may"),
+            upstream="MachineDeployments never create control planes; in Herder they can"),
         *_cases_of_replicas(kind),
     ]  # fmt: skip
 
@@ -240,9 +240,9 @@ def _cases_of_machine_sets() -> list[Case]:
         defaulted(kind, "selector by a long name", bare | {"metadata.name": LONG_SET}, {
             "spec.selector.matchLabels": {SET_LABEL: "hash_YZ_wZg_z"},
             "spec.template.metadata.labels": {SET_LABEL: "hash_YZ_wZg_z"}}),
-        refused(kind, "no selector, and a name yet to be generated", bare | {
+        refused(kind, "no selector, with generateName", bare | {
             "metadata.name": MISSING, "metadata.generateName": "one-"}, "spec.selector",
-            upstream="there, all sets whose name is generated share one selector"),
+            upstream="all MachineSets with generateName share one selector"),
     ]  # fmt: skip
 
 
@@ -251,7 +251,7 @@ def _cases_of_machine_deployments() -> list[Case]:
     bare = {"spec.selector": {}, "spec.template.metadata": MISSING}
     own = {DEPLOYMENT_LABEL: "one", CLUSTER_LABEL: "prod"}
     rolling, in_flight = "spec.rollout.strategy.rollingUpdate", "spec.remediation.maxInFlight"
-    stuck = "there, negative numbers are let in, and nothing ever happens"
+    stuck = "accepts negative numbers, which have no effect"
     return [
         *_cases_of_templates(kind),
         refused(kind, "name that is no label", {"metadata.name": "a" * 64}, "metadata.name"),
@@ -261,9 +261,9 @@ def _cases_of_machine_deployments() -> list[Case]:
             "spec.selector": {"matchLabels": {"pool": "a"}}, "spec.template.metadata": {"labels": {"pool": "a"}}}, {
             "spec.selector.matchLabels": {CLUSTER_LABEL: "prod"},
             "spec.template.metadata.labels": {CLUSTER_LABEL: "prod"}}),
-        refused(kind, "no selector, and a name yet to be generated", bare | {
+        refused(kind, "no selector, with generateName", bare | {
             "metadata.name": MISSING, "metadata.generateName": "one-"}, "spec.selector",
-            upstream="there, all deployments whose name is generated share one selector"),
+            upstream="all MachineDeployments with generateName share one selector"),
         defaulted(kind, "rollout", {"spec.rollout": MISSING}, {"spec.rollout": {"strategy": {
             "type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}}}),
         defaulted(kind, "part of a rollout", {"spec.rollout": {"strategy": {
@@ -275,9 +275,9 @@ def _cases_of_machine_deployments() -> list[Case]:
         refused(kind, "unavailability that is no number", {rolling: {"maxSurge": 1, "maxUnavailable": "1"}},
                 f"{rolling}.maxUnavailable"),
         refused(kind, "remediation that is no number", {in_flight: "all"}, in_flight),
-        refused(kind, "negative remediation", {in_flight: "-5%"}, in_flight, upstream=stuck),
+        refused(kind, "negative maxInFlight", {in_flight: "-5%"}, in_flight, upstream=stuck),
         refused(kind, "no room to roll", {rolling: {"maxSurge": 0, "maxUnavailable": 0}}, rolling),
-        refused(kind, "negative surge", {rolling: {"maxSurge": -1, "maxUnavailable": 1}}, f"{rolling}.maxSurge",
+        refused(kind, "negative maxSurge", {rolling: {"maxSurge": -1, "maxUnavailable": 1}}, f"{rolling}.maxSurge",
                 upstream=stuck),
     ]  # fmt: skip
 
@@ -322,7 +322,8 @@ def _cases_of_health_checks() -> list[Case]:
         let_in(kind, "limit in percent", {limit: "40%"}),
         let_in(kind, "limit of none", {limit: 0}),
         refused(kind, "limit that is no number", {limit: "many"}, limit),
-        refused(kind, "negative limit", {limit: -3}, limit, upstream="there, it means that nothing is ever remediated"),
+        refused(kind, "negative unhealthyLessThanOrEqualTo", {limit: -3}, limit,
+                upstream="accepts it, and never remediates a Machine"),
     ]  # fmt: skip
 
 
