@@ -77,7 +77,7 @@ DIFFERENCES = (
     Difference(
         r"get (componentstatuses|servicecidrs)",
         r"(.|\n)+",
-        "the embedded server has no separate components and no ServiceCIDRs",
+        "the embedded server has no separate components and creates no ServiceCIDRs",
     ),
     Difference(
         r"(attach|cp|exec|port-forward) ",
