@@ -46,9 +46,11 @@ def test_links_to_headings_lead_to_one(page: Path) -> None:
 
 
 def _anchors(page: Path) -> set[str]:
-    """As GitHub makes them."""
-    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    """Return the anchors of a page: one per heading, as GitHub derives them, and explicit ones for old links."""
+    text = page.read_text()
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    derived = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return derived | set(re.findall(r'<a id="([\w-]+)"></a>', text))
 
 
 def test_tests_that_pages_name_are_there() -> None:
