@@ -24,6 +24,7 @@ from tools import compatibility_page
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 IN_MEMORY, CORE, SERVER = DOCS / "in-memory-clusters.md", DOCS / "cluster-api-core.md", DOCS / "embedded-server.md"
+INDEX = DOCS / "README.md"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
@@ -51,6 +52,16 @@ def _anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     derived = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
     return derived | set(re.findall(r'<a id="([\w-]+)"></a>', text))
+
+
+def test_the_index_links_every_page() -> None:
+    linked = {(INDEX.parent / target).resolve() for target in re.findall(r"\]\(([^)#]+)", INDEX.read_text())}
+    unlisted = set((ROOT / "docs").glob("*.md")) - linked - {INDEX}
+    assert not unlisted, "docs/README.md: add a line that says which question the page answers"
+
+
+def test_the_readme_links_the_index() -> None:
+    assert "](docs/README.md)" in (ROOT / "README.md").read_text()
 
 
 def test_tests_that_pages_name_are_there() -> None:
