@@ -22,7 +22,8 @@ from tests.support.engines import Engine
 from tools import compatibility_page
 
 ROOT = Path(__file__).parents[2]
-CLUSTERS, CORE, SERVER = (ROOT / "docs" / name for name in ("clusters.md", "cluster-api-core.md", "embedded-server.md"))
+DOCS = ROOT / "docs"
+IN_MEMORY, CORE, SERVER = DOCS / "in-memory-clusters.md", DOCS / "cluster-api-core.md", DOCS / "embedded-server.md"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
@@ -53,7 +54,7 @@ def _anchors(page: Path) -> set[str]:
 
 
 def test_the_index_links_every_page() -> None:
-    index = ROOT / "docs" / "README.md"
+    index = DOCS / "README.md"
     linked = {(index.parent / target).resolve() for target in re.findall(r"\]\(([^)#]+)", index.read_text())}
     unlisted = set(index.parent.glob("*.md")) - linked - {index}
     assert not unlisted, "docs/README.md: add a line that says which question the page answers"
@@ -76,7 +77,7 @@ def test_every_setting_is_told() -> None:
 
 def test_every_annotation_of_in_memory_objects_is_told() -> None:
     values = {value for value in vars(names).values() if isinstance(value, str) and value.startswith(f"{GROUP}/")}
-    told = set(re.findall(r"^\| `([\w-]+)` \| (?:InMemory|all)", CLUSTERS.read_text(), re.MULTILINE))
+    told = set(re.findall(r"^\| `([\w-]+)` \| (?:InMemory|all)", IN_MEMORY.read_text(), re.MULTILINE))
     assert told == {value.removeprefix(f"{GROUP}/") for value in values}
 
 
