@@ -370,13 +370,13 @@ DEFINITIONS = {
         Definition(
             NODE_TOKEN_UNUSED,
             "30m",
-            "how long after it was made that token counts",
+            "validity of that token after its creation",
             _duration,
         ),
         Definition(
             NODE_TOKEN_USED,
             "30s",
-            "how long after it was last used that token counts",
+            "validity of that token after its first use",
             _duration,
         ),
         Definition(
