@@ -6,18 +6,16 @@ changed, and whatever a plan depends on is among them.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-import msgspec
-
 from herder.api.management.manifest import Agent
 from herder.api.rke import names
 from herder.api.rke.plan import Plan
+from herder.controllers.planner.distributions.digest import cluster_digest, machine_digest
 from herder.engine.meta.kinds import Object
 
 
@@ -131,10 +129,7 @@ class ClusterInputs:
 
     @cached_property
     def digest(self) -> str:
-        """JSON has no keys but text, so references are told in words."""
-        told = {each.name: getattr(self, each.name) for each in fields(self)}
-        told["referenced"] = {str(reference): found for reference, found in self.referenced.items()}
-        return hashlib.sha256(msgspec.json.encode(told, order="sorted")).hexdigest()
+        return cluster_digest(self)
 
 
 @dataclass(frozen=True)
@@ -159,7 +154,7 @@ class MachineInputs:
 
     @cached_property
     def digest(self) -> str:
-        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
+        return machine_digest(self)
 
 
 class Distribution(Protocol):

@@ -1,0 +1,60 @@
+"""Digests of a plan's inputs are stored: a manager with other names in its code must compute the same ones."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from herder.api.management.manifest import Agent
+from herder.controllers.planner.distributions.interface import (
+    Authority,
+    ClusterInputs,
+    MachineInputs,
+    Reference,
+    Referenced,
+    Roles,
+)
+
+CLUSTER = ClusterInputs(
+    "fleet-default",
+    "demo",
+    "c-m-abc",
+    "v1.34.1+k3s1",
+    {"machineGlobalConfig": {"disable": ["traefik"]}},
+    {"a": "b"},
+    3,
+    True,
+    "server-token",
+    "agent-token",
+    {"ca": Authority("certificate", "key")},
+    Agent("https://manager", "token", "checksum", "image", False, ({"name": "A", "value": "B"},), True),
+    "PEM",
+    "rancher/system-agent-installer-",
+    "registry.example.com",
+    True,
+    {Reference("Secret", "fleet-default", "auth"): Referenced({"c": "d"}, {"e": b"\x00f"}, "Opaque")},
+    ("https://server:9345",),
+)
+MACHINE = MachineInputs(
+    "demo-a", "uid", Roles(True, True, False), True, "https://server:9345", True, {"g": "h"}, "node", {"i": "j"},
+    ({"key": "k", "effect": "NoSchedule"},), ("10.0.0.1",), ("192.0.2.1",), "2001:db8::1", "process", True,
+)  # fmt: skip
+
+
+def test_the_digest_of_a_cluster_is_that_of_the_first_release() -> None:
+    assert CLUSTER.digest == "4c2d8624bd906aa2d65c6b81a20be86dbb43047e44ac6c496ec7e8cd92129d31"
+    assert (
+        ClusterInputs("a", "b", "", "v1", {}).digest
+        == "313f4bd63fa5dca4029267f51774717aedc9af4315bd5ae5c6f394fdf7fe1b43"
+    )
+
+
+def test_the_digest_of_a_machine_is_that_of_the_first_release() -> None:
+    assert MACHINE.digest == "ab1243d2d9aae29e81c700ac5b2d6fe58392b050d596f59c5b7154f3732b9773"
+    assert MachineInputs("a", "b", Roles()).digest == "97638efce89758c4f1fb9df15b13175e290915ac0065f73d5995021284627aa0"
+
+
+def test_every_input_is_part_of_its_digest() -> None:
+    """The objects above differ from the defaults in each field, and the stored names are as many as the fields."""
+    assert len(fields(ClusterInputs)) == 18
+    assert len(fields(MachineInputs)) == 15
+    assert len(fields(Agent)) == 7
