@@ -100,7 +100,6 @@ def fetch(listing: Listing, source: str, target: Path, *, recursive: bool = True
         copy(f"hostile:{source}", str(target), lambda _name: found, recursive=recursive)
 
 
-@pytest.mark.xfail(strict=True, reason="asyncssh creates links that lead outside by way of another link")
 def test_links_of_a_machine_lead_nowhere_outside_of_the_copy(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.mkdir()
@@ -114,7 +113,6 @@ def test_links_of_a_machine_lead_nowhere_outside_of_the_copy(tmp_path: Path) -> 
     assert not (tmp_path / "planted").exists()
 
 
-@pytest.mark.xfail(strict=True, reason="a file that turns out to be a link becomes a link here")
 def test_a_single_file_never_becomes_a_link(tmp_path: Path) -> None:
     """Whoever writes to the copy later would write to where it leads."""
     (tmp_path / "own").write_text("own")
@@ -128,3 +126,16 @@ def test_names_with_a_path_in_them_are_refused(tmp_path: Path, name: str) -> Non
     target.mkdir()
     fetch({"/logs": [(name, "file")]}, "/logs", target)
     assert not (tmp_path / "planted").exists()
+
+
+def test_files_behind_links_are_copied_and_directories_behind_links_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        Hostile,
+        "stat",
+        lambda _self, path: _attributes("dir" if path.endswith(b"loop") else "file" if path != b"/logs" else "dir"),
+    )
+    fetch({"/logs": [("current", "-> old"), ("old", "file"), ("loop", "-> .")]}, "/logs", tmp_path)
+    assert sorted(each.name for each in (tmp_path / "logs").iterdir()) == ["current", "old"]
+    assert (tmp_path / "logs" / "current").read_bytes() == PLANTED

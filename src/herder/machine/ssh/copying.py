@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import io
 import os
+import posixpath
 import shlex
 import stat
 import tarfile
@@ -20,6 +21,8 @@ from herder.machine.errors import MachineError
 from herder.machine.ssh.client import connection_to
 from herder.machine.ssh.hosts import HostKeys
 from herder.machine.state.reading import SavedMachine, private_key
+
+_PIECE = 1 << 20
 
 Find = Callable[[str], SavedMachine]
 Remember = Callable[[SavedMachine], None]
@@ -84,7 +87,45 @@ class _BySftp:
         self._client = client
 
     async def get(self, source: str, target: str, recursive: bool) -> None:
-        await self._client.get(source, target, recurse=recursive)
+        attributes = await self._client.stat(source)
+        if _is_directory(attributes) and not recursive:
+            raise MachineError(f"{source} is a directory", "copy it with -r")
+        name = os.path.basename(source.rstrip("/"))
+        here = Path(target, name) if os.path.isdir(target) else Path(target)
+        await self._fetch(source, here, attributes)
+
+    async def _fetch(self, source: str, here: Path, attributes: asyncssh.SFTPAttrs) -> None:
+        """Directories and the contents of files alone: a link that the machine chose would decide where files that
+        come after it are written."""
+        if not _is_directory(attributes):
+            await self._fetch_file(source, here)
+            return
+        here.mkdir(exist_ok=True)
+        async for entry in self._client.scandir(source):
+            name = os.fsdecode(entry.filename)
+            if name in (".", ".."):
+                continue
+            if not name or "/" in name or os.sep in name or "\0" in name:
+                raise MachineError(f"the machine sent a file that lies elsewhere: {name}")
+            path = posixpath.join(source, name)
+            is_link = entry.attrs.type == asyncssh.FILEXFER_TYPE_SYMLINK
+            found = await self._followed(path) if is_link else entry.attrs
+            if found is not None:
+                await self._fetch(path, here / name, found)
+
+    async def _followed(self, link: str) -> asyncssh.SFTPAttrs | None:
+        """The file behind a link. None for everything else: links to directories may lead in a circle."""
+        try:
+            found = await self._client.stat(link)
+        except (asyncssh.SFTPNoSuchFile, asyncssh.SFTPNoSuchPath, asyncssh.SFTPPermissionDenied):
+            return None
+        return found if found.type == asyncssh.FILEXFER_TYPE_REGULAR else None
+
+    async def _fetch_file(self, source: str, here: Path) -> None:
+        async with self._client.open(source, "rb") as file:
+            with here.open("wb") as copied:
+                while isinstance(content := await file.read(_PIECE), bytes) and content:
+                    copied.write(content)
 
     async def put(self, source: str, target: str, recursive: bool) -> None:
         await self._client.put(source, target, recurse=recursive)
@@ -125,6 +166,10 @@ class _ByCommands:
             said = done.stderr.decode(errors="replace") if isinstance(done.stderr, bytes) else ""
             raise MachineError(f"the copy failed: {said.strip() or f'exit status {done.returncode}'}")
         return done.stdout if isinstance(done.stdout, bytes) else b""
+
+
+def _is_directory(attributes: asyncssh.SFTPAttrs) -> bool:
+    return attributes.type == asyncssh.FILEXFER_TYPE_DIRECTORY
 
 
 def _packed(directory: Path) -> bytes:
