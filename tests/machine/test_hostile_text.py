@@ -17,14 +17,12 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.xfail(strict=True, reason="errors hold what a machine said as it is")
 @pytest.mark.parametrize("kind", [MachineError, Unreachable])
 def test_no_error_holds_control_characters(kind: type[MachineError]) -> None:
     error = kind(f"the copy failed: {ESCAPE}no such file\n", f"see {ESCAPE}")
     assert not {"\x1b", "\x07", "\r", "\x9b"} & set(str(error) + error.message + error.advice)
 
 
-@pytest.mark.xfail(strict=True, reason="output of scripts is shown as it is")
 @pytest.mark.parametrize("line", [f"{ESCAPE}done", f"Installing{ESCAPE}: 50% {ESCAPE}"])
 def test_no_line_of_a_script_commands_the_terminal(line: str) -> None:
     terminal = Terminal()

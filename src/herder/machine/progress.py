@@ -6,6 +6,8 @@ import re
 import sys
 from typing import TextIO
 
+from herder.engine.meta.printable import printable
+
 WIDTH = 30
 _PROGRESS = re.compile(r"(?P<what>.*): (?P<percent>100|[0-9]{1,2})% ?(?P<doing>.*)")
 
@@ -21,7 +23,8 @@ class Screen:
         self._unfinished = False  # the cursor is behind a bar
 
     def show(self, line: str) -> None:
-        stream = self._stream or sys.stdout
+        """Lines come from scripts on machines too, which do not command this terminal."""
+        stream, line = self._stream or sys.stdout, printable(line)
         told = _PROGRESS.fullmatch(line)
         if told is None or not stream.isatty():
             print("\n" * self._unfinished + line, file=stream, flush=True)
