@@ -108,7 +108,6 @@ async def test_a_worker_maintains_its_own_node(worker: Client) -> None:
     assert await worker.get(LEASES, "w1", namespace=LEASE_NAMESPACE)
 
 
-@pytest.mark.xfail(strict=True, reason="all workers of a cluster share one token, which may write every Node")
 @pytest.mark.parametrize("subresource", ["", "status"])
 async def test_a_worker_does_not_write_the_node_of_another(worker: Client, subresource: str) -> None:
     change = NOT_READY if subresource else {"metadata": {"labels": {"forged": "true"}}}
@@ -116,7 +115,6 @@ async def test_a_worker_does_not_write_the_node_of_another(worker: Client, subre
         await worker.patch(NODES, "s1", change, subresource=subresource)
 
 
-@pytest.mark.xfail(strict=True, reason="all workers of a cluster share one token, which may write every Node")
 @pytest.mark.parametrize(
     "forged",
     [node("forged", OTHER), node("forged", provider_id="herder://s1")],
@@ -127,7 +125,6 @@ async def test_a_worker_does_not_pass_for_another_machine(worker: Client, forged
         await worker.create(NODES, forged)
 
 
-@pytest.mark.xfail(strict=True, reason="all workers of a cluster share one token, which may write every Node")
 async def test_a_worker_does_not_relabel_its_node_as_another_machine(worker: Client) -> None:
     try:
         with pytest.raises(REFUSED):
@@ -137,7 +134,6 @@ async def test_a_worker_does_not_relabel_its_node_as_another_machine(worker: Cli
             await worker.patch(NODES, "w1", {"metadata": {"labels": {MACHINE_UID: "uid-of-w1"}}})
 
 
-@pytest.mark.xfail(strict=True, reason="all workers of a cluster share one token, which may write every Lease")
 @pytest.mark.parametrize(
     "forged", [lease("s1"), lease("some-controller", "default"), lease("s1", machine="uid-of-s1")], ids=str
 )
@@ -146,7 +142,6 @@ async def test_a_worker_does_not_hold_leases_of_others(worker: Client, forged: O
         await worker.apply(LEASES, forged, force=True)
 
 
-@pytest.mark.xfail(strict=True, reason="the plan of a worker has the token of all workers")
 async def test_plans_of_workers_do_not_share_a_token(server: Machine) -> None:
     tokens = {config_of(replace(NODE, uid=uid))["token"] for uid in ("one", "two")}
     assert len(tokens) == 2

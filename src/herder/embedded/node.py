@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from herder import __version__
+from herder.api.rke.names import MACHINE_UID
 from herder.embedded.configuration import Configuration
 from herder.engine.client.client import Client
 from herder.engine.logs import get_logger
@@ -147,6 +148,7 @@ class Node:
             "metadata": {
                 "name": self._told.node_name,
                 "namespace": LEASE_NAMESPACE,
+                "labels": {key: value for key, value in self._told.labels if key == MACHINE_UID},
                 "ownerReferences": [
                     {"apiVersion": "v1", "kind": "Node", "name": self._told.node_name, "uid": self._uid}
                 ],

@@ -13,11 +13,20 @@ from typing import Any
 
 import yaml
 
+from herder.api.rke.node_tokens import machine_of
 from herder.embedded.cluster_agent import ClusterAgent, wanted
 from herder.embedded.configuration import NODE_PORT, SECURE_PORT, Configuration
 from herder.embedded.lost import LostNodes
 from herder.embedded.manifests import Manifests
 from herder.embedded.node import LEASE_NAMESPACE, Node, serve_health
+from herder.embedded.node_policy import (
+    NODE_GROUP,
+    NODE_USER,
+    POLICIES,
+    POLICY_BINDINGS,
+    node_policy,
+    node_policy_binding,
+)
 from herder.engine.apiserver.inprocess import InProcess
 from herder.engine.apiserver.limits import BODY_BYTES
 from herder.engine.apiserver.pki import Pki
@@ -32,8 +41,6 @@ from herder.engine.supervision import supervised
 
 log = get_logger(__name__)
 
-NODE_GROUP = "herder:nodes"
-NODE_USER = User("system:herder:node", groups=(NODE_GROUP, "system:authenticated"))
 MASTER = User("system:herder:server", groups=("system:masters", "system:authenticated"))
 RETRY_AFTER = 2.0
 
@@ -103,16 +110,29 @@ async def _deploy(client: Client, directory: Path, agent: ClusterAgent) -> None:
 
 
 def _joining(token: str) -> Any:
+    """Each machine has a token of its own. The token itself is what all machines of a cluster had before: those that
+    have not got their new plan yet still present it."""
+
     async def authenticate(presented: str) -> User | None:
-        known = bool(token) and hmac.compare_digest(presented.encode(), token.encode())
+        machine = machine_of(presented, token)
+        if machine is not None:
+            return User(f"{NODE_USER.name}:{machine}", groups=NODE_USER.groups)
+        known = bool(token) and hmac.compare_digest(presented.encode(errors="replace"), token.encode())
         return NODE_USER if known else None
 
     return authenticate
 
 
 async def _let_nodes_join(client: Client) -> None:
-    """Nodes may register themselves and say that they are alive; nothing else."""
-    for obj, resource in ((_role(), _ROLES), (_binding(), _BINDINGS), (_lease_namespace(), _NAMESPACES)):
+    """Nodes may register themselves and say that they are alive; nothing else, and not for others."""
+    wanted = (
+        (node_policy(), POLICIES),
+        (node_policy_binding(), POLICY_BINDINGS),
+        (_role(), _ROLES),
+        (_binding(), _BINDINGS),
+        (_lease_namespace(), _NAMESPACES),
+    )
+    for obj, resource in wanted:
         await client.apply(resource, obj)
 
 

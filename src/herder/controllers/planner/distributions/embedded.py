@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from herder.api.management.manifest import as_yaml, manifest
 from herder.api.rke.distributions import EMBEDDED
 from herder.api.rke.names import MACHINE_UID, TAINTS
+from herder.api.rke.node_tokens import node_token
 from herder.api.rke.plan import File, HttpGet, Instruction, Plan, Probe, file
 from herder.api.rke.roles import refusal
 from herder.controllers.planner.distributions.interface import (
@@ -31,6 +32,8 @@ API_PORT, NODE_PORT = 6443, 10248
 CONFIG = "/etc/rancher/herder/config.yaml.d/50-rancher.yaml"
 REGISTRIES, MANAGER_AUTHORITY = "/etc/rancher/agent/registries.yaml", "/etc/rancher/agent/manager-ca.crt"
 DATA = "/var/lib/rancher/herder"
+JOIN_PROTOCOL = "node-tokens"
+"""Part of what restarts machines: a server must know the tokens of single machines before workers present them."""
 _EFFECTS = "NoSchedule|PreferNoSchedule|NoExecute"
 LISTS = {
     "node-label": (re.compile(r"[^=]+=.*"), "key=value"),
@@ -44,7 +47,7 @@ no more. Everything else is the planner's to say."""
 
 class Embedded:
     name = EMBEDDED.name
-    revision = 2
+    revision = 3
     supervisor_port = API_PORT
     api_port = API_PORT
     names_servers = False
@@ -121,7 +124,7 @@ def _config(cluster: ClusterInputs, machine: MachineInputs) -> dict[str, Any]:
     if machine.roles.is_server:
         config["token"], config["agent-token"] = cluster.server_token, cluster.agent_token
     else:
-        config["token"], config["server"] = cluster.agent_token, machine.join_url
+        config["token"], config["server"] = node_token(cluster.agent_token, machine.uid), machine.join_url
     return {key: value for key, value in config.items() if value}
 
 
@@ -169,7 +172,9 @@ def _install(cluster: ClusterInputs, machine: MachineInputs, files: Sequence[Fil
 def _stamp(cluster: ClusterInputs, image: str, files: Sequence[File]) -> str:
     content = "".join(each.path + each.content for each in files if not each.dynamic)
     generation = cluster.spec.get("provisionGeneration") or 0
-    return hashlib.sha256(f"{generation}{image}{content}{cluster.config_generation}".encode()).hexdigest()
+    return hashlib.sha256(
+        f"{JOIN_PROTOCOL}{generation}{image}{content}{cluster.config_generation}".encode()
+    ).hexdigest()
 
 
 def _probes(cluster: ClusterInputs, machine: MachineInputs) -> dict[str, Probe]:

@@ -1,0 +1,65 @@
+"""Which Nodes and Leases a machine may write: its own, as NodeRestriction has it for kubelets."""
+
+from __future__ import annotations
+
+from herder.api.rke.names import MACHINE_UID
+from herder.embedded.node import LEASE_NAMESPACE
+from herder.engine.client.wire import User
+from herder.engine.meta.kinds import GroupVersionResource, Object
+
+NODE_GROUP = "herder:nodes"
+POLICY = "herder-nodes"
+NODE_USER = User("system:herder:node", groups=(NODE_GROUP, "system:authenticated"))
+POLICIES = GroupVersionResource("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies")
+POLICY_BINDINGS = GroupVersionResource("admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings")
+
+_PREFIX = f"{NODE_USER.name}:"
+_MARK = f"metadata.?labels[?'{MACHINE_UID}'].orValue('')"
+_IS_LEASE = "request.resource.resource == 'leases'"
+_OWN = f"object.{_MARK} == variables.machine"
+# Leases that an earlier version wrote have no label: the first machine to renew one marks it.
+_WAS_OWN = f"oldObject == null || oldObject.{_MARK} == variables.machine || ({_IS_LEASE} && oldObject.{_MARK} == '')"
+_PLACED = f"!({_IS_LEASE}) || request.namespace == '{LEASE_NAMESPACE}'"
+_OWN_PROVIDER_ID = f"{_IS_LEASE} || object.?spec.?providerID.orValue('') in ['', 'herder://' + object.metadata.name]"
+
+
+def node_policy() -> Object:
+    rules = [
+        _rule("", ["nodes", "nodes/status"]),
+        _rule("coordination.k8s.io", ["leases"]),
+    ]
+    by_machine = f"request.userInfo.username.startsWith('{_PREFIX}')"
+    return {
+        **_object("ValidatingAdmissionPolicy"),
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": rules},
+            "matchConditions": [{"name": "by-a-machine", "expression": by_machine}],
+            "variables": [
+                {"name": "machine", "expression": f"request.userInfo.username.substring({len(_PREFIX)})"},
+            ],
+            "validations": [
+                _validation(_WAS_OWN, "it belongs to another machine"),
+                _validation(_OWN, f"label {MACHINE_UID} must be the UID of the machine whose token this is"),
+                _validation(_PLACED, f"machines write Leases in namespace {LEASE_NAMESPACE} alone"),
+                _validation(_OWN_PROVIDER_ID, "spec.providerID must be herder:// and the name of the Node"),
+            ],
+        },
+    }
+
+
+def node_policy_binding() -> Object:
+    spec = {"policyName": POLICY, "validationActions": ["Deny"]}
+    return {**_object("ValidatingAdmissionPolicyBinding"), "spec": spec}
+
+
+def _rule(group: str, resources: list[str]) -> Object:
+    return {"apiGroups": [group], "apiVersions": ["v1"], "resources": resources, "operations": ["CREATE", "UPDATE"]}
+
+
+def _validation(expression: str, message: str) -> Object:
+    return {"expression": expression, "message": message, "reason": "Forbidden"}
+
+
+def _object(kind: str) -> Object:
+    return {"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": POLICY}}
