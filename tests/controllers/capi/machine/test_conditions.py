@@ -195,6 +195,17 @@ def test_two_nodes_with_the_same_provider_id_are_named() -> None:
     assert "nodeRef" not in stage.status()
 
 
+@pytest.mark.xfail(strict=True, reason="any other Node with its provider ID makes a Machine's Node unknown")
+def test_another_node_that_claims_a_provider_id_changes_nothing_of_the_machine_that_has_its_node() -> None:
+    """Whoever holds a join token registers Nodes with any provider ID; names of Nodes are taken."""
+    stage = running()
+    stage.settle()
+    before = stage.condition("NodeReady"), stage.condition("NodeHealthy"), stage.legacy("NodeHealthy")
+    stage.nodes = [node("a-forged", conditions={"Ready": ("False", "forged")}), node()]
+    assert (stage.condition("NodeReady"), stage.condition("NodeHealthy"), stage.legacy("NodeHealthy")) == before
+    assert stage.status()["nodeRef"] == {"name": "ewe-node"}
+
+
 def test_a_node_is_found_by_its_whole_provider_id() -> None:
     stage = running(nodes=[node("other", spec={"providerID": "paddock://ewe2"})])
     told = "Waiting for a Node with spec.providerID paddock://ewe to exist"
