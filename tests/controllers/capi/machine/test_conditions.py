@@ -195,7 +195,6 @@ def test_two_nodes_with_the_same_provider_id_are_named() -> None:
     assert "nodeRef" not in stage.status()
 
 
-@pytest.mark.xfail(strict=True, reason="any other Node with its provider ID makes a Machine's Node unknown")
 def test_another_node_that_claims_a_provider_id_changes_nothing_of_the_machine_that_has_its_node() -> None:
     """Whoever holds a join token registers Nodes with any provider ID; names of Nodes are taken."""
     stage = running()

@@ -40,8 +40,15 @@ def look(view: View, scene: Scene, provider_id: str) -> Sight:
     wish = node_by_provider_id(scene.cluster_key, provider_id)
     seen = view.observed(wish)
     if isinstance(seen, Observed):
-        return Sight((wish,), seen.objects)
+        return Sight((wish,), _own(scene, seen.objects))
     return Sight((wish,), None, seen, view.connection(scene.cluster_key))
+
+
+def _own(scene: Scene, nodes: tuple[Object, ...]) -> tuple[Object, ...]:
+    """Of several Nodes with its provider ID, the one that the Machine refers to: a join token registers Nodes with any
+    provider ID, but not under a name that is taken."""
+    name = status_of(scene.machine, "nodeRef", {}).get("name", "")
+    return tuple(node for node in nodes if node["metadata"]["name"] == name) or nodes
 
 
 def node_name(scene: Scene, sight: Sight) -> str:
