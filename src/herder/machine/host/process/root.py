@@ -58,9 +58,18 @@ def _show(source: str, target: str) -> None:
 
 
 def _hide(root: str, hidden: list[str]) -> None:
-    for path in hidden:
-        if _is_directory(root + path):
-            kernel.mount("tmpfs", root + path, "tmpfs", kernel.MS_RDONLY, "mode=000,size=4k")
+    for shown in (each for path in hidden for each in _shown_at(path)):
+        if _is_directory(root + shown):
+            kernel.mount("tmpfs", root + shown, "tmpfs", kernel.MS_RDONLY, "mode=000,size=4k")
+
+
+def _shown_at(path: str) -> list[str]:
+    """Where a machine sees a directory of the host: at its own path unless the machine has a directory of its own in
+    that place, and below `HOST` where its own directory links to the host's."""
+    top = path.split("/")[1]
+    places = [] if top in OWN else [path]
+    is_linked = any(f"{path}/".startswith(f"/{each}/") for each in LINKED)
+    return [*places, HOST + path] if is_linked else places
 
 
 def _devices(dev: str, owner: list[int] | None) -> None:
