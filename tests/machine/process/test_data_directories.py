@@ -1,4 +1,4 @@
-"""Machines do not see the data directory of their manager, wherever that is, and have their own files there."""
+"""Machines see neither the data directory of their manager nor its user's home, and have their own files there."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ SECRET = "secret-of-the-manager"
 # ordinary user runs it: no permission keeps the machine from the files of the manager.
 _START = """
 for place in /opt /srv /usr/local/share /var/lib; do mount -t tmpfs none "$place" || exit 1; done
+mkdir /srv/home && echo "$3" > /srv/home/id_ed25519 || exit 1
+sed 's#:/root:#:/srv/home:#' /etc/passwd > /srv/passwd && mount --bind /srv/passwd /etc/passwd || exit 1
 exec "$0" -c "$1" "$2"
 """
 
@@ -30,7 +32,7 @@ data = Path(sys.argv[1])
 host = Host(data)
 host.state_dir = data / "host"
 host.client = HostClient.of(host.state_dir, patience=20)
-script = "#!/bin/sh\\ncat {{0}}/kubeconfig /.host{{0}}/kubeconfig; ls /var/lib/herder; echo the end\\n"
+script = "#!/bin/sh\\ncat {{0}}/kubeconfig /.host{{0}}/kubeconfig /srv/home/id_ed25519; echo the end\\n"
 with host:
     host.start()
     (data / "kubeconfig").write_text("{SECRET}")
@@ -52,7 +54,19 @@ def test_no_machine_reads_the_data_of_its_manager(data: str) -> None:
 
 
 def _said(data: str) -> str:
-    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", _START, sys.executable, _DAEMON, data]
+    command = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--mount",
+        "sh",
+        "-c",
+        _START,
+        sys.executable,
+        _DAEMON,
+        data,
+        SECRET,
+    ]
     done = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "the end" in done.stdout, "its bootstrap script did not run"

@@ -199,9 +199,12 @@ class ProcessKind:
         }
 
     def _hidden(self) -> list[str]:
-        """Of the host, from its machines: where the keys of all of them are, and those of the manager beside it."""
+        """Of the host, from its machines: where the keys of all of them are, and those of the manager beside it. Also
+        the home of the daemon's user, whose keys permissions do not keep from machines that run as that user."""
         state = os.path.realpath(self._state_dir)
-        return [os.path.dirname(state) if os.path.basename(state) == "host" else state]
+        data = os.path.dirname(state) if os.path.basename(state) == "host" else state
+        home = os.path.realpath(_home())
+        return [data] if home == "/" else [data, home]
 
     def _port(self, record: Record) -> int:
         return int(record.options.get("ssh_port") or SSH_PORT)
@@ -217,6 +220,14 @@ def _owner() -> list[int] | None:
     if os.geteuid() != 0 or not all(map(_is_mapped, ("uid", "gid"), chosen)):
         return None
     return chosen
+
+
+def _home() -> str:
+    """As the accounts of the host say: the environment may name another directory. "/" where there is no account."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_dir or "/"
+    except KeyError:
+        return "/"
 
 
 def _is_mapped(kind: str, number: int) -> bool:
