@@ -179,6 +179,32 @@ def test_when_nobody_has_it_everybodys_answer_is_told(node: StagingNode, served:
     assert "404 no such image" in str(found.value)
 
 
+ODD_ANSWERS = {
+    "redirect to no address": (302, {"Location": "https://[bad"}, b""),
+    "redirect to no port": (302, {"Location": "http://127.0.0.1:x/"}, b""),
+    "redirect to a port too high": (302, {"Location": "http://127.0.0.1:99999999/"}, b""),
+    "realm that is no address": (401, {"WWW-Authenticate": 'Bearer realm="https://[bad"'}, b""),
+    "realm with a space": (401, {"WWW-Authenticate": 'Bearer realm="http://a b/"'}, b""),
+    "token of two lines": (401, {}, b'{"token": "a\\nb"}'),
+    "token of another alphabet": (401, {}, '{"token": "\u20ac"}'.encode()),
+}
+
+
+@pytest.mark.xfail(strict=True, reason="errors of URLs and headers end the agent instead of the attempt")
+@pytest.mark.parametrize("answer", ODD_ANSWERS.values(), ids=ODD_ANSWERS.keys())
+def test_a_mirror_that_answers_nonsense_is_passed_over(
+    node: StagingNode, served: Registry, monkeypatch: pytest.MonkeyPatch, answer: tuple[int, dict[str, str], bytes]
+) -> None:
+    with registry() as odd:
+        status, headers, body = answer
+        challenge = {"WWW-Authenticate": f'Bearer realm="{odd.url}/token"'} if status == 401 and not headers else {}
+        monkeypatch.setattr(
+            odd, "answer", lambda path, _: (200, {}, body) if "/token" in path else (status, headers | challenge, b"")
+        )
+        node.configure_registries(mirrors={served.host: {"endpoint": [odd.url]}})
+        assert node.stage(f"{served.host}/team/tool:v1")
+
+
 def test_a_mirror_that_lies_is_passed_over(node: StagingNode, served: Registry) -> None:
     with registry() as liar:
         liar.push("team/tool", "v1", TOOL)
