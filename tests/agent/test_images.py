@@ -190,7 +190,6 @@ ODD_ANSWERS = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="errors of URLs and headers end the agent instead of the attempt")
 @pytest.mark.parametrize("answer", ODD_ANSWERS.values(), ids=ODD_ANSWERS.keys())
 def test_a_mirror_that_answers_nonsense_is_passed_over(
     node: StagingNode, served: Registry, monkeypatch: pytest.MonkeyPatch, answer: tuple[int, dict[str, str], bytes]

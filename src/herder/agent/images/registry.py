@@ -28,6 +28,7 @@ _MANIFESTS = ", ".join(
     )
 )
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+_TOKEN = re.compile(r"[!-~]+\Z")  # what a header can hold
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
@@ -89,7 +90,7 @@ class Puller:
     @contextmanager
     def _followed(self, response: http.client.HTTPResponse, url: str, accept: str, hops: int = 0) -> Iterator[Any]:
         if response.status in _REDIRECTS:
-            location = urljoin(url, response.getheader("Location") or "")
+            location = _joined(url, response.getheader("Location") or "")
             if hops >= _MOST_REDIRECTS:
                 raise ImageError(f"{url}: too many redirects")
             if _drops_tls(url, location):
@@ -107,8 +108,12 @@ class Puller:
     def _request(
         self, url: str, accept: str, authorization: str, body: Optional[bytes] = None
     ) -> Iterator[http.client.HTTPResponse]:
-        target = urlsplit(url)
-        connection = transport.connect(url, _TIMEOUT, self._tls(target.netloc) if target.scheme == "https" else None)
+        try:
+            target = urlsplit(url)
+            tls = self._tls(target.netloc) if target.scheme == "https" else None
+            connection = transport.connect(url, _TIMEOUT, tls)
+        except (ValueError, http.client.HTTPException) as error:
+            raise ImageError(f"{_shown(url)}: {error}") from error
         headers = {"Accept": accept, "User-Agent": f"herder-agent/{__version__}"}
         if authorization:
             headers["Authorization"] = authorization
@@ -167,12 +172,23 @@ class Puller:
                 raise ImageError(f"{realm}: no token: {response.status} {_message(response)}")
             answer = blobs.parsed(response.read(1 << 20), f"the answer of {realm}")
         token = answer.get("token") or answer.get("access_token") if isinstance(answer, dict) else None
-        if not isinstance(token, str):
+        if not isinstance(token, str) or not _TOKEN.match(token):
             raise ImageError(f"{realm}: the answer has no token")
         return token
 
     def _scope(self) -> str:
         return f"repository:{self._endpoint.repository}:pull"
+
+
+def _joined(url: str, location: str) -> str:
+    try:
+        return urljoin(url, location)
+    except ValueError as error:
+        raise ImageError(f"{url}: redirects to {_shown(location)}: {error}") from None
+
+
+def _shown(url: str) -> str:
+    return repr(url[:200])
 
 
 def _drops_tls(url: str, other: str) -> bool:
