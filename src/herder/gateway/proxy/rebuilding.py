@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from herder.engine.client.wire import Request, User
 from herder.engine.meta.errors import BadRequest, Unauthorized
 from herder.gateway.proxy.acting import impersonation
-from herder.gateway.proxy.targets import Asked, Target
+from herder.gateway.proxy.targets import Asked, Target, has_dot_segments, is_sendable
 
 _PASSED_ON = frozenset({
     "accept", "accept-encoding", "accept-language", "audit-id", "cache-control", "content-type", "if-match",
@@ -145,8 +145,11 @@ def switching(headers: Headers, protocol: str) -> bytes:
 
 
 def _location(value: str, asked: Asked) -> str:
-    """A redirect stays in its cluster; one to elsewhere is not followed from here."""
-    return asked.prefix + value if value.startswith("/") and not value.startswith("//") else ""
+    """A redirect stays in its cluster; one to elsewhere is dropped. Clients resolve dot segments before they follow it,
+    with the user's credentials, and repeat writes after 307 and 308."""
+    path = re.split("[?#]", value, maxsplit=1)[0]
+    is_own = path.startswith("/") and not path.startswith("//") and is_sendable(value) and not has_dot_segments(path)
+    return asked.prefix + value if is_own else ""
 
 
 def _tokens(value: str) -> frozenset[str]:

@@ -58,16 +58,26 @@ class Asked:
 def asked(request: Request) -> Asked:
     """Raises NotFound for what is no cluster's path, BadRequest for one that would leave its prefix."""
     target = request.target or _written(request)
-    if _SENT.fullmatch(target) is None:
+    if not is_sendable(target):
         raise BadRequest("invalid URL: it holds characters that must be percent-encoded")
     path, _, query = target.partition("?")
     root = next((root for root in PREFIXES if path.startswith(root)), None)
     cluster, slash, rest = path.removeprefix(root or "").partition("/")
     if root is None or _CLUSTER.fullmatch(cluster) is None:
         raise NotFound(f"{path}: clusters are served at {PROXY_PREFIX}<cluster>/")
-    if any(part in (".", "..") for part in unquote(rest).replace("\\", "/").split("/")):
+    if has_dot_segments(rest):
         raise BadRequest('invalid URL: the path of a cluster may not contain "." or ".." as a segment')
     return Asked(cluster, root + cluster, slash + rest or "/", query)
+
+
+def has_dot_segments(path: str) -> bool:
+    """Whether a client or server may resolve the path to another one, however the dots are written."""
+    return any(part in (".", "..") for part in unquote(path).replace("\\", "/").split("/"))
+
+
+def is_sendable(target: str) -> bool:
+    """Whether it has only characters that a request line carries, and that nobody removes."""
+    return _SENT.fullmatch(target) is not None
 
 
 def _written(request: Request) -> str:
