@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+
 import pytest
 
 from herder.api.capi.kinds import NAMESPACE
 from herder.api.identity.crds import CRDS
 from herder.api.identity.impersonators import IMPERSONATOR, impersonator
 from herder.api.identity.projects import PROJECT_ID
-from herder.api.identity.roles import CLUSTER_ROLE, OWNED_BY
+from herder.api.identity.roles import (
+    CLUSTER_ROLE,
+    CLUSTER_ROLE_BINDING,
+    OWNED_BY,
+    RBAC,
+    cluster_role,
+    cluster_role_binding,
+)
 from herder.api.identity.shipped import GLOBAL_ROLES, ROLE_TEMPLATES
 from herder.api.machines.jobs import ROLE_BINDING
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
@@ -102,3 +112,54 @@ async def live_through(seed: int, faults: Faults) -> None:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_rights_follow_namespaces_and_end_with_the_project(seed: int, faults: Faults) -> None:
     loop.run(live_through(seed, faults))
+
+
+# --- who decides which project a namespace is in ----------------------------------------------------------------------
+
+
+async def tried_to_move(world: World, user: str, namespace: str, subresource: str = "") -> int:
+    """The answer of the cluster to a user who moves a namespace into the project p-mine."""
+    headers = {"content-type": "application/merge-patch+json", "impersonate-user": user}
+    body = json.dumps({"metadata": {"annotations": {PROJECT_ID: f"{CLUSTER}:p-mine"}}}).encode()
+    path = NAMESPACE.resource.path("", namespace, subresource)
+    return (await world.workloads.client(CLUSTER).raw("PATCH", path, body=body, headers=headers)).status
+
+
+async def editors_of_namespaces(world: World) -> None:
+    there = world.workloads.client(CLUSTER)
+    every = ["get", "patch", "update", "create"]
+    rules = {
+        "nora": [{"apiGroups": [""], "resources": ["namespaces", "namespaces/*"], "verbs": every}],
+        "owen": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}],
+    }
+    for name, given in rules.items():
+        await there.create(CLUSTER_ROLE.resource, cluster_role(name, given))
+        subject = {"apiGroup": RBAC, "kind": "User", "name": name}
+        await there.create(CLUSTER_ROLE_BINDING.resource, cluster_role_binding(name, name, subject))
+
+
+async def live_with_editors() -> None:
+    async with World(1, CONTROLLERS, crds=[*CRDS, *MANAGEMENT_CRDS]) as world:
+        await world.client.create(NAMESPACE.resource, obj(NAMESPACE, CLUSTER))
+        await world.workloads.serve(CLUSTER)
+        cluster = obj(MANAGEMENT_CLUSTER, CLUSTER, spec={})
+        cluster["metadata"]["annotations"] = {CONNECTED_SINCE: "2026-01-01T00:00:00Z"}
+        await world.client.create(MANAGEMENT_CLUSTER.resource, cluster)
+        await editors_of_namespaces(world)
+
+        async def is_system() -> bool:
+            return bool(await project_of(world, "kube-system"))
+
+        await world.until(is_system)
+        await asyncio.sleep(120)  # of the simulated clock
+        assert await tried_to_move(world, "nora", "kube-system") == 403
+        for subresource in ("status", "finalize"):
+            assert await tried_to_move(world, "nora", "kube-system", subresource) != 200
+        assert not (await project_of(world, "kube-system")).endswith(":p-mine")
+        assert await tried_to_move(world, "owen", "kube-public") == 200
+
+
+@pytest.mark.xfail(strict=True, reason="nothing in the cluster decides who moves namespaces into projects")
+def test_who_edits_namespaces_does_not_move_them_into_projects() -> None:
+    """Members of a project get rights in its namespaces, such as those in which tokens of the cluster's owners are."""
+    loop.run(live_with_editors())
