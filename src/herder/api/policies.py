@@ -21,14 +21,26 @@ Policy = tuple[Object, Object]
 """The policy, and what puts it in force."""
 
 
-def policy(name: str, kinds: Sequence[Kind], operations: Sequence[str], condition: str, rule: str, told: str) -> Policy:
-    """Where `condition` holds, what `rule` does not hold for is refused with the words of `told`."""
+def policy(
+    name: str,
+    kinds: Sequence[Kind],
+    operations: Sequence[str],
+    condition: str,
+    rule: str,
+    told: str,
+    *,
+    subresources: bool = False,
+) -> Policy:
+    """Where `condition` holds, what `rule` does not hold for is refused with the words of `told`.
+
+    `subresources`: also writes of subresources, for kinds whose metadata can be changed by them.
+    """
     rules = [
         {
             "apiGroups": [kind.group],
             "apiVersions": [kind.version],
             "operations": [*operations],
-            "resources": [kind.plural],
+            "resources": [kind.plural, *((f"{kind.plural}/*",) if subresources else ())],
         }
         for kind in kinds
     ]

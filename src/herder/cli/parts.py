@@ -99,6 +99,7 @@ def machine_controllers() -> list[Controller]:
 def management_controllers() -> list[Controller]:
     from herder.controllers.identity import (
         cluster_bindings,
+        cluster_policies,
         creators,
         first_projects,
         global_bindings,
@@ -116,7 +117,7 @@ def management_controllers() -> list[Controller]:
 
     clusters = (provisioning_clusters, management_clusters, registration_tokens, synced_secrets)
     people = (users, creators, global_roles, global_bindings, cluster_bindings)
-    identity = (*people, first_projects, projects, project_bindings)
+    identity = (*people, first_projects, projects, project_bindings, cluster_policies)
     return [*(module.CONTROLLER for module in (*clusters, *identity)), *provisioning_controllers()]
 
 

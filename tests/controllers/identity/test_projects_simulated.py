@@ -24,13 +24,15 @@ from herder.api.machines.jobs import ROLE_BINDING
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
 from herder.api.management.kinds import GLOBAL_ROLE, MANAGEMENT_CLUSTER, PROJECT, PROJECT_BINDING, ROLE_TEMPLATE
 from herder.api.management.names import CONNECTED_SINCE
-from herder.controllers.identity import cluster_bindings, first_projects, project_bindings, projects
+from herder.controllers.identity import cluster_bindings, cluster_policies, first_projects, project_bindings, projects
 from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH, Faults
 from herder.sim.world import World
 from tests.controllers.identity.test_simulated import obj
 
-CONTROLLERS = [module.CONTROLLER for module in (cluster_bindings, first_projects, projects, project_bindings)]
+CONTROLLERS = [
+    module.CONTROLLER for module in (cluster_bindings, cluster_policies, first_projects, projects, project_bindings)
+]
 CLUSTER = "c-m-1"
 
 
@@ -159,7 +161,6 @@ async def live_with_editors() -> None:
         assert await tried_to_move(world, "owen", "kube-public") == 200
 
 
-@pytest.mark.xfail(strict=True, reason="nothing in the cluster decides who moves namespaces into projects")
 def test_who_edits_namespaces_does_not_move_them_into_projects() -> None:
     """Members of a project get rights in its namespaces, such as those in which tokens of the cluster's owners are."""
     loop.run(live_with_editors())

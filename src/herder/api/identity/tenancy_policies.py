@@ -124,6 +124,19 @@ _IS_SYSTEM = "request.userInfo.username.startsWith('system:')"
 _CREATOR = _annotation(CREATOR)
 _OTHER_CREATOR = f"{_changed(_CREATOR)} && {_new(_CREATOR)} != request.userInfo.username"
 
+_PROJECT_NAMESPACES = policy(
+    "herder-project-namespaces",
+    (NAMESPACE,),
+    _WRITTEN,
+    f"{_changed(_JOINED)} && !({_MAY_JOIN})",
+    _IS_MANAGER,
+    tenancy.BAD_MOVE,
+    subresources=True,
+)
+
+IN_CLUSTERS = (_PROJECT_NAMESPACES,)
+"""Rules for managed clusters. The rights that they look for are those of the user in that cluster."""
+
 POLICIES = (
     policy(
         "herder-cluster-names",
@@ -174,14 +187,7 @@ POLICIES = (
         tenancy.BAD_PAIR_NAME,
     ),
     policy("herder-projects", (PROJECT,), ("CREATE",), f"!({_IS_PROJECT})", _IS_MANAGER, tenancy.BAD_PROJECT),
-    policy(
-        "herder-project-namespaces",
-        (NAMESPACE,),
-        _WRITTEN,
-        f"{_changed(_JOINED)} && !({_MAY_JOIN})",
-        _IS_MANAGER,
-        tenancy.BAD_MOVE,
-    ),
+    _PROJECT_NAMESPACES,
     policy(
         "herder-account-tokens",
         (SECRET,),
