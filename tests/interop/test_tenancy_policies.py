@@ -72,7 +72,7 @@ async def _write(client: Client, user: Api, case: Case) -> Answer:
         return await user.post(case.kind.resource.path(place), case.object)
     with suppress(AlreadyExists):
         await client.create(case.kind.resource, case.object, namespace=place)
-    path = f"{case.kind.resource.path(place)}/{case.meta['name']}"
+    path = case.kind.resource.path(place, case.meta["name"], case.subresource)
     return await user.send("PATCH", path, case.patch, content_type=MERGE)
 
 

@@ -26,7 +26,11 @@ ACCOUNT = "kubernetes.io/service-account.name"
 READERS_ROLE = "tenancy-writer"
 RULES = [
     {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
-    {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["create", "patch", "update", "get"]},
+    {
+        "apiGroups": [""],
+        "resources": ["namespaces", "namespaces/status"],
+        "verbs": ["create", "patch", "update", "get"],
+    },
     {
         "apiGroups": ["management.cattle.io"],
         "resources": ["clusters", "clusterregistrationtokens", "projects"],
@@ -45,6 +49,7 @@ class Case:
     meta: Object
     fields: Object = field(default_factory=dict)
     patch: Object | None = None
+    subresource: str = ""  # that is patched
 
     @property
     def object(self) -> Object:
@@ -116,6 +121,13 @@ REFUSED = (
         NAMESPACE,
         {"name": "tenancy-joins"},
         patch={"metadata": {"annotations": {PROJECT_ID: "local:p-abcde"}}},
+    ),
+    Case(
+        "a namespace joins a project by its status",
+        NAMESPACE,
+        {"name": "tenancy-joins-too"},
+        patch={"metadata": {"annotations": {PROJECT_ID: "local:p-abcde"}}},
+        subresource="status",
     ),
     # Credentials that only the manager issues.
     _account_token("a token of their own", "forged", {"token": _encoded("mine")}),

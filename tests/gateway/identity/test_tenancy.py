@@ -47,10 +47,17 @@ async def write(judged: World, case: Case) -> Object:
         return await user.create(case.kind.resource, case.object, namespace=place)
     with suppress(AlreadyExists):
         await judged.outside.create(case.kind.resource, case.object, namespace=place)
-    return await user.patch(case.kind.resource, case.meta["name"], case.patch, namespace=place)
+    name, part = case.meta["name"], case.subresource
+    return await user.patch(case.kind.resource, name, case.patch, namespace=place, subresource=part)
 
 
-@pytest.mark.parametrize("case", tenancy.REFUSED, ids=lambda case: case.id)
+BY_SUBRESOURCE = pytest.mark.xfail(strict=True, reason="subresources of a namespace are not reviewed")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(each, id=each.id, marks=BY_SUBRESOURCE if each.subresource else ()) for each in tenancy.REFUSED],
+)
 async def test_what_the_manager_trusts_is_not_for_users_to_write(judged: World, case: Case) -> None:
     with pytest.raises((Forbidden, Invalid)):
         await write(judged, case)
