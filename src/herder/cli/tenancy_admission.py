@@ -22,7 +22,11 @@ TAKEN = "namespace {} exists and belongs to no cluster of this name; choose anot
 def install_tenancy_admission(server: ApiServer, client: Client) -> None:
     for kind in tenancy.KINDS:
         check = _check_of(kind, server.parts.authorizer)
-        server.parts.admission.add_validating(f"{kind.kind} tenancy", [kind.resource.group_resource], check)
+        # Of these kinds, only a namespace takes other metadata from writes of its subresources.
+        subresources = None if kind == NAMESPACE else ("",)
+        server.parts.admission.add_validating(
+            f"{kind.kind} tenancy", [kind.resource.group_resource], check, subresources=subresources
+        )
 
     async def check_namespace(attributes: Attributes) -> None:
         await _check_backing_namespace(client, attributes)
