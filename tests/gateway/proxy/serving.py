@@ -50,6 +50,7 @@ class Gateway:
         tokens: Tokens | None = None,
     ) -> None:
         self.targets = dict(targets)
+        self.removed: set[str] = set()  # users who may use no cluster any more
         self.url = ""
         self.authority = authority
         self.local = local or InProcess(Nothing())
@@ -93,7 +94,7 @@ class Gateway:
         return self.targets[cluster]
 
     async def _may_use(self, user: User, cluster: str) -> bool:
-        return user.name != MALLORY.name and cluster != OUTSIDE
+        return user.name not in {MALLORY.name, *self.removed} and cluster != OUTSIDE
 
     async def _may_impersonate(self, user: User, wanted: User) -> bool:
         return user.name == SUPPORT.name and wanted.name == ALICE.name and set(wanted.groups) <= set(ALICE.groups)
