@@ -62,6 +62,7 @@ class Gateway:
             local=self.local,
             server_url=lambda: self.url,
             tokens=tokens,
+            check_seconds=0.1,
         )
         self.front = HttpFront(self, clock=lambda: datetime.now(UTC), body_bytes=3 << 20, upgrade=self.upgrade)
 

@@ -67,7 +67,6 @@ async def has_ended(raw: Raw) -> bool:
         return False
 
 
-@pytest.mark.xfail(strict=True, reason="only the end of a token ends what goes on in a cluster")
 @pytest.mark.parametrize("lines", [WATCH, EXEC], ids=["watch", "exec"])
 async def test_what_a_member_began_ends_with_the_membership(gateway: Gateway, lines: tuple[str, ...]) -> None:
     raws = [await begun(gateway, lines, token) for token in ("token-alice", "token-support")]
@@ -77,7 +76,6 @@ async def test_what_a_member_began_ends_with_the_membership(gateway: Gateway, li
         assert not await has_ended(others)
 
 
-@pytest.mark.xfail(strict=True, reason="only the end of a token ends what goes on in a cluster")
 @pytest.mark.parametrize("lines", [WATCH, EXEC], ids=["watch", "exec"])
 async def test_what_is_done_in_the_name_of_a_member_ends_too(gateway: Gateway, lines: tuple[str, ...]) -> None:
     with closing(await begun(gateway, lines, "token-support", f"Impersonate-User: {ALICE.name}")) as acting:

@@ -33,6 +33,21 @@ def unbound(_end: Callable[[], object]) -> Release:
     return lambda: None
 
 
+def together(one: Bind, other: Bind) -> Bind:
+    """Tied to both rights: it ends with whichever ends first."""
+
+    def both(end: Callable[[], object]) -> Release:
+        releases = [bind(end) for bind in (one, other)]
+
+        def over() -> None:
+            for release in releases:
+                release()
+
+        return over
+
+    return both
+
+
 def bound_to(request: Request, bind: Bind = unbound) -> Bind:
     """Keeps the turn of a long-running request until what it began has ended."""
 
@@ -89,7 +104,9 @@ class AsItself:
 
 
 class Passage:
-    def __init__(self, connections: Connections, target: Target, wanted: Asked, who: As) -> None:
+    def __init__(self, connections: Connections, target: Target, wanted: Asked, who: As, bind: Bind = unbound) -> None:
+        """`bind` ties what goes on for long to the right by which it was begun."""
+        self.bind = bind
         self._connections = connections
         self._target = target
         self._wanted = wanted

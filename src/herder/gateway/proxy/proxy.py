@@ -6,7 +6,9 @@ anew, sent through the cluster's tunnel, and its answer handed on as it comes.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from herder.api.management.names import LOCAL
 from herder.engine.client.client import Client
@@ -20,14 +22,12 @@ from herder.gateway.proxy.connections import Connections
 from herder.gateway.proxy.exchange import Exchange
 from herder.gateway.proxy.impersonators import Impersonators, Tokens
 from herder.gateway.proxy.local import InProcess, Remote
+from herder.gateway.proxy.members import CHECK_SECONDS, MayUse, Members
 from herder.gateway.proxy.origins import check_origin
-from herder.gateway.proxy.passage import AsUser, Bind, Passage, Upgraded, refusal, unbound
+from herder.gateway.proxy.passage import AsUser, Bind, Passage, Upgraded, refusal, together, unbound
 from herder.gateway.proxy.rebuilding import check_connection, requested_upgrade
 from herder.gateway.proxy.targets import Asked, Target, TargetOf, asked
 from herder.gateway.proxy.transport import DownstreamTransport
-
-MayUse = Callable[[User, str], Awaitable[bool]]
-"""Whether a user may `get` a managed cluster."""
 
 MayImpersonate = Callable[[User, User], Awaitable[bool]]
 """Whether the first may act as the second, with all of its groups and extras."""
@@ -45,11 +45,14 @@ class ClusterProxy:
         server_url: Callable[[], str],
         tokens: Tokens | None = None,
         dial_local: Dial = dial_tcp,
+        check_seconds: float = CHECK_SECONDS,
     ) -> None:
         """`server_url`: where browsers reach us. `tokens`: by what right requests become a user's; by default that of
-        impersonators, which are made where they are missing. `dial_local`: the way to a `Remote` management cluster."""
+        impersonators, which are made where they are missing. `dial_local`: the way to a `Remote` management cluster.
+        `check_seconds`: how often it is asked whether users of watches and shells still may use their cluster."""
         self._target_of = target_of
         self._may_use = may_use
+        self._members = Members(may_use, check_seconds)
         self._may_impersonate = may_impersonate
         self._local = local
         self._server_url = server_url
@@ -67,6 +70,7 @@ class ClusterProxy:
             self._connections.forget(cluster)
 
     async def close(self) -> None:
+        self._members.close()
         await self._upgraded.close()
         self._connections.close()
         self._local_connections.close()
@@ -85,7 +89,7 @@ class ClusterProxy:
             return await self._local.handle(request, wanted, user)
         passage = await self._passage(request, wanted, user)
         await request.receive_body()
-        return await passage.response(request)
+        return _tied(await passage.response(request), passage)
 
     def _checked(self, request: Request, user: User, *, upgrade: bool) -> Asked:
         check_authenticated(user)
@@ -102,13 +106,18 @@ class ClusterProxy:
         if wanted.cluster == LOCAL and isinstance(self._local, Remote):
             return Passage(self._local_connections, self._local.target, wanted, AsUser(acting, self._local))
         acting, target = await self._usable(wanted, acting)
-        return Passage(self._connections, target, wanted, AsUser(acting, self._tokens))
+        return Passage(self._connections, target, wanted, AsUser(acting, self._tokens), self._bound(wanted, acting))
 
     async def _passage_of_account(self, wanted: Asked, user: User, account: Account) -> Passage:
         """Service accounts are one cluster's, and who may act as them is for that cluster to say."""
         acting, target = await self._usable(wanted, user)
         await self._accounts.check(target, acting, account)
-        return Passage(self._connections, target, wanted, AsAccount(account, self._accounts))
+        who = AsAccount(account, self._accounts)
+        return Passage(self._connections, target, wanted, who, self._bound(wanted, acting))
+
+    def _bound(self, wanted: Asked, user: User) -> Bind:
+        """What goes on in the cluster ends when this user may not use it any more."""
+        return partial(self._members.bind, user, wanted.cluster)
 
     async def _usable(self, wanted: Asked, user: User) -> tuple[User, Target]:
         """The user as the cluster sees it, and where that is."""
@@ -141,8 +150,19 @@ class ClusterProxy:
             wanted = self._checked(request, user, upgrade=True)
             if wanted.cluster == LOCAL and isinstance(self._local, InProcess):
                 return False
-            outcome = await (await self._passage(request, wanted, user)).switched(request, protocol)
+            passage = await self._passage(request, wanted, user)
+            outcome = await passage.switched(request, protocol)
+            bind = together(bind, passage.bind)
         except StatusError as error:
             outcome = refusal(error)
         self._upgraded.answer(takeover, outcome, protocol, bind)
         return True
+
+
+def _tied(response: Response, passage: Passage) -> Response:
+    """An answer that goes on, such as a watch, ends with the task that sends it."""
+    task = asyncio.current_task()
+    if response.stream is not None and task is not None:
+        untie = passage.bind(task.cancel)
+        task.add_done_callback(lambda _task: untie())
+    return response
