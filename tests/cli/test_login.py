@@ -227,7 +227,6 @@ def test_a_kubeconfig_is_merged_and_current_only_where_that_is_wanted(guest: Per
     assert not list(guest.config.parent.glob("*.lock"))
 
 
-@pytest.mark.xfail(strict=True, reason="entries of the same names are replaced, wherever they lead")
 def test_the_name_of_a_cluster_does_not_take_the_place_of_another_entry(guest: Person) -> None:
     """Owners choose the names of their clusters, such as that of the entry by which people reach the manager."""
     patch = ("patch", "clusters.management.cattle.io", "local", "--type=merge", "-p")
@@ -242,7 +241,6 @@ def test_the_name_of_a_cluster_does_not_take_the_place_of_another_entry(guest: P
         guest.kubectl(*patch, change % "local")
 
 
-@pytest.mark.xfail(strict=True, reason="users are named by their logins, in every kubeconfig")
 def test_a_merged_user_does_not_take_the_place_of_another(guest: Person) -> None:
     me = {"name": "admin", "user": {"token": canary("token of an admin elsewhere")}}
     guest.config.write_text(yaml.safe_dump(guest.written() | {"users": [*guest.written()["users"], me]}))

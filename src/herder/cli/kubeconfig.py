@@ -52,7 +52,7 @@ def command(cluster: str, asks: bool, user: str, merge: bool, use: bool, kubecon
         click.echo(text(entries), nl=False)
         return
     target, context = own_kubeconfig(kubeconfig), entries["current-context"]
-    current = merge_into(target, entries, use=use)
+    current = merge_into(target, entries, use=use, only_same_server=True)
     click.echo(f"context {context} in {target}" + (" is the current one" if current else ""))
 
 
@@ -63,7 +63,7 @@ async def _with_token(client: Client, cluster: str, name: str) -> Object:
     content = response.content()
     told = json.loads(content) if content[:1] == b"{" else {}
     if "config" in told:
-        return _asking_us(yaml.safe_load(told["config"]))
+        return _named_by_cluster(_asking_us(yaml.safe_load(told["config"])))
     with suppress(StatusError):
         return await _own_of(client, cluster, name)
     raise click.ClickException(
@@ -76,6 +76,16 @@ def _asking_us(made: Object) -> Object:
     for user in made["users"]:
         if "exec" in user["user"]:
             user["user"]["exec"]["command"] = _own_command()
+    return made
+
+
+def _named_by_cluster(made: Object) -> Object:
+    """The manager names users by their login alone, which they may have elsewhere too, with another token."""
+    context = made["current-context"]
+    for each in made["users"]:
+        each["name"] = f"{each['name']}@{context}"
+    for each in made["contexts"]:
+        each["context"]["user"] = f"{each['context']['user']}@{context}"
     return made
 
 

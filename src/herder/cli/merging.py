@@ -19,13 +19,15 @@ def own_kubeconfig(given: str | None) -> Path:
     return Path(given or (named[0] if named else Path.home() / ".kube" / "config"))
 
 
-def merge_into(target: Path, entries: dict[str, Any], *, use: bool) -> bool:
+def merge_into(target: Path, entries: dict[str, Any], *, use: bool, only_same_server: bool = False) -> bool:
     """Entries of the same names are replaced. With `use`, or where none was current, that of `entries` becomes the
-    current context: whether it did."""
+    current context: whether it did. `only_same_server` refuses to replace a context or cluster that leads elsewhere."""
     import yaml
 
     with locked(target):
         known = _read(target)
+        if only_same_server:
+            _check_servers(target, known, entries)
         for section in SECTIONS:
             new = entries[section]
             names = {each["name"] for each in new}
@@ -36,6 +38,28 @@ def merge_into(target: Path, entries: dict[str, Any], *, use: bool) -> bool:
         known |= {"apiVersion": "v1", "kind": "Config"}
         write_private(target, yaml.safe_dump(known, sort_keys=False))
     return becomes_current
+
+
+def _check_servers(target: Path, known: dict[str, Any], entries: dict[str, Any]) -> None:
+    """Owners choose the names of their clusters: none may stand where people expect another one, or the manager."""
+    new, before = _servers(entries), _servers(known)
+    for entry, server in new.items():
+        if entry in before and before[entry] != server:
+            section, name = entry
+            raise click.ClickException(
+                f"{section} {name} in {target} leads to {before[entry] or 'no server'}, not to {server}; rename or "
+                "delete it (kubectl config rename-context, delete-cluster), or leave out --merge"
+            )
+
+
+def _servers(config: dict[str, Any]) -> dict[tuple[str, str], str]:
+    """Where each cluster and each context leads to."""
+    clusters = {
+        each.get("name"): (each.get("cluster") or {}).get("server") or "" for each in config.get("clusters") or ()
+    }
+    contexts = {each.get("name"): (each.get("context") or {}).get("cluster") for each in config.get("contexts") or ()}
+    led = {("context", str(name)): str(clusters.get(cluster, "")) for name, cluster in contexts.items()}
+    return {("cluster", str(name)): str(server) for name, server in clusters.items()} | led
 
 
 def _read(target: Path) -> dict[str, Any]:
