@@ -151,3 +151,17 @@ async def test_a_secret_of_somebody_else_is_left_alone(place: Place) -> None:
     await place.client.create(SECRET.resource, foreign, namespace="fleet-default")
     with pytest.raises(PermissionError, match="belongs to somebody else"):
         await place.make()
+
+
+@pytest.mark.xfail(strict=True, reason="the User of that name is applied, whoever it is")
+@pytest.mark.parametrize("principals", [[f"local://{USER_NAME}"], ["system://provisioning/fleet-default/other"], None])
+async def test_a_user_of_somebody_else_is_left_alone(place: Place, principals: list[str] | None) -> None:
+    """Names of users are 50 bits of a digest, and people choose names of clusters: such a User would own the cluster,
+    and be deleted with it."""
+    person = {**_object(USER, USER_NAME), "username": "polly"} | ({"principalIds": principals} if principals else {})
+    before = await place.client.create(USER.resource, person)
+    with pytest.raises(PermissionError, match="belongs to somebody else"):
+        await place.make()
+    assert await place.client.get(USER.resource, USER_NAME) == before
+    with pytest.raises(NotFound):
+        await place.client.get(CLUSTER_BINDING.resource, f"{USER_NAME}-owner", namespace=CLUSTER)
