@@ -153,7 +153,6 @@ async def test_a_secret_of_somebody_else_is_left_alone(place: Place) -> None:
         await place.make()
 
 
-@pytest.mark.xfail(strict=True, reason="the User of that name is applied, whoever it is")
 @pytest.mark.parametrize("principals", [[f"local://{USER_NAME}"], ["system://provisioning/fleet-default/other"], None])
 async def test_a_user_of_somebody_else_is_left_alone(place: Place, principals: list[str] | None) -> None:
     """Names of users are 50 bits of a digest, and people choose names of clusters: such a User would own the cluster,

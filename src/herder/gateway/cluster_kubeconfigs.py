@@ -42,6 +42,10 @@ class ClusterKubeconfigs:
         secret = await self._find(SECRET, kubeconfig_secret(name), namespace)
         if secret is not None and not _is_ours(secret, arguments["owner"]):
             raise PermissionError(f"Secret {namespace}/{kubeconfig_secret(name)} belongs to somebody else: delete it")
+        known = await self._find(USER, user)
+        if known is not None and _principal(namespace, name) not in (known.get("principalIds") or ()):
+            # Names of users are short digests, and people choose names of clusters until they meet.
+            raise PermissionError(f"User {user} belongs to somebody else: give the cluster another name")
         account = await self._apply(USER, _user(user, namespace, name, arguments["managementOwner"]))
         await self._apply(CLUSTER_BINDING, provisioned_binding(namespace, name, management))
         key = _key(secret, user)
@@ -83,6 +87,10 @@ def _key(secret: Object | None, user: str) -> str:
     return key if whose == user else ""
 
 
+def _principal(namespace: str, name: str) -> str:
+    return f"system://provisioning/{namespace}/{name}"
+
+
 def _user(user: str, namespace: str, name: str, owner: Object) -> Object:
     """It goes with the management Cluster, and its token with it."""
     return {
@@ -90,7 +98,7 @@ def _user(user: str, namespace: str, name: str, owner: Object) -> Object:
         "kind": USER.kind,
         "metadata": {"name": user, "ownerReferences": [owner]},
         "displayName": f"cluster {namespace}/{name}",
-        "principalIds": [f"system://provisioning/{namespace}/{name}", f"local://{user}"],
+        "principalIds": [_principal(namespace, name), f"local://{user}"],
         "enabled": True,
     }
 
