@@ -325,9 +325,6 @@ class Reading(asyncio.Transport):
     def close(self) -> None: ...
 
 
-@pytest.mark.xfail(
-    strict=True, reason="what is being sent does not count, and a quarter of a megabyte may wait behind it"
-)
 async def test_little_is_held_for_a_cluster_that_takes_nothing() -> None:
     """A user may have a thousand of these."""
     caller, taken = Reading(), 0

@@ -15,7 +15,7 @@ from herder.tunnel.errors import TunnelError
 
 log = logging.getLogger(__name__)
 
-_WAITING_BYTES = 256 << 10
+_WAITING_BYTES = 64 << 10  # held for a cluster before its caller has to wait: a user may have many that take nothing
 _LAST_WORDS_SECONDS = 5.0  # to pass on what a caller said before it went
 
 
@@ -29,6 +29,7 @@ class Pump(asyncio.Protocol):
         self._tell_over = over
         self._transport = cast(asyncio.Transport, None)
         self._waiting = bytearray()  # from the caller, for the cluster
+        self._sending = 0  # bytes that the cluster has not taken yet
         self._something = asyncio.Event()  # waits, or nothing more will
         self._writable = asyncio.Event()
         self._writable.set()
@@ -42,7 +43,7 @@ class Pump(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._waiting += data
         self._something.set()
-        if len(self._waiting) > _WAITING_BYTES:
+        if len(self._waiting) + self._sending > _WAITING_BYTES:
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
@@ -93,10 +94,12 @@ class Pump(asyncio.Protocol):
                 await self._something.wait()
                 self._something.clear()
                 data, self._waiting = bytes(self._waiting), bytearray()
-                if not self._gone.is_set():
-                    self._transport.resume_reading()
+                self._sending = len(data)
                 if data:
                     await self._channel.send(data)
+                self._sending = 0
+                if not self._gone.is_set() and len(self._waiting) <= _WAITING_BYTES:
+                    self._transport.resume_reading()
         except (OSError, TunnelError) as error:
             log.debug("an upgraded connection ended: %s", error)
 
