@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import os
 import ssl
 from collections.abc import Callable, Coroutine
@@ -11,7 +10,6 @@ from collections.abc import Callable, Coroutine
 import pytest
 import uvloop
 
-from herder.engine import certificates
 from herder.tunnel.client import Backoff, Target, TunnelClient
 from herder.tunnel.errors import NoSession, Rejected, StreamError, TunnelError
 from herder.tunnel.limits import MIB, Limits
@@ -28,19 +26,10 @@ from tests.tunnel.world import (
     our_client,
     our_server,
     target,
+    tls,
 )
 
 PATIENCE = 60
-
-
-def tls() -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """For a server named tunnel.example, and for a client that trusts it."""
-    now, life = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
-    signer = certificates.authority("test", now=now, life=life)
-    served = certificates.serving(signer, "tunnel", ["tunnel.example", "127.0.0.1"], now=now, life=life)
-    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    certificates.load_chain(serving, served.certificate_pem, served.key_pem)
-    return serving, ssl.create_default_context(cadata=signer.certificate_pem.decode())
 
 
 async def test_raw_pieces_go_there_and_back() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import gc
 import struct
 import tracemalloc
@@ -10,15 +12,18 @@ from dataclasses import replace
 
 import pytest
 
-from herder.tunnel import frames
+from herder.tunnel import frames, websocket
 from herder.tunnel.errors import SessionError
 from herder.tunnel.frames import Kind
 from herder.tunnel.limits import KIB, MIB, Limits
 from herder.tunnel.link import Link
+from herder.tunnel.registry import Registry
+from herder.tunnel.server import serve
 from herder.tunnel.session import Opcode, Role, Session, Traffic
 from herder.tunnel.stream import Stream
 from herder.tunnel.websocket import FrameReader, frame_head
 from tests.tunnel.cores import client, server
+from tests.tunnel.world import HEADERS, KEY, authenticate, tls
 
 LIMITS = Limits(
     pause_above=64 * KIB,
@@ -227,3 +232,82 @@ def test_the_memory_of_a_server_is_bounded(attack: Attack, read: bool) -> None:
 @pytest.mark.parametrize("attack", TO_ANYONE + TO_A_CLIENT)
 def test_the_memory_of_a_client_is_bounded(attack: Attack, read: bool) -> None:
     assert peak(nothing_opened(), attack, read=read) < BOUND
+
+
+@pytest.mark.xfail(strict=True, reason="all messages of one read are handled in one turn of the event loop")
+async def test_many_small_messages_of_one_read_take_several_turns() -> None:
+    """43,000 pings fit into one read. Handled at once they keep every other client waiting."""
+    link = Link(Role.SERVER, "c-m")
+    link.connection_made(Transport())
+    handled = 0
+
+    def pong(now: float) -> None:
+        nonlocal handled
+        handled += 1
+
+    link.session.received_pong = pong  # type: ignore[method-assign]
+    pongs = frame_head(Opcode.PONG, 0, bytes(4)) * 20_000
+    link.get_buffer(len(pongs))[: len(pongs)] = pongs
+    link.buffer_updated(len(pongs))
+    first = handled
+    more = frame_head(Opcode.PONG, 0, bytes(4)) * 10  # TLS hands on what it had decrypted before it was paused
+    link.get_buffer(len(more))[: len(more)] = more
+    link.buffer_updated(len(more))
+    most = first
+    for _ in range(100):
+        before = handled
+        await asyncio.sleep(0)
+        most = max(most, handled - before)
+    link.close()
+    link.connection_lost(None)
+    assert (handled, link.session.traffic.buffered) == (20_010, 0)
+    assert most <= 1_000
+
+
+@pytest.mark.xfail(strict=True, reason="two million connections are looked up in one turn of the event loop")
+def test_a_list_of_more_connections_than_a_session_has_ends_it() -> None:
+    session = server(Forgetful(), limits=LIMITS)
+    listed = [session.connect("tcp", "a:1").id for _ in range(LIMITS.streams)]
+    session.receive(frames.head(1, 0, Kind.SYNC) + frames.connections(listed))
+    assert len(session.streams) == LIMITS.streams
+    with pytest.raises(SessionError, match="connections"):
+        session.receive(frames.head(1, 0, Kind.SYNC) + frames.connections(range(10 * LIMITS.streams)))
+
+
+@pytest.mark.xfail(strict=True, reason="only one session in five seconds is closed")
+async def test_sessions_above_the_limit_end_also_if_their_client_does_not_say_goodbye() -> None:
+    """Each takes a file descriptor and memory, and TLS waits for the other side before it closes a connection."""
+    serving, trusting = tls()
+    registry = Registry(sessions_per_key=2)
+    listener = await serve(registry, authenticate, context=serving)
+    port = listener.sockets[0].getsockname()[1]
+    writers = []
+    try:
+        for _ in range(20):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
+            writers.append(writer)
+            writer.write(websocket.request("tunnel.example", "/", HEADERS, base64.b64encode(bytes(16)).decode()))
+            await reader.readuntil(b"\r\n\r\n")
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await asyncio.sleep(0.1)
+        sessions, alive = registry.counters.sessions, len(registry.sessions(KEY))
+    finally:
+        for writer in writers:
+            writer.transport.abort()
+        registry.close()
+        listener.close()
+        while registry.counters.sessions:
+            await asyncio.sleep(0.01)
+    assert (alive, sessions) == (2, 4), "those that are closing included"
+
+
+class Transport(asyncio.Transport):
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def writelines(self, list_of_data: object) -> None: ...
+
+    def close(self) -> None: ...

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import socket
+import ssl
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
+from herder.engine import certificates
 from herder.tunnel.client import Backoff, Target, TunnelClient
 from herder.tunnel.limits import DEFAULT, Limits
 from herder.tunnel.registry import Registry
@@ -24,6 +27,16 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[object]
 
 def authenticate(headers: Mapping[str, str]) -> str | None:
     return headers.get("x-tunnel-key") if headers.get("x-api-tunnel-token") == TOKEN else None
+
+
+def tls() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """For a server named tunnel.example, and for a client that trusts it."""
+    now, life = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    signer = certificates.authority("test", now=now, life=life)
+    served = certificates.serving(signer, "tunnel", ["tunnel.example", "127.0.0.1"], now=now, life=life)
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificates.load_chain(serving, served.certificate_pem, served.key_pem)
+    return serving, ssl.create_default_context(cadata=signer.certificate_pem.decode())
 
 
 @contextlib.asynccontextmanager
