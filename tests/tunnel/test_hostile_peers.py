@@ -234,7 +234,6 @@ def test_the_memory_of_a_client_is_bounded(attack: Attack, read: bool) -> None:
     assert peak(nothing_opened(), attack, read=read) < BOUND
 
 
-@pytest.mark.xfail(strict=True, reason="all messages of one read are handled in one turn of the event loop")
 async def test_many_small_messages_of_one_read_take_several_turns() -> None:
     """43,000 pings fit into one read. Handled at once they keep every other client waiting."""
     link = Link(Role.SERVER, "c-m")
@@ -264,7 +263,6 @@ async def test_many_small_messages_of_one_read_take_several_turns() -> None:
     assert most <= 1_000
 
 
-@pytest.mark.xfail(strict=True, reason="two million connections are looked up in one turn of the event loop")
 def test_a_list_of_more_connections_than_a_session_has_ends_it() -> None:
     session = server(Forgetful(), limits=LIMITS)
     listed = [session.connect("tcp", "a:1").id for _ in range(LIMITS.streams)]
@@ -274,7 +272,6 @@ def test_a_list_of_more_connections_than_a_session_has_ends_it() -> None:
         session.receive(frames.head(1, 0, Kind.SYNC) + frames.connections(range(10 * LIMITS.streams)))
 
 
-@pytest.mark.xfail(strict=True, reason="only one session in five seconds is closed")
 async def test_sessions_above_the_limit_end_also_if_their_client_does_not_say_goodbye() -> None:
     """Each takes a file descriptor and memory, and TLS waits for the other side before it closes a connection."""
     serving, trusting = tls()

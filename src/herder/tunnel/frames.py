@@ -7,6 +7,7 @@ only DATA and CONNECT carry.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
@@ -134,10 +135,12 @@ def read_client(payload: memoryview) -> tuple[str, int]:
     return key, int(session_key)
 
 
-def read_connections(payload: memoryview) -> Iterator[int]:
+def read_connections(payload: memoryview, most: int = sys.maxsize) -> Iterator[int]:
     """One after the other: as objects, all of a long list would take ten times its own memory."""
     if len(payload) % 8:
         raise Malformed("a list of connections that is cut short")
+    if len(payload) > 8 * most:
+        raise Malformed(f"a list of more than {most} connections")
     return (number for (number,) in struct.iter_unpack("<Q", payload))
 
 

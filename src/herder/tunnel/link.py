@@ -27,6 +27,7 @@ _UNSENT = 64 * KIB  # that the kernel may hold
 _UNREAD = 128 * KIB  # … and that of a near peer, who can say in no time that there is room again
 _NEAR = 500  # microseconds there and back; to farther peers as much may be on the way as the kernel finds good
 _READ = 256 * KIB
+_FRAMES_AT_ONCE = 1_000  # handled before others get their turn: a read can hold 40,000 of the smallest
 _FAREWELL_SECONDS = 5.0  # for a peer to read what is left, and our goodbye
 _TCP_INFO_BYTES = 152  # of Linux's struct tcp_info, up to and with tcpi_min_rtt
 _scratch = threading.local()
@@ -55,7 +56,8 @@ class Link(asyncio.BufferedProtocol):
         self._reader = FrameReader(self._message, masked=role is Role.SERVER, limit=limits.message_bytes)
         self._writer = FrameWriter(masks=role is Role.CLIENT)
         self._buffer = _receive_buffer()
-        self._held = 0  # of an unfinished message, as it is counted
+        self._unread = bytearray()  # received, for later turns of the event loop
+        self._held = 0  # of it and of an unfinished message, as it is counted
         self._transport: asyncio.Transport | None = None
         self._flush_due = False
         self._blocked = False  # the socket takes no more for now
@@ -92,6 +94,11 @@ class Link(asyncio.BufferedProtocol):
         elif transport is not None:
             transport.abort()  # it would wait for a peer that does not read
 
+    def abort(self) -> None:
+        """Without a goodbye."""
+        if self._transport is not None:
+            self._transport.abort()
+
     # --- the socket -----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -109,11 +116,30 @@ class Link(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self.session.over:
             return
+        if self._unread:  # TLS hands on what it had decrypted before it was paused
+            self._unread += self._buffer[:nbytes]
+        else:
+            self._read(self._buffer[:nbytes])
+
+    def _read(self, data: memoryview) -> None:
         try:
-            self._reader.feed(self._buffer[:nbytes])
-            self._count(self._reader.held)
+            taken = self._reader.feed(data, _FRAMES_AT_ONCE)
+            self._unread = bytearray(data[taken:])
+            self._count(self._reader.held + len(self._unread))
         except SessionError as error:
+            self._unread = bytearray()
             self.close(str(error), _PROTOCOL_ERROR)
+        if self._unread and self._transport is not None:
+            self._transport.pause_reading()
+            self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        data, self._unread = self._unread, bytearray()
+        if self.session.over:
+            return
+        self._read(memoryview(data))
+        if not self._unread and self._transport is not None:
+            self._transport.resume_reading()
 
     def _count(self, held: int) -> None:
         """Whoever begins large messages and never ends them must not fill the memory by many sessions."""

@@ -93,9 +93,12 @@ class Registry:
         self.counters.sessions_opened += 1
         if len(links) == 1 and not peering:
             self._tell(key, True)
-        if len(links) > self._sessions_per_key:
+        alive = [each for each in links if each.alive]
+        if len(alive) > self._sessions_per_key:
             self.counters.sessions_replaced += 1
-            links[0].close(f"client {key} has opened more than {self._sessions_per_key} sessions; the oldest has to go")
+            alive[0].close(f"client {key} has opened more than {self._sessions_per_key} sessions; the oldest has to go")
+        if len(links) > 2 * self._sessions_per_key:  # closed already: these wait for their client's goodbye
+            links[0].abort()
 
     def _remove(self, key: str, link: Link, peering: bool) -> None:
         table = self._peers if peering else self._clients

@@ -169,7 +169,7 @@ class Session:
         elif frame.kind == Kind.CONNECT:
             self._received_connect(frame)
         elif frame.kind == Kind.SYNC:
-            self._received_sync(frames.read_connections(frame.payload))
+            self._received_sync(frames.read_connections(frame.payload, 2 * self.limits.streams))
         elif frame.kind in (Kind.ADD_CLIENT, Kind.REMOVE_CLIENT):
             self._received_client(frame)
         elif (stream := self.streams.get(frame.connection)) is not None:

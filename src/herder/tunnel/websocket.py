@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import os
 import struct
+import sys
 from collections.abc import Callable, Iterator, Mapping
 
 from aiohttp._websocket.helpers import websocket_mask
@@ -165,25 +166,29 @@ class FrameReader:
         """Bytes of a message that has not ended."""
         return len(self._frame) + len(self._message or b"")
 
-    def feed(self, data: memoryview) -> None:
+    def feed(self, data: memoryview, most: int = sys.maxsize) -> int:
+        """Read at most so many frames. Returns how many bytes they took: the caller keeps the rest for later."""
         at, size = 0, len(data)
         if self._missing:
             at = min(self._missing, size)
             self._frame += data[:at]
             self._missing -= at
             if self._missing:
-                return
+                return size
             self._finished()
-        while at < size:
+            most -= 1
+        while at < size and most > 0:
             start = self._read_head(data, at)
             if start < 0:
-                return
+                return size
             at = min(start + self._missing, size)
             self._frame = bytearray(data[start:at])
             self._missing -= at - start
             if self._missing:
-                return
+                return size
             self._finished()
+            most -= 1
+        return at
 
     def _read_head(self, data: memoryview, at: int) -> int:
         """Where the payload begins, or -1 where the head is not all there yet."""
