@@ -7,6 +7,7 @@ import base64
 import hashlib
 import hmac
 import json
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -112,6 +113,25 @@ async def test_what_owners_write_as_variables_of_the_agent_keeps_nobody_from_the
     answer = desk.ask(f"/v3/import/{CURRENT}_{MEADOW}.yaml")
     assert answer.status == 200
     assert b"CATTLE_CA_CHECKSUM" in answer.content()
+
+
+@pytest.mark.xfail(strict=True, reason="25,000 variables take a second of CPU on the event loop")
+async def test_many_variables_of_the_agent_are_rendered_quickly(desk: Desk) -> None:
+    """Whoever has the token can ask for the manifest again and again."""
+    variables = [{"name": f"V{number}", "value": "\"x: 'y'\n\x7f\x85\u2028\ufeff"} for number in range(25_000)]
+    await desk.client.patch(MANAGEMENT_CLUSTER.resource, MEADOW, {"spec": {"agentEnvVars": variables}})
+    async with asyncio.timeout(30):
+        while not ((desk.registration._clusters.get(Key("", MEADOW)) or {})["spec"]).get("agentEnvVars"):
+            await asyncio.sleep(0)
+    started = time.thread_time()
+    answer = desk.ask(f"/v3/import/{CURRENT}_{MEADOW}.yaml")
+    assert time.thread_time() - started < 0.3
+    (deployment,) = (
+        doc for doc in answer.content().decode().split("---\n") if "kind: Deployment" in doc or '"Deployment"' in doc
+    )
+    (container,) = yaml.load(deployment, yaml.CSafeLoader)["spec"]["template"]["spec"]["containers"]
+    assert variables[0] in container["env"]
+    assert len(container["env"]) > 25_000
 
 
 @pytest.mark.parametrize(

@@ -148,3 +148,16 @@ async def test_a_collection_of_large_objects_can_be_deleted(target: Target) -> N
     chosen = f"{CONFIGMAPS}?labelSelector=kind%3Dlarge"
     assert (await send(target, request("DELETE", chosen, "alice")))[0] == 200
     assert json.loads((await send(target, request("GET", chosen, "alice")))[1])["items"] == []
+
+
+@pytest.mark.xfail(strict=True, reason="the answer is 24 times as long as the request")
+async def test_an_answer_lists_no_more_errors_than_anybody_reads(target: Target) -> None:
+    """Unread answers stay in memory for minutes."""
+    invalid = {"metadata": {"name": "invalid"}, "data": {f"/{number}": "" for number in range(60_000)}}
+    async with target.under_attack(grows_mib=64):
+        status, body = await send(target, request("POST", CONFIGMAPS, "alice", json.dumps(invalid).encode()))
+    assert status == 422
+    assert len(body) < 1 << 20
+    answer = json.loads(body)
+    assert answer["details"]["causes"][0]["field"] == "data[/0]"
+    assert answer["message"].endswith("more errors]")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import time
 from typing import Any, NamedTuple
 
 import pytest
@@ -299,3 +300,35 @@ def test_filling_in_bears_anything(spec: Any) -> None:
     assert ADMISSION.default is not None
     broken = {**cluster(), "spec": spec}
     assert ADMISSION.default(broken, cluster(machinePools=[pool("a", dynamicSchemaSpec="A")])) == broken
+
+
+@pytest.mark.parametrize("part", ["machineSelectorConfig", "machineSelectorFiles", "agentEnvVars"])
+@pytest.mark.xfail(strict=True, reason="each entry is compared with every entry of the stored object")
+def test_entries_are_not_compared_each_with_each(part: str) -> None:
+    """Admission runs on the event loop, again with each write of a controller."""
+    numbers = range(6_000)
+    if part == "agentEnvVars":
+        old, new = (cluster(spec={part: [{"name": f"V{n}", "value": tag} for n in numbers]}) for tag in "ab")
+    else:
+        old, new = (
+            cluster(**{part: [{"machineLabelSelector": {"matchLabels": {f"{tag}{n}": "x"}}} for n in numbers]})
+            for tag in "ab"
+        )
+    started = time.thread_time()
+    ADMISSION.validate(new, old)
+    assert time.thread_time() - started < 0.3
+
+
+@pytest.mark.xfail(strict=True, reason="a Cluster may hold as many values as fit into 1.5 MB")
+@pytest.mark.parametrize("imported", [False, True])
+def test_a_cluster_has_a_limited_number_of_values(imported: bool) -> None:
+    """Each pass of a controller looks at all of them."""
+    variables = [{"name": f"V{number}", "value": "x"} for number in range(10_000)]
+    large = cluster(spec={"agentEnvVars": variables})
+    if imported:
+        del large["spec"]["rkeConfig"]
+    (problem,) = ADMISSION.validate(large, None)
+    assert (problem.field, "at most 20000" in problem.body) == ("spec", True)
+    assert not ADMISSION.validate(large, large), "it was stored before there was a limit"
+    large["spec"]["agentEnvVars"] = variables[:6_000]
+    assert not ADMISSION.validate(large, None)
