@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -63,6 +65,11 @@ def manifest(agent: Agent) -> list[Object]:
     return [*_rights(), _namespace(), _account(), _account_token(), _credentials(agent), _deployment(agent), _service()]
 
 
+_MOST_BLOCK_BYTES = 32 << 10
+_NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+"""Characters that JSON allows in strings and YAML does not."""
+
+
 def as_yaml(objects: Sequence[Object]) -> str:
     return "".join(_dumped(obj) for obj in objects)
 
@@ -75,8 +82,16 @@ def _dumped(obj: Object) -> str:
 
 
 def _dump(encoded: bytes) -> str:
+    if len(encoded) > _MOST_BLOCK_BYTES:
+        # JSON is YAML too, and written a hundred times as fast: owners may give the agent thousands of variables.
+        text = json.dumps(msgspec.json.decode(encoded), ensure_ascii=False)
+        return f"---\n{_NOT_IN_YAML.sub(_escaped, text)}\n"
     dumped: str = yaml.safe_dump_all([msgspec.json.decode(encoded)], sort_keys=False, explicit_start=True)
     return dumped
+
+
+def _escaped(character: re.Match[str]) -> str:
+    return f"\\u{ord(character[0]):04x}"
 
 
 _remembered = lru_cache(256)(_dump)

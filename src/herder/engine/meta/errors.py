@@ -179,6 +179,10 @@ def forbidden(resource: GroupResource, name: str, why: str) -> Forbidden:
 # --- field errors -----------------------------------------------------------------------------------------------
 
 
+ERROR_BYTES = 256 << 10
+"""Of all errors that one answer lists."""
+
+
 @dataclass(frozen=True, slots=True)
 class FieldError:
     """One thing wrong with one field. `kind` is a FieldValue* cause reason."""
@@ -244,8 +248,12 @@ def _with(head: str, detail: str) -> str:
 
 
 def invalid(kind: GroupKind, name: str, errors: Iterable[FieldError]) -> Invalid:
-    listed = list(errors)
+    """Lists errors up to a limit: of a request of 3 MiB, each key can be wrong, and each error is told twice."""
+    every = list(errors)
+    listed = _first_bytes(every)
     distinct = list(dict.fromkeys(str(error) for error in listed))
+    if len(listed) < len(every):
+        distinct.append(f"{len(every) - len(listed)} more errors")
     told = distinct[0] if len(distinct) == 1 else "[" + ", ".join(distinct) + "]"
     details: Object = {"name": name} if name else {}
     if kind.group:
@@ -254,3 +262,13 @@ def invalid(kind: GroupKind, name: str, errors: Iterable[FieldError]) -> Invalid
         details["kind"] = kind.kind
     details["causes"] = [error.cause() for error in listed]
     return Invalid(f'{kind} "{name}" is invalid: {told}', details=details)
+
+
+def _first_bytes(errors: list[FieldError]) -> list[FieldError]:
+    """The first error, and as many after it as fit into the limit."""
+    size = 0
+    for position, error in enumerate(errors):
+        size += len(error.field) + len(error.body)
+        if position and size > ERROR_BYTES:
+            return errors[:position]
+    return errors

@@ -14,9 +14,10 @@ from herder.api.rke.admission.places import PATH, RKE
 from herder.api.rke.distributions import release_of, skips, version_of
 from herder.api.rke.install import BadVariable, checked_directory
 from herder.engine.meta import names
-from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value, required
+from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value, required, too_many
 from herder.engine.meta.kinds import Object
 
+MOST_VALUES = 20_000
 _ALLOW_SCHEMA_DROP = "provisioning.cattle.io/allow-dynamic-schema-drop"
 
 
@@ -38,9 +39,30 @@ def _with_schema(pool: Any, known: dict[str, str]) -> Any:
 
 
 def validate(obj: Object, old: Object | None) -> list[FieldError]:
+    if too_large := problems(_number_of_values, obj, old, "spec"):
+        return too_large
     if value(obj, *RKE) is None:
         return [*_kept_as_built(obj, old)]
     return [problem for path, rule in _PARTS for problem in problems(rule, obj, old, path)]
+
+
+def _number_of_values(obj: Object, old: Object | None) -> Iterator[FieldError]:
+    """Every controller of the cluster looks at all of them in each of its passes, on the event loop."""
+    count = _values_in(obj.get("spec"))
+    if count > MOST_VALUES and (old is None or count > _values_in(old.get("spec"))):
+        yield too_many("spec", count, MOST_VALUES)
+
+
+def _values_in(found: Any) -> int:
+    count, rest = 0, [found]
+    while rest:
+        each = rest.pop()
+        count += 1
+        if isinstance(each, dict):
+            rest.extend(each.values())
+        elif isinstance(each, list):
+            rest.extend(each)
+    return count
 
 
 def _kept_as_built(obj: Object, old: Object | None) -> Iterator[FieldError]:

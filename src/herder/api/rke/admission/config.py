@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from herder.api.capi.admission.total import Rule
 from herder.api.capi.admission.values import section, value
 from herder.api.rke.admission.places import PATH, RKE
@@ -97,11 +99,16 @@ def _secret_advice(key: str, found: Any) -> str:
 
 def _selectors(obj: Object, old: Object | None) -> Iterator[FieldError]:
     for part in ("machineSelectorConfig", "machineSelectorFiles"):
-        before = [value(each, "machineLabelSelector") for each in value(old or {}, *RKE, part) or ()]
+        before = {_encoded(value(each, "machineLabelSelector")) for each in value(old or {}, *RKE, part) or ()}
         for position, entry in enumerate(value(obj, *RKE, part) or ()):
             selector = value(entry, "machineLabelSelector")
-            if selector not in before:
+            if _encoded(selector) not in before:
                 yield from validate_label_selector(selector, f"{PATH}.{part}[{position}].machineLabelSelector")
+
+
+def _encoded(found: Any) -> bytes:
+    """For sets of what is stored: an object has thousands of entries, and each is looked up."""
+    return msgspec.json.encode(found, order="deterministic")
 
 
 # --- other places ---------------------------------------------------------------------------------------------------
@@ -161,10 +168,10 @@ def of_format(found: Any, path: str, wanted: str) -> Iterator[FieldError]:
 
 
 def _environment(obj: Object, old: Object | None) -> Iterator[FieldError]:
-    before = value(old or {}, "spec", "agentEnvVars") or []
+    before = {_encoded(variable) for variable in value(old or {}, "spec", "agentEnvVars") or ()}
     for position, variable in enumerate(value(obj, "spec", "agentEnvVars") or ()):
         path = f"spec.agentEnvVars[{position}]"
-        if variable in before:
+        if _encoded(variable) in before:
             continue
         if variable.get("value") and is_secret_name(variable.get("name") or ""):
             yield forbidden_field(path, _SECRETS_BELONG.format("agents need none in their environment"))
