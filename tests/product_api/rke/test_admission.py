@@ -331,3 +331,15 @@ def test_a_cluster_has_a_limited_number_of_values(imported: bool) -> None:
     assert not ADMISSION.validate(large, large), "it was stored before there was a limit"
     large["spec"]["agentEnvVars"] = variables[:6_000]
     assert not ADMISSION.validate(large, None)
+
+
+@pytest.mark.xfail(strict=True, reason="the search for addresses with passwords begins anew at each letter")
+@pytest.mark.parametrize("text", ["a" * 12_000])
+@pytest.mark.parametrize("place", ["config", "mirror"])
+def test_long_text_is_searched_for_passwords_in_linear_time(text: str, place: str) -> None:
+    """Of the megabyte that a Cluster can hold, a quadratic search takes hours, on the event loop."""
+    config = {"registries": {"mirrors": {"m": {"endpoint": [text]}}}} if place == "mirror" else {"x": text}
+    written = cluster(**config) if place == "mirror" else cluster(machineGlobalConfig=config)
+    started = time.thread_time()
+    ADMISSION.validate(written, None)
+    assert time.thread_time() - started < 0.3
