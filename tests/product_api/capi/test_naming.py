@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from herder.api.capi.naming import NamingError, fnv32a, machine_name, set_name_label, template_hash
@@ -48,3 +50,10 @@ def test_fnv_is_the_published_one() -> None:
 def test_a_template_hash_does_not_depend_on_order() -> None:
     assert template_hash({"a": 1, "b": {"c": 2}}) == template_hash({"b": {"c": 2}, "a": 1})
     assert template_hash({"a": 1}) != template_hash({"a": 2})
+
+
+def test_a_template_of_spaces_takes_no_time() -> None:
+    started = time.thread_time()
+    with pytest.raises(NamingError):
+        machine_name("{{" + " " * 800, "meadow", "workers", "abcde")
+    assert time.thread_time() - started < 0.3

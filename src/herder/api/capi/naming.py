@@ -14,7 +14,7 @@ RANDOM_LENGTH = 5
 RANDOM = "{{ .random }}"
 DEFAULT_MACHINE_TEMPLATE = f"{{{{ .machineSet.name }}}}-{RANDOM}"
 
-_ACTION = re.compile(r"\{\{-?\s*(.*?)\s*-?\}\}", re.DOTALL)
+_ACTION = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 
 
 class NamingError(ValueError):
@@ -29,9 +29,10 @@ def machine_name(template: str, cluster: str, machine_set: str, random: str) -> 
     values = {".cluster.name": cluster, ".machineSet.name": machine_set, ".random": random}
 
     def value_of(action: re.Match[str]) -> str:
-        if action[1] not in values:
+        field = action[1].removeprefix("-").removesuffix("-").strip()
+        if field not in values:
             raise NamingError(f"{action[0]} is not one of {', '.join(f'{{{{ {known} }}}}' for known in values)}")
-        return values[action[1]]
+        return values[field]
 
     name = _ACTION.sub(value_of, template or DEFAULT_MACHINE_TEMPLATE)
     if "{{" in name:

@@ -218,7 +218,7 @@ def _named(kind: str, count: int) -> str:
     return kind if count == 1 else plural(kind)
 
 
-_BULLET = re.compile(r"\s*\*\s+")
+_BULLET = re.compile(r"\*\s")
 _OTHERS = {
     Priority.ISSUE: "with other issues",
     Priority.UNKNOWN: "with status unknown",

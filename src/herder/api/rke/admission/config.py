@@ -37,7 +37,8 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_PASSWORD_IN_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/@\s:]*:[^/@\s]+@", re.IGNORECASE)
+_PASSWORD_IN_URL = re.compile(r"[a-z0-9+.-]://[^/@\s:]*:[^/@\s]+@", re.IGNORECASE)
+"""Begins with the last letter of the scheme: a search for all of it would take quadratic time in long words."""
 
 _WANTED = "must be text, true, false or a list of them"
 _SECRETS_BELONG = "secrets are kept in Secrets alone: {}"
