@@ -13,7 +13,6 @@ from herder.engine.meta.errors import Forbidden
 from herder.gateway.references import ReferenceAdmission, Write
 
 
-@pytest.mark.xfail(strict=True, reason="all entries are searched for references, on the event loop")
 async def test_an_object_of_too_many_values_is_refused_unread() -> None:
     nobody: Any = None
     admission = ReferenceAdmission(nobody, nobody, User("manager"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
+from herder.api.capi.admission.values import count_values
 from herder.api.machines.credentials import CREATOR
 from herder.api.machines.hosts import HOSTED_DRIVERS
 from herder.api.machines.kinds import CONFIG_GROUP, NODE_DRIVER, driver_of
@@ -32,6 +33,10 @@ May = Callable[[User, str, Target], Awaitable[bool]]
 
 NAMED_AT_MOST = 2000
 """References that one object may hold: each new one costs an access review and a read."""
+
+
+VALUES_AT_MOST = 40_000
+"""Values that an object of a user may hold: all of them are looked at, on the event loop, before it is validated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,8 @@ class ReferenceAdmission:
         """The object with the record of its approved references. Raises Forbidden for one that is not."""
         if self._is_manager(write.user):
             return self._of_manager(write)
+        if _is_too_large(write.obj) and not (write.old is not None and _is_too_large(write.old)):
+            raise _refused(write, f"more than {VALUES_AT_MOST} values; make it smaller")
         await self._check_driver(write)
         if write.old is not None and _parts(write.obj) == _parts(write.old):
             return write.obj
@@ -131,6 +138,10 @@ class ReferenceAdmission:
             return await self._client.get(resource, target.name, namespace=target.namespace)
         except NotFound:
             return None
+
+
+def _is_too_large(obj: Object) -> bool:
+    return count_values(_content(obj), VALUES_AT_MOST) > VALUES_AT_MOST
 
 
 def _parts(obj: Object) -> tuple[object, object]:

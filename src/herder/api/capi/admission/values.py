@@ -55,3 +55,17 @@ def with_version_prefix(obj: Object, *path: str) -> Object:
     """People write 1.36.1 as well as v1.36.1; what is kept is the latter."""
     version = text(obj, *path)
     return with_value(obj, f"v{version}", *path) if version and not version.startswith("v") else obj
+
+
+def count_values(found: Any, most: int) -> int:
+    """How many values these are, each mapping, list and item counted; it stops counting above `most`."""
+    count, rest = 1, [found]
+    while rest and count <= most:
+        each = rest.pop()
+        if isinstance(each, dict):
+            count += len(each)
+            rest.extend(each.values())
+        elif isinstance(each, list):
+            count += len(each)
+            rest.extend(each)
+    return count

@@ -3,11 +3,12 @@ something that is refused here can still be changed in other places."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 from herder.api.capi.admission.total import Rule, problems
-from herder.api.capi.admission.values import section, text, value, with_value
+from herder.api.capi.admission.values import count_values, section, text, value, with_value
 from herder.api.capi.names import annotations_of
 from herder.api.rke.admission import config, operations, pools
 from herder.api.rke.admission.places import PATH, RKE
@@ -48,21 +49,10 @@ def validate(obj: Object, old: Object | None) -> list[FieldError]:
 
 def _number_of_values(obj: Object, old: Object | None) -> Iterator[FieldError]:
     """Every controller of the cluster looks at all of them in each of its passes, on the event loop."""
-    count = _values_in(obj.get("spec"))
-    if count > MOST_VALUES and (old is None or count > _values_in(old.get("spec"))):
+    before = count_values(old.get("spec"), sys.maxsize) if old is not None else 0
+    count = count_values(obj.get("spec"), max(before, MOST_VALUES))
+    if count > max(before, MOST_VALUES):
         yield too_many("spec", count, MOST_VALUES)
-
-
-def _values_in(found: Any) -> int:
-    count, rest = 0, [found]
-    while rest:
-        each = rest.pop()
-        count += 1
-        if isinstance(each, dict):
-            rest.extend(each.values())
-        elif isinstance(each, list):
-            rest.extend(each)
-    return count
 
 
 def _kept_as_built(obj: Object, old: Object | None) -> Iterator[FieldError]:
