@@ -350,7 +350,6 @@ async def test_a_new_password_needs_the_one_before_and_ends_other_sessions(
     assert len((await here.world.outside.list(SECRET.resource, namespace=PASSWORDS_NAMESPACE)).items) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="all tokens of a user are rendered in one turn of the event loop")
 async def test_a_list_of_many_tokens_leaves_turns_to_others(here: People, monkeypatch: pytest.MonkeyPatch) -> None:
     """Users may have any number: 1,800 took 85 ms."""
     monkeypatch.setattr("herder.gateway.identity.ext.tokens.PAGE_SIZE", 2)

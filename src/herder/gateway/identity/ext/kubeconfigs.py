@@ -21,6 +21,7 @@ from herder.engine.meta.kinds import GroupResource, Object
 from herder.engine.meta.names import dns1123_subdomain
 from herder.gateway.identity.answers import number_of, text_of
 from herder.gateway.identity.ext import discovery
+from herder.gateway.identity.ext.tokens import PAGE_SIZE
 from herder.gateway.identity.known import Known
 from herder.gateway.identity.kubeconfigs import Kubeconfigs, Made, Wanted
 
@@ -43,8 +44,10 @@ class StoredKubeconfigs:
 
     async def list(self, user: User) -> list[Object]:
         labels = f"{STORED_KIND}={STORED_KUBECONFIG},{STORED_USER}={user.name}"
-        found = await self._client.list_all(CONFIG_MAP.resource, namespace=TOKENS_NAMESPACE, labels=labels)
-        return [_shown(stored) for stored in found.items]
+        found = await self._client.list_all(
+            CONFIG_MAP.resource, namespace=TOKENS_NAMESPACE, labels=labels, page_size=PAGE_SIZE, keep=_shown
+        )
+        return found.items
 
     async def create(self, wanted: Object, user: User) -> Object:
         spec = wanted.get("spec") or {}

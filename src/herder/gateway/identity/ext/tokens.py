@@ -18,6 +18,7 @@ from herder.gateway.identity.issuing import Issued, Issuer
 from herder.gateway.identity.known import Known
 
 _RESOURCE = GroupResource(discovery.GROUP, discovery.TOKENS)
+PAGE_SIZE = 200  # tokens that are rendered before others get their turn
 _KINDS = frozenset({"", KUBECONFIG})
 
 
@@ -34,8 +35,14 @@ class Tokens:
 
     async def list(self, user: User) -> list[Object]:
         labels = f"{STORED_KIND}={STORED_TOKEN},{STORED_USER}={user.name}"
-        found = await self._client.list_all(SECRET.resource, namespace=TOKENS_NAMESPACE, labels=labels)
-        return [_shown(secret, user) for secret in found.items if from_secret(secret).user == user.name]
+        found = await self._client.list_all(
+            SECRET.resource,
+            namespace=TOKENS_NAMESPACE,
+            labels=labels,
+            page_size=PAGE_SIZE,
+            keep=lambda secret: _shown(secret, user),
+        )
+        return [token for token in found.items if token["spec"]["userID"] == user.name]
 
     async def create(self, wanted: Object, user: User) -> Object:
         spec = wanted.get("spec") or {}
