@@ -25,7 +25,7 @@ TOKEN_TYPE = "kubernetes.io/service-account-token"
 ACCOUNT = "kubernetes.io/service-account.name"
 READERS_ROLE = "tenancy-writer"
 RULES = [
-    {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
+    {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create", "delete"]},
     {
         "apiGroups": [""],
         "resources": ["namespaces", "namespaces/status"],
@@ -34,15 +34,20 @@ RULES = [
     {
         "apiGroups": ["management.cattle.io"],
         "resources": ["clusters", "clusterregistrationtokens", "projects"],
-        "verbs": ["create", "patch", "update", "get"],
+        "verbs": ["create", "delete", "patch", "update", "get"],
     },
-    {"apiGroups": ["provisioning.cattle.io"], "resources": ["clusters"], "verbs": ["create", "patch", "update", "get"]},
+    {
+        "apiGroups": ["provisioning.cattle.io"],
+        "resources": ["clusters"],
+        "verbs": ["create", "delete", "patch", "update", "get"],
+    },
 ]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A create by the user; with `patch`, a merge patch by the user of what an administrator created."""
+    """A create by the user; with `patch`, a merge patch by the user of what an administrator created; with
+    `delete_options`, the same for a delete."""
 
     id: str
     kind: Kind
@@ -50,6 +55,7 @@ class Case:
     fields: Object = field(default_factory=dict)
     patch: Object | None = None
     subresource: str = ""  # that is patched
+    delete_options: Object | None = None
 
     @property
     def object(self) -> Object:
@@ -172,6 +178,26 @@ ALLOWED = (
     _secret("a registry's login", "registry", type=names.AUTH_SECRET_TYPE),
     _secret("any Secret", "files-of-mine"),
 )
+
+
+def _orphaned(kind: Kind, name: str, namespace: str = "", **fields: Any) -> tuple[Case, ...]:
+    """Every way to keep dependents of an object when it is deleted."""
+    meta = {"name": name, **({"namespace": namespace} if namespace else {})}
+    held = {"finalizers": ["orphan"]}
+    return (
+        Case(f"{kind.plural} deleted with Orphan", kind, meta, fields, delete_options={"propagationPolicy": "Orphan"}),
+        Case(f"{kind.plural} deleted in the old way", kind, meta, fields, delete_options={"orphanDependents": True}),
+        Case(f"{kind.plural} created with the finalizer", kind, {**meta, **held, "name": f"{name}-2"}, fields),
+    )
+
+
+ORPHANED = (
+    *_orphaned(MANAGEMENT_CLUSTER, "c-orphans", spec={}),
+    *_orphaned(PROVISIONING_CLUSTER, "orphans", "fleet-default", spec={}),
+    *_orphaned(SECRET, "orphans", "fleet-default", type=CREDENTIAL_TYPE),
+    _managed("a cluster is given the finalizer", "c-orphans", {"metadata": {"finalizers": ["orphan"]}}),
+)
+"""Deletions that would leave behind what grants rights by the name of the deleted object."""
 
 
 async def give_rights(client: Client) -> None:

@@ -20,7 +20,7 @@ from herder.api.management.kinds import (
     PROVISIONING_CLUSTER,
     ROLE_TEMPLATE,
 )
-from herder.api.management.names import CONNECTED_SINCE
+from herder.api.management.names import CONNECTED_SINCE, PROVISIONING_CLUSTER_OF
 from herder.controllers.identity import cluster_bindings, global_bindings, global_roles
 from herder.controllers.identity.cluster_bindings import FINALIZER
 from herder.engine.meta.kinds import Kind, Object
@@ -320,6 +320,43 @@ def test_what_an_earlier_cluster_of_the_same_name_left_behind_is_not_about_the_n
     assert [line.split()[:2] for line in told(left)] == [["Delete", "ClusterRoleBinding"]]
     assert left.wait is not None
     assert left.wait.reason == "there is no cluster c-m-1"
+
+
+@pytest.mark.xfail(strict=True, reason="a namespace without an owner counts as that of every cluster of its name")
+def test_a_namespace_that_was_there_before_holds_no_binding_of_the_cluster() -> None:
+    """Its owner is gone where an earlier cluster of the name was deleted with propagationPolicy=Orphan."""
+    left = decided(cluster_bindings.CONTROLLER, "c-m-1/b", crtb(), membership(), cluster(), obj(NAMESPACE, "c-m-1"))
+    assert not [write for write in writes(left) if not isinstance(write, Delete)]
+    assert left.wait is not None
+    assert left.wait.reason == "there is no cluster c-m-1"
+
+
+def pair(workspace: str = "fleet-default") -> tuple[Object, Object]:
+    """A management Cluster of that workspace, and a provisioning Cluster whose status names it."""
+    managed = cluster(connected=False, spec={"fleetWorkspaceName": workspace})
+    managed["metadata"]["annotations"][PROVISIONING_CLUSTER_OF] = "fleet-default/barn"
+    return managed, obj(PROVISIONING_CLUSTER, "barn", "fleet-default", status={"clusterName": "c-m-1"})
+
+
+@pytest.mark.xfail(strict=True, reason="the status of a provisioning Cluster alone gives owners rights to it")
+def test_owners_get_no_rights_to_a_provisioning_cluster_that_is_not_theirs() -> None:
+    """Its status may name a management Cluster that another user created under the name that it was about to get."""
+    mine = decided(cluster_bindings.CONTROLLER, "c-m-1/b", crtb("cluster-owner"), *pair())
+    assert [line.split()[:2] for line in told(mine)].count(["Apply", "RoleBinding"]) == 1
+    theirs = decided(cluster_bindings.CONTROLLER, "c-m-1/b", crtb("cluster-owner"), *pair("elsewhere"))
+    assert ["Apply", "RoleBinding"] not in [line.split()[:2] for line in told(theirs)]
+
+
+@pytest.mark.xfail(strict=True, reason="a RoleBinding for a provisioning Cluster outlives it without an owner")
+def test_rights_to_a_provisioning_cluster_end_with_it() -> None:
+    binding, (managed, provisioning) = crtb("cluster-owner"), pair()
+    role = roles.pair_role("c-m-1", provisioning, owner=True)
+    left = roles.pair_binding(binding, {"kind": "User", "name": "u-1"}, role)
+    assert f"Delete RoleBinding {left['metadata']['name']}" in told(
+        decided(cluster_bindings.CONTROLLER, "c-m-1/b", binding, managed, left)
+    )
+    kept = decided(cluster_bindings.CONTROLLER, "c-m-1/b", binding, managed, provisioning, left)
+    assert not [line for line in told(kept) if line.startswith("Delete RoleBinding")]
 
 
 def test_names_of_what_two_bindings_make_never_meet() -> None:
