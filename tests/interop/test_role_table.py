@@ -42,6 +42,7 @@ from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.manager import Manager
 from tests.support.api import Api
 from tests.support.engines import Engine, remove_kinds
+from tests.support.homes import home_of
 
 TABLE = Path(__file__).with_name("role_table.txt")
 CONTROLLERS = tuple(
@@ -151,7 +152,9 @@ async def admin(engine: Engine) -> AsyncIterator[Api]:
     running = asyncio.ensure_future(manager.run())
     try:
         for kind, obj in (*_objects(), *_bindings()):
-            await _create(client, kind, obj)
+            is_home = kind == NAMESPACE and obj["metadata"]["name"] == MANAGED
+            managed = await client.get(MANAGEMENT_CLUSTER.resource, MANAGED) if is_home else None
+            await _create(client, kind, home_of(managed) if managed else obj)
         await _until_bound(api)
         yield api
     finally:

@@ -195,7 +195,9 @@ def test_a_binding_lets_its_subject_reach_the_cluster_and_gives_it_the_rights_th
 def test_owners_may_change_the_provisioning_cluster_that_stands_for_it() -> None:
     pair = obj(PROVISIONING_CLUSTER, "meadow", "fleet-default", status={"clusterName": "c-m-1"})
     other = obj(PROVISIONING_CLUSTER, "hill", "fleet-default", status={"clusterName": "c-m-2"})
-    decision = decided(cluster_bindings.CONTROLLER, "c-m-1/b", crtb("cluster-owner"), cluster(), pair, other, seen=[])
+    managed = cluster(spec={"fleetWorkspaceName": "fleet-default"})
+    managed["metadata"]["annotations"][PROVISIONING_CLUSTER_OF] = "fleet-default/meadow"
+    decision = decided(cluster_bindings.CONTROLLER, "c-m-1/b", crtb("cluster-owner"), managed, pair, other, seen=[])
     placed = [
         write.obj for write in writes(decision) if isinstance(write, Apply) and write.kind in (ROLE, ROLE_BINDING)
     ]
@@ -322,7 +324,6 @@ def test_what_an_earlier_cluster_of_the_same_name_left_behind_is_not_about_the_n
     assert left.wait.reason == "there is no cluster c-m-1"
 
 
-@pytest.mark.xfail(strict=True, reason="a namespace without an owner counts as that of every cluster of its name")
 def test_a_namespace_that_was_there_before_holds_no_binding_of_the_cluster() -> None:
     """Its owner is gone where an earlier cluster of the name was deleted with propagationPolicy=Orphan."""
     left = decided(cluster_bindings.CONTROLLER, "c-m-1/b", crtb(), membership(), cluster(), obj(NAMESPACE, "c-m-1"))
@@ -338,7 +339,6 @@ def pair(workspace: str = "fleet-default") -> tuple[Object, Object]:
     return managed, obj(PROVISIONING_CLUSTER, "barn", "fleet-default", status={"clusterName": "c-m-1"})
 
 
-@pytest.mark.xfail(strict=True, reason="the status of a provisioning Cluster alone gives owners rights to it")
 def test_owners_get_no_rights_to_a_provisioning_cluster_that_is_not_theirs() -> None:
     """Its status may name a management Cluster that another user created under the name that it was about to get."""
     mine = decided(cluster_bindings.CONTROLLER, "c-m-1/b", crtb("cluster-owner"), *pair())
@@ -347,7 +347,6 @@ def test_owners_get_no_rights_to_a_provisioning_cluster_that_is_not_theirs() -> 
     assert ["Apply", "RoleBinding"] not in [line.split()[:2] for line in told(theirs)]
 
 
-@pytest.mark.xfail(strict=True, reason="a RoleBinding for a provisioning Cluster outlives it without an owner")
 def test_rights_to_a_provisioning_cluster_end_with_it() -> None:
     binding, (managed, provisioning) = crtb("cluster-owner"), pair()
     role = roles.pair_role("c-m-1", provisioning, owner=True)

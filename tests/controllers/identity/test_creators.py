@@ -13,9 +13,11 @@ from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Create, Patch
 from tests.support.views import view_of
 
-HOME: Object = {"apiVersion": NAMESPACE.api_version, "kind": "Namespace", "metadata": {"name": "c-m-1"}}
-_EARLIER = {"apiVersion": MANAGEMENT_CLUSTER.api_version, "kind": "Cluster", "name": "c-m-1", "uid": "of-the-earlier"}
-ANOTHERS: Object = {**HOME, "metadata": {"name": "c-m-1", "ownerReferences": [_EARLIER]}}
+NOBODYS: Object = {"apiVersion": NAMESPACE.api_version, "kind": "Namespace", "metadata": {"name": "c-m-1"}}
+_OWN = {"apiVersion": MANAGEMENT_CLUSTER.api_version, "kind": "Cluster", "name": "c-m-1", "uid": "Cluster-c-m-1"}
+_EARLIER = {**_OWN, "uid": "of-the-earlier"}
+HOME: Object = {**NOBODYS, "metadata": {"name": "c-m-1", "ownerReferences": [_OWN]}}
+ANOTHERS: Object = {**NOBODYS, "metadata": {"name": "c-m-1", "ownerReferences": [_EARLIER]}}
 
 
 def cluster(spec: Object | None = None, **annotations: str) -> Object:
@@ -44,6 +46,7 @@ def test_where_only_the_memory_failed_no_second_binding_is_made() -> None:
         [cluster(), HOME],
         [cluster(**{CREATOR: "alice"})],
         [cluster(**{CREATOR: "alice"}), ANOTHERS],
+        [cluster(**{CREATOR: "alice"}), NOBODYS],
         [cluster(**{CREATOR: "alice", CREATOR_BOUND: "true"}), HOME],
         [cluster(**{CREATOR: "system:admin"}), HOME],
     ],
@@ -52,6 +55,7 @@ def test_where_only_the_memory_failed_no_second_binding_is_made() -> None:
         "no creator",
         "no namespace yet",
         "an earlier cluster's namespace",
+        "a namespace that was there before",
         "bound once, and lost since",
         "no user",
     ],

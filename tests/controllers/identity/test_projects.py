@@ -12,6 +12,7 @@ from herder.api.identity.impersonators import IMPERSONATOR
 from herder.api.identity.projects import DEFAULT_PROJECT, PROJECT_ID, SYSTEM_PROJECT, Place
 from herder.api.identity.roles import CLUSTER_ROLE
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROJECT_BINDING, PROVISIONING_CLUSTER
+from herder.api.management.names import PROVISIONING_CLUSTER_OF
 from herder.controllers.identity import cluster_bindings, first_projects, project_bindings, projects
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Apply, Create, Decision, Patch
@@ -33,8 +34,16 @@ def prtb(template: str = "project-member", namespace: str = HOME, **fields: Any)
     return obj(PROJECT_BINDING, "b", namespace, meta=meta, **body)
 
 
+OWNER = {"apiVersion": "x", "kind": "Cluster", "name": "c-m-1", "uid": "Cluster-c-m-1", "controller": True}
+
+
 def namespace(name: str, project_id: str = "", **meta: Any) -> Object:
     return obj(NAMESPACE, name, meta={"annotations": {PROJECT_ID: project_id} if project_id else {}, **meta})
+
+
+def own_namespace() -> Object:
+    """Of the cluster itself."""
+    return namespace("c-m-1", ownerReferences=[OWNER])
 
 
 # --- where a project's bindings are ---------------------------------------------------------------------------------
@@ -65,8 +74,7 @@ def test_a_project_gets_a_namespace_that_goes_with_its_cluster() -> None:
 
 
 def home() -> Object:
-    owner = {"apiVersion": "x", "kind": "Cluster", "name": "c-m-1", "uid": "Cluster-c-m-1", "controller": True}
-    return obj(NAMESPACE, HOME, meta={"ownerReferences": [owner]})
+    return namespace(HOME, ownerReferences=[OWNER])
 
 
 def test_it_tells_where_its_bindings_are() -> None:
@@ -127,7 +135,7 @@ def with_projects(**fields: Any) -> Object:
 
 
 def test_every_cluster_has_two_projects_from_the_start() -> None:
-    decision = decided(first_projects.CONTROLLER, "/c-m-1", cluster(), namespace("c-m-1"))
+    decision = decided(first_projects.CONTROLLER, "/c-m-1", cluster(), own_namespace())
     default, system, noted = writes(decision)
     assert isinstance(default, Create)
     assert isinstance(system, Create)
@@ -148,7 +156,7 @@ def test_none_are_made_where_an_earlier_cluster_of_the_same_name_lived() -> None
 
 
 def test_what_was_deleted_does_not_come_back() -> None:
-    decision = decided(first_projects.CONTROLLER, "/c-m-1", with_projects(), namespace("c-m-1"), seen=[])
+    decision = decided(first_projects.CONTROLLER, "/c-m-1", with_projects(), own_namespace(), seen=[])
     assert not decision.writes
 
 
@@ -161,7 +169,7 @@ def test_namespaces_in_no_project_come_into_the_one_that_they_are_of() -> None:
         namespace("meadow"),
     ]
     first = [project(), project("p-fghij")]
-    decision = decided(first_projects.CONTROLLER, "/c-m-1", with_projects(), namespace("c-m-1"), *first, seen=seen)
+    decision = decided(first_projects.CONTROLLER, "/c-m-1", with_projects(), own_namespace(), *first, seen=seen)
     assert told(decision) == ["Patch Namespace default in c-m-1", "Patch Namespace kube-system in c-m-1"]
     (default, _) = writes(decision)
     assert isinstance(default, Patch)
@@ -172,8 +180,15 @@ def test_namespaces_in_no_project_come_into_the_one_that_they_are_of() -> None:
 # --- bindings -------------------------------------------------------------------------------------------------------
 
 
-def bound(binding: Object, *seen: Object, others: tuple[Object, ...] = ()) -> Decision:
-    return decided(project_bindings.CONTROLLER, KEY, binding, project(), cluster(), *others, seen=list(seen))
+def bound(binding: Object, *seen: Object, others: tuple[Object, ...] = (), of: Object | None = None) -> Decision:
+    return decided(project_bindings.CONTROLLER, KEY, binding, project(), of or cluster(), *others, seen=list(seen))
+
+
+def paired() -> Object:
+    """The cluster, made for a provisioning Cluster."""
+    managed = cluster(spec={"fleetWorkspaceName": "fleet-default"})
+    managed["metadata"]["annotations"][PROVISIONING_CLUSTER_OF] = "fleet-default/barn"
+    return managed
 
 
 MEADOW = namespace("meadow", "c-m-1:p-abcde")
@@ -183,7 +198,7 @@ ELSEWHERE = namespace("elsewhere", "c-m-2:p-abcde")
 
 def test_a_binding_lets_its_subject_reach_the_cluster_and_gives_it_rights_in_the_projects_namespaces() -> None:
     pair = obj(PROVISIONING_CLUSTER, "barn", "fleet-default", status={"clusterName": "c-m-1"})
-    decision = bound(prtb(), MEADOW, HILL, ELSEWHERE, others=(pair,))
+    decision = bound(prtb(), MEADOW, HILL, ELSEWHERE, others=(pair,), of=paired())
     here = [write.obj for write in writes(decision) if isinstance(write, Apply) and not write.target]
     there = [write.obj for write in writes(decision) if isinstance(write, Apply) and write.target == "c-m-1"]
     assert [each["kind"] for each in here] == ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"]

@@ -29,6 +29,7 @@ from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH, Faults
 from herder.sim.world import World
 from tests.controllers.identity.test_simulated import obj
+from tests.support.homes import create_with_home
 
 CONTROLLERS = [
     module.CONTROLLER for module in (cluster_bindings, cluster_policies, first_projects, projects, project_bindings)
@@ -60,14 +61,13 @@ async def live_through(seed: int, faults: Faults) -> None:
         for kind, shipped in ((GLOBAL_ROLE, GLOBAL_ROLES), (ROLE_TEMPLATE, ROLE_TEMPLATES)):
             for role in shipped:
                 await client.create(kind.resource, role)
-        await client.create(NAMESPACE.resource, obj(NAMESPACE, CLUSTER))
         await world.workloads.serve(CLUSTER)
         there = world.workloads.client(CLUSTER)
         for name in ("meadow", "hill"):
             await there.create(NAMESPACE.resource, obj(NAMESPACE, name))
         cluster = obj(MANAGEMENT_CLUSTER, CLUSTER, spec={})
         cluster["metadata"]["annotations"] = {CONNECTED_SINCE: "2026-01-01T00:00:00Z"}
-        await client.create(MANAGEMENT_CLUSTER.resource, cluster)
+        await create_with_home(client, cluster)
 
         async def two_projects() -> bool:
             made = (await client.list(PROJECT.resource, namespace=CLUSTER)).items

@@ -26,6 +26,7 @@ from herder.engine.meta.kinds import Kind, Object
 from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH, Faults
 from herder.sim.world import World
+from tests.support.homes import create_with_home
 
 CONTROLLERS = [module.CONTROLLER for module in (global_roles, global_bindings, cluster_bindings)]
 
@@ -48,13 +49,13 @@ async def live_through(seed: int, faults: Faults) -> None:
         for kind, shipped in ((GLOBAL_ROLE, GLOBAL_ROLES), (ROLE_TEMPLATE, ROLE_TEMPLATES)):
             for role in shipped:
                 await client.create(kind.resource, role)
-        for name in ("c-m-1", "c-m-2", "cattle-global-data", "fleet-default"):
+        for name in ("cattle-global-data", "fleet-default"):
             await client.create(NAMESPACE.resource, obj(NAMESPACE, name))
         for name in ("c-m-1", "c-m-2"):
             await world.workloads.serve(name)
             cluster = obj(MANAGEMENT_CLUSTER, name, spec={})
             cluster["metadata"]["annotations"] = {CONNECTED_SINCE: "2026-01-01T00:00:00Z"}
-            await client.create(MANAGEMENT_CLUSTER.resource, cluster)
+            await create_with_home(client, cluster)
         member = {"clusterName": "c-m-1", "roleTemplateName": "cluster-member", "userName": "bob"}
         await client.create(CLUSTER_BINDING.resource, obj(CLUSTER_BINDING, "bob", "c-m-1", **member), namespace="c-m-1")
         admin = obj(GLOBAL_ROLE_BINDING, "root", globalRoleName="admin", userName="root")

@@ -423,9 +423,6 @@ OTHERS = {
 }
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a Cluster that lost its owner is taken over, with the machines of an earlier one"
-)
 def test_what_an_earlier_cluster_of_the_same_name_left_behind_is_not_taken_over() -> None:
     """Its machines are another user's: they would get the plans of this cluster, with its tokens and Secrets."""
     decision = decide(asked(), marked(new(CLUSTER, NAME, WORKSPACE), WORKSPACE, NAME))

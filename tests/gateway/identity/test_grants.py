@@ -37,6 +37,7 @@ from herder.engine.runtime.manager import Manager
 from herder.gateway.identity.grants import refusal
 from tests.engine.runtime import world as worlds
 from tests.engine.runtime.world import World
+from tests.support.homes import create_with_home, home_of
 
 CONTROLLERS = tuple(module.CONTROLLER for module in (creators, global_roles, global_bindings, cluster_bindings))
 
@@ -55,10 +56,10 @@ async def here() -> AsyncIterator[World]:
         for kind, shipped in ((GLOBAL_ROLE, GLOBAL_ROLES), (ROLE_TEMPLATE, ROLE_TEMPLATES)):
             for role in shipped:
                 await made.outside.create(kind.resource, role)
-        for name in ("cattle-global-data", "fleet-default", "c-m-1", "c-m-2"):
+        for name in ("cattle-global-data", "fleet-default"):
             await made.outside.create(NAMESPACE.resource, obj(NAMESPACE, name))
         for name in ("c-m-1", "c-m-2"):
-            await made.outside.create(MANAGEMENT_CLUSTER.resource, obj(MANAGEMENT_CLUSTER, name, spec={}))
+            await create_with_home(made.outside, obj(MANAGEMENT_CLUSTER, name, spec={}))
         await made.outside.create(GLOBAL_ROLE_BINDING.resource, grb("root", "admin"))
         await allowed(made, "root", "get", GLOBAL_ROLE)
         yield made
@@ -245,7 +246,7 @@ async def test_who_makes_a_cluster_owns_it_and_nobody_can_say_that_another_did(h
     wanted["metadata"]["annotations"] = forged
     made = await acting(here, "alice").create(MANAGEMENT_CLUSTER.resource, wanted)
     assert made["metadata"]["annotations"] == {CREATOR: "alice", "mine": "too"}
-    await here.outside.create(NAMESPACE.resource, obj(NAMESPACE, "c-m-3"))
+    await here.outside.create(NAMESPACE.resource, home_of(made))
     await allowed(here, "alice", "update", MANAGEMENT_CLUSTER, "c-m-3")
     assert not await may(here, "mallory", "get", MANAGEMENT_CLUSTER, "c-m-3")
     change = {"metadata": {"annotations": {CREATOR: "mallory", CREATOR_BOUND: None}}}

@@ -25,6 +25,7 @@ from tests.engine.runtime import world as worlds
 from tests.engine.runtime.world import World
 from tests.gateway.identity.test_grants import acting, allowed, crtb, here, may, obj  # noqa: F401
 from tests.support import tenancy
+from tests.support.homes import create_with_home
 from tests.support.tenancy import Case
 
 
@@ -89,8 +90,7 @@ async def test_a_namespace_that_exists_is_no_clusters(judged: World) -> None:
 async def test_only_the_cluster_local_is_the_managers_own(here: World) -> None:  # noqa: F811
     """Also where admission let it through: on a server whose policies were removed."""
     internal = obj(MANAGEMENT_CLUSTER, "c-m-9", spec={"internal": True})
-    await here.outside.create(MANAGEMENT_CLUSTER.resource, internal)
-    await here.outside.create(NAMESPACE.resource, obj(NAMESPACE, "c-m-9"))
+    await create_with_home(here.outside, internal)
     await acting(here, "root").create(
         CLUSTER_BINDING.resource, crtb("mallory", "cluster-owner", "c-m-9"), namespace="c-m-9"
     )

@@ -43,12 +43,16 @@ def is_at_home(management: Object) -> bool:
     return is_true(management, NAMESPACE_CREATED)
 
 
-def was_anothers(home: Object | None, management: Object) -> bool:
-    """Whether the namespace is what an earlier cluster of the same name leaves behind. It goes, with all that is in it:
-    none of that is about the one that is there now."""
-    references = (home["metadata"].get("ownerReferences") or ()) if home else ()
-    owners = {each["uid"] for each in references if each["kind"] == MANAGEMENT_CLUSTER.kind}
-    return bool(owners) and management["metadata"]["uid"] not in owners
+def is_anothers(home: Object | None, management: Object) -> bool:
+    """Whether the namespace of the cluster's name is not its own: none of what is in it is about this cluster.
+
+    An earlier cluster of the name leaves it behind for a moment, or for good without an owner, where it was deleted
+    with propagationPolicy=Orphan. No user creates a cluster with the name of the manager's own.
+    """
+    if home is None or is_internal(management):
+        return False
+    owners = home["metadata"].get("ownerReferences") or ()
+    return all(each.get("uid") != management["metadata"]["uid"] for each in owners)
 
 
 def is_provisioned_here(provisioning: Object) -> bool:

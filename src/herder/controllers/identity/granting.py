@@ -12,7 +12,7 @@ from herder.api.identity.impersonators import IMPERSONATOR, impersonator
 from herder.api.identity.projects import BY_PROJECT
 from herder.api.identity.roles import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, FROM_TEMPLATE, OWNED_BY
 from herder.api.machines.jobs import ROLE, ROLE_BINDING
-from herder.api.management.clusters import is_connected, is_internal, was_anothers
+from herder.api.management.clusters import belongs, is_anothers, is_connected, is_internal
 from herder.api.management.kinds import (
     CLUSTER_BINDING,
     MANAGEMENT_CLUSTER,
@@ -41,15 +41,15 @@ BY_CLUSTER, ALL, BY_USER = "cluster", "all", "user"
 def has_home(view: View, cluster: Object) -> bool:
     """Whether the namespace of a management Cluster is there, and is its own."""
     home = view.get(NAMESPACE, cluster["metadata"]["name"])
-    return home is not None and not is_deleting(home) and not was_anothers(home, cluster)
+    return home is not None and not is_deleting(home) and not is_anothers(home, cluster)
 
 
 def cluster_of(view: View, name: str) -> Object | None:
     """The management Cluster that an object in this namespace is about; None, where one of that name is there now, and
-    the namespace was an earlier one's."""
+    the namespace is not its own."""
     cluster = view.get(MANAGEMENT_CLUSTER, name)
     home = view.get(NAMESPACE, view.namespace)
-    return None if cluster is None or was_anothers(home, cluster) else cluster
+    return None if cluster is None or is_anothers(home, cluster) else cluster
 
 
 def template_of(view: View) -> Callable[[str], Object | None]:
@@ -66,11 +66,22 @@ def membership(view: View, binding: Object, cluster: Object, subject: Object, *,
     reference = owner_reference(MANAGEMENT_CLUSTER, cluster, controller=False)
     yield Apply(CLUSTER_ROLE, with_owner(role, reference), "what lets people reach the cluster")
     yield from _bound(view, CLUSTER_ROLE_BINDING, with_owner(wanted, reference))
-    for pair in view.select(PROVISIONING_CLUSTER, index=(BY_CLUSTER, cluster_id)):
+    pairs = _pairs(view, cluster)
+    workspaces = {pair["metadata"]["namespace"] for pair in pairs}
+    for left in made_here(view, binding, ROLE_BINDING):
+        if roles.is_membership(left) and left["metadata"]["namespace"] not in workspaces:
+            yield delete(ROLE_BINDING, left, "the provisioning Cluster is not there any more")
+    for pair in pairs:
         role = roles.pair_role(cluster_id, pair, owner=owner)
         reference = owner_reference(PROVISIONING_CLUSTER, pair, controller=False)
         yield Apply(ROLE, with_owner(role, reference), "what lets people see the cluster")
         yield from _bound(view, ROLE_BINDING, with_owner(roles.pair_binding(binding, subject, role), reference))
+
+
+def _pairs(view: View, cluster: Object) -> list[Object]:
+    """Its provisioning Clusters. What one says of itself in its status is no proof that it belongs to this cluster."""
+    named = view.select(PROVISIONING_CLUSTER, index=(BY_CLUSTER, cluster["metadata"]["name"]))
+    return [each for each in named if belongs(cluster, each["metadata"]["namespace"], each["metadata"]["name"])]
 
 
 def _bound(view: View, kind: Kind, wanted: Object) -> Iterable[Write]:
@@ -257,7 +268,7 @@ WATCHES = (
     Watches(
         MANAGEMENT_CLUSTER,
         Indexed(BY_CLUSTER, by_name),
-        changed("spec.internal", "metadata.annotations", "metadata.deletionTimestamp"),
+        changed("spec.internal", "spec.fleetWorkspaceName", "metadata.annotations", "metadata.deletionTimestamp"),
     ),
     Watches(CLUSTER_ROLE),
     Watches(CLUSTER_ROLE_BINDING, Indexed(OWNED_BY, by_owner), changed("subjects", "roleRef")),

@@ -100,14 +100,15 @@ def made(view: View, kind: Kind, cluster: Object) -> list[Object]:
 
 
 def _core_cluster(view: View, cluster: Object) -> Object:
-    """A Cluster of that name that somebody else made is not taken over."""
+    """A Cluster of that name that somebody else made is not taken over. Nor is what an earlier cluster of the name left
+    behind: its machines may be another user's."""
     there = view.get(CLUSTER, view.name)
     if there is not None:
         if is_deleting(there):
             raise Problem(f"Cluster {view.key} of {CLUSTER.group} is being deleted; it is made anew when it is gone")
         meta, owners = cluster["metadata"], there["metadata"].get("ownerReferences") or ()
-        foreign = any(own.get("controller") and own["uid"] != meta["uid"] for own in owners)
-        if foreign or set_hash(meta["namespace"], meta["name"]) not in hash_of(there):
+        is_ours = any(own.get("controller") and own["uid"] == meta["uid"] for own in owners)
+        if not is_ours or set_hash(meta["namespace"], meta["name"]) not in hash_of(there):
             raise Problem(f"metadata.name: there is another Cluster {view.key} of {CLUSTER.group} already")
     return whole.core_cluster(cluster, view.get(CONTROL_PLANE, view.name))
 
