@@ -94,7 +94,6 @@ async def test_what_the_manager_trusts_is_not_for_users_to_write(engine: Engine,
         await client.close()
 
 
-@pytest.mark.xfail(strict=True, reason="dependents that grant rights by a name outlive the object of that name")
 @pytest.mark.parametrize("case", ORPHANED, ids=lambda case: case.id)
 async def test_nothing_that_grants_rights_outlives_its_object(engine: Engine, judged: Api, case: Case) -> None:
     client = engine.client()

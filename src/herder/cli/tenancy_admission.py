@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from herder.api.capi.kinds import NAMESPACE
 from herder.api.identity import tenancy
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
-from herder.engine.apiserver.admission.chain import CREATE, Attributes
+from herder.engine.apiserver.admission.chain import CREATE, DELETE, Attributes
 from herder.engine.apiserver.auth.access import AccessAttributes, Authorizer
 from herder.engine.apiserver.auth.users import SUPERUSERS
 from herder.engine.apiserver.server import ApiServer
@@ -28,6 +28,11 @@ def install_tenancy_admission(server: ApiServer, client: Client) -> None:
             f"{kind.kind} tenancy", [kind.resource.group_resource], check, subresources=subresources
         )
 
+    for kind in tenancy.GRANTED_BY_NAME:
+        deletion = _deletion_check_of(kind, server.parts.authorizer)
+        resources = [kind.resource.group_resource]
+        server.parts.admission.add_validating(f"{kind.kind} orphans", resources, deletion, operations=(DELETE,))
+
     async def check_namespace(attributes: Attributes) -> None:
         await _check_backing_namespace(client, attributes)
 
@@ -43,6 +48,19 @@ def _check_of(kind: Kind, authorizer: Authorizer) -> Callable[[Attributes], Awai
         reason = tenancy.refusal(kind, attributes.old, new, user.name, _rights(authorizer, user))
         if reason:
             raise forbidden(kind.resource.group_resource, attributes.name or tenancy.name_of(new), reason)
+
+    return check
+
+
+def _deletion_check_of(kind: Kind, authorizer: Authorizer) -> Callable[[Attributes], Awaitable[None]]:
+    async def check(attributes: Attributes) -> None:
+        user, old = attributes.user, attributes.old
+        if old is None or SUPERUSERS in user.groups:
+            return
+        options = attributes.options or {}
+        reason = tenancy.deletion_refusal(kind, old, options, user.name, _rights(authorizer, user))
+        if reason:
+            raise forbidden(kind.resource.group_resource, attributes.name, reason)
 
     return check
 

@@ -74,7 +74,6 @@ async def test_their_own_objects_are(judged: World, case: Case) -> None:
     assert made == case.meta.get("name", made)
 
 
-@pytest.mark.xfail(strict=True, reason="dependents that grant rights by a name outlive the object of that name")
 @pytest.mark.parametrize("case", tenancy.ORPHANED, ids=lambda case: case.id)
 async def test_nothing_that_grants_rights_outlives_its_object(judged: World, case: Case) -> None:
     with pytest.raises(Forbidden):

@@ -96,6 +96,20 @@ BAD_OWN = (
 BAD_CREATOR = f"annotation {CREATOR}: must be your own user name"
 
 
+# --- deletion -------------------------------------------------------------------------------------------------------
+
+ORPHAN_POLICY, ORPHAN_FINALIZER = "Orphan", "orphan"
+GRANTED_BY_NAME = (MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER, SECRET)
+"""Kinds whose dependents grant rights by name: Roles of their owners, and the namespace with a cluster's bindings.
+
+The garbage collector deletes those with the object. If they stayed, they would count for the next object of the name.
+"""
+BAD_ORPHANS = (
+    "its dependents would keep rights that the next object of this name has to grant anew; delete it without "
+    "propagationPolicy Orphan, and without the finalizer orphan"
+)
+
+
 class Rights(Protocol):
     """What the writer may do, as the authorizer answers it."""
 
@@ -117,7 +131,29 @@ def refusal(kind: Kind, old: Object | None, new: Object, user: str, may: Rights)
     """Why this user may not write this, or "". Rights are looked up only for writes that break a rule otherwise."""
     for reason in _RULES[kind](old, new, user, may):
         return "" if is_manager(may) else reason
+    if (
+        kind in GRANTED_BY_NAME
+        and _is_orphaning(new)
+        and not _is_orphaning(old)
+        and not _may_orphan(kind, new, user, may)
+    ):
+        return BAD_ORPHANS
     return ""
+
+
+def deletion_refusal(kind: Kind, old: Object, options: Object, user: str, may: Rights) -> str:
+    """Why this user may not delete this with these DeleteOptions, or ""."""
+    orphans = options.get("propagationPolicy") == ORPHAN_POLICY or options.get("orphanDependents") is True
+    return BAD_ORPHANS if orphans and not _may_orphan(kind, old, user, may) else ""
+
+
+def _is_orphaning(obj: Object | None) -> bool:
+    return ORPHAN_FINALIZER in ((obj or {"metadata": {}})["metadata"].get("finalizers") or ())
+
+
+def _may_orphan(kind: Kind, obj: Object, user: str, may: Rights) -> bool:
+    has_all = kind == SECRET and _may_change_all(obj["metadata"]["namespace"], may)
+    return has_all or is_system(user) or is_manager(may)
 
 
 # --- clusters -------------------------------------------------------------------------------------------------------

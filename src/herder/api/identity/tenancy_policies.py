@@ -121,6 +121,23 @@ _NOT_OWN = f"({_CREATED} ? !{_IS_OWN} : ({_is_controlled('object')} && !{_is_con
 _ALL_SECRETS = "authorizer.group('').resource('secrets').namespace(request.namespace)"
 _MAY_CHANGE_ALL = f"({_ALL_SECRETS}.check('update').allowed() || {_ALL_SECRETS}.check('patch').allowed())"
 _IS_SYSTEM = "request.userInfo.username.startsWith('system:')"
+
+# --- deletion -------------------------------------------------------------------------------------------------------
+
+
+def _holds_orphans(of: str) -> str:
+    return f"'{tenancy.ORPHAN_FINALIZER}' in {of}.metadata.?finalizers.orValue([])"
+
+
+_DELETED = "request.operation == 'DELETE'"
+_ORPHANING = (
+    f"({_DELETED}"
+    f" ? (request.options.?propagationPolicy.orValue('') == '{tenancy.ORPHAN_POLICY}'"
+    " || request.options.?orphanDependents.orValue(false) == true)"
+    f" : ({_holds_orphans('object')} && !({_CREATED} ? false : {_holds_orphans('oldObject')})))"
+    f" && !{_IS_SYSTEM}"
+)
+
 _CREATOR = _annotation(CREATOR)
 _OTHER_CREATOR = f"{_changed(_CREATOR)} && {_new(_CREATOR)} != request.userInfo.username"
 
@@ -220,6 +237,22 @@ POLICIES = (
         f"{_NOT_OWN} && !{_IS_SYSTEM} && !{_MAY_CHANGE_ALL}",
         _IS_MANAGER,
         tenancy.BAD_OWN,
+    ),
+    policy(
+        "herder-orphans-of-clusters",
+        (MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER),
+        (*_WRITTEN, "DELETE"),
+        _ORPHANING,
+        _IS_MANAGER,
+        tenancy.BAD_ORPHANS,
+    ),
+    policy(
+        "herder-orphans-of-secrets",
+        (SECRET,),
+        (*_WRITTEN, "DELETE"),
+        f"{_ORPHANING} && !{_MAY_CHANGE_ALL}",
+        _IS_MANAGER,
+        tenancy.BAD_ORPHANS,
     ),
     policy("herder-secret-creators", (SECRET,), _WRITTEN, _OTHER_CREATOR, _IS_MANAGER, tenancy.BAD_CREATOR),
 )
