@@ -173,7 +173,6 @@ def test_tokens_that_machines_joined_with_are_not_made_again() -> None:
     assert (status, "restore it from a backup" in message) == ("False", True)
 
 
-@pytest.mark.xfail(strict=True, reason="the tokens and keys of another cluster are put into plans")
 @pytest.mark.parametrize("kind", ["tokens", "authority"])
 def test_no_plan_holds_what_belongs_to_another_cluster(kind: str) -> None:
     """Long names are cut and told apart by 20 bits of a hash, so a user can choose a name whose tokens are another's.

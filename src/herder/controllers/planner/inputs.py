@@ -66,6 +66,10 @@ def cluster_inputs(
     name, namespace = view.name, view.namespace
     server_token, agent_token = _tokens(view, control_plane, begun)
     wanted = needs(control_plane, distribution)
+    for purpose in distribution.authorities:
+        authority = view.get(SECRET_METADATA, names.authority_secret(name, purpose))
+        if authority is not None:
+            _check_own(authority, control_plane)
     _check_approved(view, control_plane, distribution)
     contents = _contents(view, wanted)
     authorities = _authorities(contents, control_plane, distribution, begun)
@@ -138,9 +142,20 @@ def _tokens(view: View, control_plane: Object, begun: bool) -> tuple[str, str]:
         key = (names.MAKE_TOKENS, meta["uid"])
         effect = Effect(names.MAKE_TOKENS, key, arguments, "what machines join with", repeat=True)
         raise Lacking("waiting for the tokens that machines join with", (effect,))
+    _check_own(secret, control_plane)
     data = secret.get("data") or {}
     where = f"Secret {view.namespace}/{name}"
     return _text(data.get("serverToken"), where), _text(data.get("agentToken"), where)
+
+
+def _check_own(secret: Object, control_plane: Object) -> None:
+    """Two clusters can come to the same name for their Secrets: one after the other, or by a long name, which is cut
+    and told apart by a short hash. The owner of either cluster knows what is in it."""
+    meta, owners = secret["metadata"], secret["metadata"].get("ownerReferences") or ()
+    planes = [each["uid"] for each in owners if each["kind"] == control_plane["kind"]]
+    if planes and control_plane["metadata"]["uid"] not in planes:
+        told = "belongs to another cluster; wait until it is deleted, or rename this cluster"
+        raise Lacking(f"Secret {meta['namespace']}/{meta['name']} {told}")
 
 
 def _contents(view: View, wanted: list[Reference]) -> dict[Reference, Referenced | None]:
