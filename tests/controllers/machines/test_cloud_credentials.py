@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from herder.api.capi.kinds import SECRET
 from herder.api.machines import jobs
 from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE, USED_BY
@@ -53,7 +51,6 @@ def test_up_to_ten_machines_are_named_and_the_others_counted() -> None:
     assert many["metadata"]["annotations"][USED_BY].endswith("Amazonec2Machine/m-09 and 3 more")
 
 
-@pytest.mark.xfail(strict=True, reason="the annotation of any Secret makes the manager write on another user's")
 def test_what_a_user_wrote_is_no_machine_that_uses_it() -> None:
     """Only the manager creates Secrets of the type, so nobody has it write on Secrets of others."""
     assert flat(decide(credential(), {**state("forged"), "type": "Opaque"})) == []

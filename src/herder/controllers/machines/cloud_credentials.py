@@ -10,6 +10,7 @@ from herder.api.capi.names import annotations_of, labels_of
 from herder.api.machines import names
 from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE, USED_BY
 from herder.api.machines.jobs import CREDENTIAL_ANNOTATION, ROLE, ROLE_BINDING
+from herder.api.rke.kinds import STATE_SECRET
 from herder.api.writing import PROGRESS_PATIENCE, owner_reference, ref
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.cache import Change, Key
@@ -80,8 +81,8 @@ def _meta(secret: Object, creator: str) -> Object:
 
 
 def _users(view: View, secret: Object) -> Decision:
-    """By the state Secrets of machines, which live as long as the machines do."""
-    states = view.select(SECRET_METADATA, index=(BY_CREDENTIAL, _place(secret)))
+    """By the state Secrets of machines, which live as long as the machines do. Users cannot create any of the type."""
+    states = view.select(STATE_SECRET, index=(BY_CREDENTIAL, _place(secret)))
     told = ", ".join(_machine(state) for state in states[:MACHINES_TOLD])
     if len(states) > MACHINES_TOLD:
         told += f" and {len(states) - MACHINES_TOLD} more"
@@ -127,9 +128,9 @@ CONTROLLER = Controller(
     reconcile=reconcile,
     watches=(
         Watches(SECRET, itself, changed("metadata.annotations"), fields=f"type={CREDENTIAL_TYPE}"),
-        Watches(SECRET_METADATA, _used_credential, changed("metadata.annotations")),
+        Watches(STATE_SECRET, _used_credential, changed("metadata.annotations")),
     ),
     when=_never,
-    indexes={SECRET_METADATA: {BY_CREDENTIAL: _credential_of}},
+    indexes={STATE_SECRET: {BY_CREDENTIAL: _credential_of}},
     pace=PROGRESS_PATIENCE,
 )
