@@ -278,6 +278,36 @@ def test_jobs_do_not_act_as_the_instance_that_the_manager_runs_on() -> None:
     assert environment_of(decision)["AWS_EC2_METADATA_DISABLED"] == "true"
 
 
+@pytest.mark.xfail(strict=True, reason="any key of a cloud credential becomes a variable of the Job's SDK")
+@pytest.mark.parametrize("declared", [True, False], ids=["a NodeDriver with its annotations", "one without"])
+def test_a_credential_sets_no_variable_that_its_driver_does_not_declare(declared: bool) -> None:
+    """AWS_CONFIG_FILE names a file, such as the user data, whose credential_process the SDK would run."""
+    given = {
+        "accessKey": "AK",
+        "secretKey": "SK",
+        "sessionToken": "ST",
+        "access_key": "",
+        "configFile": "/path/to/machine/files/userdata",
+        "ec2MetadataDisabled": "false",
+        "defaultRegion": "eu-west-1",
+    }
+    found = secret("aws")
+    data = encoded(**{f"amazonec2credentialConfig-{name}": value for name, value in given.items()})
+    read = {**found, "type": "provisioning.cattle.io/cloud-credential", "data": data}
+    server = infra("amazonec2", spec={"common": {"cloudCredentialSecretName": "aws"}})
+    driver = node_driver("amazonec2")
+    if not declared:
+        driver = {**driver, "metadata": {"name": driver["metadata"]["name"]}}
+    decision = decide("amazonec2", server, machine(), cluster(), driver, found, results=dict([was_read(read, server)]))
+    variables = {name: value for name, value in environment_of(decision).items() if name.startswith("AWS_")}
+    assert variables == {
+        "AWS_ACCESS_KEY": "AK",
+        "AWS_SECRET_KEY": "SK",
+        "AWS_SESSION_TOKEN": "ST",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
 @pytest.mark.parametrize("field", ["cloudinit", "boot2dockerUrl"])
 @pytest.mark.parametrize("value", ["/etc/passwd", "file:///etc/passwd", "etc/passwd"])
 def test_a_driver_reads_no_file_of_the_host_that_runs_its_job(field: str, value: str) -> None:
