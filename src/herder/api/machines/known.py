@@ -146,6 +146,21 @@ def credential_fields(node_driver: Object) -> CredentialFields:
     )
 
 
+FURTHER_CREDENTIAL_FIELDS = {"amazonec2": ("sessionToken",)}
+"""By driver: fields of cloud credentials that the annotations, which are upstream's, do not list."""
+
+
+def accepted_fields(node_driver: Object) -> frozenset[str]:
+    """All that a cloud credential may tell the driver; empty where the NodeDriver does not say.
+
+    Each field becomes a variable with the driver's prefix. SDKs take more than credentials from theirs: files to read
+    and programs to run, where the Job runs. So a credential sets no other variables.
+    """
+    declared = credential_fields(node_driver)
+    told = {*declared.all, *declared.optional, *declared.defaults, *file_aliases(node_driver)}
+    return frozenset({*told, *FURTHER_CREDENTIAL_FIELDS.get(driver_name(node_driver), ())} if declared.all else ())
+
+
 def password_fields(node_driver: Object) -> frozenset[str]:
     """Fields that are not to be shown, whether part of a credential or not."""
     annotations = annotations_of(node_driver)

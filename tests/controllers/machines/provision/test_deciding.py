@@ -278,7 +278,6 @@ def test_jobs_do_not_act_as_the_instance_that_the_manager_runs_on() -> None:
     assert environment_of(decision)["AWS_EC2_METADATA_DISABLED"] == "true"
 
 
-@pytest.mark.xfail(strict=True, reason="any key of a cloud credential becomes a variable of the Job's SDK")
 @pytest.mark.parametrize("declared", [True, False], ids=["a NodeDriver with its annotations", "one without"])
 def test_a_credential_sets_no_variable_that_its_driver_does_not_declare(declared: bool) -> None:
     """AWS_CONFIG_FILE names a file, such as the user data, whose credential_process the SDK would run."""

@@ -23,6 +23,7 @@ from herder.api.machines.arguments import (
 from herder.api.machines.credentials import Place, Problem
 from herder.api.machines.jobs import Host, Work
 from herder.api.machines.kinds import NODE_DRIVER
+from herder.api.machines.registered import registered
 from herder.api.references.approvals import problem
 from herder.api.references.catalogue import BOOTSTRAP_DATA, CREDENTIAL, SECRETS, Target
 from herder.api.rke import names as rke_names
@@ -175,12 +176,21 @@ def _credential(scene: Scene, node_driver: Object | None) -> dict[str, str]:
             f"spec.common.cloudCredentialSecretName: Secret {place} does not exist; create it, "
             f"with type {credentials.CREDENTIAL_TYPE}"
         )
-    fields = credentials.fields_of(secret, scene.driver)
+    fields = _accepted(credentials.fields_of(secret, scene.driver), scene.driver, node_driver)
     if node_driver is not None:
         wanted = known.credential_fields(node_driver)
         fields = {**wanted.defaults, **fields}
         credentials.check_fields(place, fields, wanted.required, scene.driver)
     return fields
+
+
+def _accepted(fields: dict[str, str], driver: str, node_driver: Object | None) -> dict[str, str]:
+    """Those that the driver declares; all of a driver of somebody else that declares none."""
+    accepted = known.accepted_fields(node_driver) if node_driver is not None else frozenset()
+    if not accepted:
+        shipped = next((each for each in registered() if known.driver_name(each) == driver), None)
+        accepted = known.accepted_fields(shipped) if shipped is not None else frozenset()
+    return {field: value for field, value in fields.items() if field in accepted} if accepted else fields
 
 
 def _check_bootstrap_data(scene: Scene, machine: Object) -> None:
