@@ -93,7 +93,6 @@ async def test_it_leads_through_the_manager_as_a_user_of_its_own(place: Place) -
     assert (binding["userName"], binding["roleTemplateName"]) == (USER_NAME, "cluster-owner")
 
 
-@pytest.mark.xfail(strict=True, reason="a user of that name is taken over, and deleted with the cluster")
 async def test_a_person_of_that_name_is_not_taken_for_the_clusters_user(place: Place) -> None:
     """Names of users are 50 bits of a hash, here of the name of a cluster, which its author chooses."""
     person = {**_object(USER, USER_NAME), "username": "boss", "principalIds": [f"local://{USER_NAME}"]}

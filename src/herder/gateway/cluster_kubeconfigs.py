@@ -42,10 +42,7 @@ class ClusterKubeconfigs:
         secret = await self._find(SECRET, kubeconfig_secret(name), namespace)
         if secret is not None and not _is_ours(secret, arguments["owner"]):
             raise PermissionError(f"Secret {namespace}/{kubeconfig_secret(name)} belongs to somebody else: delete it")
-        known = await self._find(USER, user)
-        if known is not None and _principal(namespace, name) not in (known.get("principalIds") or ()):
-            # Names of users are short digests, and people choose names of clusters until they meet.
-            raise PermissionError(f"User {user} belongs to somebody else: give the cluster another name")
+        await self._check_user(user, namespace, name)
         account = await self._apply(USER, _user(user, namespace, name, arguments["managementOwner"]))
         await self._apply(CLUSTER_BINDING, provisioned_binding(namespace, name, management))
         key = _key(secret, user)
@@ -54,6 +51,12 @@ class ClusterKubeconfigs:
         data = provisioned_data(manager, management, f"{user}:{key}")
         if secret is None or secret.get("data") != data:
             await self._apply(SECRET, _secret(namespace, name, data, arguments["owner"]))
+
+    async def _check_user(self, user: str, namespace: str, name: str) -> None:
+        """The name is a short hash of the cluster's, so an author who tries many could come upon that of a person."""
+        found = await self._find(USER, user)
+        if found is not None and _principal(namespace, name) not in (found.get("principalIds") or ()):
+            raise PermissionError(f"User {user} is not that of cluster {namespace}/{name}: rename the cluster")
 
     async def _new_token(self, account: Object, management: str, owner: Object) -> str:
         key, user = hashes.new_key(self._entropy), account["metadata"]["name"]
