@@ -427,7 +427,6 @@ def state(kind: Kind) -> Object:
     return secret("m-machine-state", labels={names.INFRA_KIND_LABEL: kind.kind, names.INFRA_NAME_LABEL: "m"})
 
 
-@pytest.mark.xfail(strict=True, reason="the state of a machine whose name was cut to the same one is used")
 def test_a_machine_does_not_use_the_state_of_another_by_a_name_that_was_cut() -> None:
     """Names of 63 characters are told apart by 20 bits of a hash. The state holds the SSH key of the machine."""
     theirs = state(kinds_of("digitalocean").machine)
@@ -446,7 +445,9 @@ def test_a_machine_does_not_use_the_state_of_another_by_a_name_that_was_cut() ->
 def test_two_machines_of_one_name_do_not_share_a_state() -> None:
     decision = decide("digitalocean", infra(), machine(), cluster(), DRIVER, state(kinds_of("amazonec2").machine))
     assert decision.wait is not None
-    assert decision.wait.reason == "Amazonec2Machine m has the same name, and so the same state Secret; rename one"
+    assert decision.wait.reason == (
+        "Amazonec2Machine m has the same state Secret, which is named after the machine; rename one"
+    )
 
 
 def test_a_machine_that_nothing_was_made_for_goes_at_once() -> None:

@@ -82,7 +82,7 @@ def _guard(scene: Scene) -> Writes:
 
 def _begin(scene: Scene, passed: Mapping[str, str]) -> Decision:
     if other := state_of_another(scene):
-        return _not_prepared(scene, f"{other} {scene.name} has the same name, and so the same state Secret; rename one")
+        return _not_prepared(scene, f"{other} has the same state Secret, which is named after the machine; rename one")
     if scene.state is not None:
         if (pod := live_pod(scene)) is not None:
             return waiting("its Job is gone, and a pod of it still runs", ref(POD, pod))

@@ -109,9 +109,12 @@ def _is_machine_set(owner: Object) -> bool:
 
 
 def state_of_another(scene: Scene) -> str:
-    """The kind of another machine of the same name, if the state Secret is that one's: names are made without kinds."""
-    kind = labels_of(scene.state).get(names.INFRA_KIND_LABEL, "") if scene.state is not None else ""
-    return kind if kind and kind != scene.kind.kind else ""
+    """Kind and name of another machine, if the state Secret is that one's: its name is made without the kind, and that
+    of a long name is cut."""
+    labels = labels_of(scene.state) if scene.state is not None else {}
+    own = names.safe_concat(scene.name)
+    kind, name = labels.get(names.INFRA_KIND_LABEL, ""), labels.get(names.INFRA_NAME_LABEL, own)
+    return f"{kind} {name}" if kind and (kind, name) != (scene.kind.kind, own) else ""
 
 
 # --- Jobs and their pods --------------------------------------------------------------------------------------------
