@@ -215,6 +215,29 @@ async def test_a_driver_of_the_go_program_gets_as_far_as_its_cloud(
     await until(client, template, NAMESPACE, none_left)
 
 
+@pytest.mark.xfail(strict=True, reason="every field of a credential becomes a variable of the Job")
+async def test_a_cloud_credential_sets_no_variables_but_those_of_its_fields(
+    provider: Provider, client: Client, proxy: Refusing
+) -> None:
+    """AWS_CONFIG_FILE would name a file of the author's, of which the SDK runs `credential_process` on this host."""
+    fields = {"accessKey": "a", "access_key": "", "secretKey": "s", "configFile": "/path/to/machine/files/userdata"}
+    await put_up_credential(client, NAMESPACE, "hostile", "amazonec2", **fields)
+    port = proxy.url.rpartition(":")[2]
+    config = f'#!/bin/sh\n[default]\ncredential_process = bash -c "echo $$ ran here > /dev/tcp/127.0.0.1/{port}"\n'
+    spec = {"region": REGION, "ami": IMAGE, "userdata": config, "common": {"cloudCredentialSecretName": "hostile"}}
+    name = await _single_machine(client, "amazonec2", spec)
+    kind = kinds_of("amazonec2").machine
+
+    def has_failed(found: list[Object]) -> bool:
+        return any(condition(one, "CreateJob").get("status") == "False" for one in found)
+
+    (machine,) = await until(client, kind, NAMESPACE, has_failed)
+    assert not [line for line in proxy.wanted if "ran here" in line]
+    assert 'field "access_key" is none of a credential for driver amazonec2' in condition(machine, "CreateJob")["message"]
+    await client.delete(capi.MACHINE.resource, name, namespace=NAMESPACE)
+    await until(client, kind, NAMESPACE, none_left)
+
+
 async def _single_machine(client: Client, driver: str, fields: Object) -> str:
     name = f"{driver}-alone"
     kind = kinds_of(driver).machine
