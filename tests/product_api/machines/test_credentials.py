@@ -15,8 +15,11 @@ from herder.api.machines.credentials import (
     fields_of,
     hidden,
     place_of,
+    usable,
     variables,
 )
+from herder.api.machines.known import usable_credential_fields
+from herder.api.machines.registered import shipped
 from herder.engine.meta.kinds import Object
 
 
@@ -94,6 +97,22 @@ def test_what_is_required_and_missing_is_named_with_the_key_to_add() -> None:
     with pytest.raises(Problem) as caught:
         check_fields(Place("ns", "s"), {"accessKey": "a", "secretKey": ""}, ["accessKey", "secretKey"], "amazonec2")
     assert str(caught.value) == told
+
+
+def test_fields_that_the_driver_does_not_declare_reach_no_program() -> None:
+    driver = shipped("amazonec2")
+    assert driver is not None
+    known = usable_credential_fields(driver)
+    given = {
+        "accessKey": "a",
+        "defaultRegion": "r",
+        "access_key": "",
+        "configFile": "/f",
+        "ec2MetadataDisabled": "false",
+    }
+    assert usable(Place("ns", "s"), given, known, "amazonec2", strict=False) == {"accessKey": "a", "defaultRegion": "r"}
+    with pytest.raises(Problem, match=r'Secret ns/s: field "access_key" is none of a credential for driver amazonec2'):
+        usable(Place("ns", "s"), given, known, "amazonec2", strict=True)
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
-from herder.api.machines.known import credential_variable
+from herder.api.machines.known import PRIVATE_FIELDS, credential_variable
 from herder.engine.meta.kinds import Object
 
 CREDENTIAL_TYPE = "provisioning.cattle.io/cloud-credential"
@@ -85,6 +85,19 @@ def check_fields(place: Place, fields: Mapping[str, str], required: Iterable[str
             raise Problem(
                 f'Secret {place}: field "{field}" is required by driver {driver}; add key {driver}{_OF_DRIVER}-{field}'
             )
+
+
+def usable(
+    place: Place, fields: Mapping[str, str], known: Container[str], driver: str, *, strict: bool
+) -> dict[str, str]:
+    """The fields that the driver takes. Others are left out, or refused where `strict`."""
+    for field in fields:
+        if strict and field not in known:
+            raise Problem(
+                f'Secret {place}: field "{field}" is none of a credential for driver {driver}; remove its key, or name '
+                f"the field in an annotation of NodeDriver {driver}, such as {PRIVATE_FIELDS}"
+            )
+    return {field: value for field, value in fields.items() if field in known}
 
 
 def variables(driver: str, fields: Mapping[str, str]) -> dict[str, str]:

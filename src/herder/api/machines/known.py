@@ -146,19 +146,18 @@ def credential_fields(node_driver: Object) -> CredentialFields:
     )
 
 
-FURTHER_CREDENTIAL_FIELDS = {"amazonec2": ("sessionToken",)}
-"""By driver: fields of cloud credentials that the annotations, which are upstream's, do not list."""
+_FURTHER_CREDENTIAL_FIELDS: Mapping[str, tuple[str, ...]] = {"amazonec2": ("defaultRegion", "sessionToken")}
 
 
-def accepted_fields(node_driver: Object) -> frozenset[str]:
-    """All that a cloud credential may tell the driver; empty where the NodeDriver does not say.
+def usable_credential_fields(node_driver: Object) -> frozenset[str]:
+    """The fields of a cloud credential that reach the driver.
 
-    Each field becomes a variable with the driver's prefix. SDKs take more than credentials from theirs: files to read
-    and programs to run, where the Job runs. So a credential sets no other variables.
+    Fields become variables, and programs have others besides those of credentials: AWS_CONFIG_FILE names a file with
+    a command that the SDK runs. So whoever writes a credential does not choose variables.
     """
     declared = credential_fields(node_driver)
-    told = {*declared.all, *declared.optional, *declared.defaults, *file_aliases(node_driver)}
-    return frozenset({*told, *FURTHER_CREDENTIAL_FIELDS.get(driver_name(node_driver), ())} if declared.all else ())
+    further = _FURTHER_CREDENTIAL_FIELDS.get(driver_name(node_driver), ())
+    return frozenset((*declared.all, *declared.optional, *declared.defaults, *file_aliases(node_driver), *further))
 
 
 def password_fields(node_driver: Object) -> frozenset[str]:

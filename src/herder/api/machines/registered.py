@@ -251,7 +251,14 @@ _DOWNLOADED = (
     ),
 )
 
+_ALL = (*_ON_THIS_HOST, *_BUILT_IN, *_DOWNLOADED)
+
 
 def registered(architecture: str = AMD64) -> list[Object]:
     """The objects to create at start where they are missing; the architecture as Go names it."""
-    return [driver.node_driver(architecture) for driver in (*_ON_THIS_HOST, *_BUILT_IN, *_DOWNLOADED)]
+    return [driver.node_driver(architecture) for driver in _ALL]
+
+
+def shipped(driver: str) -> Object | None:
+    """The NodeDriver of a driver as it is shipped; None for drivers that people add."""
+    return next((each.node_driver(AMD64) for each in _ALL if each.name == driver), None)

@@ -278,33 +278,41 @@ def test_jobs_do_not_act_as_the_instance_that_the_manager_runs_on() -> None:
     assert environment_of(decision)["AWS_EC2_METADATA_DISABLED"] == "true"
 
 
-@pytest.mark.parametrize("declared", [True, False], ids=["a NodeDriver with its annotations", "one without"])
-def test_a_credential_sets_no_variable_that_its_driver_does_not_declare(declared: bool) -> None:
-    """AWS_CONFIG_FILE names a file, such as the user data, whose credential_process the SDK would run."""
-    given = {
-        "accessKey": "AK",
-        "secretKey": "SK",
-        "sessionToken": "ST",
-        "access_key": "",
-        "configFile": "/path/to/machine/files/userdata",
-        "ec2MetadataDisabled": "false",
-        "defaultRegion": "eu-west-1",
-    }
+def with_credential(*, declared: bool = True, **fields: str) -> Decision:
+    """A machine of EC2 whose credential has these fields; the NodeDriver's annotations may have been removed."""
     found = secret("aws")
-    data = encoded(**{f"amazonec2credentialConfig-{name}": value for name, value in given.items()})
+    data = encoded(**{f"amazonec2credentialConfig-{name}": value for name, value in fields.items()})
     read = {**found, "type": "provisioning.cattle.io/cloud-credential", "data": data}
     server = infra("amazonec2", spec={"common": {"cloudCredentialSecretName": "aws"}})
     driver = node_driver("amazonec2")
     if not declared:
         driver = {**driver, "metadata": {"name": driver["metadata"]["name"]}}
-    decision = decide("amazonec2", server, machine(), cluster(), driver, found, results=dict([was_read(read, server)]))
-    variables = {name: value for name, value in environment_of(decision).items() if name.startswith("AWS_")}
-    assert variables == {
+    return decide("amazonec2", server, machine(), cluster(), driver, found, results=dict([was_read(read, server)]))
+
+
+KEYS = {"accessKey": "AK", "secretKey": "SK", "sessionToken": "ST", "defaultRegion": "eu-west-1"}
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_fields_of_a_credential_are_variables_of_the_driver(declared: bool) -> None:
+    variables = environment_of(with_credential(declared=declared, **KEYS))
+    assert {name: value for name, value in variables.items() if name.startswith("AWS_")} == {
         "AWS_ACCESS_KEY": "AK",
         "AWS_SECRET_KEY": "SK",
         "AWS_SESSION_TOKEN": "ST",
+        "AWS_DEFAULT_REGION": "eu-west-1",
         "AWS_EC2_METADATA_DISABLED": "true",
     }
+
+
+@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize("field", ["configFile", "ec2MetadataDisabled", "access_key"])
+def test_a_credential_sets_no_variable_that_its_driver_does_not_declare(field: str, declared: bool) -> None:
+    """AWS_CONFIG_FILE names a file, such as the user data, whose credential_process the SDK would run."""
+    decision = with_credential(declared=declared, **KEYS, **{field: "/path/to/machine/files/userdata"})
+    assert not [write for write in flat(decision) if isinstance(write, Create) and write.kind == JOB]
+    assert decision.wait is not None
+    assert f'field "{field}" is none of a credential for driver amazonec2' in decision.wait.reason
 
 
 @pytest.mark.parametrize("field", ["cloudinit", "boot2dockerUrl"])

@@ -23,7 +23,7 @@ from herder.api.machines.arguments import (
 from herder.api.machines.credentials import Place, Problem
 from herder.api.machines.jobs import Host, Work
 from herder.api.machines.kinds import NODE_DRIVER
-from herder.api.machines.registered import registered
+from herder.api.machines.registered import shipped
 from herder.api.references.approvals import problem
 from herder.api.references.catalogue import BOOTSTRAP_DATA, CREDENTIAL, SECRETS, Target
 from herder.api.rke import names as rke_names
@@ -56,7 +56,7 @@ def prepare(scene: Scene, passed: Mapping[str, str], *, removes: bool) -> Work:
     if node_driver is None and not removes and scene.driver not in known.NATIVE_DRIVERS:
         raise Problem(f"there is no NodeDriver for driver {scene.driver}; create it, or delete the machine")
     aliases = known.file_aliases(node_driver) if node_driver else {}
-    credential = _credential(scene, node_driver)
+    credential = _credential(scene, node_driver, removes=removes)
     kept_secret = {field: value for field, value in credential.items() if field in aliases}
     fields, files = with_files(kept_secret | spec_fields(scene.infra), aliases)
     if (field := path_of_the_host(scene.driver, fields)) and not removes:
@@ -161,8 +161,11 @@ def _inherited(view: View, passed: Mapping[str, str]) -> dict[str, str]:
     return {name: passed[name] for name in wanted if name in passed}
 
 
-def _credential(scene: Scene, node_driver: Object | None) -> dict[str, str]:
-    """Its fields. Those that the driver takes as files, such as SSH keys, may stand here rather than in the spec."""
+def _credential(scene: Scene, node_driver: Object | None, *, removes: bool) -> dict[str, str]:
+    """Its fields. Those that the driver takes as files, such as SSH keys, may stand here rather than in the spec.
+
+    A field that the driver does not take keeps no machine from being removed.
+    """
     place = credentials.place_of(scene.infra)
     if place is None:
         return {}
@@ -176,21 +179,16 @@ def _credential(scene: Scene, node_driver: Object | None) -> dict[str, str]:
             f"spec.common.cloudCredentialSecretName: Secret {place} does not exist; create it, "
             f"with type {credentials.CREDENTIAL_TYPE}"
         )
-    fields = _accepted(credentials.fields_of(secret, scene.driver), scene.driver, node_driver)
+    fields = credentials.fields_of(secret, scene.driver)
+    declaring = [each for each in (node_driver, shipped(scene.driver)) if each is not None]
+    if declaring:
+        usable = frozenset().union(*map(known.usable_credential_fields, declaring))
+        fields = credentials.usable(place, fields, usable, scene.driver, strict=not removes)
     if node_driver is not None:
         wanted = known.credential_fields(node_driver)
         fields = {**wanted.defaults, **fields}
         credentials.check_fields(place, fields, wanted.required, scene.driver)
     return fields
-
-
-def _accepted(fields: dict[str, str], driver: str, node_driver: Object | None) -> dict[str, str]:
-    """Those that the driver declares; all of a driver of somebody else that declares none."""
-    accepted = known.accepted_fields(node_driver) if node_driver is not None else frozenset()
-    if not accepted:
-        shipped = next((each for each in registered() if known.driver_name(each) == driver), None)
-        accepted = known.accepted_fields(shipped) if shipped is not None else frozenset()
-    return {field: value for field, value in fields.items() if field in accepted} if accepted else fields
 
 
 def _check_bootstrap_data(scene: Scene, machine: Object) -> None:
