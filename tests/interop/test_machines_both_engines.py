@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import gzip
+import io
+import json
 import os
 import re
 import socket
 import subprocess
+import tarfile
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -17,6 +20,7 @@ import yaml
 
 from herder.api.capi import kinds as capi
 from herder.api.machines.kinds import kinds_of
+from herder.api.machines.names import FORCE_REMOVE, INFRA_REMOVE_LABEL
 from herder.engine.client.client import Client
 from herder.engine.meta.kinds import GroupVersionResource, Object
 from herder.machine.host.client import HostClient
@@ -238,8 +242,51 @@ async def test_a_cloud_credential_sets_no_variables_but_those_of_its_fields(
     await until(client, kind, NAMESPACE, none_left)
 
 
-async def _single_machine(client: Client, driver: str, fields: Object) -> str:
-    name = f"{driver}-alone"
+@pytest.mark.xfail(strict=True, reason="the Go program runs the file that the record names as its driver")
+async def test_the_record_of_a_machine_does_not_choose_the_program_of_its_job(
+    provider: Provider, client: Client, proxy: Refusing
+) -> None:
+    """Whoever edits Secrets of the namespace has the signed Job unpack a program, and run it on this host."""
+    await put_up_credential(client, NAMESPACE, "droplets-of-others", "digitalocean", accessToken=DROPLET_TOKEN)
+    fields = {"region": "nyc3", "common": {"cloudCredentialSecretName": "droplets-of-others"}}
+    name = await _single_machine(client, "digitalocean", fields, name="edited")
+    kind = kinds_of("digitalocean").machine
+    await until(client, kind, NAMESPACE, lambda found: any("failureReason" in one.get("status", {}) for one in found))
+    port = proxy.url.rpartition(":")[2]
+    program = f"#!/bin/bash\necho edited $$ ran here > /dev/tcp/127.0.0.1/{port}\n"
+    edited = {"data": {"extractedConfig": base64.b64encode(_record_with_program(name, program)).decode()}}
+    await client.patch(capi.SECRET.resource, f"{name}-machine-state", edited, namespace=NAMESPACE)
+    await client.delete(capi.MACHINE.resource, name, namespace=NAMESPACE)
+
+    def has_ended(pods: list[Object]) -> bool:
+        ours = [pod for pod in pods if INFRA_REMOVE_LABEL in (pod["metadata"].get("labels") or {})]
+        return any(pod["status"].get("phase") in ("Failed", "Succeeded") for pod in ours)
+
+    pods = await until(client, capi.POD, NAMESPACE, has_ended)
+    assert not [line for line in proxy.wanted if line.startswith("edited")]
+    assert 'of driver "/tmp/program", which is not that of this Job' in str(pods)
+    given_up = {"metadata": {"annotations": {FORCE_REMOVE: "true"}}}
+    await client.patch(kind.resource, name, given_up, namespace=NAMESPACE)
+    await until(client, kind, NAMESPACE, none_left)
+
+
+def _record_with_program(name: str, program: str) -> bytes:
+    directory = f"/home/machine/.docker/machine/machines/{name}"
+    config = {"ConfigVersion": 3, "Driver": {"MachineName": name}, "DriverName": "/tmp/program", "Name": name}
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        entry = tarfile.TarInfo(directory)
+        entry.type, entry.mode = tarfile.DIRTYPE, 0o700
+        tar.addfile(entry)
+        for path, text in ((f"{directory}/config.json", json.dumps(config)), ("/tmp/program", program)):
+            entry = tarfile.TarInfo(path)
+            entry.size, entry.mode = len(text.encode()), 0o755
+            tar.addfile(entry, io.BytesIO(text.encode()))
+    return buffer.getvalue()
+
+
+async def _single_machine(client: Client, driver: str, fields: Object, *, name: str = "") -> str:
+    name = name or f"{driver}-alone"
     kind = kinds_of(driver).machine
     infra = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "spec": fields}
     infra["metadata"]["labels"] = {"cluster.x-k8s.io/cluster-name": NAME}
