@@ -14,8 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
+from herder.api.machines.names import DRIVER_VARIABLE
 from herder.machine import rancher
-from herder.machine.cli.context import say
+from herder.machine.cli.context import GLOBAL_FLAGS, GLOBAL_SHORTS, Context, say
+from herder.machine.cli.flags import parse
 from herder.machine.cli.main import guarded, run
 
 TERMINATION_LOG = Path("/dev/termination-log")
@@ -78,21 +80,44 @@ def _run_other(words: Sequence[str], environment: Mapping[str, str], log: Binary
     import subprocess
 
     split = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else (word,))]
-    child = subprocess.Popen(
-        [rancher.program(environment), *split],
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
-    assert isinstance(child.stdout, io.BufferedReader)
-    while chunk := child.stdout.read1():
-        for target in (sys.stdout.buffer, log):
-            target.write(chunk)
-            target.flush()
-    status = child.wait()
+    with _checked_secret(words, environment) as reached:
+        child = subprocess.Popen(
+            [rancher.program(environment), *reached, *split],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+        assert isinstance(child.stdout, io.BufferedReader)
+        while chunk := child.stdout.read1():
+            for target in (sys.stdout.buffer, log):
+                target.write(chunk)
+                target.flush()
+        status = child.wait()
     return status if status >= 0 else 128 - status
+
+
+@contextlib.contextmanager
+def _checked_secret(words: Sequence[str], environment: Mapping[str, str]) -> Iterator[Sequence[str]]:
+    """Flags by which the program reads its Secret through us; none where the records are in a directory."""
+    options = parse(words, GLOBAL_FLAGS, environment, shorts=GLOBAL_SHORTS, until_argument=True)
+    name, kubeconfig = options.text("secret-name"), options.text("kubeconfig")
+    if not name:
+        yield ()
+        return
+    import tempfile
+
+    from herder.machine.state.kubernetes import SecretClient, connection_for
+    from herder.machine.state.relay import relayed
+
+    client = SecretClient(connection_for(kubeconfig), options.text("secret-namespace"), name)
+    store, driver = Context(options, environment).store_path, environment.get(DRIVER_VARIABLE, "")
+    with (
+        tempfile.TemporaryDirectory(prefix="herder-state-") as directory,
+        relayed(client, Path(directory), store_path=store, driver=driver) as reached,
+    ):
+        yield ("--kubeconfig", str(reached))
 
 
 @contextlib.contextmanager

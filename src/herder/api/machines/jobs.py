@@ -224,7 +224,7 @@ def _approval(work: Work, pod: Object) -> Object:
 
 
 def _variables(work: Work) -> dict[str, str]:
-    found = {"HOME": HOME, "MACHINE_STORAGE_PATH": STORAGE}
+    found = {"HOME": HOME, "MACHINE_STORAGE_PATH": STORAGE, names.DRIVER_VARIABLE: work.driver}
     if work.host is not None and work.host.directory:
         found[SOCKET_VARIABLE] = f"{SOCKET_MOUNT}/{SOCKET_NAME}"
     return found

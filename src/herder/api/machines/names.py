@@ -25,6 +25,9 @@ INFRA_KIND_LABEL = "rke.cattle.io/infra-machine-kind"
 INFRA_NAME_LABEL = "rke.cattle.io/infra-machine-name"
 INFRA_REMOVE_LABEL = "rke.cattle.io/infra-remove"
 
+DRIVER_VARIABLE = "HERDER_MACHINE_DRIVER"
+"""Of a Job: the driver of its machine, whatever the record in the state Secret says."""
+
 ARCHIVE_NAMESPACE = "herder-archive"
 ARCHIVE_LABEL = "herder.io/archive"
 CREATE_LOG, REMOVE_LOG = "create.log", "remove.log"

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from herder.api.machines.flags import Flag, FlagType
+from herder.api.machines.names import DRIVER_VARIABLE
 from herder.machine.cli.flags import Parsed
 from herder.machine.driver import Driver, Machine
 from herder.machine.drivers import NATIVE, driver_class
@@ -77,7 +78,12 @@ class Context:
 
     def find(self, name: str) -> Record | None:
         files = self.store.load(name)
-        return records.read(name, files) if files is not None else None
+        if files is None:
+            return None
+        found = records.read(name, files)
+        if driver := self.environment.get(DRIVER_VARIABLE):
+            records.check_driver(found, driver)
+        return found
 
     def record(self, name: str) -> Record:
         found = self.find(name)

@@ -61,18 +61,22 @@ class SecretClient:
         sent again, and may then conflict with itself: who reads next sees what became of it."""
         return self._request("PUT", json.dumps(secret).encode())
 
+    def replace_encoded(self, body: bytes, content_type: str) -> Secret:
+        """The same for a Secret that another client has encoded, such as in protobuf."""
+        return self._request("PUT", body, content_type)
+
     def close(self) -> None:
         """Until the next request: a machine takes minutes to make, and nobody keeps a connection open for that."""
         if self._open is not None:
             self._open.close()
         self._open = None
 
-    def _request(self, method: str, body: bytes | None) -> Secret:
+    def _request(self, method: str, body: bytes | None, content_type: str = "application/json") -> Secret:
         deadline = time.monotonic() + PATIENCE_SECONDS
         pause = FIRST_PAUSE
         while True:
             try:
-                status, content = self._exchange(method, body)
+                status, content = self._exchange(method, body, content_type)
                 if status < 500 and status != 429:
                     return self._understood(method, status, content)
                 trouble = f"answers {status} {_message(content)}"
@@ -92,14 +96,14 @@ class SecretClient:
             "see that it runs and that --kubeconfig names the right one",
         )
 
-    def _exchange(self, method: str, body: bytes | None) -> tuple[int, bytes]:
+    def _exchange(self, method: str, body: bytes | None, content_type: str) -> tuple[int, bytes]:
         if self._open is None:
             self._open = _connect(self._connection)
         headers = {"Accept": "application/json", "User-Agent": "herder-machine"}
         if authorization := _authorization(self._connection):
             headers["Authorization"] = authorization
         if body is not None:
-            headers["Content-Type"] = "application/json"
+            headers["Content-Type"] = content_type
         self._open.request(method, self._path, body, headers)
         answer = self._open.getresponse()
         content = answer.read(_MOST_BYTES + 1)

@@ -7,6 +7,7 @@ record without it was finished by that program, or taken over.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,6 +18,7 @@ from herder.machine.errors import MachineError
 CONFIG = "config.json"
 VERSION = 3
 OWN = "Herder"
+_DRIVER = re.compile("[a-z][a-z0-9]*")
 
 
 class Phase(StrEnum):
@@ -93,6 +95,18 @@ def read(name: str, files: Mapping[str, bytes]) -> Record:
         attempt=int(own.get("Attempt", 0)),
         others={key: value for key, value in content.items() if key not in known},
     )
+
+
+def check_driver(found: Record, driver: str) -> None:
+    """Whoever edits the state Secret must not choose the driver, and so the program, that a Job runs.
+
+    A Job of an earlier version does not say for which driver it is: then the driver must be a name, and no path.
+    """
+    if found.driver != driver if driver else not _DRIVER.fullmatch(found.driver):
+        raise MachineError(
+            f'the record of machine "{found.name}" is of driver "{found.driver[:80]}", which is not that of this Job',
+            "restore the state Secret from a backup, or remove the server at its provider and then the Secret",
+        )
 
 
 def as_json(record: Record) -> dict[str, Any]:

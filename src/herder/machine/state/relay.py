@@ -1,0 +1,130 @@
+"""The state Secret as the Go program gets it: through a server on the loopback interface that checks what it holds.
+
+The Go program unpacks the archive to any path that it names, and runs the file that a record names as its driver.
+Whoever may edit Secrets in the machine's namespace decides over both, and must not thereby run programs on the host of
+the Job. So the program reads the archive as we pack it again: the files of one machine, in their place.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hmac
+import json
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+from herder.api.machines.names import STATE_KEY
+from herder.machine.errors import MachineError
+from herder.machine.state import archive, record
+from herder.machine.state.kubernetes import Conflict, Secret, SecretClient
+from herder.machine.state.reading import by_machine
+
+_MOST_BYTES = 4 << 20  # the API server takes less
+
+
+def checked(data: bytes, store_path: str, driver: str) -> bytes:
+    """The archive without anything but records of machines of this driver; empty where there are none."""
+    files: dict[str, bytes] = {}
+    for name, found in by_machine(archive.unpack(data)).items():
+        record.check_driver(record.read(name, found), driver)
+        config = {key: value for key, value in json.loads(found[record.CONFIG]).items() if not _stands_for_another(key)}
+        found[record.CONFIG] = json.dumps(config, ensure_ascii=False).encode()
+        files |= {f"{store_path}/machines/{name}/{path}": each for path, each in found.items()}
+    return archive.pack(files) if files else b""
+
+
+_READ_FIELDS = {name.casefold(): name for name in ("ConfigVersion", "Driver", "DriverName", "Name", "RawDriver")}
+
+
+def _stands_for_another(key: str) -> bool:
+    """The Go program reads names of fields in whatever case, and takes the last."""
+    return _READ_FIELDS.get(key.casefold(), key) != key
+
+
+@contextlib.contextmanager
+def relayed(client: SecretClient, directory: Path, *, store_path: str, driver: str) -> Iterator[Path]:
+    """The kubeconfig with which the Go program reaches the Secret."""
+    # The path is the credential: client-go sends no tokens without TLS.
+    prefix = f"/{secrets.token_urlsafe(32)}"
+    path = f"{prefix}/api/v1/namespaces/{client.namespace}/secrets/{client.name}"
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._answer(lambda: _with_checked(client.read(), store_path, driver))
+
+        def do_PUT(self) -> None:
+            size = int(self.headers.get("Content-Length") or 0)
+            body = self.rfile.read(min(size, _MOST_BYTES))
+            content_type = self.headers.get("Content-Type") or "application/json"
+            self._answer(lambda: client.replace_encoded(body, content_type))
+
+        def _answer(self, act: Callable[[], Secret]) -> None:
+            if not hmac.compare_digest(self.path.partition("?")[0].encode(), path.encode()):
+                self._send(403, _status(403, "Forbidden", "one Secret is served here, to the program of one Job"))
+                return
+            try:
+                with contextlib.closing(client):  # nobody keeps a connection open while a machine is made
+                    found = act()
+                self._send(200, found)
+            except Conflict:
+                self._send(409, _status(409, "Conflict", "the Secret has changed; read it again"))
+            except MachineError as error:
+                self._send(400, _status(400, "BadRequest", str(error)))
+
+        def _send(self, code: int, content: Any) -> None:
+            body = json.dumps(content).encode()
+            self.send_response(code)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_arguments: object) -> None:
+            """Nothing: what is printed here is the machine's log."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        kubeconfig = directory / "kubeconfig"
+        kubeconfig.touch(mode=0o600)
+        kubeconfig.write_text(json.dumps(_kubeconfig(f"http://127.0.0.1:{server.server_port}{prefix}")))
+        yield kubeconfig
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _with_checked(secret: Secret, store_path: str, driver: str) -> Secret:
+    data = dict(secret.get("data") or {})
+    if kept := data.get(STATE_KEY):
+        data[STATE_KEY] = base64.b64encode(checked(base64.b64decode(kept), store_path, driver)).decode()
+        if not data[STATE_KEY]:
+            del data[STATE_KEY]
+    return {**secret, "data": data}
+
+
+def _status(code: int, reason: str, message: str) -> dict[str, Any]:
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "code": code,
+        "reason": reason,
+        "message": message,
+    }
+
+
+def _kubeconfig(server: str) -> dict[str, Any]:
+    name = "relay"
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": {"server": server}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": ""}}],
+        "current-context": name,
+    }
