@@ -75,3 +75,21 @@ def test_of_a_long_log_the_end_is_kept() -> None:
     kept = archived.end_of(text)
     assert kept.endswith("the end")
     assert len(kept.encode()) <= archived.LARGEST_LOG
+
+
+@pytest.mark.xfail(strict=True, reason="names in the archive join namespace and machine by a character of both")
+@pytest.mark.parametrize("suffix", ["", "-" + "long" * 15])
+def test_machines_of_two_namespaces_share_no_name_in_the_archive(suffix: str) -> None:
+    """Else whoever creates machines in `team` replaces logs and records of namespace `team-x`."""
+    places = (("team", f"x-y{suffix}"), ("team-x", f"y{suffix}"))
+    machines = [{**MACHINE, "metadata": {"namespace": where, "name": name, "uid": "u"}} for where, name in places]
+    logs = [archived.log_object(each, KIND, names.CREATE_LOG, "job-uid", "said", "") for each in machines]
+    states = [archived.state_copy({"data": {}}, each, KIND) for each in machines]
+    for one, other in (logs, states):
+        assert one["metadata"]["name"] != other["metadata"]["name"]
+
+
+def test_names_in_the_archive_are_valid_however_long_those_of_machines_are() -> None:
+    longest = names.archived_log("n" * 63, "m" * 250)
+    assert len(longest) <= 253
+    assert longest != names.archived_log("n" * 63, "m" * 249 + "x")
