@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 
 import click
 
+from herder.api.machines.archive import NAME_OF, NAMESPACE_OF
 from herder.api.machines.names import (
     ARCHIVE_NAMESPACE,
     CREATE_LOG,
@@ -14,6 +16,7 @@ from herder.api.machines.names import (
     INFRA_REMOVE_LABEL,
     REMOVE_LOG,
     archived_log,
+    archived_log_before,
 )
 from herder.cli.cluster_logs import cluster
 from herder.cli.finding import Found, find_machine
@@ -91,11 +94,13 @@ async def _pods(client: Client, found: Found) -> list[Object]:
 
 
 async def _archived(client: Client, found: Found) -> dict[str, str]:
-    try:
-        kept = await client.get(CONFIG_MAPS, archived_log(found.namespace, found.name), namespace=ARCHIVE_NAMESPACE)
-    except NotFound:
-        return {}
-    return kept.get("data") or {}
+    for name in (archived_log(found.namespace, found.name), archived_log_before(found.namespace, found.name)):
+        with suppress(NotFound):
+            kept = await client.get(CONFIG_MAPS, name, namespace=ARCHIVE_NAMESPACE)
+            whose = kept["metadata"].get("annotations") or {}
+            if (whose.get(NAMESPACE_OF), whose.get(NAME_OF)) == (found.namespace, found.name):
+                return kept.get("data") or {}
+    return {}
 
 
 async def _pod_log(client: Client, pod: Object, follow: bool) -> AsyncIterator[str]:

@@ -77,7 +77,6 @@ def test_of_a_long_log_the_end_is_kept() -> None:
     assert len(kept.encode()) <= archived.LARGEST_LOG
 
 
-@pytest.mark.xfail(strict=True, reason="names in the archive join namespace and machine by a character of both")
 @pytest.mark.parametrize("suffix", ["", "-" + "long" * 15])
 def test_machines_of_two_namespaces_share_no_name_in_the_archive(suffix: str) -> None:
     """Else whoever creates machines in `team` replaces logs and records of namespace `team-x`."""

@@ -75,7 +75,7 @@ def state_copy(state: Object, infra: Object, kind: Kind) -> Object:
         "apiVersion": SECRET.api_version,
         "kind": SECRET.kind,
         "metadata": {
-            "name": names.safe_concat(meta["namespace"], meta["name"], "state"),
+            "name": names.archived_state(meta["namespace"], meta["name"]),
             "namespace": names.ARCHIVE_NAMESPACE,
             "labels": {names.ARCHIVE_LABEL: MACHINE_STATE},
             "annotations": _whose(infra, kind),

@@ -10,6 +10,7 @@ import hashlib
 from herder.api.numbers import integer
 
 LONGEST = 63
+LONGEST_OBJECT_NAME = 253
 
 STATE_SECRET_TYPE = "rke.cattle.io/machine-state"
 STATE_KEY = "extractedConfig"
@@ -88,4 +89,23 @@ def hostname(infra: str, limit_annotation: str | None) -> str:
 
 def archived_log(namespace: str, infra: str) -> str:
     """Of the ConfigMap that keeps what its Jobs said."""
+    return _archived(namespace, infra, "log")
+
+
+def archived_state(namespace: str, infra: str) -> str:
+    """Of the Secret that keeps the record of a machine whose namespace was deleted."""
+    return _archived(namespace, infra, "state")
+
+
+def archived_log_before(namespace: str, infra: str) -> str:
+    """The name of a log in version 0.1, which machines of several namespaces may share."""
     return safe_concat(namespace, infra, "log")
+
+
+def _archived(namespace: str, infra: str, what: str) -> str:
+    """A namespace has no dots, so machines of two namespaces never share a name, whatever their users call them."""
+    whole = f"{namespace}.{infra}-{what}"
+    if len(whole) <= LONGEST_OBJECT_NAME:
+        return whole
+    digest = hashlib.sha256(whole.encode()).hexdigest()
+    return f"{whole[: LONGEST_OBJECT_NAME - len(digest) - 1].rstrip('.-')}-{digest}"
