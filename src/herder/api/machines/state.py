@@ -19,6 +19,7 @@ STATE_FINALIZER = "machine.herder.io/state"
 
 # Drivers write this Secret, and not all of them are ours: a record is some certificates, keys and one config.json.
 _LARGEST = 8 << 20
+_LARGEST_CONFIGS = 1 << 20  # of all config.json together: they are decoded on the event loop, and have some KiB
 _MOST_ENTRIES = 1000
 
 
@@ -66,7 +67,10 @@ def driver_config(extracted: str) -> Object | None:
 
 def _configs(archive: bytes) -> list[Object]:
     with tarfile.TarFile(fileobj=io.BytesIO(gunzip(archive, _LARGEST))) as tar:
-        return [_object(tar, entry) for entry in _entries(tar) if entry.isfile() and _is_config(entry.name)]
+        found = [entry for entry in _entries(tar) if entry.isfile() and _is_config(entry.name)]
+        if sum(entry.size for entry in found) > _LARGEST_CONFIGS:
+            raise ValueError("a config.json that is larger than that of any machine")
+        return [_object(tar, entry) for entry in found]
 
 
 def _entries(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
