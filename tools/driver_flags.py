@@ -18,9 +18,11 @@ from typing import Any
 import msgspec
 
 from herder.api.machines import tables
+from herder.api.machines.tables import flags
 from peers import build
 
-TABLE = Path(tables.__file__).parent / tables.FILE
+TABLE = Path(flags.__file__)
+_HEAD = '"""The create flags of the drivers of rancher-machine, as JSON. Written by tools/driver_flags.py."""'
 
 
 def asked(programs: Mapping[str, Path], *drivers: str) -> dict[str, list[dict[str, Any]]]:
@@ -50,8 +52,8 @@ def version() -> str:
     return build.module_version(build.BY_NAME["rancher-machine"])
 
 
-def rows(flags: Iterable[Mapping[str, Any]]) -> list[tables.Row]:
-    return [_row(**flag) for flag in flags]
+def rows(listed: Iterable[Mapping[str, Any]]) -> list[tables.Row]:
+    return [_row(**flag) for flag in listed]
 
 
 def _row(*, name: str, type: str, default: Any, env: str, usage: str) -> tables.Row:
@@ -59,15 +61,18 @@ def _row(*, name: str, type: str, default: Any, env: str, usage: str) -> tables.
     return msgspec.convert({"name": name, "type": type, "default": default or None, "env": env}, tables.Row)
 
 
-def rendered(flags: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
-    """A line for each flag, so that a change is easy to read. Drivers without flags on this platform are left out."""
+def rendered(listed: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
+    """The module, with a line for each flag, so that a change is easy to read. Drivers without flags on this platform
+    are left out."""
     drivers = []
-    for driver, told in sorted(flags.items()):
-        if told:
-            lines = ",\n".join(f"    {msgspec.json.encode(row).decode()}" for row in rows(told))
+    for driver, found in sorted(listed.items()):
+        if found:
+            lines = ",\n".join(f"    {msgspec.json.encode(row).decode()}" for row in rows(found))
             drivers.append(f'  "{driver}": [\n{lines}\n  ]')
     together = ",\n".join(drivers)
-    return f'{{"version": "{version()}", "drivers": {{\n{together}\n}}}}\n'
+    content = f'{{"version": "{version()}", "drivers": {{\n{together}\n}}}}\n'
+    assert "\\" not in content, "a backslash would be an escape in the module"
+    return f'{_HEAD}\n\n# ruff: noqa: E501\nFLAGS = """\\\n{content}"""\n'
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ import os
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from herder.api.guards import GUARDS
@@ -151,7 +152,7 @@ def families(roles: Roles) -> list[Family]:
         return []
     from herder.controllers.machines.provision.controller import family
 
-    return [family(os.environ)]
+    return [family(MappingProxyType(dict(os.environ)))]  # as it is now: decisions follow from what they are given
 
 
 async def random_key(arguments: Mapping[str, Any]) -> str:

@@ -112,6 +112,11 @@ class View:
         where = (self.namespace if namespace is None else namespace) if kind.namespaced else ""
         return self._hand(self._cache(kind).get(Key(where, name)))
 
+    def watch(self, kind: Kind) -> None:
+        """Watch a kind that the controller writes without reading it, so that a write that changes nothing is not sent.
+        May raise NotFollowed, for the runtime."""
+        self._cache(kind)
+
     def select(
         self,
         kind: Kind,

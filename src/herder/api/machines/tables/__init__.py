@@ -1,15 +1,13 @@
-"""The create flags of the drivers that rancher-machine has, as it tells them: written by tools/driver_flags.py."""
+"""The create flags of the drivers that rancher-machine has, as the program itself lists them."""
 
 from __future__ import annotations
 
 from functools import cache
-from importlib import resources
 
 import msgspec
 
 from herder.api.machines.flags import Flag, FlagType
-
-FILE = "flags.json"
+from herder.api.machines.tables.flags import FLAGS
 
 
 class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -35,7 +33,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def table() -> Table:
-    return msgspec.json.decode(resources.files(__name__).joinpath(FILE).read_bytes(), type=Table)
+    return msgspec.json.decode(FLAGS, type=Table)
 
 
 def table_flags(driver: str) -> tuple[Flag, ...] | None:

@@ -231,7 +231,7 @@ def _machine_template(view: View, pool: Pool, config: Object | None) -> Object |
     kind, template = pool.kinds.template, templates.machine_template(pool, config)
     if view.get(DEFINITION, definition_of(kind)) is None:
         raise Problem(f"{pool.path}.machineConfigRef.kind: {kind.kind} is not defined; activate its NodeDriver")
-    view.get(kind, template["metadata"]["name"])  # read, so that nothing is applied where nothing has changed
+    view.watch(kind)
     return template
 
 

@@ -1,3 +1,7 @@
+"""The create flags of the drivers of rancher-machine, as JSON. Written by tools/driver_flags.py."""
+
+# ruff: noqa: E501
+FLAGS = """\
 {"version": "v0.15.0-rancher145", "drivers": {
   "amazonec2": [
     {"name":"amazonec2-access-key","env":"AWS_ACCESS_KEY_ID"},
@@ -302,3 +306,4 @@
     {"name":"vmwarevsphere-graceful-shutdown-timeout","type":"int","env":"VSPHERE_GRACEFUL_SHUTDOWN_TIMEOUT"}
   ]
 }}
+"""
