@@ -31,7 +31,7 @@ def test_why_a_machine_could_not_be_made_is_told() -> None:
     scene.seen(MACHINE, "waits", machine("False", "waiting for its bootstrap data", "InfrastructureReady"))
     why = 'failed creating server [a/bad] of kind (ProcessMachine): CreateError: --process-memory: "lots" is no number'
     scene.seen(MACHINE, "bad", machine("False", why, "InfrastructureReady"))
-    assert scene.why_machines_failed() == {"bad": 'could not be made: --process-memory: "lots" is no number'}
+    assert scene.why_machines_failed() == {"bad": 'creation failed: --process-memory: "lots" is no number'}
 
 
 def stalled(status: str, *, generation: int = 2, seen: int = 2) -> Object:

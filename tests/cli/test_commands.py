@@ -15,7 +15,9 @@ from tests.support.engines import Engine, unique
 HELP = """\
 Usage: herder [OPTIONS] COMMAND [ARGS]...
 
-  Kubernetes clusters on machines of any kind, managed for life.
+  Provision Kubernetes clusters and manage their machines.
+
+  Run `herder COMMAND --help` for the options and examples of a command.
 
 Options:
   --version   Show the version and exit.
@@ -28,7 +30,8 @@ Commands:
 def test_help_names_every_word() -> None:
     shown = herder("--help").stdout
     assert shown.startswith(HELP)
-    words = [line.split()[0] for line in shown.removeprefix(HELP).splitlines()]
+    commands = shown.removeprefix(HELP).partition("\n\n")[0]
+    words = [line.split()[0] for line in commands.splitlines() if not line.startswith("   ")]  # others are wrapped
     assert words == [
         "up",
         "run",
@@ -63,7 +66,7 @@ def test_help_names_every_word() -> None:
         (["uo"], "No such command 'uo'"),
         (["up", "--listen", "nowhere"], "Invalid value for --listen: must be HOST:PORT"),
         (["up", "--listen", "127.0.0.1:99999"], "Invalid value for --listen: must be HOST:PORT"),
-        (["up", "--set", "history-retention"], "must be NAME=VALUE"),
+        (["up", "--set", "history-retention"], "'history-retention' is not NAME=VALUE"),
         (["up", "--set", "nonsense=1"], 'flag: no setting named "nonsense"'),
         (["up", "--set", "history-retention=soon"], "must be a duration"),
         (["up", "--settings", "/nowhere/settings"], "No such file"),
@@ -76,7 +79,7 @@ def test_help_names_every_word() -> None:
         (["describe", "cluster"], "Missing argument 'NAME'"),
         (["describe", "cluster", "c", "--kubeconfig", "/nowhere/config"], "kubeconfig /nowhere/config: No such file"),
         (["export", "--kubeconfig", "/nowhere/config"], "kubeconfig /nowhere/config: No such file"),
-        (["store", "backup", "/tmp/x", "--data-dir", "/nowhere"], "/nowhere/store has no store"),
+        (["store", "backup", "/tmp/x", "--data-dir", "/nowhere"], "/nowhere/store contains no store; check --data-dir"),
         (["store", "restore", "/nowhere/backup"], "does not exist"),
     ],
 )
@@ -92,7 +95,7 @@ def test_a_bad_value_in_the_environment_is_told_at_the_start(tmp_path: Path) -> 
 def test_a_bad_file_of_settings_is_told(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     for content, told in (
-        ("[1]", "must map names"),
+        ("[1]", "must map setting names to strings"),
         ("a: [", "while parsing"),
         ("history-retention: soon", "duration"),
     ):
@@ -121,7 +124,7 @@ def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 def test_no_kubeconfig_at_all_is_told(tmp_path: Path) -> None:
     told = refused("get", "pods", HOME=str(tmp_path), HERDER_DATA_DIR=str(tmp_path))
-    assert "no kubeconfig found: start 'herder up', set KUBECONFIG or pass --kubeconfig" in told
+    assert "no kubeconfig found; start 'herder up', set KUBECONFIG or pass --kubeconfig" in told
 
 
 # --- herder get, on both engines -----------------------------------------------------------------------------------
@@ -155,7 +158,7 @@ def test_get_tells_what_is_not_there(engine: Engine) -> None:
     assert 'the server does not have a resource type "nonsense"' in told("nonsense")
     assert "unable to parse requirement" in told("ns", "-l", "a in (")
     done = herder("get", "pods", "-n", "default", "--kubeconfig", engine.kubeconfig)
-    assert (done.stdout, done.stderr) == ("", "no pods found in namespace default; -A looks everywhere\n")
+    assert (done.stdout, done.stderr) == ("", "No pods found in namespace default; use -A for all namespaces\n")
 
 
 async def test_what_other_users_wrote_does_not_control_the_terminal(engine: Engine) -> None:
@@ -180,8 +183,10 @@ def test_machines_that_are_not_there_are_told(engine: Engine, tmp_path: Path) ->
     def told(*arguments: str) -> str:
         return refused(*arguments, "--kubeconfig", engine.kubeconfig)
 
-    assert 'no machine "nobody" in namespace default nor fleet-default' in told("ssh", "nobody")
-    assert told("ssh", "nobody", "-n", "elsewhere").rstrip().endswith('no machine "nobody" in namespace elsewhere')
-    assert "the name of the machine is empty" in told("ssh", "")
-    assert "the name of the machine is empty" in told("scp", str(tmp_path), ":/root")
-    assert 'nothing was said yet about a machine "nobody"' in told("logs", "machine", "nobody")
+    assert 'machine "nobody" not found in namespace default or fleet-default' in told("ssh", "nobody")
+    assert (
+        told("ssh", "nobody", "-n", "elsewhere").rstrip().endswith('machine "nobody" not found in namespace elsewhere')
+    )
+    assert "machine name is empty" in told("ssh", "")
+    assert "machine name is empty" in told("scp", str(tmp_path), ":/root")
+    assert 'no logs found for machine "nobody"' in told("logs", "machine", "nobody")

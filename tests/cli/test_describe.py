@@ -271,10 +271,10 @@ async def test_a_cluster_on_a_server(server: Engine) -> None:
     assert "CustomResourceDefinition barns.example.com does not exist" in printed[2]
     data = json.loads(herder("describe", "cluster", "stored", "-o", "json", *config).stdout)
     assert data["children"][0]["role"] == "ClusterInfrastructure"
-    assert 'no cluster "other" in namespace default nor fleet-default' in refused(
+    assert 'cluster "other" not found in namespace default or fleet-default' in refused(
         "describe", "cluster", "other", *config
     )
-    assert 'no cluster "stored" in namespace elsewhere' in refused(
+    assert 'cluster "stored" not found in namespace elsewhere;' in refused(
         "describe", "cluster", "stored", "-n", "elsewhere", *config
     )
 

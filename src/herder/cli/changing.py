@@ -6,26 +6,34 @@ from collections.abc import Iterable
 
 import click
 
-from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.cli.cluster_options import change, cluster_options, edit
+from herder.cli.examples import examples
 from herder.cli.nouns import Nouns
 from herder.engine.meta.kinds import Object
 
+SCALE_EXAMPLES = examples(
+    "herder scale cluster meadow workers=5",
+    "herder scale cluster meadow servers=3 workers=10 --no-wait",
+)
+UPGRADE_EXAMPLES = examples("herder upgrade cluster meadow v1.36.4+herder1")
 
-@click.group(cls=Nouns)
+
+@click.group(cls=Nouns, epilog=SCALE_EXAMPLES)
 def scale() -> None:
-    """Have more or fewer of something."""
+    """Scale the machine pools of a cluster."""
 
 
-@click.group(cls=Nouns)
+@click.group(cls=Nouns, epilog=UPGRADE_EXAMPLES)
 def upgrade() -> None:
-    """Bring something to another version."""
+    """Upgrade Kubernetes on the existing machines of a cluster."""
 
 
-@scale.command("cluster")
+@scale.command("cluster", epilog=SCALE_EXAMPLES)
 @cluster_options
 @click.argument("pools", nargs=-1, required=True, metavar="POOL=COUNT...")
-@click.option("--give-up-etcd", is_flag=True, help="Let the last machine with etcd go, and the cluster's data with it.")
+@click.option(
+    "--give-up-etcd", is_flag=True, help="Allow deleting the last etcd machine, which deletes all data in the cluster."
+)
 def scale_cluster(
     name: str,
     namespace: str,
@@ -35,7 +43,7 @@ def scale_cluster(
     pools: tuple[str, ...],
     give_up_etcd: bool,
 ) -> None:
-    """Have COUNT machines in each POOL of the cluster NAME."""
+    """Scale each machine POOL of the cluster NAME to COUNT machines."""
     counts = dict(_count(each) for each in pools)
 
     def mutate(cluster: Object) -> None:
@@ -44,12 +52,12 @@ def scale_cluster(
         for pool, count in counts.items():
             if pool not in known:
                 there = ", ".join(known) or "none"
-                raise click.ClickException(f"cluster {name} has no pool {pool}; it has {there}")
+                raise click.ClickException(f"cluster {name} has no machine pool {pool}; its pools are: {there}")
             known[pool]["quantity"] = count
         if had_etcd and not _has_etcd(known.values()) and not give_up_etcd:
             raise click.ClickException(
-                f"no machine with etcd would be left in cluster {name}, and all that is stored in it would be lost: "
-                f"herder delete cluster {name} removes a cluster, --give-up-etcd does this nonetheless"
+                f"cluster {name}: this would delete the last etcd machine and all data in the cluster; "
+                f"pass --give-up-etcd to do so, or delete the cluster with: herder delete cluster {name}"
             )
 
     change(
@@ -57,17 +65,20 @@ def scale_cluster(
     )
 
 
-@upgrade.command("cluster")
+@upgrade.command("cluster", epilog=UPGRADE_EXAMPLES)
 @cluster_options
 @click.argument("version")
 def upgrade_cluster(
     name: str, namespace: str, wait: bool, timeout: float, kubeconfig: str | None, version: str
 ) -> None:
-    """Bring the cluster NAME to VERSION, tier by tier, on the machines that it has."""
+    """Upgrade the cluster NAME to the Kubernetes VERSION without replacing its machines.
+
+    Machines are upgraded tier by tier: first etcd, then the control plane, then workers.
+    """
 
     def mutate(cluster: Object) -> None:
         if not cluster["spec"].get("rkeConfig"):
-            raise click.ClickException(f"{PROVISIONING_CLUSTER.kind} {name} was not made here: upgrade it where it was")
+            raise click.ClickException(f"cluster {name} is imported; upgrade it with the tool that created it")
         cluster["spec"]["kubernetesVersion"] = version
 
     change(
@@ -82,5 +93,5 @@ def _has_etcd(pools: Iterable[Object]) -> bool:
 def _count(text: str) -> tuple[str, int]:
     pool, equals, count = text.partition("=")
     if not pool or not equals or not count.isdecimal():
-        raise click.BadParameter(f"{text!r} must be POOL=COUNT, such as workers=3")
+        raise click.BadParameter(f"{text!r} is not POOL=COUNT, such as workers=3", param_hint="POOL=COUNT")
     return pool, int(count)

@@ -10,6 +10,7 @@ from herder.api.machines.archive import CONFIG_MAP
 from herder.api.machines.names import ARCHIVE_LABEL, ARCHIVE_NAMESPACE
 from herder.api.management.names import DEFAULT_WORKSPACE
 from herder.api.rke import log
+from herder.cli.examples import examples
 from herder.cli.places import kubeconfig_option, kubeconfig_path
 from herder.engine.client import kubeconfig as kubeconfigs
 from herder.engine.client.client import Client
@@ -18,18 +19,28 @@ from herder.engine.meta.kinds import Object
 from herder.engine.meta.printable import printable
 
 
-@click.command()
+@click.command(epilog=examples("herder logs cluster meadow"))
 @click.argument("name")
-@click.option("-n", "--namespace", default=DEFAULT_WORKSPACE, show_default=True, help="Where the Cluster is or was.")
+@click.option(
+    "-n",
+    "--namespace",
+    metavar="NAME",
+    default=DEFAULT_WORKSPACE,
+    show_default=True,
+    help="Namespace of the Cluster object.",
+)
 @kubeconfig_option
 def cluster(name: str, namespace: str, kubeconfig: str | None) -> None:
-    """Show what became of the cluster NAME, and of others that had its name before."""
+    """Show the provisioning log of the cluster NAME.
+
+    The output includes the logs of deleted clusters with the same name, oldest first.
+    """
     try:
         logs = asyncio.run(_logs(kubeconfigs.load(kubeconfig_path(kubeconfig)), namespace, name))
     except (StatusError, kubeconfigs.KubeconfigError) as error:
         raise click.ClickException(str(error)) from error
     if not logs:
-        raise click.ClickException(f'nothing was said yet about a cluster "{name}" in namespace "{namespace}"')
+        raise click.ClickException(f'no logs found for cluster "{name}" in namespace "{namespace}"')
     click.echo(printable("".join(logs)), nl=False)
 
 

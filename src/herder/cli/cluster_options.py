@@ -25,11 +25,21 @@ TRIES = 5
 def cluster_options(command: Command) -> Command:
     options = (
         click.argument("name"),
-        click.option("-n", "--namespace", default=DEFAULT_WORKSPACE, show_default=True, help="Where its object is."),
         click.option(
-            "--wait/--no-wait", default=True, help="Show what becomes of it until it is done.  [default: wait]"
+            "-n",
+            "--namespace",
+            metavar="NAME",
+            default=DEFAULT_WORKSPACE,
+            show_default=True,
+            help="Namespace of the Cluster object.",
         ),
-        click.option("--timeout", default=3600.0, metavar="SECONDS", help="Wait no longer than this."),
+        click.option("--wait/--no-wait", default=True, help="Print progress and wait for completion.  [default: wait]"),
+        click.option(
+            "--timeout",
+            default=3600.0,
+            metavar="SECONDS",
+            help="Maximum time to wait. After it, the operation continues in the background.  [default: 3600]",
+        ),
         kubeconfig_option,
     )
     for option in reversed(options):
@@ -57,8 +67,8 @@ def change(
             async with asyncio.timeout(timeout):
                 await (until_gone if gone else until_as_wanted)(client, namespace, name, _say)
         except TimeoutError:
-            goes_on = f"nothing is lost, it goes on: herder describe cluster {name} -n {namespace}"
-            raise click.ClickException(f"cluster {name} is not done after {timeout:g} s; {goes_on}") from None
+            check = f"the operation continues in the background: herder describe cluster {name} -n {namespace}"
+            raise click.ClickException(f"cluster {name}: timed out after {timeout:g} s; {check}") from None
 
     ask(kubeconfig, lambda client, _here: changed(client))
 

@@ -102,14 +102,14 @@ async def until_as_wanted(client: Client, namespace: str, name: str, say: Say) -
         edit = (
             f"kubectl -n {namespace} edit {PROVISIONING_CLUSTER.resource.resource}.{PROVISIONING_CLUSTER.group} {name}"
         )
-        raise click.ClickException(f"cluster {name} cannot become what it should be: {why}; mend it: {edit}") from None
+        raise click.ClickException(f"cluster {name} is stalled: {why}; fix it with: {edit}") from None
     say(f"cluster {name} is ready")
 
 
 async def until_gone(client: Client, namespace: str, name: str, say: Say) -> None:
     with suppress(_Gone):
         await _until(client, namespace, name, say, lambda scene: scene.is_gone)
-    say(f"cluster {name} is gone")
+    say(f"cluster {name} is deleted")
 
 
 async def _until(
@@ -161,7 +161,7 @@ async def _tell(
             if phases.get(machine) != phase:
                 say(f"  machine {machine}: {phase}")
         for machine in phases.keys() - scene.machines.keys():
-            say(f"  machine {machine}: gone")
+            say(f"  machine {machine}: Deleted")
         phases = _phases(scene)
         known, failures = failures, scene.why_machines_failed()
         for machine, why in failures.items():
@@ -179,7 +179,7 @@ def _failure(machine: Object) -> str:
         return str(plan.get("message", ""))
     made = find(machine, "InfrastructureReady") or {}
     _, failed, why = str(made.get("message", "")).partition(COULD_NOT_BE_MADE)
-    return f"could not be made: {why}" if failed and made.get("status") == "False" else ""
+    return f"creation failed: {why}" if failed and made.get("status") == "False" else ""
 
 
 def _phases(scene: Scene) -> dict[str, str]:

@@ -16,6 +16,7 @@ from herder.api.capi.kinds import NAMESPACE
 from herder.api.machines.kinds import CONFIG_GROUP, driver_of
 from herder.api.rke.sample import ROLE_FIELDS, Pool, cluster_objects, servers_and_workers
 from herder.cli.cluster_options import change, cluster_options
+from herder.cli.examples import examples
 from herder.cli.nouns import Nouns
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import AlreadyExists, NotFound
@@ -28,39 +29,65 @@ COUNT = click.IntRange(min=0)
 _POOL = re.compile(r"(?P<name>[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)=(?P<quantity>[0-9]{1,4}):(?P<roles>[a-z+]+)")
 
 
-@click.group(cls=Nouns)
+EXAMPLES = examples(
+    "herder create cluster meadow",
+    "herder create cluster meadow --servers 3 --workers 5 --kubernetes v1.36.3+k3s1 --driver amazonec2 \\",
+    "    --credential fleet-default:aws --machine-config region=eu-central-1",
+    "herder create cluster meadow --pool main=3:etcd+controlplane --pool workers=10:worker",
+    "herder create cluster meadow --servers 0 --workers 0    # then: herder register meadow --roles all",
+    "herder create cluster meadow --dry-run > meadow.yaml",
+)
+
+
+@click.group(cls=Nouns, epilog=examples("herder create cluster meadow --servers 3 --workers 5"))
 def command() -> None:
-    """Make something new."""
+    """Create a cluster and its machines."""
 
 
-@command.command()
+@command.command(epilog=EXAMPLES)
 @cluster_options
-@click.option("--kubernetes", default=DEFAULT_VERSION, show_default=True, help="The version, with its distribution.")
-@click.option("--driver", default="process", show_default=True, help="What makes its machines.")
-@click.option("--servers", type=COUNT, default=1, show_default=True, help="Machines for etcd and the control plane.")
-@click.option("--workers", type=COUNT, default=2, show_default=True, help="Machines for everything else.")
+@click.option(
+    "--kubernetes",
+    metavar="VERSION",
+    default=DEFAULT_VERSION,
+    show_default=True,
+    help="Kubernetes version. The suffix selects the distribution, such as +k3s1.",
+)
+@click.option(
+    "--driver", metavar="NAME", default="process", show_default=True, help="Node driver that creates the machines."
+)
+@click.option(
+    "--servers",
+    type=COUNT,
+    default=1,
+    show_default=True,
+    help="Number of machines with the roles etcd and controlplane, and worker if --workers is 0.",
+)
+@click.option("--workers", type=COUNT, default=2, show_default=True, help="Number of machines with the role worker.")
 @click.option(
     "--pool",
     "pools",
     multiple=True,
     metavar="NAME=COUNT:ROLES",
-    help="Instead of --servers and --workers: etcd, controlplane and worker, with + between. Repeatable.",
+    help="Machine pool; ROLES are etcd, controlplane and worker, joined by +. Replaces --servers and --workers. "
+    "Can be repeated.",
 )
 @click.option(
     "--machine-config",
     "settings",
     multiple=True,
     metavar="FIELD=VALUE",
-    help="A field of the driver's machine config, for all pools: text, true, false or [a, b]. May be repeated.",
+    help="Field of the driver's machine config in all pools. VALUE is a string, true, false or a list [a, b]. "
+    "Can be repeated.",
 )
-@click.option("--credential", default="", metavar="NAMESPACE:NAME", help="The cloud credential of the driver.")
+@click.option("--credential", default="", metavar="NAMESPACE:NAME", help="Cloud credential Secret of the node driver.")
 @click.option(
     "--config",
     "configuration",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="YAML: machineGlobalConfig.",
+    help="YAML file with the fields of machineGlobalConfig.",
 )
-@click.option("--dry-run", is_flag=True, help="Print the objects instead of making them.")
+@click.option("--dry-run", is_flag=True, help="Print the objects as YAML without creating them.")
 @click.pass_context
 def cluster(
     context: click.Context,
@@ -79,13 +106,14 @@ def cluster(
     configuration: Path | None,
     dry_run: bool,
 ) -> None:
-    """Make the cluster NAME: its machines, Kubernetes on them, and a way in.
+    """Create the cluster NAME and its machines, and install Kubernetes on them.
 
-    With --servers 0 --workers 0 it is one of machines of your own: herder register NAME tells how they join it.
+    With --servers 0 --workers 0, the cluster has no machine pools: register existing machines with
+    `herder register NAME`.
     """
     given = [option for option in ("servers", "workers") if context.get_parameter_source(option) in TYPED]
     if pools and given:
-        raise click.UsageError(f"--pool is instead of --{given[0]}: give one of the two")
+        raise click.UsageError(f"--pool and --{given[0]} are mutually exclusive")
     fields = dict(_setting(each) for each in settings)
     wanted = [_pool(each) for each in pools] or servers_and_workers(servers, workers)
     _check_roles(wanted)
@@ -99,9 +127,9 @@ def cluster(
     wait = wait and bool(chosen)
     change(kubeconfig, namespace, name, lambda client: _make(client, namespace, objects), wait=wait, timeout=timeout)
     if not chosen:
-        click.echo(f"cluster {name} waits for machines of yours: herder register {name} --roles all")
+        click.echo(f"cluster {name} has no machines; register one with: herder register {name} --roles all")
         return
-    click.echo(f"use it: herder kubeconfig {name} > {name}.yaml && kubectl --kubeconfig {name}.yaml get nodes")
+    click.echo(f"To use it, run: herder kubeconfig {name} > {name}.yaml && kubectl --kubeconfig {name}.yaml get nodes")
 
 
 async def _make(client: Client, namespace: str, objects: list[tuple[Kind, Object]]) -> None:
@@ -128,7 +156,9 @@ async def _store_config(client: Client, kind: Kind, config: Object, *, dry_run: 
         known = (await client.get(kind.resource, name, namespace=namespace))["metadata"]
     if known.get("ownerReferences"):
         owner = known["ownerReferences"][0]["name"]
-        raise click.ClickException(f"{kind.kind} {name} is there already, and cluster {owner} has it")
+        raise click.ClickException(
+            f"{kind.kind} {name} already exists and belongs to cluster {owner}; choose another cluster or pool name"
+        )
     return await client.update(kind.resource, {**config, "metadata": known}, dry_run=dry_run)
 
 
@@ -136,7 +166,9 @@ def _check_fields(kind: Kind, asked: Object, stored: Object) -> None:
     """The API drops what a kind does not have, without a word."""
     for field in asked.keys() - stored.keys():
         known = ", ".join(sorted(stored.keys() - {"apiVersion", "kind", "metadata", "common"}))
-        raise click.BadParameter(f"{kind.kind} has no field {field}; it has {known}", param_hint="--machine-config")
+        raise click.BadParameter(
+            f"{kind.kind} has no field {field}; its fields are: {known}", param_hint="--machine-config"
+        )
 
 
 async def _served(client: Client, kind: Kind, namespace: str) -> None:
@@ -151,11 +183,11 @@ async def _served(client: Client, kind: Kind, namespace: str) -> None:
     except TimeoutError:
         driver = driver_of(kind.kind) if kind.group == CONFIG_GROUP else ""
         hint = (
-            f"is there an active NodeDriver {driver}? herder get nodedrivers lists them"
+            f"activate the NodeDriver {driver} (list them with: herder get nodedrivers)"
             if driver
-            else "does the manager run with a gateway?"
+            else "run the manager with a gateway"
         )
-        raise click.ClickException(f"the kind {kind.kind} of {kind.group} is not served: {hint}") from None
+        raise click.ClickException(f"the API server does not serve {kind.kind} ({kind.group}); {hint}") from None
 
 
 def _check_roles(pools: Sequence[Pool]) -> None:
@@ -163,8 +195,8 @@ def _check_roles(pools: Sequence[Pool]) -> None:
     missing = [role for role in ROLE_FIELDS if role not in covered]
     if pools and missing:
         raise click.UsageError(
-            f"no machine would have the role {' or '.join(missing)}: a cluster needs {', '.join(ROLE_FIELDS)}, "
-            "on one machine or on several, or --servers 0 --workers 0 for one of machines of your own"
+            f"no machine has the role {' or '.join(missing)}; assign {', '.join(ROLE_FIELDS)} to at least one machine "
+            "each, or pass --servers 0 --workers 0 to register existing machines later"
         )
 
 
@@ -172,11 +204,9 @@ def _configuration(file: Path) -> dict[str, object]:
     try:
         content = yaml.safe_load(file.read_text()) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise click.BadParameter(f"{file} is not YAML: {error}", param_hint="--config") from None
+        raise click.BadParameter(f"{file}: invalid YAML: {error}", param_hint="--config") from None
     if not isinstance(content, dict):
-        raise click.BadParameter(
-            f"{file} must have fields of machineGlobalConfig, as key: value", param_hint="--config"
-        )
+        raise click.BadParameter(f"{file} must be a YAML mapping of machineGlobalConfig fields", param_hint="--config")
     return content
 
 
@@ -184,7 +214,7 @@ def _setting(text: str) -> tuple[str, object]:
     """Fields of drivers are texts, also where they are numbers; or true and false, or lists of texts."""
     field, equals, value = text.partition("=")
     if not field or not equals:
-        raise click.BadParameter(f"{text!r} must be FIELD=VALUE", param_hint="--machine-config")
+        raise click.BadParameter(f"{text!r} is not FIELD=VALUE", param_hint="--machine-config")
     if value in ("true", "false"):
         return field, value == "true"
     if value.startswith("[") and value.endswith("]"):
@@ -196,10 +226,12 @@ def _pool(text: str) -> Pool:
     found = _POOL.fullmatch(text)
     if found is None:
         raise click.BadParameter(
-            f"{text!r} must be NAME=COUNT:ROLES, such as main=3:etcd+controlplane", param_hint="--pool"
+            f"{text!r} is not NAME=COUNT:ROLES, such as main=3:etcd+controlplane", param_hint="--pool"
         )
     roles = tuple(found["roles"].split("+"))
     for role in roles:
         if role not in ROLE_FIELDS:
-            raise click.BadParameter(f"{text!r}: {role!r} is none of {', '.join(ROLE_FIELDS)}", param_hint="--pool")
+            raise click.BadParameter(
+                f"{text!r}: unknown role {role!r}; use {', '.join(ROLE_FIELDS)}", param_hint="--pool"
+            )
     return Pool(found["name"], int(found["quantity"]), roles)

@@ -6,18 +6,24 @@ import click
 
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.cli.cluster_options import change, cluster_options
+from herder.cli.examples import examples
 from herder.cli.nouns import Nouns
 
+EXAMPLES = examples("herder delete cluster meadow", "herder delete cluster meadow --no-wait")
 
-@click.group(cls=Nouns)
+
+@click.group(cls=Nouns, epilog=EXAMPLES)
 def command() -> None:
-    """Remove something, and all that belongs to it."""
+    """Delete a cluster and its machines."""
 
 
-@command.command()
+@command.command(epilog=EXAMPLES)
 @cluster_options
 def cluster(name: str, namespace: str, wait: bool, timeout: float, kubeconfig: str | None) -> None:
-    """Remove the cluster NAME and its machines. What was made elsewhere is only let go."""
+    """Delete the cluster NAME and its machines.
+
+    Imported clusters and registered machines are removed from the manager but keep running.
+    """
     change(
         kubeconfig,
         namespace,

@@ -13,6 +13,7 @@ from herder.api.capi.contract import definition_name, external_kind, reference_g
 from herder.api.capi.core import CRD
 from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_POOL, MACHINE_SET
 from herder.api.capi.names import CLUSTER_NAME
+from herder.cli.examples import examples
 from herder.cli.nouns import Nouns
 from herder.cli.places import kubeconfig_option, kubeconfig_path, looked_in, namespace_option
 from herder.cli.process import wall_clock
@@ -23,20 +24,30 @@ from herder.engine.client.client import Client
 from herder.engine.meta.errors import Forbidden, NotFound, StatusError
 from herder.engine.meta.kinds import Kind, Object
 
+EXAMPLES = examples(
+    "herder describe cluster meadow",
+    "herder describe cluster meadow --expand",
+    "herder describe cluster meadow -o json",
+)
 
-@click.group(cls=Nouns)
+
+@click.group(cls=Nouns, epilog=EXAMPLES)
 def command() -> None:
-    """Show one thing with all that belongs to it."""
+    """Show the status of a cluster and its machines."""
 
 
-@command.command()
+@command.command(epilog=EXAMPLES)
 @click.argument("name")
-@namespace_option("to look")
-@click.option("--expand", is_flag=True, help="One line for each Machine, however many are alike.")
-@click.option("-o", "--output", type=click.Choice(["json"]), help="Another form of output.")
+@namespace_option("the Cluster object")
+@click.option(
+    "--expand",
+    is_flag=True,
+    help="Show each Machine on its own line instead of grouping Machines with the same status.",
+)
+@click.option("-o", "--output", type=click.Choice(["json"]), help="Output format: json. Default: a tree.")
 @kubeconfig_option
 def cluster(name: str, namespace: str | None, expand: bool, output: str | None, kubeconfig: str | None) -> None:
-    """Show the cluster NAME: its control plane, its workers, and how each of them is."""
+    """Show the Cluster API cluster NAME with its control plane, workers and conditions."""
     try:
         connection = kubeconfigs.load(kubeconfig_path(kubeconfig))
         scene = asyncio.run(_read(connection, looked_in(namespace, connection.namespace), name))
@@ -91,8 +102,10 @@ async def _found(client: Client, namespaces: Sequence[str], name: str) -> Object
     try:
         return await client.get(CLUSTER.resource, name, namespace=last)
     except NotFound:
-        where = " nor ".join(namespaces)
-        told = f'no cluster "{name}" in namespace {where}; see: herder get clusters.cluster.x-k8s.io -A'
+        where = " or ".join(namespaces)
+        told = (
+            f'cluster "{name}" not found in namespace {where}; list all with: herder get clusters.cluster.x-k8s.io -A'
+        )
         raise click.ClickException(told) from None
 
 

@@ -38,7 +38,7 @@ async def find_machine(client: Client, namespaces: Sequence[str], name: str) -> 
     """By the name of the Machine, or of the infrastructure's own object; they mostly are the same. Where there is no
     such Machine (any more), each of the places where something may still be known of it."""
     if not name:
-        raise click.ClickException("the name of the machine is empty; kubectl get machines -A lists them")
+        raise click.ClickException("machine name is empty; list machines with: kubectl get machines -A")
     for namespace in namespaces:
         with suppress(NotFound, Forbidden):
             machine = await client.get(MACHINE.resource, name, namespace=namespace)
@@ -50,8 +50,8 @@ def _found(namespace: str, machine: Object) -> Found:
     reference = machine["spec"].get("infrastructureRef") or {}
     if reference.get("apiGroup", "") != MACHINE_GROUP:
         raise click.ClickException(
-            f'Machine "{machine["metadata"]["name"]}" is a {reference.get("kind", "machine")} of another provider: '
-            "only machines that Herder provisioned can be reached this way"
+            f'machine "{machine["metadata"]["name"]}" belongs to another provider ({reference.get("kind")}); '
+            "this command supports only machines that Herder created with a node driver"
         )
     return Found(namespace, reference["name"], machine)
 
@@ -70,13 +70,13 @@ async def _state(client: Client, found: Found) -> State:
         secret = await client.get(SECRET.resource, secret_name, namespace=found.namespace)
     except Forbidden as error:
         raise click.ClickException(
-            f'you may not get into machine "{found.name}": that takes the right to get '
+            f'access to machine "{found.name}" is denied: it requires the verb get on '
             f"Secret {found.namespace}/{secret_name} ({error})"
         ) from None
     encoded = (secret.get("data") or {}).get(STATE_KEY)
     if not encoded:
         raise click.ClickException(
-            f'machine "{found.name}" has not been created yet; see: herder logs machine {found.name}'
+            f'machine "{found.name}" is not created yet; check its log with: herder logs machine {found.name}'
         )
     return State(secret["metadata"]["uid"], base64.b64decode(encoded))
 
@@ -84,10 +84,10 @@ async def _state(client: Client, found: Found) -> State:
 async def _nothing_saved(client: Client, places: Sequence[Found]) -> str:
     name = places[0].name
     if places[0].machine is not None:
-        return f'machine "{name}" has not been created yet: nothing is saved of it'
-    told = f'no machine "{name}" in namespace {" nor ".join(found.namespace for found in places)}'
+        return f'machine "{name}" is not created yet; check its log with: herder logs machine {name}'
+    told = f'machine "{name}" not found in namespace {" or ".join(found.namespace for found in places)}'
     others = [other for found in places for other in await _others(client, found.namespace)]
-    return f"{told}; there are: {', '.join(others[:OTHERS_TOLD])}" if others else told
+    return f"{told}; existing machines: {', '.join(others[:OTHERS_TOLD])}" if others else told
 
 
 async def _others(client: Client, namespace: str) -> list[str]:

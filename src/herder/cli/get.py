@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.cli.examples import examples
 from herder.cli.places import kubeconfig_option, kubeconfig_path
 from herder.cli.terminal import escaped
 from herder.engine.client import kubeconfig as kubeconfigs
@@ -21,14 +22,34 @@ from herder.engine.meta.kinds import Object
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "herder get clusters -A",
+        "herder get machines -n fleet-default -o wide",
+        "herder get secrets -n fleet-default -l app=web -o name",
+        "herder get clusters meadow -n fleet-default -o yaml",
+        "herder get configmaps --at 1234",
+    )
+)
 @click.argument("resource")
 @click.argument("names", nargs=-1)
-@click.option("-n", "--namespace", help="Where to look; the kubeconfig's own by default.")
-@click.option("-A", "--all-namespaces", is_flag=True, help="Look everywhere.")
-@click.option("-l", "--selector", default="", help="Only objects with these labels.")
-@click.option("-o", "--output", type=click.Choice(["wide", "yaml", "json", "name"]), help="Another form of output.")
-@click.option("--at", "revision", metavar="REVISION", help="As it was at that resourceVersion (embedded server).")
+@click.option(
+    "-n", "--namespace", metavar="NAME", help="Namespace of the objects. Default: the namespace of the kubeconfig."
+)
+@click.option("-A", "--all-namespaces", is_flag=True, help="List objects in all namespaces.")
+@click.option("-l", "--selector", metavar="SELECTOR", default="", help="Label selector, such as app=web,tier!=cache.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["wide", "yaml", "json", "name"]),
+    help="Output format: wide, yaml, json or name. Default: table.",
+)
+@click.option(
+    "--at",
+    "revision",
+    metavar="REVISION",
+    help="Read the objects as of this resourceVersion. Only with the embedded server.",
+)
 @kubeconfig_option
 def command(
     resource: str,
@@ -40,7 +61,10 @@ def command(
     revision: str | None,
     kubeconfig: str | None,
 ) -> None:
-    """List RESOURCE objects, or show those with the given NAMES."""
+    """List objects of the type RESOURCE, or show those named NAMES.
+
+    RESOURCE is a plural, singular or short name, optionally with its API group: clusters.cluster.x-k8s.io.
+    """
     try:
         connection = kubeconfigs.load(kubeconfig_path(kubeconfig))
         where = "" if all_namespaces else namespace or connection.namespace
@@ -92,7 +116,9 @@ async def _fetch(client: Client, path: str, query: Query, accept: str) -> Object
     try:
         answer: Object = json.loads(response.content())
     except ValueError:
-        raise ServiceUnavailable(f"{path}: HTTP {response.status}, and no object of the Kubernetes API") from None
+        raise ServiceUnavailable(
+            f"{path}: HTTP {response.status} without a Kubernetes API object; check the server address"
+        ) from None
     if response.status >= 400:
         raise StatusError.from_status(answer, response.status)
     return answer
@@ -130,8 +156,8 @@ def _print_table(answer: Object, names: tuple[str, ...], found: Found, *, wide: 
         spaces = ["NAMESPACE", *(row["object"]["metadata"].get("namespace", "") for row in rows)]
         lines = [[space, *line] for space, line in zip(spaces, lines, strict=True)]
     if not rows:
-        where = f" in namespace {namespace}; -A looks everywhere" if namespace else ""
-        click.echo(f"no {found.resource.group_resource} found{where}", err=True)
+        where = f" in namespace {namespace}; use -A for all namespaces" if namespace else ""
+        click.echo(f"No {found.resource.group_resource} found{where}", err=True)
         return
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     for line in lines:

@@ -19,6 +19,7 @@ from herder.api.machines.names import (
     archived_log_before,
 )
 from herder.cli.cluster_logs import cluster
+from herder.cli.examples import examples
 from herder.cli.finding import Found, find_machine
 from herder.cli.nouns import Nouns
 from herder.cli.places import kubeconfig_option, kubeconfig_path, looked_in, namespace_option
@@ -33,21 +34,32 @@ PODS = GroupVersionResource("", "v1", "pods")
 CONFIG_MAPS = GroupVersionResource("", "v1", "configmaps")
 
 
-@click.group(cls=Nouns)
+@click.group(
+    cls=Nouns,
+    epilog=examples("herder logs cluster meadow", "herder logs machine meadow-workers-x7k2p-abcde -f"),
+)
 def command() -> None:
-    """Show what was said, also by what is gone."""
+    """Show provisioning logs of a cluster or machine, including deleted ones."""
 
 
 command.add_command(cluster)
 
 
-@command.command()
+@command.command(
+    epilog=examples(
+        "herder logs machine meadow-workers-x7k2p-abcde",
+        "herder logs machine meadow-workers-x7k2p-abcde -f",
+    )
+)
 @click.argument("name")
-@namespace_option("the machine is or was")
-@click.option("-f", "--follow", is_flag=True, help="Go on while it is being made or removed.")
+@namespace_option("the Machine")
+@click.option("-f", "--follow", is_flag=True, help="Stream the log while the machine is created or deleted.")
 @kubeconfig_option
 def machine(name: str, namespace: str | None, follow: bool, kubeconfig: str | None) -> None:
-    """Show how the machine NAME was created, and removed."""
+    """Show the logs of the Jobs that created and deleted the machine NAME.
+
+    The setting archive-retention limits how long the logs of deleted machines are kept.
+    """
     try:
         connection = kubeconfigs.load(kubeconfig_path(kubeconfig))
         asyncio.run(_show(connection, looked_in(namespace, connection.namespace), name, follow))
@@ -65,7 +77,7 @@ async def _show(connection: kubeconfigs.Connection, namespaces: Sequence[str], n
                 return
     finally:
         await client.close()
-    raise click.ClickException(f'nothing was said yet about a machine "{name}" in namespace {" nor ".join(namespaces)}')
+    raise click.ClickException(f'no logs found for machine "{name}" in namespace {" or ".join(namespaces)}')
 
 
 async def _told(client: Client, found: Found, follow: bool) -> bool:

@@ -1,4 +1,4 @@
-"""The `herder` command. Each word lives in a module of its own, imported only when it is used."""
+"""The `herder` command. Each subcommand has its own module, which is imported only when the subcommand is used."""
 
 from __future__ import annotations
 
@@ -8,31 +8,32 @@ from typing import Any
 import click
 
 from herder import __version__
+from herder.cli.examples import examples
 
-# word → (module, what it does): the help page needs no imports beyond this table.
+# Subcommand → (module, summary). `herder --help` is rendered from this table without importing the modules.
 WORDS = {
     "up": ("up", "Run the API server and all controllers in this process"),
     "run": ("run", "Run the controllers on an existing Kubernetes cluster"),
-    "demo": ("demo", "Show it working, on this machine, in a few seconds"),
-    "create": ("creating", "Make a cluster: its machines, and Kubernetes on them"),
-    "scale": ("changing", "Have more or fewer machines in a cluster"),
-    "upgrade": ("changing", "Bring a cluster to another version, on the machines that it has"),
-    "delete": ("deleting", "Remove a cluster and its machines"),
-    "get": ("get", "List objects, or show one"),
-    "describe": ("describe", "Show a cluster and how each part of it is"),
-    "logs": ("machine_logs", "Show what became of a machine or a cluster, also when it is gone"),
-    "ssh": ("ssh", "Open a shell on a machine, or run a command there"),
-    "scp": ("scp", "Copy files to a machine or from it"),
-    "import": ("importing", "Manage a cluster that exists from here"),
-    "register": ("registering", "Print the command that adds a machine of yours to a cluster"),
-    "agent": ("agent", "Run the agent of a managed cluster, or make its image"),
-    "installer": ("installer", "Make images that machines install Kubernetes from"),
-    "login": ("login", "Log in at a manager, for kubectl and herder"),
-    "token": ("token", "Make, list and revoke tokens of your own"),
-    "kubeconfig": ("kubeconfig", "Print or merge a kubeconfig for a managed cluster"),
-    "users": ("users", "Create and list those who may log in"),
-    "store": ("store", "Back up and restore the embedded API server's data"),
-    "export": ("export", "Print objects in a form that another cluster can apply"),
+    "demo": ("demo", "Create, change and delete a demo cluster on this host"),
+    "create": ("creating", "Create a cluster and its machines"),
+    "scale": ("changing", "Scale the machine pools of a cluster"),
+    "upgrade": ("changing", "Upgrade Kubernetes on the existing machines of a cluster"),
+    "delete": ("deleting", "Delete a cluster and its machines"),
+    "get": ("get", "List objects or show one"),
+    "describe": ("describe", "Show the status of a cluster and its machines"),
+    "logs": ("machine_logs", "Show provisioning logs of a cluster or machine, including deleted ones"),
+    "ssh": ("ssh", "Open a shell on a machine or run a command there"),
+    "scp": ("scp", "Copy files to or from a machine"),
+    "import": ("importing", "Import an existing cluster"),
+    "register": ("registering", "Print the command that registers an existing machine in a cluster"),
+    "agent": ("agent", "Run the cluster agent or build its image"),
+    "installer": ("installer", "Build images that machines install Kubernetes from"),
+    "login": ("login", "Log in to a manager and update your kubeconfig"),
+    "token": ("token", "Create, list and revoke your API tokens"),
+    "kubeconfig": ("kubeconfig", "Print or merge the kubeconfig of a managed cluster"),
+    "users": ("users", "Create and list users and set their passwords"),
+    "store": ("store", "Back up and restore the data of the embedded API server"),
+    "export": ("export", "Print objects as YAML that another cluster can apply"),
 }
 
 
@@ -52,10 +53,22 @@ class Words(click.Group):
             formatter.write_dl([(name, told) for name, (_, told) in WORDS.items()])
 
 
-@click.command(cls=Words, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=Words,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples(
+        "herder demo",
+        "herder up",
+        "herder create cluster meadow --servers 3 --workers 5",
+        "herder describe cluster meadow",
+    ),
+)
 @click.version_option(__version__, prog_name="herder")
 def herder() -> None:
-    """Kubernetes clusters on machines of any kind, managed for life."""
+    """Provision Kubernetes clusters and manage their machines.
+
+    Run `herder COMMAND --help` for the options and examples of a command.
+    """
 
 
 def main() -> Any:

@@ -1,4 +1,4 @@
-"""Words that are followed by what they are about: `herder delete cluster meadow`."""
+"""Commands that are followed by a resource: `herder delete cluster meadow`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ class Nouns(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Who leaves out what it is about is told how it is said."""
+        """Fail with the known resources if the first argument is not one of them."""
         if args and not args[0].startswith("-") and args[0] not in self.commands:
-            ways = ", ".join(f"{ctx.command_path} {noun} …" for noun in self.commands)
-            ctx.fail(f'"{args[0]}" is not among what {ctx.command_path} knows: {ways}')
+            usages = ", ".join(f"{ctx.command_path} {noun} …" for noun in self.commands)
+            ctx.fail(f'unknown resource "{args[0]}"; use: {usages}')
         return super().resolve_command(ctx, args)

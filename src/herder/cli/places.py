@@ -25,7 +25,7 @@ def kubeconfig_path(given: str | None) -> Path:
     for path in candidates:
         if path.exists():
             return path
-    raise click.UsageError("no kubeconfig found: start 'herder up', set KUBECONFIG or pass --kubeconfig")
+    raise click.UsageError("no kubeconfig found; start 'herder up', set KUBECONFIG or pass --kubeconfig")
 
 
 def split_listen(value: str, option: str = "--listen") -> tuple[str, int]:
@@ -41,11 +41,26 @@ def looked_in(namespace: str | None, own: str) -> tuple[str, ...]:
 
 
 def namespace_option(what: str) -> Callable[[Command], Command]:
-    told = f"Where {what}; by default the kubeconfig's own namespace, then {DEFAULT_WORKSPACE}."
-    return click.option("-n", "--namespace", help=told)
+    """`what` is the object whose namespace the option selects."""
+    told = f"Namespace of {what}. Default: the namespace of the kubeconfig, then {DEFAULT_WORKSPACE}."
+    return click.option("-n", "--namespace", metavar="NAME", help=told)
 
 
-kubeconfig_option = click.option("--kubeconfig", metavar="FILE", help="How to reach the API server.")
+kubeconfig_option = click.option(
+    "--kubeconfig",
+    metavar="FILE",
+    help="Kubeconfig of the management API server. "
+    "Default: $KUBECONFIG, then the kubeconfig of `herder up`, then ~/.kube/config.",
+)
+# For commands that act as the logged-in user, whose entry `herder login` writes to the user's own kubeconfig.
+manager_kubeconfig_option = click.option(
+    "--kubeconfig",
+    metavar="FILE",
+    help="Kubeconfig of the management API server. "
+    "Default: $KUBECONFIG, then ~/.kube/config, then the kubeconfig of `herder up`.",
+)
 data_dir_option = click.option(
-    "--data-dir", type=click.Path(path_type=Path), help="Where the embedded server keeps its data."
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    help="Data directory. Default: $HERDER_DATA_DIR, /var/lib/herder for root, else ~/.local/share/herder.",
 )
