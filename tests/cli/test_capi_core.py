@@ -74,7 +74,7 @@ async def test_a_core_inside_the_api_server_keeps_others_of_ours_away(client: Cl
     inside = CoreChoice(client, Mode.AUTO, clock=wall_clock, inside=True)
     outside = CoreChoice(client, Mode.AUTO, clock=wall_clock)
     assert ((await inside.look()).run, (await outside.look()).run) == (True, False)
-    assert "herder up runs one inside this API server" in (await outside.look()).reason
+    assert "herder up runs one in the process of this API server" in (await outside.look()).reason
     await leave_inventory(client)
     assert (await outside.look()).run
 

@@ -44,8 +44,8 @@ def assert_all_was_shown(done: subprocess.CompletedProcess[str], version: str, m
     assert done.returncode == 0, done.stdout + done.stderr
     nodes = [line.split() for line in done.stdout.splitlines() if re.search(r" (Not)?Ready +\S", line)]
     assert [(node[1], node[3]) for node in nodes] == [("Ready", version)] * machines, done.stdout
-    assert f"all {machines} nodes have it, and no machine was replaced" in done.stdout
-    assert "nothing is left" in done.stdout.splitlines()[-1]
+    assert f"All {machines} nodes have the label; no machine was replaced" in done.stdout
+    assert "The demo is done and cleaned up" in done.stdout.splitlines()[-1]
 
 
 def assert_nothing_is_left(directory: Path) -> None:
@@ -98,17 +98,17 @@ def test_with_a_terminal_it_stays_and_takes_along_what_was_made_meanwhile(tmp_pa
         command = [HERDER, "demo", "--workers", "0"]
         with ended(subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environment)) as running:
             os.close(its)
-            shown = _shown(screen, until="Ctrl-C ends it")
+            shown = _shown(screen, until="Press Ctrl-C")
             assert f"export PATH={Path(HERDER).parent}:$PATH" in shown
             (kubeconfig,) = re.findall(r"export KUBECONFIG=(\S+)", shown)
             assert Path(kubeconfig).is_file(), "what is to be typed is shown as a whole"
             make = [HERDER, "create", "cluster", "heath", "--workers", "0", "--no-wait", "--kubeconfig", kubeconfig]
             subprocess.run(make, check=True, capture_output=True, timeout=PATIENCE)
             running.send_signal(signal.SIGINT)
-            shown = _shown(screen, until="nothing is left")
+            shown = _shown(screen, until="The demo is done")
             assert running.wait(PATIENCE) == 0
-    assert "cluster meadow is gone" in shown
-    assert "cluster heath is gone" in shown
+    assert "cluster meadow is deleted" in shown
+    assert "cluster heath is deleted" in shown
     assert_nothing_is_left(tmp_path)
 
 
@@ -128,7 +128,7 @@ def test_debians_run_kubernetes_from_the_programs_of_this_checkout(tmp_path: Pat
         around = ("nsenter", f"--net=/run/netns/{name}")
         done = demo(*BY_KUBEADM, "--workers", "1", around=around, seconds=PATIENCE, TMPDIR=str(tmp_path))
         links = subprocess.run(["ip", "-n", name, "-o", "link"], capture_output=True, text=True, check=True).stdout
-    assert f"an installer image of {VERSION} is made, from the programs built in this checkout" in done.stdout
+    assert f"Build an installer image of {VERSION} from the binaries built in this checkout" in done.stdout
     assert_all_was_shown(done, kubernetes(VERSION), 2)
     assert [line.split()[1] for line in links.splitlines()] == ["lo:"]
     assert_nothing_is_left(tmp_path)
@@ -140,9 +140,12 @@ def test_debians_run_kubernetes_from_the_programs_of_this_checkout(tmp_path: Pat
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--driver", "local"), "--driver local and --kubernetes kubeadm go together"),
-        (("--programs", "/"), "--installer and --programs are for --kubernetes kubeadm"),
-        ((*BY_KUBEADM, "--programs", "/", "--installer", __file__), "one of --installer and --programs is enough"),
+        (("--driver", "local"), "--driver local and --kubernetes kubeadm must be used together"),
+        (("--programs", "/"), "--installer and --programs require --kubernetes kubeadm"),
+        (
+            (*BY_KUBEADM, "--programs", "/", "--installer", __file__),
+            "--installer and --programs are mutually exclusive",
+        ),
     ],
 )
 def test_flags_that_do_not_go_together_are_told(words: tuple[str, ...], told: str) -> None:
@@ -158,14 +161,14 @@ def as_root() -> None:
 
 def test_what_is_no_installer_is_told() -> None:
     as_root()
-    assert f"--installer: {__file__} is no archive of" in demo(*BY_KUBEADM, "--installer", __file__).stderr
+    assert f"--installer: {__file__} is not an archive written by" in demo(*BY_KUBEADM, "--installer", __file__).stderr
 
 
 def test_programs_that_a_directory_lacks_are_told(tmp_path: Path) -> None:
     as_root()
     (tmp_path / "kubelet").touch()
     told = demo(*BY_KUBEADM, "--programs", tmp_path).stderr
-    assert f"--programs: {tmp_path} lacks kubeadm, kubectl, kube-proxy, etcdctl," in told
+    assert f"--programs: {tmp_path} does not contain kubeadm, kubectl, kube-proxy, etcdctl," in told
 
 
 def test_where_no_programs_are_it_is_told_what_to_do(tmp_path: Path) -> None:
@@ -173,5 +176,5 @@ def test_where_no_programs_are_it_is_told_what_to_do(tmp_path: Path) -> None:
     done = demo(*BY_KUBEADM, HERDER_PEERS_CACHE=str(tmp_path), PATH="/usr/bin:/bin")
     assert done.returncode == 1
     assert "--programs DIRECTORY" in done.stderr
-    assert "built in this checkout: none of them" in done.stderr
+    assert "built in this checkout: found none" in done.stderr
     assert "python3 peers/build.py kubeadm kubectl kubelet" in done.stderr

@@ -73,7 +73,7 @@ def test_images_of_machines_stand_for_our_own_program(
 
 
 def test_a_rancher_machine_that_is_not_there_names_the_setting() -> None:
-    with pytest.raises(NotReady, match=r'no program "/none".*setting "rancher-machine-path"'):
+    with pytest.raises(NotReady, match=r'program "/none" not found.*setting "rancher-machine-path"'):
         commands_from(Settings(flags={"rancher-machine-path": "/none"}))("rancher/machine:v1")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -178,15 +179,17 @@ async def test_a_backup_of_a_running_server_is_restored_and_revisions_never_go_b
     api = Api(kubeconfig.load(server.kubeconfig))
     await api.create("configmaps", {"metadata": {"name": "before"}})
     await api.create("secrets", {"metadata": {"name": "s"}, "stringData": {"x": "hidden"}})
-    assert f"backed up to {copy} as of revision" in herder("store", "backup", copy, "--data-dir", data).stdout
+    done = herder("store", "backup", copy, "--data-dir", data)
+    assert re.fullmatch(rf"Backed up revision \d+ to {re.escape(str(copy))}\n", done.stdout)
     assert b"hidden" not in copy.read_bytes()
-    assert "exists already" in refused("store", "backup", copy, "--data-dir", data)
+    assert "already exists" in refused("store", "backup", copy, "--data-dir", data)
     after = await api.create("configmaps", {"metadata": {"name": "after"}})
     told = refused("store", "restore", copy, "--data-dir", data)
     assert "in use" in told or "another process" in told
     await api.close()
     assert server.stop() == 0
-    assert herder("store", "restore", copy, "--data-dir", data).stdout == "restored; start 'herder up' again\n"
+    restored = f"Restored {copy}; start the server with: herder up\n"
+    assert herder("store", "restore", copy, "--data-dir", data).stdout == restored
     with Embedded(data, flags=("--no-runner",)) as again:
         api = Api(kubeconfig.load(again.kubeconfig))
         listed = await api.read(api.at("configmaps"))
@@ -283,7 +286,7 @@ async def test_our_core_stands_aside_when_another_is_installed_later(tmp_path: P
 
         await install_another_core(api)
         await api.until(OUR_CORE, lambda answer: answer.status == 404)
-        assert "our Cluster API core stands aside" in server.log()
+        assert "disabled the built-in Cluster API core" in server.log()
         assert "replicas" not in (await api.post(sets, machine_deployment("after"))).expect(201)["spec"]
         await api.close()
 
@@ -300,7 +303,7 @@ async def test_when_the_core_stands_aside_its_webhooks_go_and_those_of_machines_
                 await api.until(api.cluster(kind, "herder-cluster-api"), lambda answer: answer.status == 404)
             (await api.delete(api.cluster(VALIDATING, "herder-machines"))).expect(200)
             await api.until(api.cluster(VALIDATING, "herder-machines"), lambda answer: answer.status == 200)
-            assert "our Cluster API core stands aside" in ours.log()
+            assert "disabled the built-in Cluster API core" in ours.log()
             await api.close()
 
 

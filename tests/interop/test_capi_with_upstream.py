@@ -94,7 +94,7 @@ async def test_upstreams_core_runs_a_cluster_of_our_provider_as_ours_does(
                     await is_available(client)
                     await until_same(client, ours)
                     await nothing_is_written_by_our_core(client)
-                    assert "Ours stands aside" in aside.log()
+                    assert "The built-in core is disabled" in aside.log()
                     await is_taken_apart(client)
                     for kind in PROVIDED_KINDS:
                         await until(client, kind, NAMESPACE, none_left)

@@ -76,7 +76,7 @@ class CoreChoice:
                 try:
                     verdict = await self.look()
                 except StatusError as error:
-                    log.warning("could not look for another core", error=str(error))
+                    log.warning("cannot check for another Cluster API core", error=str(error))
                     self._news.set()
                     continue
                 if verdict != last:

@@ -55,7 +55,7 @@ class Core:
 
         def tell(verdict: Verdict) -> None:
             if self._verdict.run and not verdict.run:
-                log.warning("our Cluster API core stands aside", reason=verdict.reason)
+                log.warning("disabled the built-in Cluster API core", reason=verdict.reason)
                 self._verdict = verdict
                 manager.halt(names)
                 aside()

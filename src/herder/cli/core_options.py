@@ -16,19 +16,29 @@ def core_options(command: Command) -> Command:
     command = click.option(
         "--machines/--no-machines",
         default=None,
-        help="Provide machines by node drivers. On unless another, such as Rancher, does.",
+        help="Run the machine provider (node drivers). Default: on, unless another manager such as Rancher runs one.",
     )(command)
     command = click.option(
-        "--in-memory", is_flag=True, help="Also provide in-memory clusters: an API each, and no machines."
+        "--in-memory",
+        is_flag=True,
+        help="Also run the in-memory provider: clusters with a real Kubernetes API and simulated machines.",
     )(command)
     return click.option(
         "--capi-core",
         type=click.Choice([mode.value for mode in Mode]),
         default=Mode.AUTO.value,
         show_default=True,
-        help="Cluster API's core: ours unless another is there, ours, or another.",
+        help="Cluster API core controllers: own (built in), external, or auto (own unless another core is installed).",
     )(command)
 
+
+log_level_option = click.option(
+    "--log-level",
+    default="info",
+    show_default=True,
+    type=click.Choice(["debug", "info", "warning"]),
+    help="Minimum level of log messages.",
+)
 
 ALL_PODS = "all"
 
@@ -38,7 +48,7 @@ runner_pods_option = click.option(
     default="machine-jobs",
     show_default=True,
     help=(
-        "Pods that the runner runs: those of Jobs that Herder created for machines, or all that select its node. "
-        "WARNING: 'all' gives every user who may create pods in any namespace commands on this host. Needs root."
+        "Pods that the runner executes: those of Herder's own machine Jobs, or all pods that select its node. "
+        "WARNING: 'all' lets every user who can create pods run commands on this host. Needs root."
     ),
 )

@@ -26,6 +26,7 @@ from herder.cli.cluster_options import edit
 from herder.cli.cluster_progress import until_as_wanted, until_gone
 from herder.cli.demo_installer import Installer, given, made
 from herder.cli.demo_site import Site, of_debians, of_this_host
+from herder.cli.examples import examples
 from herder.engine.meta.errors import AlreadyExists, NotFound, StatusError
 from herder.engine.meta.kinds import Object
 
@@ -38,48 +39,60 @@ LABEL = ("demo.herder.io/edited", "in-place")
 WIDTH = 124  # of a terminal that all of it fits
 
 
-@click.command()
-@click.option("--once", is_flag=True, help="Clean up and end when all is shown, as without a terminal.")
+@click.command(
+    epilog=examples(
+        "herder demo",
+        "herder demo --once --workers 5",
+        "sudo herder demo --driver local --kubernetes kubeadm",
+    )
+)
+@click.option("--once", is_flag=True, help="Delete the cluster and exit at the end. Always on without a terminal.")
 @click.option(
-    "--workers", type=click.IntRange(min=0), default=2, show_default=True, help="Machines besides the one server."
+    "--workers",
+    type=click.IntRange(min=0),
+    default=2,
+    show_default=True,
+    help="Number of workers. The demo cluster has one server.",
 )
 @click.option(
     "--driver",
     default="process",
     show_default=True,
     type=click.Choice(["process", "local"]),
-    help="Machines that are processes of this host, or Debians in a network of their own (as root).",
+    help="Node driver: process runs machines as processes of this host; local runs Debian machines in their own "
+    "network and needs root.",
 )
 @click.option(
     "--kubernetes",
     default="embedded",
     show_default=True,
     type=click.Choice(["embedded", "kubeadm"]),
-    help="A distribution without pods that is there in seconds, or upstream's Kubernetes (with --driver local).",
+    help="Distribution: embedded starts in seconds and runs no pods; kubeadm is upstream Kubernetes and needs "
+    "--driver local.",
 )
 @click.option(
     "--installer",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="With kubeadm: the archive that `herder installer kubeadm --output` wrote.",
+    help="Installer archive written by `herder installer kubeadm --output`. Only for kubeadm.",
 )
 @click.option(
     "--programs",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="With kubeadm: where its programs are, to make an installer of; without both, they are looked for.",
+    help="Directory with the Kubernetes binaries to build an installer from. Only for kubeadm. Default: search PATH.",
 )
 def command(
     once: bool, workers: int, driver: str, kubernetes: str, installer: Path | None, programs: Path | None
 ) -> None:
-    """Show it working: a cluster comes up on machines of this host, is changed in place, and goes."""
+    """Create a demo cluster on this host, change it in place and delete it."""
     from herder.cli.logs import configure
     from herder.cli.process import run_loop
 
     if (driver == "local") != (kubernetes == "kubeadm"):
-        raise click.UsageError("--driver local and --kubernetes kubeadm go together")
+        raise click.UsageError("--driver local and --kubernetes kubeadm must be used together")
     if kubernetes == "embedded" and (installer or programs):
-        raise click.UsageError("--installer and --programs are for --kubernetes kubeadm")
+        raise click.UsageError("--installer and --programs require --kubernetes kubeadm")
     if installer and programs:
-        raise click.UsageError("one of --installer and --programs is enough")
+        raise click.UsageError("--installer and --programs are mutually exclusive")
     configure(level="error")
     stays = not once and sys.stdin.isatty() and sys.stdout.isatty()
     with tempfile.TemporaryDirectory(prefix="herder-demo-") as directory:
@@ -116,17 +129,15 @@ async def _demo(directory: Path, site: Site, workers: int, *, stays: bool) -> No
     await serving.start()
     client = Client(HttpTransport(kubeconfig.load(serving.kubeconfig)), field_manager="demo")
     try:
-        _say(
-            f"a manager with a Kubernetes API of its own at {serving.url}, after {time.perf_counter() - started:.2f} s"
-        )
+        _say(f"The manager and its Kubernetes API are up at {serving.url} after {time.perf_counter() - started:.2f} s")
         await _provision(client, site, workers)
-        _say(f"ready after {time.perf_counter() - started:.1f} s; its nodes, asked through its agent's tunnel:")
+        _say(f"The cluster is ready after {time.perf_counter() - started:.1f} s. Nodes, read through the agent tunnel:")
         await _show_nodes(client)
         await _edit_in_place(client)
         if stays:
             await _let_people_try(serving, site, stop_signal())
         await _remove_clusters(client)
-        _say(f"nothing is left, after {time.perf_counter() - started:.1f} s in all")
+        _say(f"The demo is done and cleaned up after {time.perf_counter() - started:.1f} s")
     finally:
         await client.close()
         await serving.stop()
@@ -156,7 +167,7 @@ async def _served(client: Client, driver: str) -> None:
                 break
             await asyncio.sleep(0.02)
         else:
-            raise click.ClickException(f"{kind.kind} was not served in time")
+            raise click.ClickException(f"{kind.kind}: timed out waiting for the API server to serve this kind")
 
 
 async def _show_nodes(client: Client) -> None:
@@ -191,7 +202,7 @@ async def _workload(client: Client) -> Client:
 
 
 async def _edit_in_place(client: Client) -> None:
-    _say(f"edit machineGlobalConfig: every node gets the label {'='.join(LABEL)}, on the machines that are there")
+    _say(f"Edit machineGlobalConfig: add the label {'='.join(LABEL)} to every node, without replacing machines")
     before = await _machine_uids(client)
 
     def add_label(cluster: Object) -> None:
@@ -202,7 +213,7 @@ async def _edit_in_place(client: Client) -> None:
     await until_as_wanted(client, DEFAULT_WORKSPACE, NAME, _detail)
     await _labelled(client)
     same = await _machine_uids(client) == before
-    _say(f"all {len(before)} nodes have it, and {'no machine was replaced' if same else 'machines were replaced'}")
+    _say(f"All {len(before)} nodes have the label; {'no machine was replaced' if same else 'machines were replaced'}")
 
 
 async def _labelled(client: Client) -> None:
@@ -215,7 +226,7 @@ async def _labelled(client: Client) -> None:
             await asyncio.sleep(0.05)
     finally:
         await cluster.close()
-    raise click.ClickException("the label did not reach every node")
+    raise click.ClickException(f"timed out waiting for the label {'='.join(LABEL)} on every node")
 
 
 async def _machine_uids(client: Client) -> set[str]:
@@ -230,14 +241,14 @@ async def _remove_clusters(client: Client) -> None:
         if not is_provisioned_here(cluster):
             continue
         name, namespace = cluster["metadata"]["name"], cluster["metadata"]["namespace"]
-        _say(f"herder delete cluster {name}: machines, nodes and everything else of it go in order")
+        _say(f"herder delete cluster {name}")
         with suppress(NotFound):
             await client.delete(PROVISIONING_CLUSTER.resource, name, namespace=namespace)
         await until_gone(client, namespace, name, _detail)
 
 
 async def _let_people_try(serving: Serving, site: Site, stop: asyncio.Event) -> None:
-    _say("it is yours now; in another terminal:")
+    _say("The cluster is yours. Try these commands in another terminal:")
     for line in (
         f"export KUBECONFIG={serving.kubeconfig}",
         *_path_to_herder(),
@@ -249,7 +260,7 @@ async def _let_people_try(serving: Serving, site: Site, stop: asyncio.Event) -> 
         f"herder delete cluster {NAME}",
     ):
         click.echo(f"    {line}")  # as a whole, however long: it is there to be typed
-    _say("Ctrl-C ends it and cleans up")
+    _say("Press Ctrl-C to delete the cluster and exit")
     await stop.wait()
 
 

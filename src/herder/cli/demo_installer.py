@@ -22,8 +22,8 @@ from herder.kubeadm.installer import PROGRAMS
 
 BUILD = Path(__file__).parents[3] / "peers" / "build.py"  # of a checkout
 NEEDED = (
-    f"kubeadm needs the programs {', '.join(PROGRAMS)}: of a release of Kubernetes, of etcd, and the one of the image "
-    "pause. Give a directory that has them all: --programs DIRECTORY"
+    f"kubeadm needs the binaries {', '.join(PROGRAMS)} (from the releases of Kubernetes and etcd and from the pause "
+    "image); pass a directory with all of them: --programs DIRECTORY"
 )
 
 
@@ -42,7 +42,9 @@ def given(archive: Path) -> Installer:
         told = str(only["annotations"]["org.opencontainers.image.ref.name"]).rpartition(":")[2]
         if "-kubeadm" in told:
             return Installer(archive, told.replace("-kubeadm", "+kubeadm"))
-    raise click.ClickException(f"--installer: {archive} is no archive of `herder installer kubeadm --output`")
+    raise click.ClickException(
+        f"--installer: {archive} is not an archive written by `herder installer kubeadm --output`"
+    )
 
 
 def made(directory: Path | None, target: Path, say: Callable[[str], None]) -> Installer:
@@ -52,7 +54,7 @@ def made(directory: Path | None, target: Path, say: Callable[[str], None]) -> In
 
     where, programs = _all_in(directory) if directory else _found()
     version = f"{_version(programs['kubeadm'])}+kubeadm1"
-    say(f"an installer image of {version} is made, from the programs {where}")
+    say(f"Build an installer image of {version} from the binaries {where}")
     with tempfile.TemporaryDirectory(prefix="installer-", dir=target.parent) as scratch:
         try:
             image = build(version, programs, Path(scratch))
@@ -69,7 +71,7 @@ def made(directory: Path | None, target: Path, say: Callable[[str], None]) -> In
 def _all_in(directory: Path) -> tuple[str, Mapping[str, Path]]:
     programs = {name: directory / name for name in PROGRAMS if (directory / name).is_file()}
     if missing := _missing(programs):
-        raise click.ClickException(f"--programs: {directory} lacks {missing}")
+        raise click.ClickException(f"--programs: {directory} does not contain {missing}")
     return f"in {directory}", programs
 
 
@@ -80,9 +82,9 @@ def _found() -> tuple[str, Mapping[str, Path]]:
         missing = _missing(programs)
         if not missing:
             return where, programs
-        told.append(f"  {where}: {f'all but {missing}' if programs else 'none of them'}")
+        told.append(f"  {where}: {f'missing {missing}' if programs else 'found none'}")
     if BUILD.exists():
-        told.append(f"  to build them (with Go): python3 {os.path.relpath(BUILD)} {' '.join(PROGRAMS)}")
+        told.append(f"  to build them with Go, run: python3 {os.path.relpath(BUILD)} {' '.join(PROGRAMS)}")
     raise click.ClickException("\n".join(told))
 
 
@@ -109,4 +111,6 @@ def _version(kubeadm: Path) -> str:
         )
         if told.returncode == 0 and told.stdout.startswith("v"):
             return told.stdout.strip()
-    raise click.ClickException(f"{kubeadm}: does not tell its version; is it kubeadm, for this kind of machine?")
+    raise click.ClickException(
+        f"{kubeadm}: cannot read the version; use a kubeadm binary for the architecture of this host"
+    )

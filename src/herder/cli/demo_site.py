@@ -57,7 +57,7 @@ def of_debians(directory: Path, installer: Callable[[Path], Installer]) -> Itera
 
     `installer` is told where it can be made."""
     if os.geteuid() != 0:
-        raise click.ClickException("--driver local: pods on machines in a network of their own need root")
+        raise click.ClickException("--driver local needs root for the network of the machines; run it with sudo")
     archives = directory / "images"
     archives.mkdir()
     place = archives / "installer.tar"

@@ -94,7 +94,7 @@ class Parts:
     async def run(self, opened: Callable[[], Awaitable[None]]) -> None:
         """Until cancelled; `opened` is called when all that decides over requests is known."""
         if await self.identity.users.bootstrap_admin():
-            log.info("the first user is admin", password=f"in Secret {SYSTEM_NAMESPACE}/{BOOTSTRAP_SECRET}")
+            log.info("created the first user, admin", password=f"in Secret {SYSTEM_NAMESPACE}/{BOOTSTRAP_SECRET}")
         stop = self.tunnels.listen(self.presence.changed)
         try:
             async with asyncio.TaskGroup() as tasks:

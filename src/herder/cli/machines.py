@@ -39,7 +39,7 @@ async def provide_machines(client: Client, asked: bool | None) -> bool:
     managers = {entry.get("manager") for entry in definition["metadata"].get("managedFields") or ()}
     if INSTALLER in managers:
         return True
-    log.info("machines are provided by another", because=f"{definition['metadata']['name']} is not ours")
+    log.info("another manager provides machines", reason=f"{definition['metadata']['name']} has another field manager")
     return False
 
 
@@ -50,7 +50,7 @@ async def provide_host(client: Client, data_dir: Path, node: str) -> tuple[Path,
     try:
         await _running_daemon(state_dir)
     except MachineError as error:
-        log.error("no machines of this host", error=str(error))
+        log.error("host daemon failed to start; cannot create machines on this host", error=str(error))
         return ()
     data = {
         hosts.HOST_KEY: (state_dir / places.KEY).read_bytes(),
@@ -77,10 +77,10 @@ async def keep_host(data_dir: Path) -> None:
         while True:
             try:
                 await _ended(await _running_daemon(state_dir))
-                log.warning("the host daemon has ended; it is started again")
+                log.warning("host daemon exited; restarting it")
                 delay = RETRY_FIRST
             except MachineError as error:
-                log.error("no machines of this host", error=str(error), retry_in=delay)
+                log.error("host daemon failed to start", error=str(error), retry_in=delay)
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, RETRY_LIMIT)
     finally:

@@ -64,8 +64,8 @@ def rancher_machine_program(path: str) -> Program:
     if found is None:
         raise NotReady(
             "ErrImagePull",
-            f'there is no program "{path}" on this host: install {rancher.PROGRAM}, '
-            f'or say where it is by the setting "{RANCHER_MACHINE_PATH}"',
+            f'program "{path}" not found on this host; install {rancher.PROGRAM}, '
+            f'or set the setting "{RANCHER_MACHINE_PATH}" to its path',
         )
     place = os.path.realpath(found)
     return machine_program("--program", rancher.PROGRAM, needs=(place,), environment={rancher.PROGRAM_VARIABLE: place})

@@ -18,8 +18,9 @@ from herder.api.capi.inventory import NAMESPACE
 from herder.api.settings import Settings
 from herder.cli import parts
 from herder.cli.core import Core
-from herder.cli.core_options import ALL_PODS, core_options, runner_pods_option
+from herder.cli.core_options import ALL_PODS, core_options, log_level_option, runner_pods_option
 from herder.cli.entrance import Entrance
+from herder.cli.examples import examples
 from herder.cli.logs import configure
 from herder.cli.machines import keep_host, provide_host, provide_machines
 from herder.cli.parts import Roles
@@ -43,14 +44,15 @@ log = get_logger(__name__)
 
 WEBHOOK_SERVICE = "herder-webhooks"
 UNCHECKED_REFERENCES = (
-    "webhooks are disabled: whoever writes Clusters, machines or annotated Secrets can use every Secret that they name"
+    "webhooks are disabled: every author of Clusters, machines or annotated Secrets can use any Secret they reference"
 )
 UNREACHABLE_WEBHOOKS = (
-    "the API server must reach this process to have objects filled in and checked: say where it listens with "
-    "--webhook-url https://HOST:PORT, or --no-webhooks where all objects come complete"
+    "the API server cannot reach the defaulting and validating webhooks; pass their address with "
+    "--webhook-url https://HOST:PORT, or disable them with --no-webhooks"
 )
 UNGUARDED_DRIVERS = (
-    "without webhooks a node driver in use can be switched off or deleted: its kinds stay until their objects are gone"
+    "webhooks are disabled: a node driver can be deactivated or deleted while in use; its CRDs stay until their "
+    "objects are deleted"
 )
 
 
@@ -74,36 +76,65 @@ class Options:
     gateway_names: tuple[str, ...]
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "herder run --kubeconfig admin.yaml --webhook-url https://10.0.0.5:9443 \\",
+        "    --gateway-listen 0.0.0.0:443 --gateway-name manager.example.com",
+        "herder run --in-cluster --metrics-listen 0.0.0.0:8080    # in a pod",
+        "herder run --no-webhooks --in-memory                     # for tests",
+    )
+)
 @kubeconfig_option
-@click.option("--in-cluster", is_flag=True, help="Use the service account of the pod this runs in.")
+@click.option("--in-cluster", is_flag=True, help="Connect with the service account of this pod.")
 @click.option(
     "--namespace",
+    metavar="NAME",
     default="herder-system",
     show_default=True,
-    help="Where the leader's Lease lies (of Cluster API's core: herder-system).",
+    help="Leader election namespace, also of the webhook Service. "
+    "If the built-in Cluster API core runs, the Lease is always in herder-system.",
 )
-@click.option("--metrics-listen", metavar="HOST:PORT", help="Serve Prometheus metrics there.")
+@click.option("--metrics-listen", metavar="HOST:PORT", help="Serve Prometheus metrics at this address.")
 @core_options
-@click.option("--webhook-listen", default="0.0.0.0:9443", show_default=True, metavar="HOST:PORT", help="For admission.")
-@click.option("--webhook-url", metavar="URL", help="Where the API server reaches that port, if not in this cluster.")
+@click.option(
+    "--webhook-listen",
+    default="0.0.0.0:9443",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Bind address of the admission webhooks.",
+)
+@click.option(
+    "--webhook-url",
+    metavar="URL",
+    help=f"URL at which the API server reaches the webhooks. Default with --in-cluster: the Service {WEBHOOK_SERVICE}.",
+)
 @click.option(
     "--no-webhooks",
     is_flag=True,
     help="Disable defaulting and validating webhooks. References are then not checked: every author of Clusters, "
-    "machines and annotated Secrets is trusted with all Secrets.",
+    "machines and annotated Secrets can use any Secret.",
 )
 @click.option(
-    "--gateway-listen", metavar="HOST:PORT", help="Manage clusters that agents connect, for users who log in."
+    "--gateway-listen",
+    metavar="HOST:PORT",
+    help="Enable the gateway for managed clusters, agents and user logins, and bind it to this address.",
 )
-@click.option("--gateway-name", metavar="HOST", multiple=True, help="How they reach it; may be repeated.")
+@click.option(
+    "--gateway-name",
+    metavar="HOST",
+    multiple=True,
+    help="Host name or IP address of the gateway, added to its certificate as a SAN. "
+    "The first one is the default of the setting server-url. Can be repeated.",
+)
 @settings_options
-@click.option("--example", is_flag=True, help="Also run the example controller.")
-@click.option("--runner", is_flag=True, help="Also be a node that runs Jobs as processes of this machine.")
-@click.option("--runner-name", default="herder-runner", show_default=True, help="The name of that node.")
+@click.option("--example", is_flag=True, help="Also run the example controller for Flock objects.")
+@click.option("--runner", is_flag=True, help="Also register this host as a node that runs Jobs as local processes.")
+@click.option(
+    "--runner-name", metavar="NAME", default="herder-runner", show_default=True, help="Node name of the runner."
+)
 @runner_pods_option
 @data_dir_option
-@click.option("--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning"]))
+@log_level_option
 def command(
     kubeconfig: str | None,
     in_cluster: bool,
@@ -126,7 +157,10 @@ def command(
     data_dir: Path | None,
     log_level: str,
 ) -> None:
-    """Run the controllers on an existing Kubernetes cluster."""
+    """Run the controllers on an existing Kubernetes cluster.
+
+    Replicas elect a leader; only the leader runs the controllers. Every replica serves webhooks and the gateway.
+    """
     configure(level=log_level)
     metrics = split_listen(metrics_listen, "--metrics-listen") if metrics_listen else None
     layers = layers_from(set_flags, settings_file)
@@ -233,7 +267,7 @@ async def _work(options: Options, client: Client) -> None:
         finally:
             if workloads is not None:
                 await workloads.close()
-        raise click.ClickException("the lease was lost; another replica leads now")
+        raise click.ClickException("leader election lost; another replica is the leader now")
 
 
 async def _lead(

@@ -222,7 +222,7 @@ class Serving:
             try:
                 await runner.run()
             except RunnerError as error:  # everything else works without a node
-                log.error("Jobs cannot run on this machine", error=str(error))
+                log.error("cannot run Jobs on this host", error=str(error))
 
     async def _fail_with_store(self) -> None:
         """End the process when the store can no longer commit: only a restart finds out what the disk holds."""

@@ -25,10 +25,18 @@ class Layers:
 
 def settings_options(command: Command) -> Command:
     command = click.option(
-        "--settings", "settings_file", type=click.Path(path_type=Path), metavar="FILE", help="Settings, as YAML."
+        "--settings",
+        "settings_file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="YAML file that maps setting names to values.",
     )(command)
     return click.option(
-        "--set", "set_flags", multiple=True, metavar="NAME=VALUE", help="A setting; wins over all other sources."
+        "--set",
+        "set_flags",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Value of a setting; overrides all other sources. Can be repeated.",
     )(command)
 
 
@@ -46,7 +54,7 @@ def _flags(given: tuple[str, ...]) -> dict[str, str]:
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise click.BadParameter(f"{text}: must be NAME=VALUE", param_hint="--set")
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--set")
         flags[name] = value
     return flags
 
@@ -59,5 +67,7 @@ def _file(path: Path) -> dict[str, str]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise click.BadParameter(f"{path}: {error}", param_hint="--settings") from error
     if not isinstance(content, dict) or not all(isinstance(value, str) for value in content.values()):
-        raise click.BadParameter(f"{path}: must map names of settings to strings", param_hint="--settings")
+        raise click.BadParameter(
+            f"{path} must map setting names to strings; quote numbers and booleans", param_hint="--settings"
+        )
     return content

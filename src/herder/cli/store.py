@@ -7,21 +7,22 @@ from pathlib import Path
 
 import click
 
+from herder.cli.examples import examples
 from herder.cli.places import data_dir_option, data_directory
 
 
-@click.group()
+@click.group(epilog=examples("herder store backup herder.backup", "herder store restore herder.backup"))
 def command() -> None:
-    """Back up and restore the embedded API server's data."""
+    """Back up and restore the data of the embedded API server."""
 
 
-@command.command()
+@command.command(epilog=examples("herder store backup /backups/herder-$(date +%F).backup"))
 @click.argument("file", type=click.Path(path_type=Path))
 @data_dir_option
 def backup(file: Path, data_dir: Path | None) -> None:
-    """Copy everything to FILE; the server may go on meanwhile.
+    """Back up all data to FILE. The server can keep running.
 
-    Secrets stay encrypted in the copy. Their key is the file encryption.key in the data directory: keep it elsewhere.
+    Secrets stay encrypted in the backup. Store their key, the file encryption.key in the data directory, separately.
     """
     from herder.engine.store import StoreError
     from herder.engine.store.backup import backup_directory
@@ -30,16 +31,16 @@ def backup(file: Path, data_dir: Path | None) -> None:
         revision = backup_directory((data_dir or data_directory()) / "store", file, now=time.time())
     except StoreError as error:
         raise click.ClickException(str(error)) from error
-    click.echo(f"backed up to {file} as of revision {revision}")
+    click.echo(f"Backed up revision {revision} to {file}")
 
 
-@command.command()
+@command.command(epilog=examples("herder store restore /backups/herder-2026-01-31.backup"))
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @data_dir_option
 def restore(file: Path, data_dir: Path | None) -> None:
-    """Put the data of FILE in place of what is there; the server must be stopped.
+    """Replace all data with the backup FILE. The server must be stopped.
 
-    Revisions go on from beyond any that were ever given out, so clients that resume a watch are told to list afresh.
+    Revisions continue above every revision that the server has used. Clients that resume a watch must list again.
     """
     from herder.engine.store import StoreError
     from herder.engine.store import restore as restore_store
@@ -48,4 +49,4 @@ def restore(file: Path, data_dir: Path | None) -> None:
         restore_store(file, (data_dir or data_directory()) / "store")
     except StoreError as error:
         raise click.ClickException(str(error)) from error
-    click.echo("restored; start 'herder up' again")
+    click.echo(f"Restored {file}; start the server with: herder up")

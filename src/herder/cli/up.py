@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from herder.cli.core_options import ALL_PODS, core_options, runner_pods_option
+from herder.cli.core_options import ALL_PODS, core_options, log_level_option, runner_pods_option
+from herder.cli.examples import examples
 from herder.cli.places import DEFAULT_LISTEN, data_dir_option, data_directory, split_listen
 from herder.cli.process import run_loop, stop_signal
 from herder.cli.settings import layers_from, settings_options
@@ -16,23 +17,39 @@ if TYPE_CHECKING:
     from herder.cli.serving import Serving
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "herder up",
+        "herder up --listen 0.0.0.0:7443 --advertise manager.example.com",
+        "herder up --in-memory --data-dir /tmp/herder --set history-retention=1h",
+    )
+)
 @data_dir_option
 @click.option(
-    "--listen", default=DEFAULT_LISTEN, show_default=True, metavar="HOST:PORT", help="Port 0 picks a free one."
+    "--listen",
+    default=DEFAULT_LISTEN,
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Bind address of the API server and the gateway. Port 0 selects a free port.",
 )
-@click.option("--advertise", metavar="HOST", multiple=True, help="Further names that clients may use; may be repeated.")
+@click.option(
+    "--advertise",
+    metavar="HOST",
+    multiple=True,
+    help="Host name or IP address of this server, added to its certificate as a SAN. "
+    "The first one is used in the kubeconfig and as default of the setting server-url. Can be repeated.",
+)
 @core_options
 @settings_options
-@click.option("--example", is_flag=True, help="Also run the example controller.")
+@click.option("--example", is_flag=True, help="Also run the example controller for Flock objects.")
 @click.option(
     "--gateway/--no-gateway",
     default=True,
-    help="Manage clusters: those made here, and those that agents connect, for users who log in.  [default: gateway]",
+    help="Provision and import clusters, accept cluster agents and let users log in.  [default: gateway]",
 )
-@click.option("--no-runner", is_flag=True, help="Do not run Jobs on this machine.")
+@click.option("--no-runner", is_flag=True, help="Do not run Jobs on this host.")
 @runner_pods_option
-@click.option("--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning"]))
+@log_level_option
 def command(
     data_dir: Path | None,
     listen: str,
@@ -48,7 +65,10 @@ def command(
     runner_pods: str,
     log_level: str,
 ) -> None:
-    """Run the API server and all controllers in this process."""
+    """Run the API server and all controllers in this process.
+
+    The kubeconfig of the server is written to the data directory.
+    """
     host, port = split_listen(listen)
     layers = layers_from(set_flags, settings_file)
     from herder.cli.logs import configure
@@ -93,8 +113,8 @@ def _welcome(url: str, kubeconfig: Path) -> str:
     return (
         f"Herder serves the Kubernetes API at {url}\n\n"
         f"  export KUBECONFIG={kubeconfig}\n"
-        "  herder create cluster meadow    # machines of this host, and a cluster on them\n"
+        "  herder create cluster meadow    # create a cluster with machines on this host\n"
         "  kubectl get namespaces          # or: herder get namespaces\n"
-        "  herder store backup FILE        # a copy of everything, while it runs\n\n"
-        "Stop with Ctrl-C; everything acknowledged is on disk."
+        "  herder store backup FILE        # back up all data while the server runs\n\n"
+        "Press Ctrl-C to stop. All acknowledged writes are on disk."
     )

@@ -45,12 +45,12 @@ def cluster_definition(strategy: str) -> dict[str, Any]:
 
 CORE_PATH = "/validate-cluster-x-k8s-io-v1beta2-cluster"
 SIGNS = {
-    "a running Deployment": ({"deployments": deployment(1)}, "Deployment capi-system/capi-controller-manager runs it"),
+    "a running Deployment": ({"deployments": deployment(1)}, "Deployment capi-system/capi-controller-manager runs its controllers"),
     "a Deployment of one replica by default": ({"deployments": deployment(None)}, "Deployment capi-system/"),
     "an entry in the inventory": ({"providers": provider()}, "clusterctl installed it (v1.12.0, Provider capi-system"),
     "webhooks in the cluster": ({"webhooks": webhook(path=CORE_PATH)}, "ValidatingWebhookConfiguration capi-webhooks"),
-    "webhooks elsewhere": ({"webhooks": webhook(url=f"https://1.2.3.4{CORE_PATH}")}, "sends its objects"),
-    "a converted definition": ({"definitions": cluster_definition("Webhook")}, "is converted by its webhook"),
+    "webhooks elsewhere": ({"webhooks": webhook(url=f"https://1.2.3.4{CORE_PATH}")}, "calls its webhooks"),
+    "a converted definition": ({"definitions": cluster_definition("Webhook")}, "uses its conversion webhook"),
     "a fresh lease": ({"leases": lease("2026-01-01T11:59:50.000000Z")}, "is held by pod-1"),
 }
 NO_SIGNS = {
@@ -80,7 +80,7 @@ def test_ours_stands_aside_for_another_core_and_says_why(found: dict[str, Any], 
     verdict = decide(Mode.AUTO, evidence(found))
     assert (verdict.run, verdict.conflict) == (False, False)
     assert told in verdict.reason
-    assert verdict.reason.endswith("Ours stands aside")
+    assert verdict.reason.endswith("The built-in core is disabled")
 
 
 @pytest.mark.parametrize(("found", "told"), SIGNS.values(), ids=SIGNS)
@@ -111,6 +111,6 @@ def test_every_sign_is_told_at_once() -> None:
 
 def test_what_could_not_be_read_is_told() -> None:
     assert (
-        "could not be read: deployments, leases"
+        "cannot read: deployments, leases"
         in decide(Mode.AUTO, Evidence(NOW, unseen=("deployments", "leases"))).reason
     )

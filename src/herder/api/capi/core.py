@@ -61,33 +61,33 @@ class Verdict(NamedTuple):
 
 def decide(mode: Mode, evidence: Evidence) -> Verdict:
     if mode is Mode.EXTERNAL:
-        return Verdict(False, "another Cluster API core was asked for")
+        return Verdict(False, "--capi-core external selects another Cluster API core")
     others = list(signs_of_another(evidence))
     if not others:
-        return Verdict(True, "no other Cluster API core was found" + _unseen(evidence))
-    found = f"another Cluster API core is on this cluster: {'; '.join(others)}"
+        return Verdict(True, "no other Cluster API core is installed" + _unseen(evidence))
+    found = f"another Cluster API core is installed on this cluster: {'; '.join(others)}"
     if mode is Mode.AUTO:
-        return Verdict(False, f"{found}. Ours stands aside")
-    return Verdict(False, f"{found}. Two cores would fight: remove it, or let ours stand aside", conflict=True)
+        return Verdict(False, f"{found}. The built-in core is disabled")
+    return Verdict(False, f"{found}. Remove it, or pass --capi-core auto to disable the built-in core", conflict=True)
 
 
 def signs_of_another(evidence: Evidence) -> Iterator[str]:
     for deployment in evidence.deployments:
         if not is_ours(deployment) and (deployment.get("spec") or {}).get("replicas", 1) > 0:
-            yield f"Deployment {_place(deployment)} runs it"
+            yield f"Deployment {_place(deployment)} runs its controllers"
     for provider in evidence.providers:
         if provider.get("type") != CORE_PROVIDER:
             continue
         if is_ours(provider) and not evidence.inside and INSIDE in (provider["metadata"].get("annotations") or {}):
-            yield "herder up runs one inside this API server"
+            yield "herder up runs one in the process of this API server"
         elif not is_ours(provider):
             yield f"clusterctl installed it ({provider.get('version', 'version unknown')}, Provider {_place(provider)})"
     for configuration in evidence.webhooks:
         if not is_ours(configuration) and any(map(_is_a_cores, configuration.get("webhooks") or [])):
-            yield f"{configuration['kind']} {_place(configuration)} sends its objects to its webhooks"
+            yield f"{configuration['kind']} {_place(configuration)} calls its webhooks"
     for definition in evidence.definitions:
         if _converts_by_webhook(definition):
-            yield f"CustomResourceDefinition {_place(definition)} is converted by its webhook"
+            yield f"CustomResourceDefinition {_place(definition)} uses its conversion webhook"
     for lease in evidence.leases:
         if _is_held(lease, evidence.at):
             yield f"Lease {_place(lease)} is held by {lease['spec']['holderIdentity']}"
@@ -120,4 +120,4 @@ def _place(obj: Object) -> str:
 
 
 def _unseen(evidence: Evidence) -> str:
-    return f" (but these could not be read: {', '.join(evidence.unseen)})" if evidence.unseen else ""
+    return f" (cannot read: {', '.join(evidence.unseen)})" if evidence.unseen else ""

@@ -21,7 +21,7 @@ from herder.engine.store.files import create_durably, sync_directory, sync_file
 def write_backup(source: sqlite3.Connection, path: Path, now: float) -> int:
     """Copy one consistent state of `source` to a new file, which appears under its name only once it is whole."""
     if path.exists():
-        raise StoreError(f"{path} exists already; a backup does not overwrite anything")
+        raise StoreError(f"{path} already exists; choose another file")
     staged = path.with_name(path.name + ".partial")
     staged.unlink(missing_ok=True)
     create_durably(staged, b"")
@@ -47,7 +47,7 @@ def backup_directory(directory: Path, path: Path, *, now: float) -> int:
     """Back up a store from outside its process, while it goes on: SQLite lets others read one moment of it."""
     database = directory / DATABASE
     if not database.is_file():
-        raise StoreError(f"{directory} has no store")
+        raise StoreError(f"{directory} contains no store; check --data-dir")
     try:
         with closing(
             sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
@@ -55,7 +55,7 @@ def backup_directory(directory: Path, path: Path, *, now: float) -> int:
             schema.check(source)
             return write_backup(source, path, now)
     except sqlite3.Error as error:
-        raise StoreError(f"{database} cannot be read: {error}") from error
+        raise StoreError(f"cannot read {database}: {error}") from error
 
 
 def restore(backup: Path, directory: Path) -> None:
@@ -99,5 +99,5 @@ def _copy(backup: Path, staged: Path) -> None:
             copy.execute("PRAGMA journal_mode = DELETE")
             copy.execute("INSERT OR IGNORE INTO state VALUES ('backup_at', 0)")
     except sqlite3.Error as error:
-        raise StoreError(f"{backup} cannot be read as a backup: {error}") from error
+        raise StoreError(f"cannot read the backup {backup}: {error}") from error
     sync_file(staged)
