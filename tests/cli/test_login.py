@@ -140,7 +140,7 @@ def test_a_token_is_printed_once_and_good_until_it_is_revoked(guest: Person) -> 
     assert "for the shepherd" in listed
     assert token.partition(":")[2] not in listed
     assert "namespace/default" in as_holder(guest, token).stdout
-    assert f"{name} is revoked" in guest.herder("token", "revoke", name)
+    assert f"{name} revoked" in guest.herder("token", "revoke", name)
     assert name not in guest.herder("token", "list")
     assert "You must be logged in" in as_holder(guest, token).stderr
 
@@ -166,7 +166,7 @@ def as_holder(person: Person, token: str, path: str = "") -> subprocess.Complete
     ("words", "told"),
     [
         (("create", "--ttl", "soon"), "'--ttl': must be a duration"),
-        (("create", "--cluster", "nowhere"), 'there is no cluster "nowhere"'),
+        (("create", "--cluster", "nowhere"), 'cluster "nowhere" not found'),
         (("revoke",), "Missing argument 'NAME...'"),
         (("revoke", "token-nobodys"), "not found"),
     ],
@@ -254,7 +254,7 @@ def test_where_none_is_current_the_merged_one_becomes_it(guest: Person) -> None:
     (guest.home / "manager").write_text(guest.config.read_text())
     guest.config.write_text(yaml.safe_dump(config))
     printed = guest.herder("kubeconfig", "local", "--kubeconfig", guest.home / "manager", "--merge")
-    assert "is the current one" not in printed
+    assert "current context" not in printed
     assert merge_into(guest.config, yaml.safe_load((guest.home / "manager").read_text()), use=False)
     assert guest.written()["current-context"] == "herder-127.0.0.1"
 
@@ -278,13 +278,13 @@ def test_what_is_no_kubeconfig_is_left_as_it_is(guest: Person, content: str) -> 
         HERDER, *login, ca_checksum(_authority(guest.server)), "--kubeconfig", broken, stdin=PASSWORD + "\n"
     )
     assert done.returncode == 1
-    assert "is left as it is" in done.stderr
+    assert "not a valid kubeconfig; it was not changed" in done.stderr
     assert broken.read_text() == content
 
 
 def test_one_that_kubectl_changes_at_the_moment_is_not_changed(guest: Person) -> None:
     guest.config.with_name("config.lock").touch()
-    assert "is being changed by another program" in guest.refused("kubeconfig", "local", "--merge")
+    assert "locked by another process" in guest.refused("kubeconfig", "local", "--merge")
 
 
 # --- the plug-in ------------------------------------------------------------------------------------------------------
@@ -335,7 +335,7 @@ def test_without_a_login_kubectl_says_how_to_get_one(guest: Person) -> None:
         path.unlink()
     done = guest.kubectl("get", "namespaces")
     assert done.returncode != 0
-    assert f"run herder login {guest.server.url} -u admin" in done.stderr
+    assert f"run: herder login {guest.server.url} -u admin" in done.stderr
 
 
 def test_a_login_that_is_over_or_open_to_others_is_not_used(guest: Person) -> None:
@@ -343,12 +343,13 @@ def test_a_login_that_is_over_or_open_to_others_is_not_used(guest: Person) -> No
     words = ("token", f"--server={guest.server.url}")
     login = json.loads(kept.read_text())
     kept.write_text(json.dumps(login | {"expires": "2020-01-01T00:00:00Z"}))
-    assert f"the login has ended: run herder login {guest.server.url} -u admin" in guest.refused(*words)
+    told = guest.refused(*words)
+    assert f"the login to {guest.server.url} has expired; run: herder login {guest.server.url} -u admin" in told
     kept.write_text("{}")
-    assert "cannot be read: run herder login" in guest.refused(*words)
+    assert "invalid login file; run: herder login" in guest.refused(*words)
     kept.write_text(json.dumps(login))
     kept.chmod(0o644)
-    assert "can be read by others" in guest.refused(*words)
+    assert "other users can read this file" in guest.refused(*words)
 
 
 def test_who_is_meant_must_be_said_where_several_are_logged_in(guest: Person) -> None:
@@ -357,18 +358,18 @@ def test_who_is_meant_must_be_said_where_several_are_logged_in(guest: Person) ->
     other.touch(mode=0o600)
     other.write_text(kept.read_text().replace('"admin"', '"dolly"'))
     words = ("token", f"--server={guest.server.url}")
-    assert "say which by --user (admin, dolly)" in guest.refused(*words)
+    assert "select one with --user (admin, dolly)" in guest.refused(*words)
     assert json.loads(guest.herder(*words, "--user=dolly"))["status"]["token"]
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("token",), "say create, list or revoke"),
-        (("token", "--server=x", "list"), "--server and --user are for kubectl"),
-        (("kubeconfig", "local", "--use"), "--use: needs --merge"),
-        (("kubeconfig", "local", "--user", "x"), "--user: needs --exec"),
-        (("kubeconfig", "nowhere"), 'there is no cluster "nowhere"'),
+        (("token",), "missing subcommand create, list or revoke"),
+        (("token", "--server=x", "list"), "--server and --user cannot be used with list"),
+        (("kubeconfig", "local", "--use"), "--use requires --merge"),
+        (("kubeconfig", "local", "--user", "x"), "--user requires --exec"),
+        (("kubeconfig", "nowhere"), 'cluster "nowhere" not found'),
     ],
 )
 def test_words_that_do_not_go_together_are_named(guest: Person, words: tuple[str, ...], told: str) -> None:

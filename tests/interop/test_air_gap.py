@@ -296,7 +296,7 @@ def test_a_password_is_set_by_an_administrator(site: Site, users: dict[str, str]
     login = ("login", f"https://{MANAGER_ADDRESS}:{PORT}", "-u", "molly", "--password-stdin")
     pinned = ("--ca-checksum", _authority(site), "--kubeconfig", str(site.directory / "molly-again.kubeconfig"))
     assert not site.manager(HERDER, *login, *pinned, stdin=PASSWORDS["molly"] + "\n", check=False)
-    assert "logged in" in site.manager(HERDER, *login, *pinned, stdin=canary("molly's new password") + "\n")
+    assert "Logged in as molly" in site.manager(HERDER, *login, *pinned, stdin=canary("molly's new password") + "\n")
 
 
 def test_changes_are_seen_as_they_happen(site: Site, users: dict[str, str]) -> None:

@@ -10,6 +10,7 @@ import click
 
 from herder.api.capi.inventory import is_ours
 from herder.api.references.approvals import APPROVED
+from herder.cli.examples import examples
 from herder.cli.places import kubeconfig_option, kubeconfig_path
 from herder.engine.client import kubeconfig as kubeconfigs
 from herder.engine.client.client import Client
@@ -30,15 +31,21 @@ SERVER_FIELDS = ("uid", "resourceVersion", "creationTimestamp", "generation", "m
                  "deletionTimestamp", "deletionGracePeriodSeconds")  # fmt: skip
 
 
-@click.command()
-@click.option("-n", "--namespace", default="", help="Only what lies in that namespace.")
+@click.command(
+    epilog=examples(
+        "herder export | kubectl --context other apply --server-side -f -",
+        "herder export -n fleet-default > fleet-default.yaml",
+    )
+)
+@click.option("-n", "--namespace", metavar="NAME", default="", help="Export only this namespace. Default: all objects.")
 @kubeconfig_option
 def command(namespace: str, kubeconfig: str | None) -> None:
-    """Print objects as YAML that `kubectl apply --server-side -f -` takes on another cluster.
+    """Print objects as YAML that `kubectl apply --server-side -f -` accepts on another cluster.
 
-    Secrets are printed in the clear: send the output nowhere but to the other cluster. Statuses, nodes, pods and
-    other things that a cluster makes by itself are left out, and so are owner references, whose uids mean nothing
-    elsewhere.
+    WARNING: the output contains Secrets in plain text. Send it only to the other cluster.
+
+    The output omits status, nodes, pods and other objects that a cluster creates by itself. It also omits owner
+    references, because their UIDs are not valid in another cluster.
     """
     try:
         asyncio.run(_export(kubeconfigs.load(kubeconfig_path(kubeconfig)), namespace))

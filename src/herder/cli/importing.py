@@ -14,6 +14,7 @@ from herder.api.management.kinds import PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import DEFAULT_TOKEN, DEFAULT_WORKSPACE
 from herder.api.settings import SERVER_CERTIFICATES, SERVER_URL, SETTING
 from herder.cli.asking import ask
+from herder.cli.examples import examples
 from herder.cli.places import kubeconfig_option
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import AlreadyExists, NotFound
@@ -21,17 +22,25 @@ from herder.engine.meta.errors import AlreadyExists, NotFound
 PATIENCE_SECONDS = 30.0
 
 
-@click.command()
+@click.command(epilog=examples("herder import barn"))
 @click.argument("name")
-@click.option("-n", "--namespace", default=DEFAULT_WORKSPACE, show_default=True, help="Where its object is.")
+@click.option(
+    "-n",
+    "--namespace",
+    metavar="NAME",
+    default=DEFAULT_WORKSPACE,
+    show_default=True,
+    help="Namespace of the Cluster object.",
+)
 @kubeconfig_option
 def command(name: str, namespace: str, kubeconfig: str | None) -> None:
-    """Manage the existing cluster NAME from here: prints what connects it."""
+    """Import an existing cluster as NAME and print the command that connects it."""
     cluster, url, checksum = ask(kubeconfig, lambda client, _here: _import(client, namespace, name))
     click.echo(
-        f"{name} is {cluster} here. To connect it, on a machine with the right to administer it:\n\n"
+        f"Cluster {name} has the ID {cluster}. To connect it, run this command as an administrator of that cluster:\n\n"
         f"  kubectl apply -f {url}\n\n"
-        f"The manifest's address holds the registration token: treat it as a password. Checksum of our CA: {checksum}"
+        "The URL contains the registration token; treat it as a password. "
+        f"SHA-256 of the manager's CA certificates: {checksum}"
     )
 
 
@@ -48,7 +57,9 @@ async def _import(client: Client, namespace: str, name: str) -> tuple[str, str, 
             cluster = await _named(client, namespace, name)
             url = await _manifest_url(client, cluster)
     except TimeoutError:
-        raise click.ClickException(f"cluster {name}: not ready to be connected; is setting {SERVER_URL} set?") from None
+        raise click.ClickException(
+            f"cluster {name}: timed out waiting for the registration command; check the setting {SERVER_URL}"
+        ) from None
     return cluster, url, ca_checksum(await _setting(client, SERVER_CERTIFICATES))
 
 
@@ -60,7 +71,7 @@ async def _named(client: Client, namespace: str, name: str) -> str:
         told = (event.object.get("status") or {}).get("clusterName")
         if told:
             return str(told)
-    raise click.ClickException(f"cluster {name} got no name; does the manager run with a gateway?")
+    raise click.ClickException(f"cluster {name} has no status.clusterName; run the manager with a gateway")
 
 
 async def _manifest_url(client: Client, cluster: str) -> str:
@@ -73,7 +84,7 @@ async def _manifest_url(client: Client, cluster: str) -> str:
             secret = await client.get(SECRET.resource, status["tokenSecretName"], namespace=cluster)
             token = base64.b64decode(secret["data"]["token"]).decode()
             return str(status["manifestUrl"]).replace(PLACE_OF_TOKEN, token)
-    raise click.ClickException(f"cluster {cluster} got no registration token; is the gateway running?")
+    raise click.ClickException(f"cluster {cluster} has no registration token; run the manager with a gateway")
 
 
 async def _setting(client: Client, name: str) -> str:

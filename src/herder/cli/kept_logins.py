@@ -34,11 +34,11 @@ def find(server: str, user: str, now: datetime) -> Login:
         check_private(path)
         login = Login(**json.loads(path.read_text()))
     except FileNotFoundError:
-        raise click.ClickException(f"nobody is logged in: {_advice(server, user)}") from None
+        raise click.ClickException(f"not logged in to {server}; {_advice(server, user)}") from None
     except (ValueError, TypeError):
-        raise click.ClickException(f"{path} cannot be read: {_advice(server, user)}") from None
+        raise click.ClickException(f"{path}: invalid login file; {_advice(server, user)}") from None
     if login.expires and datetime.fromisoformat(login.expires) <= now:
-        raise click.ClickException(f"the login has ended: {_advice(server, login.user)}")
+        raise click.ClickException(f"the login to {server} has expired; {_advice(server, login.user)}")
     return login
 
 
@@ -52,7 +52,7 @@ def _only(server: str) -> Path:
     found = sorted(_folder(server).glob("*.json"))
     if len(found) > 1:
         names = ", ".join(unquote(path.stem) for path in found)
-        raise click.ClickException(f"several are logged in at {server}: say which by --user ({names})")
+        raise click.ClickException(f"several users are logged in to {server}; select one with --user ({names})")
     return found[0] if found else _path(server, "nobody")
 
 
@@ -66,4 +66,4 @@ def _path(server: str, user: str) -> Path:
 
 
 def _advice(server: str, user: str) -> str:
-    return f"run herder login {server}" + (f" -u {user}" if user else "")
+    return f"run: herder login {server}" + (f" -u {user}" if user else "")

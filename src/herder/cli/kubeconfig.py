@@ -18,10 +18,11 @@ from herder.api.capi.names import annotations_of, kubeconfig_secret
 from herder.api.identity.kubeconfigs import Manager, cluster_entries, config, text
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.management.names import PROVISIONING_CLUSTER_OF
+from herder.cli.examples import examples
 from herder.cli.kept_logins import find
 from herder.cli.managed import ask_manager, cluster_named
 from herder.cli.merging import merge_into, own_kubeconfig
-from herder.cli.places import kubeconfig_option
+from herder.cli.places import manager_kubeconfig_option
 from herder.engine.client.client import Client
 from herder.engine.client.kubeconfig import Connection
 from herder.engine.client.wire import Query
@@ -29,19 +30,37 @@ from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import Object
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "herder kubeconfig meadow > meadow.yaml",
+        "herder kubeconfig meadow --merge --use",
+        "herder kubeconfig meadow --exec --merge",
+    )
+)
 @click.argument("cluster")
-@click.option("--exec", "asks", is_flag=True, help="Without a token: kubectl takes that of your login (herder login).")
-@click.option("--user", default="", help="With --exec: whose login, where several are logged in.")
-@click.option("--merge", is_flag=True, help="Put it into your kubeconfig (KUBECONFIG or ~/.kube/config).")
+@click.option(
+    "--exec",
+    "asks",
+    is_flag=True,
+    help="Omit the token; kubectl then gets the token of your login by running `herder token`.",
+)
+@click.option(
+    "--user", metavar="NAME", default="", help="With --exec: user of the login, if several users are logged in."
+)
+@click.option(
+    "--merge", is_flag=True, help="Merge it into your kubeconfig (--kubeconfig, $KUBECONFIG or ~/.kube/config)."
+)
 @click.option("--use", is_flag=True, help="With --merge: make it the current context.")
-@kubeconfig_option
+@manager_kubeconfig_option
 def command(cluster: str, asks: bool, user: str, merge: bool, use: bool, kubeconfig: str | None) -> None:
-    """Print a kubeconfig for the managed CLUSTER, by its name or its id, or merge it into your own."""
+    """Print the kubeconfig of the managed CLUSTER, or merge it into your own.
+
+    CLUSTER is the name or the ID of the cluster.
+    """
     if use and not merge:
-        raise click.UsageError("--use: needs --merge")
+        raise click.UsageError("--use requires --merge")
     if user and not asks:
-        raise click.UsageError("--user: needs --exec")
+        raise click.UsageError("--user requires --exec")
 
     async def made(client: Client, here: Connection) -> Object:
         found = await cluster_named(client, cluster)
@@ -53,7 +72,7 @@ def command(cluster: str, asks: bool, user: str, merge: bool, use: bool, kubecon
         return
     target, context = own_kubeconfig(kubeconfig), entries["current-context"]
     current = merge_into(target, entries, use=use, only_same_server=True)
-    click.echo(f"context {context} in {target}" + (" is the current one" if current else ""))
+    click.echo(f"Merged context {context} into {target}" + (" and made it the current context" if current else ""))
 
 
 async def _with_token(client: Client, cluster: str, name: str) -> Object:
@@ -66,9 +85,7 @@ async def _with_token(client: Client, cluster: str, name: str) -> Object:
         return _named_by_cluster(_asking_us(yaml.safe_load(told["config"])))
     with suppress(StatusError):
         return await _own_of(client, cluster, name)
-    raise click.ClickException(
-        told.get("message") or "log in at the manager first (herder login): only users get kubeconfigs"
-    )
+    raise click.ClickException(told.get("message") or "not logged in to the manager; run: herder login URL")
 
 
 def _asking_us(made: Object) -> Object:
@@ -115,7 +132,7 @@ def _plugin(server: str, user: str) -> Object:
             "command": _own_command(),
             "args": ["token", f"--server={server}", f"--user={user}"],
             "interactiveMode": "Never",
-            "installHint": "herder is not installed where this kubeconfig is used",
+            "installHint": "This kubeconfig needs the herder command; install it and put it on PATH.",
         }
     }
 

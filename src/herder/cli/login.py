@@ -12,6 +12,7 @@ import click
 
 from herder.api.management.commands import ca_checksum
 from herder.cli.asking import password_from, password_option
+from herder.cli.examples import examples
 from herder.cli.kept_logins import Login, keep
 from herder.cli.merging import merge_into, own_kubeconfig
 from herder.engine.client.client import Client
@@ -19,16 +20,30 @@ from herder.engine.client.kubeconfig import Connection, build
 from herder.engine.meta.errors import StatusError
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "herder login https://manager.example.com:7443 -u dolly",
+        "herder login https://manager.example.com:7443 -u dolly --password-stdin --ca-checksum SHA256 < password",
+    )
+)
 @click.argument("url")
-@click.option("-u", "--username", prompt=True)
+@click.option("-u", "--username", metavar="NAME", prompt=True, help="User name. Default: prompt for it.")
 @password_option
-@click.option("--ca-checksum", "checksum", default="", help="SHA-256 of the manager's CA, as its operator told you.")
-@click.option("--kubeconfig", metavar="FILE", help="Where the entry goes; KUBECONFIG or ~/.kube/config by default.")
+@click.option(
+    "--ca-checksum",
+    "checksum",
+    metavar="SHA256",
+    default="",
+    help="SHA-256 of the manager's CA certificates, for a CA that this system does not trust.",
+)
+@click.option("--kubeconfig", metavar="FILE", help="Kubeconfig file to update. Default: $KUBECONFIG or ~/.kube/config.")
 def command(url: str, username: str, password_stdin: bool, checksum: str, kubeconfig: str | None) -> None:
-    """Log in at the manager at URL, and let kubectl and herder use it from now on."""
+    """Log in to the manager at URL and add a context for it to your kubeconfig.
+
+    kubectl and herder use the new context from then on.
+    """
     if not url.startswith("https://"):
-        raise click.BadParameter("must begin with https://", param_hint="URL")
+        raise click.BadParameter("must start with https://", param_hint="URL")
     server, password = url.rstrip("/"), password_from(password_stdin)
     try:
         certificates = asyncio.run(_trusted(server, checksum))
@@ -38,7 +53,7 @@ def command(url: str, username: str, password_stdin: bool, checksum: str, kubeco
     name, target = f"herder-{urlsplit(server).hostname}", own_kubeconfig(kubeconfig)
     keep(login)
     merge_into(target, build(server=server, ca=certificates, name=name, token=login.token), use=True)
-    click.echo(f"logged in as {username}; context {name} in {target} is the current one")
+    click.echo(f"Logged in as {username}. The current context in {target} is now {name}")
 
 
 async def _trusted(server: str, checksum: str) -> bytes:
@@ -49,7 +64,8 @@ async def _trusted(server: str, checksum: str) -> bytes:
     if not hmac.compare_digest(ca_checksum(shown), checksum.lower()):
         found = hashlib.sha256(shown.encode()).hexdigest()
         raise click.ClickException(
-            f"the manager at {server} shows another CA than you were told: {found}. Somebody may be between you and it"
+            f"--ca-checksum: the CA certificates of {server} have the checksum {found}; "
+            "the connection may be intercepted"
         )
     return shown.encode()
 
@@ -76,5 +92,5 @@ async def _log_in(server: str, certificates: bytes, username: str, password: str
     finally:
         await client.close()
     if response.status >= 400:
-        raise click.ClickException(told.get("message") or f"the manager answered {response.status}")
+        raise click.ClickException(told.get("message") or f"{server}: login failed with HTTP status {response.status}")
     return Login(server, username, str(told["token"]), str(told.get("expiresAt") or ""), certificates.decode())

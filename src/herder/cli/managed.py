@@ -33,9 +33,13 @@ async def cluster_named(client: Client, cluster: str) -> tuple[str, str]:
         return cluster, names[cluster] or cluster
     found = [name for name, shown in names.items() if shown == cluster]
     if len(found) > 1:
-        raise click.ClickException(f"several clusters are named {cluster}: say the id of one ({', '.join(found)})")
+        raise click.ClickException(
+            f"several clusters are named {cluster}; pass the ID of one instead ({', '.join(found)})"
+        )
     if not found:
-        raise click.ClickException(f'there is no cluster "{cluster}"; see: herder get clusters.management.cattle.io')
+        raise click.ClickException(
+            f'cluster "{cluster}" not found; list clusters with: herder get clusters.management.cattle.io'
+        )
     return found[0], cluster
 
 

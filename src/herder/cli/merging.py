@@ -71,7 +71,9 @@ def _read(target: Path) -> dict[str, Any]:
         known = "no YAML"
     known = {} if known is None else known
     if not isinstance(known, dict) or not all(_is_section(known.get(section)) for section in SECTIONS):
-        raise click.ClickException(f"{target} is not a kubeconfig, and is left as it is: see kubectl config view")
+        raise click.ClickException(
+            f"{target}: not a valid kubeconfig; it was not changed. Check it with: kubectl config view"
+        )
     return known
 
 

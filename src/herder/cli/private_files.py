@@ -27,7 +27,7 @@ def write_private(path: Path, text: str) -> None:
 
 def check_private(path: Path) -> None:
     if path.stat().st_mode & 0o077:
-        raise click.ClickException(f"{path} can be read by others, and is not used: chmod 600 it, and log in again")
+        raise click.ClickException(f"{path}: other users can read this file; run chmod 600 on it and log in again")
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def locked(path: Path) -> Iterator[None]:
     try:
         os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
-        raise click.ClickException(f"{path} is being changed by another program; if none runs, delete {lock}") from None
+        raise click.ClickException(f"{path}: locked by another process; if none is running, delete {lock}") from None
     try:
         yield
     finally:

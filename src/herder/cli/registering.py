@@ -14,26 +14,52 @@ from herder.api.management.kinds import PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import DEFAULT_TOKEN, DEFAULT_WORKSPACE
 from herder.api.rke.requests import BadClaim, parsed
 from herder.cli.asking import ask
+from herder.cli.examples import examples
 from herder.cli.places import kubeconfig_option
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Object
 
 ROLES = ("etcd", "controlplane", "worker")
-CHOOSE = f"Say which roles it is to have: add {', '.join(f'--{role}' for role in ROLES)} or --all-roles to the command."
+CHOOSE = f"The machine needs roles: append {', '.join(f'--{role}' for role in ROLES)} or --all-roles to the command."
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "herder register meadow --roles all",
+        "herder register meadow --roles worker --label zone=a --taint dedicated=gpu:NoSchedule",
+    )
+)
 @click.argument("cluster")
-@click.option("-n", "--namespace", default=DEFAULT_WORKSPACE, show_default=True, help="Where the cluster's object is.")
-@click.option("--roles", metavar="ROLE,…", help=f"What it is to do: {', '.join(ROLES)}, or all.")
-@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Of the Node; may be repeated.")
-@click.option("--taint", "taints", multiple=True, metavar="KEY=VALUE:EFFECT", help="Of the Node; may be repeated.")
-@click.option("--node-name", metavar="NAME", default="", help="Of the Node; default: the machine's own.")
-@click.option("--address", metavar="ADDRESS", default="", help="Where others reach it: an address, or an interface.")
-@click.option("--internal-address", metavar="ADDRESS", default="", help="Where the other nodes reach it.")
-@click.option("--windows", is_flag=True, help="For a Windows machine, which can only be a worker.")
-@click.option("--insecure", is_flag=True, help="Run what the address serves without checking who serves it.")
+@click.option(
+    "-n",
+    "--namespace",
+    metavar="NAME",
+    default=DEFAULT_WORKSPACE,
+    show_default=True,
+    help="Namespace of the Cluster object.",
+)
+@click.option("--roles", metavar="ROLE,…", help=f"Roles of the machine: {', '.join(ROLES)}, or all.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the Node. Can be repeated.")
+@click.option(
+    "--taint", "taints", multiple=True, metavar="KEY=VALUE:EFFECT", help="Taint of the Node. Can be repeated."
+)
+@click.option(
+    "--node-name", metavar="NAME", default="", help="Name of the Node. Default: the host name of the machine."
+)
+@click.option(
+    "--address", metavar="ADDRESS", default="", help="External IP address of the machine, or a network interface."
+)
+@click.option(
+    "--internal-address",
+    metavar="ADDRESS",
+    default="",
+    help="Internal IP address for traffic between nodes, or a network interface.",
+)
+@click.option("--windows", is_flag=True, help="Print the command for a Windows machine, which can only be a worker.")
+@click.option(
+    "--insecure", is_flag=True, help="Download the install script without verifying the manager's TLS certificate."
+)
 @kubeconfig_option
 def command(
     cluster: str,
@@ -48,7 +74,10 @@ def command(
     insecure: bool,
     kubeconfig: str | None,
 ) -> None:
-    """Print what makes a machine of yours a node of CLUSTER. Run it there, as a user who may use sudo."""
+    """Print the command that registers an existing machine as a node of CLUSTER.
+
+    Run the printed command on the machine, as a user with sudo rights.
+    """
     chosen = _roles(roles)
     _check(labels, taints, node_name)
     status, token = ask(kubeconfig, lambda client, _here: _registration(client, namespace, cluster))
@@ -64,7 +93,7 @@ def command(
     click.echo(" ".join([base.replace(PLACE_OF_TOKEN, token), *map(shlex.quote, flags)]))
     if not chosen and not windows:
         click.echo(f"\n{CHOOSE}", err=True)
-    click.echo("\nThe command holds the cluster's registration token: treat it as a password.", err=True)
+    click.echo("\nThe command contains the cluster's registration token; treat it as a password.", err=True)
 
 
 def _roles(text: str | None) -> list[str]:
@@ -73,7 +102,7 @@ def _roles(text: str | None) -> list[str]:
         return list(ROLES)
     for role in wanted:
         if role not in ROLES:
-            raise click.BadParameter(f'"{role}" is none of {", ".join(ROLES)}, all', param_hint="--roles")
+            raise click.BadParameter(f'unknown role "{role}"; use {", ".join(ROLES)} or all', param_hint="--roles")
     return wanted
 
 
@@ -97,16 +126,16 @@ async def _registration(client: Client, namespace: str, name: str) -> tuple[Obje
     """How machines register, and the token; who may not read that is told so by the API."""
     cluster = await client.get(PROVISIONING_CLUSTER.resource, name, namespace=namespace)
     if (cluster.get("spec") or {}).get("rkeConfig") is None:
-        raise click.ClickException(f"cluster {name} is imported: its nodes are not made by the manager")
+        raise click.ClickException(f"cluster {name} is imported; add nodes with the tool that created it")
     id_ = (cluster.get("status") or {}).get("clusterName")
     if not id_:
-        raise click.ClickException(f"cluster {name} is not prepared yet: try again in a moment")
+        raise click.ClickException(f"cluster {name} is not ready for registration yet; try again in a moment")
     try:
         registration = await client.get(REGISTRATION_TOKEN.resource, DEFAULT_TOKEN, namespace=id_)
     except NotFound:
-        raise click.ClickException(f"cluster {name} is not prepared yet: try again in a moment") from None
+        raise click.ClickException(f"cluster {name} is not ready for registration yet; try again in a moment") from None
     status = registration.get("status") or {}
     if not status.get("nodeCommand") or not status.get("tokenSecretName"):
-        raise click.ClickException(f"cluster {name} cannot be joined yet: is setting server-url set?")
+        raise click.ClickException(f"cluster {name} has no registration command; check the setting server-url")
     secret = await client.get(SECRET.resource, status["tokenSecretName"], namespace=id_)
     return status, base64.b64decode(secret["data"]["token"]).decode()

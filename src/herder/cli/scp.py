@@ -7,20 +7,26 @@ from typing import TYPE_CHECKING
 import click
 
 from herder.cli.entering import Entry, load
+from herder.cli.examples import examples
 from herder.cli.places import kubeconfig_option, namespace_option
 
 if TYPE_CHECKING:
     from herder.machine.state.reading import SavedMachine
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "herder scp notes.txt meadow-workers-x7k2p-abcde:/root/",
+        "herder scp -r meadow-workers-x7k2p-abcde:/var/log ./logs",
+    )
+)
 @click.argument("source")
 @click.argument("target")
-@click.option("-r", "--recursive", is_flag=True, help="Whole directories.")
-@namespace_option("the machines are")
+@click.option("-r", "--recursive", is_flag=True, help="Copy directories recursively.")
+@namespace_option("the Machines")
 @kubeconfig_option
 def command(source: str, target: str, recursive: bool, namespace: str | None, kubeconfig: str | None) -> None:
-    """Copy SOURCE to TARGET, either of them MACHINE:PATH."""
+    """Copy SOURCE to TARGET. At least one of them is on a machine: MACHINE:PATH."""
     from herder.machine.errors import MachineError
     from herder.machine.ssh.copying import copy
 

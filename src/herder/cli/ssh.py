@@ -7,19 +7,31 @@ import sys
 import click
 
 from herder.cli.entering import load
+from herder.cli.examples import examples
 from herder.cli.places import kubeconfig_option, namespace_option
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(
+    context_settings={"ignore_unknown_options": True},
+    epilog=examples(
+        "herder ssh meadow-workers-x7k2p-abcde",
+        "herder ssh meadow-workers-x7k2p-abcde -- systemctl status rancher-system-agent",
+    ),
+)
 @click.argument("machine")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
-@namespace_option("the machine is")
-@click.option("--accept-new-host-key", is_flag=True, help="Trust the key that the machine shows now, from now on.")
+@namespace_option("the Machine")
+@click.option(
+    "--accept-new-host-key", is_flag=True, help="Replace the known host key with the key that the machine presents now."
+)
 @kubeconfig_option
 def command(
     machine: str, words: tuple[str, ...], namespace: str | None, accept_new_host_key: bool, kubeconfig: str | None
 ) -> None:
-    """Open a shell on MACHINE, or run COMMAND there."""
+    """Open a shell on MACHINE, or run COMMAND there.
+
+    The exit code of COMMAND becomes the exit code of herder.
+    """
     from herder.machine.errors import MachineError
     from herder.machine.ssh.session import interactive
 

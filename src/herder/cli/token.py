@@ -11,9 +11,10 @@ from typing import TypeVar
 import click
 
 from herder.api.settings import seconds
+from herder.cli.examples import examples
 from herder.cli.kept_logins import find, server_url
 from herder.cli.managed import ask_manager, cluster_named
-from herder.cli.places import kubeconfig_option
+from herder.cli.places import manager_kubeconfig_option
 from herder.engine.client.client import Client
 from herder.engine.client.kubeconfig import Connection
 from herder.engine.meta.errors import Forbidden, NotFound
@@ -24,23 +25,33 @@ Answer = TypeVar("Answer")
 TOKENS = GroupVersionResource("ext.cattle.io", "v1", "tokens")
 EXEC_GROUP = "client.authentication.k8s.io"
 EXEC_VERSIONS = (f"{EXEC_GROUP}/v1", f"{EXEC_GROUP}/v1beta1")
-LOG_IN_FIRST = "log in at the manager first (herder login): tokens are of users"
+LOG_IN_FIRST = "only logged-in users have tokens; run: herder login URL"
 
 _COLUMNS = ("NAME", "CLUSTER", "EXPIRES", "LAST USED", "DESCRIPTION")
 
 
-@click.group(invoke_without_command=True)
-@click.option("--server", help="The manager: what kubectl runs this with.")
-@click.option("--user", default="", help="Who logged in there.")
+@click.group(
+    invoke_without_command=True,
+    epilog=examples(
+        "herder token create --ttl 12h --description ci",
+        "herder token list",
+        "herder token revoke token-abc12",
+    ),
+)
+@click.option("--server", metavar="URL", help="URL of the manager. Only for kubectl.")
+@click.option("--user", metavar="NAME", default="", help="User who is logged in to the manager. Only for kubectl.")
 @click.pass_context
 def command(context: click.Context, server: str | None, user: str) -> None:
-    """Tokens of your own. Without a word after it: a credential plug-in for kubectl, with the token of your login."""
+    """Create, list and revoke your API tokens.
+
+    Without a subcommand, this is the credential plugin that kubectl runs to get the token of your login.
+    """
     if context.invoked_subcommand is not None:
         if server or user:
-            raise click.UsageError(f"--server and --user are for kubectl, not for {context.invoked_subcommand}")
+            raise click.UsageError(f"--server and --user cannot be used with {context.invoked_subcommand}")
         return
     if not server:
-        raise click.UsageError("say create, list or revoke; --server URL is what kubectl runs this with")
+        raise click.UsageError("missing subcommand create, list or revoke; --server is only for kubectl")
     login = find(server_url(server), user, datetime.now(UTC))
     status = {"token": login.token} | ({"expirationTimestamp": login.expires} if login.expires else {})
     click.echo(json.dumps({"apiVersion": _asked_version(), "kind": "ExecCredential", "status": status}))
@@ -65,13 +76,21 @@ def _lifetime(_context: click.Context, _parameter: click.Parameter, text: str | 
         raise click.BadParameter("must be a duration such as 30m, 12h or 7d") from None
 
 
-@command.command("create")
-@click.option("--ttl", callback=_lifetime, help="How long it is good for, such as 12h or 7d; the manager may say less.")
-@click.option("--cluster", default="", help="The only managed cluster that it is good for, by its name or its id.")
-@click.option("--description", default="", help="What it is for.")
-@kubeconfig_option
+@command.command(
+    "create",
+    epilog=examples("herder token create --ttl 12h --description ci", "herder token create --cluster meadow"),
+)
+@click.option(
+    "--ttl",
+    metavar="DURATION",
+    callback=_lifetime,
+    help="Lifetime of the token, such as 12h or 7d. The manager can enforce a shorter one.",
+)
+@click.option("--cluster", metavar="CLUSTER", default="", help="Limit the token to this managed cluster (name or ID).")
+@click.option("--description", metavar="TEXT", default="", help="Description of the token.")
+@manager_kubeconfig_option
 def create(ttl: int, cluster: str, description: str, kubeconfig: str | None) -> None:
-    """Make a token and print it. It cannot be read again."""
+    """Create a token and print it. It cannot be shown again."""
 
     async def made(client: Client, _here: Connection) -> Object:
         spec: Object = {"ttl": ttl, "description": description}
@@ -83,13 +102,13 @@ def create(ttl: int, cluster: str, description: str, kubeconfig: str | None) -> 
     token = ask_manager(kubeconfig, made)
     click.echo(token["status"]["bearerToken"])
     expires = token["status"]["expiresAt"]
-    click.echo(f"{token['metadata']['name']}, {f'good until {expires}' if expires else 'for ever'}", err=True)
+    click.echo(f"{token['metadata']['name']} {f'expires at {expires}' if expires else 'does not expire'}", err=True)
 
 
-@command.command("list")
-@kubeconfig_option
+@command.command("list", epilog=examples("herder token list"))
+@manager_kubeconfig_option
 def listed(kubeconfig: str | None) -> None:
-    """List your tokens. What they are is not shown."""
+    """List your tokens without their values."""
 
     async def found(client: Client, _here: Connection) -> list[Object]:
         return (await _of_a_user(client.list(TOKENS))).items
@@ -100,16 +119,16 @@ def listed(kubeconfig: str | None) -> None:
         click.echo("   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-@command.command("revoke")
+@command.command("revoke", epilog=examples("herder token revoke token-abc12"))
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@kubeconfig_option
+@manager_kubeconfig_option
 def revoke(names: tuple[str, ...], kubeconfig: str | None) -> None:
-    """End tokens: what was begun with one ends too."""
+    """Revoke tokens and close the connections that use them."""
 
     async def ended(client: Client, _here: Connection) -> None:
         for name in names:
             await client.delete(TOKENS, name.removeprefix("ext/").partition(":")[0])
-            click.echo(f"{name.partition(':')[0]} is revoked")
+            click.echo(f"{name.partition(':')[0]} revoked")
 
     ask_manager(kubeconfig, ended)
 

@@ -9,6 +9,7 @@ import click
 
 from herder.api.management.kinds import USER
 from herder.cli.asking import ask, password_from, password_option
+from herder.cli.examples import examples
 from herder.cli.places import kubeconfig_option
 from herder.engine.client.client import Client
 from herder.engine.client.kubeconfig import Connection
@@ -17,21 +18,32 @@ if TYPE_CHECKING:
     from herder.gateway.identity.users import Users
 
 
-@click.group()
+@click.group(
+    epilog=examples("herder users create dolly", "herder users password dolly", "herder users list"),
+)
 def command() -> None:
-    """Who may log in."""
+    """Create and list users and set their passwords."""
 
 
-@command.command("create")
+@command.command(
+    "create",
+    epilog=examples(
+        'herder users create dolly --display-name "Dolly Sheep" --must-change-password',
+        "herder users create ci --password-stdin < password",
+    ),
+)
 @click.argument("username")
-@click.option("--display-name", default="", help="As others see it; the username by default.")
-@click.option("--must-change-password", is_flag=True, help="At the first login.")
+@click.option("--display-name", metavar="NAME", default="", help="Display name. Default: the user name.")
+@click.option("--must-change-password", is_flag=True, help="Require a new password at the first login.")
 @password_option
 @kubeconfig_option
 def create(
     username: str, display_name: str, must_change_password: bool, password_stdin: bool, kubeconfig: str | None
 ) -> None:
-    """Create the user USERNAME. What the user may do, bindings say."""
+    """Create the user USERNAME and print its ID.
+
+    A new user gets the global roles with newUserDefault. Grant more with role bindings.
+    """
     password = password_from(password_stdin)
 
     async def made(client: Client, _connection: Connection) -> str:
@@ -43,7 +55,7 @@ def create(
     click.echo(ask(kubeconfig, made))
 
 
-@command.command("password")
+@command.command("password", epilog=examples("herder users password dolly"))
 @click.argument("username")
 @password_option
 @kubeconfig_option
@@ -55,16 +67,16 @@ def password(username: str, password_stdin: bool, kubeconfig: str | None) -> Non
         known = (await client.list_all(USER.resource)).items
         user = next((one for one in known if one.get("username") == username), None)
         if user is None:
-            raise click.ClickException(f'there is no user "{username}"; see: herder users list')
+            raise click.ClickException(f'user "{username}" not found; list users with: herder users list')
         await _users(client).set_password(user, chosen)
 
     ask(kubeconfig, set_it)
 
 
-@command.command("list")
+@command.command("list", epilog=examples("herder users list"))
 @kubeconfig_option
 def listed(kubeconfig: str | None) -> None:
-    """List them."""
+    """List users with their ID and user name."""
 
     async def found(client: Client, _connection: Connection) -> list[tuple[str, str, str]]:
         users = (await client.list_all(USER.resource)).items
