@@ -161,7 +161,7 @@ async def test_a_base_for_another_processor_is_refused(registry: Registry) -> No
 async def test_what_the_registry_sends_is_checked(registry: Registry) -> None:
     registry.add_base()
     registry.lies = True
-    with pytest.raises(RegistryError, match="something else"):
+    with pytest.raises(RegistryError, match="does not match the digest"):
         await pushed(registry)
 
 

@@ -8,44 +8,73 @@ from typing import TYPE_CHECKING
 
 import click
 
+from herder.cli.examples import examples
+
 if TYPE_CHECKING:
     from herder.clusteragent.registry import Login
 
 
-@click.group()
+@click.group(
+    epilog=examples(
+        "herder agent cluster --server https://manager.example.com --token-file token --kubeconfig cluster.yaml",
+        "herder agent image --push registry.example.com/herder/agent:v1",
+    )
+)
 def command() -> None:
-    """The agent of managed clusters: run it, or make its image."""
+    """Run the cluster agent or build its image."""
 
 
 @command.command(
-    "cluster", context_settings={"ignore_unknown_options": True, "help_option_names": []}, add_help_option=False
+    "cluster",
+    context_settings={"ignore_unknown_options": True, "help_option_names": []},
+    add_help_option=False,
+    epilog=examples(
+        "herder agent cluster --server https://manager.example.com --token-file token --kubeconfig cluster.yaml"
+    ),
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def cluster(arguments: tuple[str, ...]) -> None:
-    """Connect a cluster to its manager, from a pod or beside it (--help for its flags)."""
+    """Connect a cluster to its manager. Runs in a pod of the cluster, or outside it with --kubeconfig."""
     from herder.clusteragent.__main__ import main
 
     raise SystemExit(main(arguments))
 
 
-@command.command("image")
-@click.option("--base", metavar="REGISTRY/NAME:TAG", help="An image with the same Python as this one; else this one's.")
-@click.option("--push", "target", metavar="REGISTRY/NAME:TAG", help="Push it to a registry.")
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write an archive.")
-@click.option("--username", help="For the registry that is pushed to.")
-@click.option("--password-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its password.")
+@command.command(
+    "image",
+    epilog=examples(
+        "herder agent image --push registry.example.com/herder/agent:v1",
+        "herder agent image --push registry.example.com/herder/agent:v1 --base docker.io/library/python:3.11-slim",
+        "herder agent image --output agent.tar",
+    ),
+)
+@click.option(
+    "--base",
+    metavar="REGISTRY/NAME:TAG",
+    help="Base image with the same Python version. Default: the Python installation of this host.",
+)
+@click.option("--push", "target", metavar="REGISTRY/NAME:TAG", help="Push the image to this registry.")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the image to this archive.")
+@click.option("--username", metavar="NAME", help="User name for the registry.")
+@click.option(
+    "--password-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with the registry password.",
+)
 def image(
     base: str | None, target: str | None, output: Path | None, username: str | None, password_file: Path | None
 ) -> None:
-    """Make the agent's image without a container engine."""
+    """Build the image of the cluster agent. No container engine is needed."""
     from herder.clusteragent.registry import Login, RegistryError
 
     if (username is None) != (password_file is None):
-        raise click.UsageError("--username and --password-file go together")
+        raise click.UsageError("--username and --password-file must be used together")
     if (target is None) == (output is None):
-        raise click.UsageError("say where it goes: --push or --output")
+        raise click.UsageError("pass exactly one of --push and --output")
     if output is not None and base:
-        raise click.UsageError("--base: only with --push; an archive is made on the Python of this installation")
+        raise click.UsageError(
+            "--base requires --push; an archive is always based on the Python installation of this host"
+        )
     login = Login(username, password_file.read_text().strip()) if username and password_file else None
     if output is not None:
         _write(output)
@@ -56,7 +85,7 @@ def image(
     except RegistryError as problem:
         raise click.ClickException(str(problem)) from None
     click.echo(f"{target}@{digest}")
-    click.echo(f"agents use it with: herder up --set agent-image={target}", err=True)
+    click.echo(f"To use this image, run: herder up --set agent-image={target}", err=True)
 
 
 async def _pushed(base: str | None, target: str, login: Login | None) -> str:
@@ -79,4 +108,4 @@ def _write(output: Path) -> None:
     with output.open("wb") as archive:
         write_archive(whole(), name, archive)
     flags = f"--set image-archives={output.absolute().parent} --set agent-image=HOST:PORT/{name}"
-    click.echo(f"{name} in {output}; a manager that clusters reach at HOST:PORT serves it with: herder up {flags}")
+    click.echo(f"Wrote {name} to {output}. To serve it from a manager at HOST:PORT, run: herder up {flags}")

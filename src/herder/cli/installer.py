@@ -13,6 +13,7 @@ import click
 
 from herder.api.rke.names import KUBEADM_INSTALLER
 from herder.api.settings import DEFINITIONS, INSTALLER_IMAGE
+from herder.cli.examples import examples
 from herder.installers import InstallerError, tag
 from herder.kubeadm.installer import PROGRAMS
 
@@ -24,20 +25,25 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 K3S_INSTALLER = f"{DEFINITIONS[INSTALLER_IMAGE].default}k3s"
 
 
-@click.group()
+@click.group(
+    epilog=examples(
+        "herder installer kubeadm --version v1.36.3+kubeadm1 --from ./bin --output kubeadm.tar",
+        "herder installer k3s --binary ./k3s --push registry.example.com/rancher/system-agent-installer-k3s",
+    )
+)
 def command() -> None:
-    """Make images that machines install Kubernetes from."""
+    """Build images that machines install Kubernetes from."""
 
 
 def _where_to(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options of all that make an image; `_Delivery` is made of them."""
     options = (
         click.option(
-            "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write an archive for machines."
+            "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the image to this archive."
         ),
-        click.option("--push", "target", metavar="REGISTRY/NAME[:TAG]", help="Push it to a registry."),
-        click.option("--username", help="For the registry."),
-        click.option("--password-file", type=FILE, help="Its password."),
+        click.option("--push", "target", metavar="REGISTRY/NAME[:TAG]", help="Push the image to this registry."),
+        click.option("--username", metavar="NAME", help="User name for the registry."),
+        click.option("--password-file", type=FILE, help="File with the registry password."),
     )
     for option in reversed(options):
         command = option(command)
@@ -49,13 +55,31 @@ def _where_to(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _programs(command: Callable[..., Any]) -> Callable[..., Any]:
     for name in reversed(PROGRAMS):
-        command = click.option(f"--{name}", type=FILE, help="This program, if it is not in --from.")(command)
+        command = click.option(
+            f"--{name}", type=FILE, help=f"Path of {name}. Default: {name} in the directory of --from."
+        )(command)
     return command
 
 
-@command.command()
-@click.option("--version", required=True, help="What clusters ask for, such as v1.36.3+kubeadm1.")
-@click.option("--from", "directory", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Programs.")
+@command.command(
+    epilog=examples(
+        "herder installer kubeadm --version v1.36.3+kubeadm1 --from ./bin --output kubeadm.tar",
+        "herder installer kubeadm --version v1.36.3+kubeadm1 --from ./bin --etcd ./etcd/etcd \\",
+        "    --push registry.example.com/rancher/system-agent-installer-kubeadm",
+    )
+)
+@click.option(
+    "--version",
+    metavar="VERSION",
+    required=True,
+    help="Kubernetes version that clusters request, such as v1.36.3+kubeadm1.",
+)
+@click.option(
+    "--from",
+    "directory",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Directory with the binaries.",
+)
 @_programs
 @_where_to
 def kubeadm(
@@ -67,9 +91,9 @@ def kubeadm(
     password_file: Path | None,
     **given: Path | None,
 ) -> None:
-    """Make the installer image of kubeadm clusters from the programs of Kubernetes.
+    """Build the installer image of kubeadm clusters from Kubernetes binaries.
 
-    Programs are taken from --from by their names, or one by one. Nothing is downloaded.
+    The command downloads nothing. It takes each binary from its own flag, or from the --from directory.
     """
     from herder.kubeadm.installer import build
 
@@ -82,9 +106,18 @@ def kubeadm(
 # --- k3s --------------------------------------------------------------------------------------------------------------
 
 
-@command.command()
-@click.option("--binary", required=True, type=FILE, help="K3s, as it was built or downloaded.")
-@click.option("--version", help="What clusters ask for, such as v1.36.3+k3s1; without, what the binary tells.")
+@command.command(
+    epilog=examples(
+        "herder installer k3s --binary ./k3s --output k3s.tar",
+        "herder installer k3s --binary ./k3s --push registry.example.com/rancher/system-agent-installer-k3s",
+    )
+)
+@click.option("--binary", required=True, type=FILE, help="Path of the k3s binary.")
+@click.option(
+    "--version",
+    metavar="VERSION",
+    help="Kubernetes version that clusters request, such as v1.36.3+k3s1. Default: the version of the binary.",
+)
 @_where_to
 def k3s(
     binary: Path,
@@ -94,7 +127,7 @@ def k3s(
     username: str | None,
     password_file: Path | None,
 ) -> None:
-    """Make the installer image of k3s clusters from a binary of k3s. Nothing is downloaded."""
+    """Build the installer image of k3s clusters from a k3s binary. The command downloads nothing."""
     from herder.k3s.installer import build
 
     delivery = _Delivery.of(K3S_INSTALLER, output, target, username, password_file)
@@ -110,11 +143,14 @@ def _version_of(binary: Path, wanted: str | None) -> str:
     except InstallerError as problem:  # it may be for machines of another kind
         if wanted:
             return wanted
-        raise click.ClickException(f"{problem}; say what it is with --version") from None
+        raise click.ClickException(f"{problem}; pass its version with --version") from None
     if not wanted and not told:
-        raise click.ClickException(f"{binary} does not tell its version; say it with --version")
+        raise click.ClickException(f"{binary}: cannot read the version; pass it with --version")
     if wanted and told and wanted != told:
-        click.echo(f"{binary} tells that it is {told}: machines wait in vain for nodes of {wanted}", err=True)
+        click.echo(
+            f"WARNING: {binary} reports version {told}; clusters of version {wanted} will wait for their nodes forever",
+            err=True,
+        )
     return wanted or told
 
 
@@ -135,9 +171,9 @@ class _Delivery:
         from herder.clusteragent.registry import Login
 
         if (output is None) == (target is None):
-            raise click.UsageError("one of --output and --push is needed")
+            raise click.UsageError("pass exactly one of --output and --push")
         if (username is None) != (password_file is None):
-            raise click.UsageError("--username and --password-file go together")
+            raise click.UsageError("--username and --password-file must be used together")
         login = Login(username, password_file.read_text().strip()) if username and password_file else None
         return _Delivery(name, output, target, login)
 
@@ -160,7 +196,7 @@ class _Delivery:
             write_archive(made, f"{self.name}:{tag}", file)
         (scratch / "archive").replace(output)
         click.echo(output)
-        click.echo("machines that have it in /var/lib/rancher/agent/images install from it", err=True)
+        click.echo("To install from it, copy it to /var/lib/rancher/agent/images on the machines", err=True)
 
     def _push(self, made: Image, tag: str, target: str) -> None:
         from herder.clusteragent.registry import Reference, RegistryError, Repository
@@ -178,4 +214,4 @@ class _Delivery:
         click.echo(f"{reference}@{digest}")
         registry, _, name = reference.rpartition(":")[0].partition("/")
         if name == self.name:
-            click.echo(f"clusters use it with: herder up --set system-default-registry={registry}", err=True)
+            click.echo(f"To use this image, run: herder up --set system-default-registry={registry}", err=True)

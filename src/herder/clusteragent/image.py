@@ -67,7 +67,7 @@ async def _manifest_for_us(source: Repository) -> dict[str, Any]:
             place = each.get("platform") or {}
             if all(place.get(key) == value for key, value in wanted.items()):
                 return await source.manifest(each["digest"])
-        raise RegistryError(f"{source.reference.name}: there is no image for linux/{processor()} in it")
+        raise RegistryError(f"{source.reference.name}: no image for linux/{processor()}")
     return found
 
 
@@ -76,8 +76,8 @@ def _check_python(base: str, config: dict[str, Any]) -> None:
     ours, theirs = sys.version_info[:2], variables.get("PYTHON_VERSION", "")
     if theirs.split(".")[:2] != [str(part) for part in ours]:
         raise RegistryError(
-            f"{base}: has Python {theirs or 'of an unknown version'}, but this program runs on {ours[0]}.{ours[1]}: "
-            f"choose a base such as python:{ours[0]}.{ours[1]}-slim"
+            f"{base}: has Python {theirs or 'of an unknown version'}, but Herder runs on {ours[0]}.{ours[1]}; "
+            f"use a base such as python:{ours[0]}.{ours[1]}-slim"
         )
 
 

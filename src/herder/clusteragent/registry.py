@@ -110,7 +110,7 @@ class Repository:
 
     def _check(self, content: bytes, digest: str) -> None:
         if not hmac.compare_digest(digest_of(content), digest):
-            raise RegistryError(f"{self._shown(digest)}: what the registry sent is something else")
+            raise RegistryError(f"{self._shown(digest)}: the content does not match the digest")
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -125,7 +125,7 @@ class Repository:
         started = await self._send("POST", f"{self.reference.url}/blobs/uploads/", {}, b"")
         location = urljoin(f"{self.reference.url}/blobs/uploads/", started.headers.get("Location", ""))
         if started.status != 202 or not _same_host(location, self.reference.url):
-            raise RegistryError(f"{self._shown()}: the registry takes no upload: {started.status}")
+            raise RegistryError(f"{self._shown()}: the registry refused the upload with HTTP status {started.status}")
         complete = f"{location}{'&' if '?' in location else '?'}digest={digest}"
         await self._ask("PUT", complete, {"Content-Type": "application/octet-stream"}, content, accepted=(201,))
         return digest
@@ -154,7 +154,7 @@ class Repository:
     ) -> tuple[int, bytes]:
         answer = await self._send(method, url, headers or {}, body, most)
         if answer.status not in accepted:
-            raise RegistryError(f"{self._shown()}: the registry answers {answer.status} to {method}")
+            raise RegistryError(f"{self._shown()}: the registry answered {method} with HTTP status {answer.status}")
         return answer.status, answer.body
 
     async def _send(
@@ -194,12 +194,14 @@ class Repository:
         told = dict(_CHALLENGE.findall(rest))
         realm = told.get("realm", "")
         if scheme.lower() != "bearer" or not (realm.startswith("https://") or _same_host(realm, self.reference.url)):
-            raise RegistryError(f"{self._shown()}: the registry wants a login: give --username and --password-file")
+            raise RegistryError(
+                f"{self._shown()}: the registry requires authentication; pass --username and --password-file"
+            )
         wanted = {key: told[key] for key in ("service", "scope") if key in told}
         headers = {"Authorization": self._basic(self._login)} if self._login else {}
         async with self._session.get(realm, params=wanted, headers=headers) as answer:
             if answer.status != 200:
-                raise RegistryError(f"{self._shown()}: the login is refused: {answer.status}")
+                raise RegistryError(f"{self._shown()}: the registry refused the login with HTTP status {answer.status}")
             found = json.loads(await self._read(answer, _MOST_MANIFEST))
         return f"Bearer {found.get('token') or found.get('access_token')}"
 

@@ -18,7 +18,7 @@ def build(version: str, binary: Path, scratch: Path) -> Image:
     """`version` is what clusters ask for, such as v1.36.3+k3s1. The image is made of files in `scratch`, and lives as
     long as they do."""
     if VERSION.fullmatch(version) is None:
-        raise InstallerError(f"version {version!r}: must be such as v1.36.3+k3s1")
+        raise InstallerError(f"--version: {version!r} is not a k3s version, such as v1.36.3+k3s1")
     own = resources.files("herder.k3s")
     scripts = [Entry(name, own.joinpath(name).read_bytes(), 0o755) for name in SCRIPTS]
     entries = [Entry("VERSION", version.encode()), *scripts, Entry("k3s", binary, 0o755)]
@@ -31,8 +31,8 @@ def version_of(binary: Path) -> str:
     try:
         told = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60)
     except OSError as problem:
-        raise InstallerError(f"{binary}: cannot be run here: {problem.strerror}") from None
+        raise InstallerError(f"{binary}: cannot run it on this host: {problem.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise InstallerError(f"{binary}: does not tell its version within a minute") from None
+        raise InstallerError(f"{binary}: timed out after 60 s reading its version") from None
     found = VERSION.search(told.stdout)
     return found[0] if found else ""

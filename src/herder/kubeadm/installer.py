@@ -26,10 +26,10 @@ def build(version: str, programs: Mapping[str, Path], scratch: Path) -> Image:
     made of files in `scratch`, and lives as long as they do."""
     known = _VERSION.fullmatch(version)
     if known is None:
-        raise InstallerError(f"version {version!r}: must be such as v1.36.3+kubeadm1")
+        raise InstallerError(f"--version: {version!r} is not a kubeadm version, such as v1.36.3+kubeadm1")
     for name in PROGRAMS:
         if name not in programs or not programs[name].is_file():
-            raise InstallerError(f"{name}: {programs.get(name, 'not given')}: no such program")
+            raise InstallerError(f"{name} not found ({programs.get(name, 'no path')}); pass it with --{name} or --from")
     entries = [*_setting_up(version), *_programs(programs), *_images(known[1], programs, scratch)]
     return one_layer(entries, scratch)
 
@@ -79,11 +79,11 @@ def _names_of_images(kubeadm: Path, kubernetes: str) -> dict[str, str]:
     try:
         listed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     except OSError as problem:
-        raise InstallerError(f"{kubeadm}: cannot be run here: {problem.strerror}") from None
+        raise InstallerError(f"{kubeadm}: cannot run it on this host: {problem.strerror}") from None
     if listed.returncode:
-        raise InstallerError(f"{kubeadm}: does not tell its images: {listed.stderr.strip()[-300:]}")
+        raise InstallerError(f"{kubeadm}: cannot list its images: {listed.stderr.strip()[-300:]}")
     names = {line.partition(":")[0].rpartition("/")[2]: line for line in listed.stdout.split()}
     for name in IN_PODS:
         if name not in names:
-            raise InstallerError(f"{kubeadm}: does not know an image {name}")
+            raise InstallerError(f"{kubeadm}: its image list has no {name}")
     return names
