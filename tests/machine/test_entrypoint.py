@@ -115,7 +115,9 @@ class TestTheOtherProgram:
 
     def test_that_is_not_there_is_told(self, job: Job) -> None:
         job.environment["HERDER_RANCHER_MACHINE"] = "/none/rancher-machine"
-        assert "was not found: install it" in job.run("create", "--driver=digitalocean", "m1", status=1)
+        assert "not found, but this driver requires it; install it" in job.run(
+            "create", "--driver=digitalocean", "m1", status=1
+        )
 
     def test_finds_a_driver_that_was_fetched(self, job: Job, site: str) -> None:
         job.other_program(f"cat $(command -v {NAME})")

@@ -14,7 +14,7 @@ class MachineError(Exception):
 
     def __init__(self, message: str, advice: str = "") -> None:
         message, advice = printable(message), printable(advice)
-        super().__init__(f"{message}: {advice}" if advice else message)
+        super().__init__(f"{message}; {advice}" if advice else message)
         self.message = message
         self.advice = advice
 

@@ -20,8 +20,8 @@ def program(environment: Mapping[str, str]) -> str:
     found = shutil.which(said or PROGRAM, path=environment.get("PATH"))
     if found is None:
         raise MachineError(
-            f"{said or PROGRAM} is needed for this driver and was not found",
-            f"install it (https://github.com/rancher/machine/releases) on PATH, or name it in {PROGRAM_VARIABLE}",
+            f"{said or PROGRAM} not found, but this driver requires it",
+            f"install it from https://github.com/rancher/machine/releases, or set {PROGRAM_VARIABLE} to its path",
         )
     return found
 

@@ -61,12 +61,12 @@ def test_arguments(line: str, until_argument: bool, arguments: list[str]) -> Non
 @pytest.mark.parametrize(
     ("line", "environment", "told"),
     [
-        ("--x-nme a", {}, r"unknown flag --x-nme \(did you mean --x-name\?\): see help"),
+        ("--x-nme a", {}, r"unknown flag --x-nme \(did you mean --x-name\?\); see help"),
         ("--x-nme=secret", {}, r"unknown flag --x-nme \("),
-        ("--x-size big", {}, '--x-size: "big" is not a whole number'),
-        ("", {"X_SIZE": "big"}, r'\$X_SIZE: "big" is not a whole number'),
-        ("--x-wet=maybe", {}, '--x-wet: "maybe" is neither true nor false'),
-        ("--x-name", {}, "flag --x-name needs a value: see help"),
+        ("--x-size big", {}, '--x-size: "big" is not an integer'),
+        ("", {"X_SIZE": "big"}, r'\$X_SIZE: "big" is not an integer'),
+        ("--x-wet=maybe", {}, '--x-wet: "maybe" is not a boolean; use true or false'),
+        ("--x-name", {}, "flag --x-name requires a value; see help"),
     ],
 )
 def test_what_is_wrong_names_the_flag(line: str, environment: dict[str, str], told: str) -> None:

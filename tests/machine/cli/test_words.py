@@ -54,13 +54,13 @@ class TestCreate:
 
     def test_a_check_that_fails_leaves_nothing(self, machine: Command, provider: Provider) -> None:
         _, err = machine(*CREATE, "--paper-size", "huge", "m1", status=3)
-        assert err == 'Error with pre-create check: "no \\"huge\\" here: ask for less"\n'
+        assert err == 'Error with pre-create check: "no \\"huge\\" here; ask for less"\n'
         assert provider.servers() == {}
         assert DirectoryStore(machine.store).names() == []
 
     def test_one_that_fails_can_be_removed(self, machine: Command, provider: Provider) -> None:
         _, err = machine(*CREATE, "--paper-size", "broken", "m1", status=1)
-        assert err == "error creating machine: it broke: get another\n"
+        assert err == "error creating machine: it broke; get another\n"
         machine("rm", "-y", "m1")
         assert provider.servers() == {}
 
@@ -68,14 +68,14 @@ class TestCreate:
         machine(*CREATE, "--paper-size", "broken", "m1", status=1)
         (token,) = provider.servers()
         out, _ = machine(*CREATE, "--paper-password", "new", "m1", status=1)
-        assert "Going on with machine m1" in out
+        assert "Resuming the interrupted creation of machine m1" in out
         assert list(provider.servers()) == [token]
         assert record(machine)["Driver"]["Password"] == "new"  # type: ignore[index]
 
     @pytest.mark.parametrize(
         ("words", "told"),
         [
-            (("create", "m1"), "--driver is needed: one of ours"),
+            (("create", "m1"), "--driver is required; use "),
             (CREATE, "No machine name specified"),
             ((*CREATE, "a", "b"), "found extra arguments"),
             ((*CREATE, "-under_score"), "unknown flag -under_score"),
@@ -103,7 +103,7 @@ class TestCreate:
     ) -> None:
         monkeypatch.setenv("HERDER_RANCHER_MACHINE", "/none/rancher-machine")
         _, err = machine("create", "--driver", "digitalocean", "m1", status=1)
-        assert "was not found: install it" in err
+        assert "not found, but this driver requires it; install it" in err
         assert "HERDER_RANCHER_MACHINE" in err
 
     def test_help_shows_the_drivers_flags(self, machine: Command, provider: Provider) -> None:
@@ -137,7 +137,7 @@ class TestRemove:
     def test_with_new_credentials(self, machine: Command, provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
         machine(*CREATE, "--paper-password", "old", "m1")
         _, err = machine("rm", "-y", "m1", status=1)
-        assert err == 'Error removing host "m1": the password has expired: give a new one with --update-config\n'
+        assert err == 'Error removing host "m1": the password has expired; give a new one with --update-config\n'
         monkeypatch.setenv("PAPER_PASSWORD", "new")
         machine("rm", "-y", "--update-config", "m1")
         assert provider.servers() == {}
@@ -164,7 +164,7 @@ class TestRemove:
     def test_one_that_is_being_removed_is_not_created(self, machine: Command, provider: Provider) -> None:
         machine(*CREATE, "--paper-password", "old", "m1")
         machine("rm", "-y", "m1", status=1)
-        assert "is being removed: finish that with rm -y m1" in machine(*CREATE, "m1", status=1)[1]
+        assert "is being removed; finish the removal with rm -y m1" in machine(*CREATE, "m1", status=1)[1]
 
 
 class TestShowing:

@@ -21,20 +21,26 @@ from herder.machine.state import record as records
 from herder.machine.state.record import Phase, Record
 from herder.machine.state.store import IMAGE_PATH, DirectoryStore, Store
 
+IGNORED = "Ignored; accepted for compatibility with rancher-machine"
 GLOBAL_FLAGS = (
-    Flag("debug", "Show where in the program an error comes from", FlagType.BOOL, False, "MACHINE_DEBUG"),
+    Flag("debug", "Print a traceback when a command fails", FlagType.BOOL, False, "MACHINE_DEBUG"),
     Flag("storage-path", "Configures storage path", env="MACHINE_STORAGE_PATH"),
-    Flag("secret-name", "The Secret that holds the machine's record", env="K8S_SECRET_NAME"),
-    Flag("secret-namespace", "The namespace of that Secret", default="default", env="K8S_SECRET_NAMESPACE"),
-    Flag("kubeconfig", "The API server that holds it; empty: that of the pod we run in", env="KUBECONFIG"),
+    Flag("secret-name", "Name of the Secret that stores the machine state", env="K8S_SECRET_NAME"),
+    Flag(
+        "secret-namespace",
+        "Namespace of the Secret that stores the machine state",
+        default="default",
+        env="K8S_SECRET_NAMESPACE",
+    ),
+    Flag("kubeconfig", "Kubeconfig for the Secret (default: the service account of the pod)", env="KUBECONFIG"),
     # Known so that a command line for the Go program is one for ours; they are about Docker, GitHub and crash reports.
-    Flag("tls-ca-cert", "Not used", env="MACHINE_TLS_CA_CERT"),
-    Flag("tls-ca-key", "Not used", env="MACHINE_TLS_CA_KEY"),
-    Flag("tls-client-cert", "Not used", env="MACHINE_TLS_CLIENT_CERT"),
-    Flag("tls-client-key", "Not used", env="MACHINE_TLS_CLIENT_KEY"),
-    Flag("github-api-token", "Not used", env="MACHINE_GITHUB_API_TOKEN"),
-    Flag("native-ssh", "Always so", FlagType.BOOL, False, "MACHINE_NATIVE_SSH"),
-    Flag("bugsnag-api-token", "Not used", env="MACHINE_BUGSNAG_API_TOKEN"),
+    Flag("tls-ca-cert", IGNORED, env="MACHINE_TLS_CA_CERT"),
+    Flag("tls-ca-key", IGNORED, env="MACHINE_TLS_CA_KEY"),
+    Flag("tls-client-cert", IGNORED, env="MACHINE_TLS_CLIENT_CERT"),
+    Flag("tls-client-key", IGNORED, env="MACHINE_TLS_CLIENT_KEY"),
+    Flag("github-api-token", IGNORED, env="MACHINE_GITHUB_API_TOKEN"),
+    Flag("native-ssh", "Ignored; SSH is always native", FlagType.BOOL, False, "MACHINE_NATIVE_SSH"),
+    Flag("bugsnag-api-token", IGNORED, env="MACHINE_BUGSNAG_API_TOKEN"),
 )
 GLOBAL_SHORTS = {"D": "debug", "s": "storage-path"}
 
@@ -150,6 +156,9 @@ def named(context: Context, names: Sequence[str]) -> list[Workbench]:
 def hand_over_others(found: Sequence[Record]) -> None:
     others = [record for record in found if record.driver not in NATIVE]
     if others and len(others) < len(found):
-        raise MachineError("these machines are of drivers of two programs", "name them in two commands")
+        raise MachineError(
+            "some of these machines belong to herder-machine and some to rancher-machine",
+            "run the command once for each group",
+        )
     if others:
         raise OfOtherProgram

@@ -12,7 +12,7 @@ from herder.api.machines.flags import Flag, FlagType, Value
 from herder.api.machines.known import user_data_flag
 from herder.machine import userdata
 from herder.machine.cli.context import Context, OfOtherProgram, Workbench, say
-from herder.machine.cli.flags import Parsed, described, parse
+from herder.machine.cli.flags import CommandHelp, Parsed, parse
 from herder.machine.driver import Driver
 from herder.machine.drivers import NATIVE, driver_class
 from herder.machine.errors import MachineError, PreCreateFailed
@@ -22,15 +22,22 @@ _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9\-.]*")
 
 FLAGS = (
     Flag("driver", "Driver to create machine with", env="MACHINE_DRIVER"),
-    Flag("custom-install-script", "A script that the machine runs at its first start"),
-    Flag("hostname-override", "The machine's hostname, where it is not its name"),
+    Flag("custom-install-script", "Path of a script that the machine runs at its first boot"),
+    Flag("hostname-override", "Hostname of the machine (default: the machine name)"),
 )
+SUMMARY = "Create a machine. Pass --driver NAME --help to list the flags of a driver."
 SHORTS = {"d": "driver", "h": "help"}
-HELP = Flag("help", "Show this", FlagType.BOOL, False)
+HELP = Flag("help", "Show help", FlagType.BOOL, False)
+EXAMPLES = (
+    "herder-machine create --driver process node-1",
+    "herder-machine create --driver generic --generic-ip-address 192.0.2.10 --generic-ssh-user ubuntu node-2",
+    "herder-machine create --driver amazonec2 --amazonec2-region eu-central-1 node-3",
+    "herder-machine create --driver amazonec2 --help",
+)
 
 # About Docker, which is not installed by us. Known so that a command line for the Go program is one for ours.
 _DOCKER_FLAGS = tuple(
-    Flag(name, "Not used: Docker is not installed", kind, () if kind is FlagType.LIST else "")
+    Flag(name, "Ignored; Docker is not installed", kind, () if kind is FlagType.LIST else "")
     for kind, names in {
         FlagType.STRING: "engine-install-url engine-storage-driver swarm-image swarm-discovery swarm-strategy "
         "swarm-host swarm-addr",
@@ -51,10 +58,10 @@ def run(context: Context, words: Sequence[str]) -> int:
     see = f"see herder-machine create --driver {name or 'NAME'} --help"
     parsed = parse(words, (*FLAGS, *_DOCKER_FLAGS, HELP, *own), context.environment, shorts=SHORTS, help_line=see)
     if parsed.on("help"):
-        say(f"Usage: herder-machine create [OPTIONS] NAME\n\nOptions:\n\n{described((*FLAGS, *own), SHORTS)}")
+        say(CommandHelp("NAME", EXAMPLES, (*FLAGS, HELP, *own), SHORTS).page("create", SUMMARY))
         return 0
     if driver is None:
-        raise MachineError("--driver is needed", f"one of ours ({', '.join(NATIVE)}) or of rancher-machine")
+        raise MachineError("--driver is required", f"use {', '.join(NATIVE)} or a driver of rancher-machine")
     for flag in _DOCKER_FLAGS:
         if flag.name in parsed.given:
             say(f"--{flag.name} has no effect: Docker is not installed")
@@ -89,7 +96,7 @@ def _create(context: Context, driver: type[Driver], parsed: Parsed) -> None:
     by_ssh = _bring_script(bench, driver, parsed)
     bench.take_on()
     if found is not None:
-        say(f"Going on with machine {name}, whose creation was interrupted...")
+        say(f"Resuming the interrupted creation of machine {name}...")
         bench.driver.update_credentials(_of_driver(driver, parsed.given))
     else:
         _begin(bench, driver, parsed)
@@ -123,10 +130,11 @@ def _check_unfinished(found: Record, driver: type[Driver]) -> None:
     if found.phase is Phase.CREATED:
         raise MachineError(f'Docker machine "{found.name}" already exists')
     if found.phase is Phase.REMOVING:
-        raise MachineError(f'machine "{found.name}" is being removed', f"finish that with rm -y {found.name}")
+        raise MachineError(f'machine "{found.name}" is being removed', f"finish the removal with rm -y {found.name}")
     if found.driver != driver.name:
         raise MachineError(
-            f'machine "{found.name}" was begun with the driver {found.driver}', f"remove it first: rm -y {found.name}"
+            f'machine "{found.name}" is being created with driver {found.driver}',
+            f"remove it first with rm -y {found.name}",
         )
 
 
@@ -153,7 +161,7 @@ def _bring_script(bench: Workbench, driver: type[Driver], parsed: Parsed) -> boo
     machine.hostname = parsed.text("hostname-override") or machine.name
     if not _NAME.fullmatch(machine.hostname):
         raise MachineError(
-            f'--hostname-override: "{machine.hostname}" is not a hostname', "use letters, digits, . and -"
+            f'--hostname-override: "{machine.hostname}" is not a valid hostname', "use letters, digits, . and -"
         )
     flag = user_data_flag(driver.flags)
     user_path = parsed.text(flag.name) if flag else ""
@@ -163,8 +171,8 @@ def _bring_script(bench: Workbench, driver: type[Driver], parsed: Parsed) -> boo
         return False
     if userdata.is_cloud_config(script) and not flag:
         raise MachineError(
-            f"--custom-install-script is a #cloud-config, and machines of the driver {driver.name} have no cloud-init",
-            "give it a shell script",
+            f"--custom-install-script: driver {driver.name} does not support #cloud-config",
+            "pass a shell script",
         )
     if flag and (not driver.seeds or userdata.is_cloud_config(script)):
         system = next((parsed.text(flag.name) for flag in driver.flags if flag.name.endswith("-os")), "")

@@ -6,22 +6,34 @@ from collections.abc import Sequence
 
 from herder.api.machines.flags import Flag, FlagType
 from herder.machine.cli.context import Context, Workbench, named
-from herder.machine.cli.flags import parse
+from herder.machine.cli.flags import CommandHelp, parse
 from herder.machine.driver import State
 from herder.machine.errors import MachineError
 from herder.machine.state.reading import SavedMachine
 
 ACCEPT_NEW = Flag(
     "accept-new-host-key",
-    "The machine was installed anew: insist on its new host key from now on",
+    "Replace the known host key, for example after a reinstallation of the machine",
     FlagType.BOOL,
     False,
 )
 COPY_FLAGS = (
-    Flag("recursive", "Copy directories with all that is in them", FlagType.BOOL, False),
-    Flag("quiet", "Not used: copies are always quiet", FlagType.BOOL, False),
+    Flag("recursive", "Copy directories recursively", FlagType.BOOL, False),
+    Flag("quiet", "Ignored; copies are always quiet", FlagType.BOOL, False),
     Flag("delta", "Not supported", FlagType.BOOL, False),
 )
+COPY_SHORTS = {"r": "recursive", "q": "quiet", "d": "delta"}
+HELP_PAGES = {
+    "ssh": CommandHelp(
+        "NAME [COMMAND...]", ("herder-machine ssh node-1", "herder-machine ssh node-1 uptime"), (ACCEPT_NEW,)
+    ),
+    "scp": CommandHelp(
+        "SOURCE TARGET",
+        ("herder-machine scp notes.txt node-1:/root/", "herder-machine scp -r node-1:/var/log ./logs"),
+        COPY_FLAGS,
+        COPY_SHORTS,
+    ),
+}
 
 
 def ssh(context: Context, words: Sequence[str]) -> int:
@@ -40,11 +52,11 @@ def ssh(context: Context, words: Sequence[str]) -> int:
 
 
 def scp(context: Context, words: Sequence[str]) -> int:
-    parsed = parse(words, COPY_FLAGS, context.environment, shorts={"r": "recursive", "q": "quiet", "d": "delta"})
+    parsed = parse(words, COPY_FLAGS, context.environment, shorts=COPY_SHORTS)
     if len(parsed.arguments) != 2:
-        raise MachineError("Improper number of arguments", "give a source and a target")
+        raise MachineError("Improper number of arguments", "pass a source and a target")
     if parsed.on("delta"):
-        raise MachineError("--delta is not supported", "leave it out, or use rsync with the files of inspect")
+        raise MachineError("--delta is not supported", "omit it, or use rsync with the SSH key that inspect shows")
     from herder.machine.ssh.copying import copy
 
     benches: dict[str, Workbench] = {}

@@ -6,7 +6,7 @@ Values also come from the environment. Flags may stand after arguments, but wher
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from herder.api.machines.flags import Flag, FlagType, Value
 from herder.machine.errors import MachineError
@@ -64,7 +64,7 @@ def parse(
             continue
         if not has_value:
             if not rest:
-                raise MachineError(f"flag --{name} needs a value", help_line)
+                raise MachineError(f"flag --{name} requires a value", help_line)
             value = rest.pop(0)
         read = _read(flag, value, f"--{name}")
         before = from_words.get(name, ())
@@ -93,11 +93,11 @@ def _read(flag: Flag, text: str, source: str) -> Value:
             try:
                 return int(text)
             except ValueError:
-                raise MachineError(f'{source}: "{text}" is not a whole number') from None
+                raise MachineError(f'{source}: "{text}" is not an integer') from None
         case FlagType.BOOL:
             if text.lower() in _TRUE | _FALSE:
                 return text.lower() in _TRUE
-            raise MachineError(f'{source}: "{text}" is neither true nor false')
+            raise MachineError(f'{source}: "{text}" is not a boolean', "use true or false")
         case FlagType.LIST:
             return (text,)
         case _:
@@ -109,6 +109,27 @@ def _perhaps(name: str, known: Mapping[str, Flag]) -> str:
 
     near = difflib.get_close_matches(name, known, 1)
     return f" (did you mean --{near[0]}?)" if near else ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandHelp:
+    """What the help page of a command shows besides its name and summary."""
+
+    arguments: str  # as in the usage line
+    examples: tuple[str, ...]
+    flags: tuple[Flag, ...] = ()
+    shorts: Mapping[str, str] = field(default_factory=dict)
+
+    def page(self, command: str, summary: str) -> str:
+        usage = " ".join(
+            filter(None, ("Usage: herder-machine", command, "[OPTIONS]" * bool(self.flags), self.arguments))
+        )
+        options = f"\n\nOptions:\n\n{described(self.flags, self.shorts)}" if self.flags else ""
+        return f"{usage}\n\n{summary}{options}\n\nExamples:\n\n{listed(self.examples)}"
+
+
+def listed(examples: Iterable[str]) -> str:
+    return "\n".join(f"   {example}" for example in examples)
 
 
 def described(flags: Iterable[Flag], shorts: Mapping[str, str] | None = None) -> str:

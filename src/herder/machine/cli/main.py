@@ -1,4 +1,4 @@
-"""The command itself: global flags, the word, and what an error means for the exit status."""
+"""The `herder-machine` command: global flags, dispatch to a subcommand, and exit codes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from herder.machine import rancher
 from herder.machine.cli.context import GLOBAL_FLAGS, GLOBAL_SHORTS, Context, OfOtherProgram, complain, say
-from herder.machine.cli.flags import described, parse
+from herder.machine.cli.flags import CommandHelp, described, listed, parse
 from herder.machine.errors import MachineError
 
-# word → (module, function, what it does)
+# Subcommand → (module, function, summary).
 WORDS = {
     "create": ("create", "run", "Create a machine"),
     "inspect": ("showing", "inspect", "Inspect information about a machine"),
@@ -51,7 +51,7 @@ def guarded(act: Callable[[], int]) -> int:
         complain(str(error))
         return 1
     except KeyboardInterrupt:
-        complain("interrupted; what was made is on record: go on with create, or remove it with rm")
+        complain("interrupted; resume with create, or clean up with rm")
         return 130
     except Exception:  # a mistake of ours; in a Job, this is how it becomes its last words
         traceback.print_exc()
@@ -71,6 +71,9 @@ def run(words: Sequence[str], environment: Mapping[str, str], *, other: Other = 
     word, *rest = options.arguments
     if word not in WORDS:
         raise MachineError(f"herder-machine: '{word}' is not a herder-machine command. See 'herder-machine --help'.")
+    if word != "create" and rest[:1] in (["--help"], ["-h"]):
+        say(command_help(word))
+        return 0
     module, function, _ = WORDS[word]
     command: Callable[[Context, Sequence[str]], int] = getattr(
         importlib.import_module(f"herder.machine.cli.{module}"), function
@@ -86,11 +89,27 @@ def run(words: Sequence[str], environment: Mapping[str, str], *, other: Other = 
         return other(words, {**environment, rancher.STORAGE_VARIABLE: context.store_path})
 
 
+EXAMPLES = (
+    "herder-machine create --driver process node-1",
+    "herder-machine create --driver generic --generic-ip-address 192.0.2.10 node-2",
+    "herder-machine ls",
+    "herder-machine rm -y node-1",
+)
+
+
+def command_help(word: str) -> str:
+    module, _, summary = WORDS[word]
+    known: CommandHelp = importlib.import_module(f"herder.machine.cli.{module}").HELP_PAGES[word]
+    return known.page(word, summary)
+
+
 def _help() -> str:
     commands = "\n".join(f"  {word:10}{told}" for word, (_, _, told) in WORDS.items())
     return (
         "Usage: herder-machine [OPTIONS] COMMAND [arg...]\n\nCreate and manage machines.\n\n"
-        f"Options:\n{described(GLOBAL_FLAGS, GLOBAL_SHORTS)}\n\nCommands:\n{commands}"
+        f"Options:\n{described(GLOBAL_FLAGS, GLOBAL_SHORTS)}\n\nCommands:\n{commands}\n\n"
+        "Run 'herder-machine COMMAND --help' for more information on a command.\n\n"
+        f"Examples:\n{listed(EXAMPLES)}"
     )
 
 

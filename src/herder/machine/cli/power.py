@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from herder.machine.cli.context import Context, Workbench, named, say
+from herder.machine.cli.flags import CommandHelp
 from herder.machine.cli.updating import UPDATE_CONFIG, parse_with_driver
 from herder.machine.driver import State
 from herder.machine.errors import MachineError
 
+HELP_PAGES = {
+    word: CommandHelp("NAME...", (f"herder-machine {word} node-1",), (UPDATE_CONFIG,))
+    for word in ("start", "stop", "restart", "kill")
+}
 _NEW_ADDRESSES = "{} machines may have new IP addresses. You may need to re-run the `docker-machine env` command."
 
 

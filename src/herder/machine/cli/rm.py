@@ -7,16 +7,22 @@ from collections.abc import Sequence
 
 from herder.api.machines.flags import Flag, FlagType, Value
 from herder.machine.cli.context import Context, Workbench, complain, hand_over_others, native, say
+from herder.machine.cli.flags import CommandHelp
 from herder.machine.cli.updating import UPDATE_CONFIG, parse_with_driver
 from herder.machine.errors import MachineError, ServerGone
 from herder.machine.state.record import Phase, Record
 
 FLAGS = (
-    Flag("force", "Forget the record even if the machine cannot be removed; implies -y", FlagType.BOOL, False),
-    Flag("y", "Do not ask", FlagType.BOOL, False),
+    Flag("force", "Delete the local state even if the machine cannot be removed; implies -y", FlagType.BOOL, False),
+    Flag("y", "Do not ask for confirmation", FlagType.BOOL, False),
     UPDATE_CONFIG,
 )
 SHORTS = {"f": "force"}
+HELP_PAGES = {
+    "rm": CommandHelp(
+        "NAME...", ("herder-machine rm -y node-1", "herder-machine rm --force node-1 node-2"), FLAGS, SHORTS
+    )
+}
 
 
 def run(context: Context, words: Sequence[str]) -> int:
@@ -72,6 +78,6 @@ def _remove(context: Context, name: str, credentials: dict[str, Value]) -> None:
     try:
         bench.driver.remove()
     except ServerGone:
-        bench.machine.say("the provider does not have it any more")
+        bench.machine.say("the provider no longer has this machine")
     context.store.remove(name)
     say(f"Successfully removed {name}")

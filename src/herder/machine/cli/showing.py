@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from herder import __version__
 from herder.api.machines.flags import Flag, FlagType
 from herder.machine.cli.context import Context, Workbench, named, native, say
-from herder.machine.cli.flags import parse
+from herder.machine.cli.flags import CommandHelp, parse
 from herder.machine.cli.updating import UPDATE_CONFIG, parse_with_driver
 from herder.machine.driver import State
 from herder.machine.drivers import NATIVE
@@ -17,7 +17,16 @@ from herder.machine.state import record as records
 from herder.machine.state.reading import reach_of
 from herder.machine.state.record import Phase
 
-LIST_FLAGS = (Flag("quiet", "Names alone", FlagType.BOOL, False),)
+LIST_FLAGS = (Flag("quiet", "Print only machine names", FlagType.BOOL, False),)
+LIST_SHORTS = {"q": "quiet"}
+HELP_PAGES = {
+    "inspect": CommandHelp("NAME", ("herder-machine inspect node-1",)),
+    "ip": CommandHelp("NAME...", ("herder-machine ip node-1",)),
+    "ls": CommandHelp("", ("herder-machine ls", "herder-machine ls -q"), LIST_FLAGS, LIST_SHORTS),
+    "status": CommandHelp("NAME", ("herder-machine status node-1",), (UPDATE_CONFIG,)),
+    "url": CommandHelp("NAME", ("herder-machine url node-1",), (UPDATE_CONFIG,)),
+    "version": CommandHelp("[NAME]", ("herder-machine version",)),
+}
 
 
 def ip(context: Context, words: Sequence[str]) -> int:
@@ -25,7 +34,10 @@ def ip(context: Context, words: Sequence[str]) -> int:
     for bench in named(context, parsed.arguments):
         address = bench.driver.address()
         if not address:
-            raise MachineError(f'machine "{bench.record.name}" has no address', "see its status: it may not run")
+            raise MachineError(
+                f'machine "{bench.record.name}" has no IP address',
+                "check that it is running with herder-machine status",
+            )
         say(address)
         bench.save_if_changed()
     return 0
@@ -84,7 +96,7 @@ def _the_one(context: Context, words: Sequence[str]) -> Workbench:
 
 
 def ls(context: Context, words: Sequence[str]) -> int:
-    parsed = parse(words, LIST_FLAGS, context.environment, shorts={"q": "quiet"})
+    parsed = parse(words, LIST_FLAGS, context.environment, shorts=LIST_SHORTS)
     if parsed.on("quiet"):
         for name in context.store.names():
             say(name)
@@ -105,7 +117,7 @@ def _row(context: Context, name: str) -> tuple[str, str, str, str, str]:
         if record.phase is not Phase.CREATED:
             return name, driver, record.phase.value.capitalize(), address, ""
         if driver not in NATIVE:
-            return name, driver, "", address, f"ask rancher-machine status {name}"
+            return name, driver, "", address, f"run: rancher-machine status {name}"
         bench = Workbench(context, record, native(record))
         return name, driver, bench.driver.state().value, address, ""
     except ServerGone:

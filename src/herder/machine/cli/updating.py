@@ -10,7 +10,9 @@ from herder.machine.cli.flags import Parsed, parse
 from herder.machine.drivers import create_flags
 from herder.machine.errors import MachineError
 
-UPDATE_CONFIG = Flag("update-config", "Take credentials from flags and environment anew", FlagType.BOOL, False)
+UPDATE_CONFIG = Flag(
+    "update-config", "Update the stored credentials from flags and environment variables", FlagType.BOOL, False
+)
 
 
 def parse_with_driver(
