@@ -166,13 +166,13 @@ async def test_a_driver_that_is_downloaded_is_asked_for_its_flags(
 @pytest.mark.parametrize(
     ("name", "checksum", "problem"),
     [
-        (EXAMPLE, "0" * 64, "failed sha256 checksum: correct the NodeDriver's url or checksum"),
-        (EXAMPLE, "0" * 10, "has 10 digits: give an MD5, SHA-1, SHA-256 or SHA-512 digest"),
+        (EXAMPLE, "0" * 64, "failed sha256 checksum; correct the NodeDriver's url or checksum"),
+        (EXAMPLE, "0" * 10, "has 10 digits; use an MD5, SHA-1, SHA-256 or SHA-512 checksum"),
         (EXAMPLE, "", "spec.checksum is empty"),
         ("nothing", "0" * 64, "Not Found|File not found"),
-        (f"{EXAMPLE}-not.zip", None, "does not seem to be in an accepted format: publish a Linux program"),
-        (f"{EXAMPLE}-without.tar.gz", None, f"holds no {EXAMPLE.removesuffix('example')}"),
-        ("docker-machine-driver-silent", None, "driver silent cannot be asked for its flags: .*made for this platform"),
+        (f"{EXAMPLE}-not.zip", None, "does not seem to be in an accepted format; publish a Linux binary"),
+        (f"{EXAMPLE}-without.tar.gz", None, f"contains no program named {EXAMPLE.removesuffix('example')}"),
+        ("docker-machine-driver-silent", None, "cannot read the flags of driver silent: .*built for this platform"),
     ],
 )
 async def test_what_is_wrong_with_a_download_is_told(
@@ -184,7 +184,10 @@ async def test_what_is_wrong_with_a_download_is_told(
 
 
 async def test_without_rancher_machine_it_is_told_what_to_install(published: Published) -> None:
-    with pytest.raises(Exception, match="not installed here: install it, or set the setting rancher-machine-path"):
+    with pytest.raises(
+        Exception,
+        match="require it; install rancher-machine, or set the setting rancher-machine-path",
+    ):
         await probed(published.url(EXAMPLE), published.digest(EXAMPLE), "/nowhere/rancher-machine")
 
 

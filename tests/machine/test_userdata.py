@@ -105,12 +105,12 @@ class TestBootstrapDataThatIsCloudConfigItself:
 @pytest.mark.parametrize(
     ("script", "user", "told"),
     [
-        (SCRIPT, b"hello", "begin it with #! or #cloud-config"),
+        (SCRIPT, b"hello", "start it with #! or #cloud-config"),
         (SCRIPT, b"#cloud-config\n- a\n", "must be a mapping"),
         (SCRIPT, b"#cloud-config\na: [\n", r"the user data: not YAML \(line"),
         (SCRIPT, b"#cloud-config\nruncmd: text\n", "runcmd that is not a list"),
         (SCRIPT, b"## template: jinja\n#cloud-config\nhostname: {{ v1.name }}\n", "put quotes around"),
-        (b'{"ignition": {"version": "3.4.0"}}', b"", "for Ignition"),
+        (b'{"ignition": {"version": "3.4.0"}}', b"", "Ignition bootstrap data is not supported"),
     ],
     ids=["no known kind", "a list", "not YAML", "runcmd", "jinja that is no YAML", "ignition"],
 )

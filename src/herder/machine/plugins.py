@@ -24,7 +24,7 @@ def install(url: str, checksum: str, directory: Path) -> Path:
     """The program, executable, in a directory of ours; its name is what the Go program looks for on PATH."""
     if not checksum and url.startswith("http://"):
         raise MachineError(
-            f"the driver at {url} is fetched without TLS", "give its checksum in the NodeDriver, or an https:// address"
+            f"the driver URL {url} does not use TLS", "set a checksum in the NodeDriver, or use an https:// URL"
         )
     content = _fetched(url)
     if checksum:
@@ -38,21 +38,19 @@ def install(url: str, checksum: str, directory: Path) -> Path:
 
 def _fetched(url: str) -> bytes:
     if not url.startswith(("https://", "http://")):
-        raise MachineError(f"the driver's address {url} cannot be fetched", "it must begin with https:// or http://")
+        raise MachineError(f"unsupported driver URL {url}", "it must start with https:// or http://")
     try:
         with urllib.request.urlopen(url, timeout=FETCH_SECONDS) as answer:  # noqa: S310 - http and https alone
             return _bounded(answer.read(LARGEST + 1), url)
     except (OSError, urllib.error.URLError) as error:
         reason = getattr(error, "reason", None) or error
-        raise MachineError(
-            f"download of driver from {url} failed: {reason}", "see that the address is right"
-        ) from error
+        raise MachineError(f"download of driver from {url} failed: {reason}", "check the URL") from error
 
 
 def _bounded(content: bytes, url: str) -> bytes:
     """What was read of a stream, one byte more than there may be."""
     if len(content) > LARGEST:
-        raise MachineError(f"the driver at {url} is larger than {LARGEST >> 20} MB", "see that the address is right")
+        raise MachineError(f"the driver at {url} is larger than {LARGEST >> 20} MB", "check the URL")
     return content
 
 
@@ -61,7 +59,7 @@ def _check(content: bytes, checksum: str, url: str) -> None:
     algorithm = _ALGORITHMS.get(len(checksum))
     if algorithm is None:
         raise MachineError(
-            f"the checksum of {url} has {len(checksum)} digits", "give an MD5, SHA-1, SHA-256 or SHA-512 digest"
+            f"the checksum of {url} has {len(checksum)} digits", "use an MD5, SHA-1, SHA-256 or SHA-512 checksum"
         )
     if not hmac.compare_digest(hashlib.new(algorithm, content, usedforsecurity=False).hexdigest(), checksum):
         raise MachineError(
@@ -89,7 +87,7 @@ def _program(content: bytes, url: str) -> tuple[str, bytes]:
         raise MachineError(f"the driver at {url} is a damaged archive: {error}") from error
     raise MachineError(
         f"the file at {url} does not seem to be in an accepted format",
-        "publish a Linux program, a zip or a tar of one",
+        "publish a Linux binary, or a zip or tar archive with one",
     )
 
 
@@ -97,12 +95,14 @@ def _chosen(names: list[str], url: str) -> str:
     for name in names:
         if name.rsplit("/", 1)[-1].startswith(PREFIX):
             return name
-    raise MachineError(f"the archive at {url} holds no {PREFIX}…", "name the program so")
+    raise MachineError(f"the archive at {url} contains no program named {PREFIX}…", "rename the program")
 
 
 def _driver(name: str) -> str:
     """`docker-machine-driver-linode_linux-amd64` → `linode`."""
     name = name.rsplit("/", 1)[-1]
     if not name.startswith(PREFIX):
-        raise MachineError(f"{name} is not named {PREFIX}…", "correct the NodeDriver's url: it must end in that name")
+        raise MachineError(
+            f"{name} is not named {PREFIX}…", "correct the url of the NodeDriver; it must end with that name"
+        )
     return re.split(r"[-_.]", name.removeprefix(PREFIX), maxsplit=1)[0]

@@ -41,7 +41,7 @@ async def driver_flags(arguments: Mapping[str, Any], *, rancher_machine: str) ->
 def _probe(url: str, checksum: str, rancher_machine: str) -> dict[str, Any]:
     if not checksum and urlsplit(url).scheme == "http":
         raise DriverUnusable(
-            "spec.checksum is empty, and what comes over http:// may be anybody's", "set it, or use an https:// address"
+            "spec.checksum is empty, and spec.url does not use TLS", "set a checksum, or use an https:// URL"
         )
     program = _found(rancher_machine)
     with tempfile.TemporaryDirectory(prefix="herder-driver-") as made:
@@ -50,7 +50,7 @@ def _probe(url: str, checksum: str, rancher_machine: str) -> dict[str, Any]:
         name = driver.name.removeprefix(plugins.PREFIX)
         flags = _flags(program, name, directory)
     if not flags:
-        raise DriverUnusable(f"driver {name} has no flags", "see that it is made for rancher-machine")
+        raise DriverUnusable(f"driver {name} has no flags", "check that it is built for rancher-machine")
     return {"name": name, "flags": [plain(flag) for flag in flags]}
 
 
@@ -58,8 +58,8 @@ def _found(rancher_machine: str) -> Path:
     path = shutil.which(rancher_machine)
     if path is None:
         raise DriverUnusable(
-            f'"{rancher_machine}", the program that drivers of others are for, is not installed here',
-            "install it, or set the setting rancher-machine-path to where it is",
+            f'program "{rancher_machine}" not found, but downloaded node drivers require it',
+            "install rancher-machine, or set the setting rancher-machine-path to its path",
         )
     return Path(path)
 
@@ -92,7 +92,7 @@ def _help(program: Path, driver: str, directory: Path) -> str:
         shown, complaints = child.communicate(timeout=HELP_SECONDS)
     except subprocess.TimeoutExpired:
         raise DriverUnusable(
-            f"driver {driver} did not answer within {HELP_SECONDS:.0f} s", "see that it runs on this platform"
+            f"driver {driver} did not answer within {HELP_SECONDS:.0f} s", "check that it runs on this platform"
         ) from None
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -101,7 +101,7 @@ def _help(program: Path, driver: str, directory: Path) -> str:
     if child.returncode:
         said = (complaints or shown).strip().splitlines()[-1:] or [f"exit status {child.returncode}"]
         raise DriverUnusable(
-            f"driver {driver} cannot be asked for its flags: {said[0]}", "see that it is made for this platform"
+            f"cannot read the flags of driver {driver}: {said[0]}", "check that it is built for this platform"
         )
     return shown
 

@@ -50,8 +50,8 @@ def cloud_config(script: bytes, user: bytes = b"", *, hostname: str, windows: bo
             script = _SHEBANG.sub(b"", user) + b"\n\n" + _SHEBANG.sub(b"", script)
     elif user.strip():
         raise MachineError(
-            "the user data is neither a script nor a cloud-config",
-            "begin it with #! or #cloud-config (nothing else can be made one with the install script)",
+            "the user data is neither a script nor a #cloud-config",
+            "start it with #! or #cloud-config, which can be merged with the install script",
         )
     if is_cloud_config(script):
         config = _merged(config, _parsed(script, "the bootstrap data"))
@@ -76,7 +76,9 @@ def _add_script(config: dict[str, Any], body: bytes, system: _System) -> None:
 def _append(config: dict[str, Any], key: str, items: list[Any]) -> None:
     before = config.get(key)
     if before is not None and not isinstance(before, list):
-        raise MachineError(f"the user data has a {key} that is not a list", "make it one: the install script is added")
+        raise MachineError(
+            f"the user data has a {key} that is not a list", "make it a list, so that the install script can be added"
+        )
     config[key] = [*(before or []), *items]
 
 
@@ -123,5 +125,6 @@ def _without_jinja(data: bytes) -> bytes:
 def _refuse_ignition(script: bytes) -> None:
     if script.lstrip().startswith(b"{") and b'"ignition"' in script[:4096]:
         raise MachineError(
-            "the bootstrap data is for Ignition", "have the bootstrap provider make cloud-config (its field `format`)"
+            "Ignition bootstrap data is not supported",
+            "set the field `format` of the bootstrap provider to cloud-config",
         )

@@ -17,10 +17,10 @@ from tests.support.ec2 import Ec2
     ("action", "code", "advice"),
     [
         ("DescribeVpcs", "AuthFailure", "check the cloud credential"),
-        ("DescribeVpcs", "RequestExpired", "get a new token"),
+        ("DescribeVpcs", "RequestExpired", "get a new session token"),
         ("DescribeVpcs", "OptInRequired", "enable the region for the account"),
         ("DescribeSubnets", "UnauthorizedOperation", "allow the action ec2:DescribeSubnets in its IAM policy"),
-        ("DescribeImages", "InvalidAMIID.NotFound", "set --amazonec2-ami to one of this region"),
+        ("DescribeImages", "InvalidAMIID.NotFound", "set --amazonec2-ami to an image of this region"),
     ],
 )
 def test_a_check_that_fails_says_what_to_do(
@@ -36,13 +36,13 @@ def test_a_check_that_fails_says_what_to_do(
 @pytest.mark.parametrize(
     ("code", "advice"),
     [
-        ("InstanceLimitExceeded", "ask for a larger quota at Service Quotas, choose another --amazonec2-instance-type"),
-        ("VcpuLimitExceeded", "ask for a larger quota"),
+        ("InstanceLimitExceeded", "request a larger quota in Service Quotas, choose another --amazonec2-instance-type"),
+        ("VcpuLimitExceeded", "request a larger quota"),
         ("InsufficientInstanceCapacity", "choose another --amazonec2-zone or --amazonec2-instance-type"),
         ("UnauthorizedOperation", "allow the action ec2:RunInstances in its IAM policy"),
         ("Unsupported", "choose another --amazonec2-instance-type or --amazonec2-zone"),
         ("SpotMaxPriceTooLow", "raise --amazonec2-spot-price"),
-        ("InvalidSomethingNew", "was refused: No (InvalidSomethingNew)"),
+        ("InvalidSomethingNew", "failed: No (InvalidSomethingNew)"),
     ],
 )
 def test_a_launch_that_is_refused_says_what_to_do_and_is_removed_without_a_trace(
@@ -103,7 +103,7 @@ def test_a_group_that_may_not_be_deleted_stays_and_the_machine_goes(ec2: Ec2, wi
 def test_an_instance_that_may_not_be_terminated_keeps_its_record(ec2: Ec2, wire: Wire, command: Command) -> None:
     command.create(*ec2.flags(endpoint=wire.url))
     wire.refuse("TerminateInstances", "OperationNotPermitted", "Protected.")
-    assert "switch the termination protection of the instance off" in command("rm", "-y", "m1", status=1)
+    assert "disable the termination protection of the instance" in command("rm", "-y", "m1", status=1)
     assert "Running" in command("status", "m1")
     command("rm", "-y", "m1")
     assert ec2.left() == {}
@@ -114,7 +114,7 @@ def test_an_instance_that_may_not_be_terminated_keeps_its_record(ec2: Ec2, wire:
 
 def test_a_region_that_does_not_exist(ec2: Ec2, command: Command) -> None:
     said = command.create("--amazonec2-region=us-east-9", status=3)
-    assert 'AWS has no region \\"us-east-9\\"' in said
+    assert 'does not know the AWS region \\"us-east-9\\"' in said
     assert "us-east-1, us-east-2" in said
 
 
@@ -124,12 +124,12 @@ def test_an_endpoint_that_does_not_answer(ec2: Ec2, command: Command) -> None:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
         said = command.create(*ec2.flags(endpoint=url, retries="-1"), status=3)
     assert f"EC2 does not answer at {url}" in said
-    assert "check the network and its proxies, and --amazonec2-region and --amazonec2-endpoint" in said
+    assert "check the network, the proxy settings, and --amazonec2-region and --amazonec2-endpoint" in said
 
 
 def test_an_endpoint_with_credentials_in_it_is_refused_and_not_repeated(ec2: Ec2, command: Command) -> None:
     said = command.create(*ec2.flags(endpoint="http://me:hidden@127.0.0.1"), status=3)
-    assert "--amazonec2-endpoint is neither a host name nor a URL without credentials" in said
+    assert "--amazonec2-endpoint is not a host name or a URL without credentials" in said
     assert "hidden" not in said
 
 
@@ -139,7 +139,7 @@ def test_no_credentials_at_all(ec2: Ec2, command: Command, monkeypatch: pytest.M
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     said = command.create(*ec2.flags(), status=3)
-    assert "there are no AWS credentials: choose a cloud credential" in said
+    assert "no AWS credentials found; select a cloud credential" in said
 
 
 def test_credentials_are_never_repeated(ec2: Ec2, wire: Wire, command: Command) -> None:
@@ -154,12 +154,12 @@ def test_no_default_vpc(ec2: Ec2, command: Command) -> None:
         ec2.client.delete_subnet(SubnetId=subnet["SubnetId"])
     ec2.client.delete_vpc(VpcId=vpc["VpcId"])
     said = command.create(*ec2.flags(), status=3)
-    assert "the account has no default VPC in us-east-1: set --amazonec2-vpc-id or --amazonec2-subnet-id" in said
+    assert "the account has no default VPC in us-east-1; set --amazonec2-vpc-id or --amazonec2-subnet-id" in said
 
 
 def test_no_subnet_in_the_zone(ec2: Ec2, command: Command) -> None:
     said = command.create(*ec2.flags(zone="us-east-1z"), status=3)
-    assert "has no subnet in zone us-east-1z: it has subnets in us-east-1a, us-east-1b" in said
+    assert "has no subnet in zone us-east-1z; it has subnets in us-east-1a, us-east-1b" in said
 
 
 def test_a_subnet_of_another_zone(ec2: Ec2, command: Command) -> None:
@@ -167,29 +167,29 @@ def test_a_subnet_of_another_zone(ec2: Ec2, command: Command) -> None:
         "Subnets"
     ]
     said = command.create(*ec2.flags(subnet_id=subnet["SubnetId"]), status=3)
-    assert "is in zone us-east-1b, not in us-east-1a: set --amazonec2-zone=b, or another subnet" in said
+    assert "is in zone us-east-1b, not in us-east-1a; set --amazonec2-zone=b, or another subnet" in said
 
 
 def test_a_subnet_of_another_vpc(ec2: Ec2, command: Command) -> None:
     vpc = ec2.client.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
     subnet = ec2.client.describe_subnets()["Subnets"][0]["SubnetId"]
     said = command.create(*ec2.flags(subnet_id=subnet, vpc_id=vpc), status=3)
-    assert f"not to {vpc}: change --amazonec2-subnet-id or --amazonec2-vpc-id" in said
+    assert f"not to {vpc}; change --amazonec2-subnet-id or --amazonec2-vpc-id" in said
 
 
 def test_an_image_of_another_region(ec2: Ec2, command: Command) -> None:
     said = command.create(*ec2.flags(ami="ami-0123456789abcdef0"), status=3)
-    assert "images are named differently in each region" in said
+    assert "image IDs differ between regions" in said
 
 
 def test_a_root_volume_smaller_than_the_image(ec2: Ec2, command: Command) -> None:
     said = command.create(*ec2.flags(root_size="1"), status=3)
-    assert "GiB, not 1: set --amazonec2-root-size=" in said
+    assert "GiB, not 1; set --amazonec2-root-size=" in said
 
 
 def test_a_group_that_we_may_not_make(ec2: Ec2, command: Command) -> None:
     said = command.create(*ec2.flags(security_group="mine"), "--amazonec2-security-group-readonly", status=3)
-    assert "has no security group mine: create it, name another" in said
+    assert "has no security group mine; create it, select another" in said
 
 
 def test_user_data_that_is_too_large(ec2: Ec2, command: Command, tmp_path: Path) -> None:
@@ -198,15 +198,15 @@ def test_user_data_that_is_too_large(ec2: Ec2, command: Command, tmp_path: Path)
     noise = random.Random(1).randbytes(20_000).hex()
     (tmp_path / "user").write_text(f"#cloud-config\n# {noise}\n")
     said = command.create(*ec2.flags(userdata=str(tmp_path / "user")), status=3)
-    assert "EC2 takes 16384: make the file of --amazonec2-userdata smaller" in said
+    assert "the EC2 limit of 16384; reduce the file of --amazonec2-userdata" in said
 
 
 def test_a_private_key_that_is_none(ec2: Ec2, command: Command, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("hidden")
     said = command.create(*ec2.flags(ssh_keypath=str(tmp_path / "key")), status=3)
-    assert "is no private SSH key that can be used: give one without a passphrase" in said
+    assert "is not a usable SSH private key; pass a private key without a passphrase" in said
     assert "hidden" not in said
-    assert "cannot be read" in command.create(*ec2.flags(ssh_keypath=str(tmp_path / "none")), status=3)
+    assert "cannot read" in command.create(*ec2.flags(ssh_keypath=str(tmp_path / "none")), status=3)
 
 
 def test_without_boto3_the_line_to_type_is_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,4 +215,4 @@ def test_without_boto3_the_line_to_type_is_told(command: Command, monkeypatch: p
         monkeypatch.delitem(sys.modules, f"{package}.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "boto3", None)
     said = command.create(status=3)
-    assert "machines of Amazon EC2 need the Python package boto3: pip install 'herder[amazonec2]'" in said
+    assert "driver amazonec2 requires the Python package boto3; run: pip install 'herder[amazonec2]'" in said

@@ -55,7 +55,7 @@ def test_one_that_cannot_start_is_named_with_its_log(tmp_path: Path) -> None:
     state_dir = tmp_path / "host"
     state_dir.mkdir()
     (state_dir / places.MACHINES).touch()  # in the way
-    with pytest.raises(Unreachable, match=f"did not start: see {state_dir / places.LOG}"):
+    with pytest.raises(Unreachable, match=f"did not start; see {state_dir / places.LOG}"):
         ensure_running(state_dir)
 
 

@@ -39,11 +39,14 @@ def test_flags_become_options() -> None:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"cpus": "many"}, "--local-cpus=many is no number of CPUs: give one between 0.01 and 1024, as 2 or 0.5"),
-        ({"cpus": "-1"}, "--local-cpus=-1 is no number of CPUs"),
-        ({"cpus": "nan"}, "--local-cpus=nan is no number of CPUs"),
-        ({"memory": -1}, "--local-memory=-1 is no number of megabytes: give one as 512"),
-        ({"memory": 5}, "--local-memory=5 is too little: give at least 64"),
+        (
+            {"cpus": "many"},
+            "--local-cpus: many is not a number of CPUs; use a number from 0.01 to 1024, such as 2 or 0.5",
+        ),
+        ({"cpus": "-1"}, "--local-cpus: -1 is not a number of CPUs"),
+        ({"cpus": "nan"}, "--local-cpus: nan is not a number of CPUs"),
+        ({"memory": -1}, "--local-memory: -1 is not a number of megabytes; use a number such as 512"),
+        ({"memory": 5}, "--local-memory: 5 is too small; use at least 64"),
     ],
 )
 def test_sizes_that_are_none_are_refused(given: dict[str, object], complaint: str) -> None:
@@ -85,7 +88,7 @@ def test_what_the_user_brings_goes_to_cloud_init_beside_the_script(
 
 
 def test_other_user_data_is_refused() -> None:
-    with pytest.raises(MachineError, match="begin it with #cloud-config or #!"):
+    with pytest.raises(MachineError, match="start it with #cloud-config or #!"):
         seeded(Ask("m", "key", user_data=b"hello"))
 
 
@@ -105,7 +108,7 @@ def test_every_machine_has_an_address_of_its_own_and_keeps_it(tmp_path: Path) ->
     assert len(set(taken.values())) == 13
     assert addresses.gateway not in taken.values()
     assert {id: addresses.take(id) for id in taken} == taken
-    with pytest.raises(MachineError, match=r"no address of 10\.77\.0\.0/28 is left"):
+    with pytest.raises(MachineError, match=r"no free address in 10\.77\.0\.0/28"):
         addresses.take("one too many")
     addresses.release("3")
     assert addresses.take("other") == taken["3"]
@@ -161,7 +164,7 @@ def test_an_image_without_an_init_is_refused_and_nothing_of_it_kept(
 
 
 def test_an_image_that_is_not_there_is_told_before_anything_is_made(tmp_path: Path) -> None:
-    with pytest.raises(PreCreateFailed, match="is not a file: give the path of a tar"):
+    with pytest.raises(PreCreateFailed, match="is not a file; pass a tar archive"):
         image.check(str(tmp_path / "missing.tar"))
 
 

@@ -111,7 +111,10 @@ def test_one_that_was_never_asked_for_is_removed_without_a_word(
 
 @pytest.mark.parametrize(
     ("flag", "value", "error"),
-    [("process-memory", -1, "--process-memory: -1"), ("process-ssh-port", 0, "--process-ssh-port: 0 is not a port")],
+    [
+        ("process-memory", -1, "--process-memory: -1"),
+        ("process-ssh-port", 0, "--process-ssh-port: 0 is not a port number"),
+    ],
 )
 def test_bad_flags_are_named(flag: str, value: int, error: str) -> None:
     with pytest.raises(PreCreateFailed, match=error):

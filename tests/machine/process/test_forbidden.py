@@ -69,7 +69,9 @@ async def test_roots_machines_do_without(tmp_path: Path) -> None:
 def test_an_ordinary_user_is_told_what_to_do(tmp_path: Path) -> None:
     with StrictHost(tmp_path, ROOT_ALONE) as host:
         host.start()
-        with pytest.raises(PreCreateFailed, match=r"namespaces of its own: .*: allow them \(sysctl user"):
+        with pytest.raises(
+            PreCreateFailed, match=r"does not allow namespaces for machines: .*; allow them \(sysctl user"
+        ):
             host.machine("m1").check({})
         with pytest.raises(PreCreateFailed):
             host.create("m1")

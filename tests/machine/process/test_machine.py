@@ -180,7 +180,7 @@ async def test_a_limit_holds_for_boot_and_sessions(host: Host) -> None:
 
 
 async def test_cloud_config_is_refused_with_what_to_do(host: Host) -> None:
-    with pytest.raises(MachineError, match="does not begin with #!: use `local` machines"):
+    with pytest.raises(MachineError, match="only scripts that start with #!; use driver local"):
         host.create("cloudy", "#cloud-config\n")
     host.machine("cloudy").remove()
 

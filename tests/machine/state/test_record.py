@@ -81,5 +81,5 @@ class TestReadingForWhoWantsToGetIn:
             saved_machine(self.archive("m1", "m2"))
 
     def test_none_yet(self) -> None:
-        with pytest.raises(MachineError, match="empty until a machine's creation has begun"):
+        with pytest.raises(MachineError, match="empty until the creation of the machine starts"):
             saved_machine(b"", "m1")

@@ -98,7 +98,9 @@ def test_a_record_that_somebody_else_wrote_is_not_overwritten(server: Server, wh
 
 def test_the_secret_is_never_made(server: Server) -> None:
     server.secret = None
-    with pytest.raises(MachineError, match=r"ns/state does not exist: .* create it, or name the right one"):
+    with pytest.raises(
+        MachineError, match=r"ns/state does not exist; create this Secret for the machine state, or select another"
+    ):
         store_on(server)
 
 
@@ -106,14 +108,14 @@ def test_the_secret_is_never_made(server: Server) -> None:
 def test_a_secret_that_vanishes_is_told_with_what_it_means(server: Server, when: list[Mishap | None]) -> None:
     store = store_on(server)
     server.mishaps = when
-    with pytest.raises(MachineError, match="deleted while a machine was worked on, whose server may still exist"):
+    with pytest.raises(MachineError, match="deleted during an operation; check the provider for an instance"):
         store.save("m1", FILES)
 
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_missing_rights_are_told(server: Server, status: int) -> None:
     server.mishaps = [lambda _, request: answer(request, status, {"message": "no"}) is None]
-    with pytest.raises(MachineError, match="no: allow this user to get it"):
+    with pytest.raises(MachineError, match="no; allow this user to get it"):
         store_on(server)
 
 

@@ -22,7 +22,7 @@ class Generic:
         Flag("generic-engine-port", "Docker engine port", FlagType.INT, 2376, "GENERIC_ENGINE_PORT"),
         Flag("generic-ip-address", "IP Address of machine", env="GENERIC_IP_ADDRESS"),
         Flag("generic-ssh-user", "SSH user", default="root", env="GENERIC_SSH_USER"),
-        Flag("generic-ssh-key", "SSH private key path (default: a key of yours)", env="GENERIC_SSH_KEY"),
+        Flag("generic-ssh-key", "SSH private key path (default: a key in ~/.ssh)", env="GENERIC_SSH_KEY"),
         Flag("generic-ssh-port", "SSH port", FlagType.INT, 22, "GENERIC_SSH_PORT"),
     )
 
@@ -34,7 +34,7 @@ class Generic:
             raise MachineError("generic driver requires the --generic-ip-address option")
         port = values["generic-ssh-port"]
         if not isinstance(port, int) or not 0 < port < 65536:
-            raise MachineError(f"--generic-ssh-port: {port} is not a port", "give one from 1 to 65535")
+            raise MachineError(f"--generic-ssh-port: {port} is not a port number", "use 1 to 65535")
         self._machine.config |= {
             "EnginePort": values["generic-engine-port"],
             "IPAddress": values["generic-ip-address"],
@@ -94,7 +94,9 @@ class Generic:
         try:
             key = path.read_bytes()
         except FileNotFoundError:
-            raise PreCreateFailed(f'SSH key does not exist: "{path}"', "name one with --generic-ssh-key") from None
+            raise PreCreateFailed(
+                f'SSH key does not exist: "{path}"', "pass another one with --generic-ssh-key"
+            ) from None
         except OSError as error:
             raise PreCreateFailed(f"--generic-ssh-key: {path}: {error.strerror}") from error
         name = path.name if said else "id_rsa"
@@ -110,5 +112,5 @@ def _default_key() -> Path:
     directory = Path("~/.ssh").expanduser()
     found = [directory / name for name in ("id_ed25519", "id_ecdsa", "id_rsa") if (directory / name).exists()]
     if not found:
-        raise PreCreateFailed("no SSH key was named and ~/.ssh has none", "name one with --generic-ssh-key")
+        raise PreCreateFailed("no SSH key found in ~/.ssh", "pass one with --generic-ssh-key")
     return found[0]

@@ -74,7 +74,8 @@ class Hosted:
         config = self.machine.config
         if not config.get("IPAddress"):
             raise MachineError(
-                f'machine "{self.machine.name}" has no address yet', "create it again, or wait until that is done"
+                f'machine "{self.machine.name}" has no address yet',
+                "wait until its creation is complete, or create it again",
             )
         key = config.get("HostKey")
         return Reach(config["IPAddress"], config["SSHPort"], config["SSHUser"], (key,) if key else ())

@@ -14,29 +14,29 @@ from herder.machine.host.local.options import Options
 class Local(Hosted):
     name: ClassVar[str] = "local"
     flags: ClassVar[tuple[Flag, ...]] = (
-        Flag("local-cpus", "How many CPUs it may use, as 2 or 0.5; all if not given", env="LOCAL_CPUS"),
-        Flag("local-memory", "Its memory in MB; no limit if not given", FlagType.INT, 0, "LOCAL_MEMORY"),
+        Flag("local-cpus", "CPU limit, such as 2 or 0.5 (default: no limit)", env="LOCAL_CPUS"),
+        Flag("local-memory", "Memory limit in MB (default: no limit)", FlagType.INT, 0, "LOCAL_MEMORY"),
         Flag(
             "local-image",
-            "Path on the host of a tar of the root directory it starts from; Debian, built once, if not given",
+            "Path on the host of a tar archive of the root directory (default: a Debian image that is built once)",
             env="LOCAL_IMAGE",
         ),
-        Flag("local-userdata", "Path of user data for cloud-init: #cloud-config or a script", env="LOCAL_USERDATA"),
+        Flag("local-userdata", "Path of the cloud-init user data, a #cloud-config or a script", env="LOCAL_USERDATA"),
         Flag(
             "local-cloud-init",
-            "Let cloud-init run the install script, even where there is no user data",
+            "Run the install script with cloud-init even without user data",
             FlagType.BOOL,
             False,
             "LOCAL_CLOUD_INIT",
         ),
         Flag(
             "local-kubernetes",
-            "Give it what a kubelet needs: containerd, devices, writable settings, storage that is not an overlay",
+            "Provide what a kubelet needs: containerd, devices, writable sysctls and storage without overlayfs",
             FlagType.BOOL,
             False,
             "LOCAL_KUBERNETES",
         ),
-        Flag("local-zone", "Failure domain that the machine says it is in", env="LOCAL_ZONE"),
+        Flag("local-zone", "Failure domain that the machine reports", env="LOCAL_ZONE"),
     )
 
     def options(self, values: Mapping[str, Value]) -> dict[str, Any]:

@@ -14,17 +14,17 @@ from herder.machine.errors import PreCreateFailed
 class Process(Hosted):
     name: ClassVar[str] = "process"
     flags: ClassVar[tuple[Flag, ...]] = (
-        Flag("process-zone", "Failure domain that the machine says it is in", env="PROCESS_ZONE"),
+        Flag("process-zone", "Failure domain that the machine reports", env="PROCESS_ZONE"),
         Flag(
             "process-memory",
-            "Most private memory that each of its processes may use, in MB; 0 for no limit",
+            "Limit of private memory for each process of the machine, in MB; 0 for no limit",
             FlagType.INT,
             0,
             "PROCESS_MEMORY",
         ),
         Flag(
             "process-ssh-port",
-            "Port of the machine's own address where SSH is served",
+            "SSH port on the address of the machine",
             FlagType.INT,
             2222,
             "PROCESS_SSH_PORT",
@@ -34,7 +34,7 @@ class Process(Hosted):
     def options(self, values: Mapping[str, Value]) -> dict[str, Any]:
         memory, port = int(str(values["process-memory"])), int(str(values["process-ssh-port"]))
         if memory < 0:
-            raise PreCreateFailed(f"--process-memory: {memory} is less than nothing", "say 0 for no limit")
+            raise PreCreateFailed(f"--process-memory: {memory} is negative", "use 0 for no limit")
         if not 1 <= port <= 65535:
-            raise PreCreateFailed(f"--process-ssh-port: {port} is not a port", "choose one from 1024 to 65535")
+            raise PreCreateFailed(f"--process-ssh-port: {port} is not a port number", "use 1024 to 65535")
         return {"zone": values["process-zone"], "memory": memory, "ssh_port": port}

@@ -16,10 +16,7 @@ from herder.machine.host.starting import ANOTHER_SERVES
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m herder.machine.host", description=__doc__)
-    parser.add_argument("--state-dir", type=Path, default=state_directory(), help="where it keeps its machines")
-    parser.add_argument("--detach", action="store_true", help="return when it serves, and leave it running")
-    options = parser.parse_args()
+    options = _parser().parse_args()
     state_dir = options.state_dir.absolute()
     os.umask(0o022)
     serving = _detached() if options.detach else lambda: None
@@ -30,6 +27,24 @@ def main() -> int:
         print(error, file=sys.stderr)
         return ANOTHER_SERVES
     return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m herder.machine.host",
+        description="Run the host daemon, which creates machines on this host. `herder up` starts it as needed.",
+        epilog="example:\n  python -m herder.machine.host --state-dir /var/lib/herder/host --detach",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--state-dir",
+        type=Path,
+        metavar="DIR",
+        default=state_directory(),
+        help="directory with the state of the machines (default: %(default)s)",
+    )
+    parser.add_argument("--detach", action="store_true", help="run in the background; return when the daemon is ready")
+    return parser
 
 
 async def _run(state_dir: Path, serving: Callable[[], None]) -> None:

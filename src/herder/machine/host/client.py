@@ -53,8 +53,8 @@ class HostClient:
                 return machine_credential((state_dir / places.KEY).read_bytes(), scope, name)
             except OSError as error:
                 raise Unreachable(
-                    f"the key of the host daemon cannot be read: {state_dir / places.KEY}: {error.strerror}",
-                    "be the user who started it",
+                    f"cannot read the key of the host daemon: {state_dir / places.KEY}: {error.strerror}",
+                    "run this command as the user who started the daemon",
                 ) from None
 
         return cls(places.socket_of(state_dir), credential, patience)
@@ -92,7 +92,8 @@ class HostClient:
             except (OSError, Unreachable) as error:
                 if time.monotonic() > deadline:
                     raise Unreachable(
-                        f"the host daemon does not answer at {self._socket}: {error}", "is 'herder up' still running?"
+                        f"the host daemon does not answer at {self._socket}: {error}",
+                        "check that 'herder up' is running",
                     ) from None
             time.sleep(0.2)
 
@@ -110,7 +111,7 @@ class HostClient:
                         return done
                     elif "error" in told:
                         raise protocol.error_of(told["error"])
-        raise Unreachable("it went away in the middle of an answer")
+        raise Unreachable("the connection closed in the middle of a response")
 
 
 class HostedMachine:

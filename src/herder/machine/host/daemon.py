@@ -84,7 +84,7 @@ class Daemon:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(lock)
-            raise AlreadyRunning(f"another host daemon serves {self.state_dir}") from None
+            raise AlreadyRunning(f"another host daemon uses {self.state_dir}") from None
         return lock
 
     def _own_key(self) -> bytes:
@@ -123,22 +123,22 @@ class Daemon:
         except MachineError as error:
             return protocol.error_answer(error)
         except asyncio.CancelledError:
-            return protocol.error_answer(Unreachable("the host daemon ends", "ask again when it is back"))
+            return protocol.error_answer(Unreachable("the host daemon is shutting down", "try again after its restart"))
         except ConnectionError:
             raise
         except Exception:
             log.exception("a request failed")
             where = self.state_dir / places.LOG
-            return protocol.error_answer(
-                MachineError("the host daemon failed in a way it does not know", f"see {where}")
-            )
+            return protocol.error_answer(MachineError("internal error of the host daemon", f"see {where}"))
 
     def _authorize(self, request: Request) -> None:
         good = machine_credential(self._key, *request.subject)
         if not hmac.compare_digest(good.encode(), request.credential.encode()):
             raise MachineError(
-                "the credential is not good for this machine" if request.name else "this is for the daemon's owner",
-                "Jobs find theirs in HERDER_HOST_CREDENTIAL; by hand, be the user who started the daemon",
+                "the credential is not valid for this machine"
+                if request.name
+                else "only the owner of the daemon can do this",
+                "Jobs use HERDER_HOST_CREDENTIAL; on a terminal, use the account that started the daemon",
             )
 
     def _verb(self, verb: str) -> Callable[[Request, Tell], Awaitable[dict[str, Any]]]:

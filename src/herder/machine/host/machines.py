@@ -103,11 +103,11 @@ class Machines:
             record = self._records.add(request.scope, request.name, request.kind, request.token, request.options)
         if record.token != request.token:
             raise MachineError(
-                f'this host has a machine "{request.name}" already, made by another creation',
-                "remove that one first, or choose another name",
+                f'machine "{request.name}" already exists on this host, from another creation',
+                "remove it first, or choose another name",
             )
         if record.wanted == "removed":
-            raise MachineError(f'machine "{request.name}" is being removed', "create it again when that is done")
+            raise MachineError(f'machine "{request.name}" is being removed', "create it again after that")
         place = record.place or await self._joined(record, request.ask, tell)
         return asdict(place)
 
@@ -187,7 +187,9 @@ class Machines:
     def _complete(self, request: Request) -> Record:
         record = self._find(request)
         if record is None or record.wanted == "removed":
-            raise ServerGone(f'this host has no machine "{request.name}"', "remove its record and create it again")
+            raise ServerGone(
+                f'machine "{request.name}" does not exist on this host', "remove its state and create it again"
+            )
         if record.place is None:
             raise MachineError(
                 f'the creation of machine "{request.name}" is not finished', "create it again, or remove it"
@@ -239,7 +241,7 @@ class Machines:
             return await asyncio.shield(creation.task)
         except asyncio.CancelledError:
             if creation.task.cancelled():
-                raise MachineError(f'the creation of machine "{record.name}" was broken off') from None
+                raise MachineError(f'the creation of machine "{record.name}" was interrupted') from None
             raise
         finally:
             creation.listeners.remove(tell)

@@ -70,10 +70,10 @@ class Shell:
                         say(line.decode(errors="replace").rstrip())
                 done = await process.wait()
         except TimeoutError:
-            raise MachineError(f"a command on the machine did not end in {timeout:.0f} s: {command}") from None
+            raise MachineError(f"a command on the machine timed out after {timeout:.0f} s: {command}") from None
         except (asyncssh.Error, OSError) as error:
             raise Unreachable(
-                f"the connection to the machine broke: {error}", "see that it runs, and try again"
+                f"lost the connection to the machine: {error}", "check that it is running and try again"
             ) from error
         return Outcome(done.returncode if done.returncode is not None else 255, output.decode(errors="replace"))
 
@@ -93,7 +93,7 @@ async def connect(
     reach: Reach, key: bytes, hosts: HostKeys, *, timeout: float = CONNECT_SECONDS
 ) -> asyncssh.SSHClientConnection:
     if not reach.host:
-        raise Unreachable("the machine has no address", "see its status: it may not run")
+        raise Unreachable("the machine has no IP address", "check that it is running")
 
     class Client(asyncssh.SSHClient):
         def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
@@ -125,38 +125,38 @@ async def _opened(
             )
     except asyncssh.PermissionDenied as error:
         raise LoginRefused(
-            f'{where} does not let user "{reach.user}" in with the machine\'s key',
-            "see that the user exists there and that the public key is in its ~/.ssh/authorized_keys",
+            f'{where} rejects the SSH key of user "{reach.user}"',
+            "check that the user exists and that ~/.ssh/authorized_keys contains the public key",
         ) from error
     except asyncssh.HostKeyNotVerifiable as error:
         raise hosts.refused or Unreachable(f"{where}: {error}") from error
     except asyncssh.KeyExchangeFailed as error:
-        raise Unreachable(
-            f"{where}: {error}", "it has no host key of the kind it had before, or no cipher in common with us"
-        ) from error
+        raise Unreachable(f"{where}: {error}", "the host key type has changed, or there is no common cipher") from error
     except TimeoutError:
         raise Unreachable(
-            f"{where} did not answer in {timeout:.0f} s",
-            "see that the address is right, that the host is up, and that no firewall drops the connection",
+            f"{where} did not answer within {timeout:.0f} s",
+            "check the address, the host and its firewall",
         ) from None
     except ConnectionRefusedError as error:
         raise Unreachable(
-            f"{where} refuses connections", "see that its SSH server runs, and that the port is right"
+            f"{where} refuses connections", "check that the SSH server is running and that the port is correct"
         ) from error
     except (asyncssh.Error, OSError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise Unreachable(f"{where} cannot be reached by SSH: {reason}", "see that the address is right") from error
+        raise Unreachable(f"cannot reach {where} by SSH: {reason}", "check the address") from error
 
 
 def _imported(key: bytes) -> asyncssh.SSHKey:
     if not key:
-        raise MachineError("the machine's record holds no SSH key", "it was made without one, or by another program")
+        raise MachineError(
+            "the machine state contains no SSH key", "the machine was created without one or by another program"
+        )
     try:
         return asyncssh.import_private_key(key)
     except asyncssh.KeyImportError as error:
         if "assphrase" in str(error):
-            raise MachineError("the SSH key has a passphrase", "use one without: nobody is there to type it") from None
-        raise MachineError("the SSH key cannot be read", "use a private key in OpenSSH or PEM format") from None
+            raise MachineError("the SSH key has a passphrase", "use a key without a passphrase") from None
+        raise MachineError("cannot parse the SSH key", "use a private key in OpenSSH or PEM format") from None
 
 
 @contextlib.asynccontextmanager

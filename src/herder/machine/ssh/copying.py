@@ -32,7 +32,9 @@ def copy(source: str, target: str, find: Find, *, recursive: bool = False, remem
     """Between `[user@]machine:path` and a path here, or two machines; `find` gives a machine by its name."""
     (giver, source), (taker, target) = _end(source, find), _end(target, find)
     if giver is None and taker is None:
-        raise MachineError(f"neither {source} nor {target} is on a machine", "name one as machine:path")
+        raise MachineError(
+            f"neither {source} nor {target} is on a machine", "use MACHINE:PATH for at least one of them"
+        )
     with tempfile.TemporaryDirectory(prefix="herder-copy-") as between:
         if giver is not None:
             here = target if taker is None else between
@@ -186,7 +188,7 @@ def _unpack(content: bytes, directory: Path) -> None:
         for member in archive:
             place = directory / member.name
             if not place.resolve().is_relative_to(directory.resolve()):
-                raise MachineError(f"the machine sent a file that lies elsewhere: {member.name}")
+                raise MachineError(f"the machine sent a file outside of the target directory: {member.name}")
             if member.isdir():
                 place.mkdir(parents=True, exist_ok=True)
             elif member.isfile() and (file := archive.extractfile(member)) is not None:

@@ -18,9 +18,10 @@ _ALGORITHMS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
 class HostKeyChanged(MachineError):
     def __init__(self, host: str, expected: list[str], shown: str) -> None:
         super().__init__(
-            f"{host} shows another host key than before: {fingerprint(shown)} instead of "
-            f"{' or '.join(map(fingerprint, expected))}. Somebody may be between you and it, or it was installed anew",
-            "if you know why, accept the new key once, with ssh --accept-new-host-key",
+            f"the host key of {host} has changed: {fingerprint(shown)} instead of "
+            f"{' or '.join(map(fingerprint, expected))}. "
+            "The connection may be intercepted, or the machine was reinstalled",
+            "if the change is expected, run ssh once with --accept-new-host-key",
         )
 
 

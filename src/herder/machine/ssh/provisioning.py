@@ -33,12 +33,12 @@ def check_access(reach: Reach, machine: Machine) -> None:
         raise PreCreateFailed(error.message, error.advice) from error
     if outcome.status == 127:
         raise PreCreateFailed(
-            f'{reach.host} has no sudo and "{reach.user}" is not root', "install it, or log in as root"
+            f'{reach.host} has no sudo and user "{reach.user}" is not root', "install sudo, or log in as root"
         )
     if outcome.status:
         raise PreCreateFailed(
             f'sudo asks user "{reach.user}" for a password on {reach.host}',
-            f'allow it without: a file in /etc/sudoers.d with the line "{reach.user} ALL=(ALL) NOPASSWD: ALL"',
+            f'add the line "{reach.user} ALL=(ALL) NOPASSWD: ALL" to a file in /etc/sudoers.d',
         )
 
 
@@ -52,9 +52,7 @@ def run_install_script(driver: Driver, machine: Machine) -> None:
         machine.say("running the install script")
         outcome = shell.run(f"{as_root}sh {SCRIPT}", say=machine.say, timeout=None)
         if outcome.status:
-            raise MachineError(
-                f"the install script failed with status {outcome.status}", "its output is above; correct it"
-            )
+            raise MachineError(f"the install script failed with exit code {outcome.status}", "check its output above")
 
 
 def reboot(reach: Reach, machine: Machine) -> None:
@@ -85,4 +83,4 @@ def _as_root(shell: Shell) -> str:
 
 def _done(outcome: Outcome) -> None:
     if outcome.status:
-        raise MachineError(f"the machine could not be set up: {outcome.output.strip()}")
+        raise MachineError(f"cannot set up the machine: {outcome.output.strip()}")

@@ -55,7 +55,7 @@ async def _interactive(saved: SavedMachine, command: str | None, hosts: HostKeys
                 await asyncio.gather(_show(process.stdout, sys.stdout), _show(process.stderr, sys.stderr))
                 done = await process.wait()
         except (asyncssh.Error, OSError) as error:
-            raise Unreachable(f"the connection to {saved.name} broke: {error}", "see that it runs") from error
+            raise Unreachable(f"lost the connection to {saved.name}: {error}", "check that it is running") from error
     if done.exit_signal:
         return 255
     return done.returncode if done.returncode is not None else 255

@@ -40,13 +40,13 @@ def unpack(data: bytes) -> dict[str, bytes]:
         if not unzipped.eof and not unzipped.unconsumed_tail:
             raise EOFError("it ends too early")
         if not unzipped.eof:
-            raise MachineError("the state archive is larger than any that was made for machines")
+            raise MachineError("the state archive is too large")
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
             return {_absolute(entry.name): _content(tar, entry) for entry in tar if entry.isfile()}
     except (zlib.error, EOFError, ValueError, OverflowError, RecursionError, tarfile.TarError) as error:
         raise MachineError(
-            f"the state archive cannot be read: {error}",
-            "restore the Secret from a backup, or remove the server at its provider and then the Secret",
+            f"cannot read the state archive: {error}",
+            "restore the Secret from a backup, or delete the instance at its provider and then the Secret",
         ) from error
 
 

@@ -30,10 +30,9 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 
 
 _NEVER_MADE = (
-    "it holds what is known of the machine and is never made here: create it, or name the right one with --secret-name "
-    "and --secret-namespace"
+    "create this Secret for the machine state, or select another one with --secret-name and --secret-namespace"
 )
-_VANISHED = "it was deleted while a machine was worked on, whose server may still exist at its provider: look there"
+_VANISHED = "it was deleted during an operation; check the provider for an instance that is left over"
 
 
 class Conflict(Exception):
@@ -92,8 +91,8 @@ class SecretClient:
 
     def _unreachable(self, trouble: str) -> Unreachable:
         return Unreachable(
-            f"the API server {self._connection.server} cannot be used: {trouble}",
-            "see that it runs and that --kubeconfig names the right one",
+            f"cannot reach the API server {self._connection.server}: {trouble}",
+            "check that it is running and that --kubeconfig is correct",
         )
 
     def _exchange(self, method: str, body: bytes | None, content_type: str) -> tuple[int, bytes]:
@@ -132,7 +131,7 @@ def connection_for(path: str) -> Connection:
     try:
         return kubeconfig.load(Path(path)) if path else kubeconfig.in_cluster()
     except KubeconfigError as error:
-        raise MachineError(str(error), "name the API server that keeps the Secret with --kubeconfig") from error
+        raise MachineError(str(error), "pass a kubeconfig for the cluster of the Secret with --kubeconfig") from error
 
 
 def _connect(connection: Connection) -> http.client.HTTPConnection:

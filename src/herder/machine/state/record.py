@@ -75,13 +75,13 @@ def read(name: str, files: Mapping[str, bytes]) -> Record:
             raise TypeError
     except (KeyError, TypeError, ValueError) as error:
         raise MachineError(
-            f'the record of machine "{name}" cannot be read: config.json is missing or damaged',
-            "remove its server at the provider by hand, and forget the record with rm --force",
+            f'cannot read the state of machine "{name}": config.json is missing or damaged',
+            "delete its instance at the provider manually, then run rm --force",
         ) from error
     if content.get("ConfigVersion") != VERSION:
         raise MachineError(
-            f'the record of machine "{name}" has ConfigVersion {content.get("ConfigVersion")}, not {VERSION}',
-            "let rancher-machine bring it up to date: rancher-machine inspect NAME",
+            f'the state of machine "{name}" has ConfigVersion {content.get("ConfigVersion")}, not {VERSION}',
+            "upgrade it with: rancher-machine inspect NAME",
         )
     own = content.get(OWN) or {}
     known = {"ConfigVersion", "Driver", "DriverName", "HostOptions", "Name", OWN}

@@ -51,7 +51,7 @@ def _insist_on_known_region(session: boto3.session.Session, region: str) -> None
     if region not in known:
         common = ", ".join(sorted(session.get_available_regions("ec2")))
         raise MachineError(
-            f'AWS has no region "{region}" that boto3 {boto3.__version__} knows of',
+            f'boto3 {boto3.__version__} does not know the AWS region "{region}"',
             f"set --{PREFIX}region to one of {common}; for a newer region run pip install --upgrade boto3",
         )
 
@@ -75,6 +75,7 @@ def _endpoint(config: Config) -> str | None:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
         raise MachineError(
-            f"--{PREFIX}endpoint is neither a host name nor a URL without credentials", "write https://ec2.example.org"
+            f"--{PREFIX}endpoint is not a host name or a URL without credentials",
+            "use a URL such as https://ec2.example.org",
         )
     return url

@@ -73,8 +73,8 @@ class AmazonEC2:
                 from herder.machine.drivers.amazonec2.server import Server
             except ModuleNotFoundError as error:
                 raise MachineError(
-                    f"machines of Amazon EC2 need the Python package {(error.name or 'boto3').partition('.')[0]}",
-                    "pip install 'herder[amazonec2]'",
+                    f"driver amazonec2 requires the Python package {(error.name or 'boto3').partition('.')[0]}",
+                    "run: pip install 'herder[amazonec2]'",
                 ) from error
             self._known = Server(self.machine)
         return self._known

@@ -22,18 +22,16 @@ from herder.machine.drivers.amazonec2.settings import Config
 from herder.machine.errors import MachineError, Unreachable
 
 _CREDENTIALS = (
-    "check the cloud credential, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, that the key is active and belongs to"
-    " this cloud, and that the clock of this host is right"
+    "check the cloud credential, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: the key must be active and belong to"
+    " this cloud, and the clock of this host must be correct"
 )
 _QUOTA = (
-    "ask for a larger quota at Service Quotas, choose another --amazonec2-instance-type or --amazonec2-region, or"
-    " remove what is not needed"
+    "request a larger quota in Service Quotas, choose another --amazonec2-instance-type or --amazonec2-region, or"
+    " delete unused resources"
 )
 _CAPACITY = "choose another --amazonec2-zone or --amazonec2-instance-type, or try again later"
 _THROTTLED = "create fewer machines at once, or raise --amazonec2-retries"
-_IMAGE = (
-    "images are named differently in each region: set --amazonec2-ami to one of this region that the account may use"
-)
+_IMAGE = "image IDs differ between regions: set --amazonec2-ami to an image of this region that the account can use"
 
 _ADVICE = {
     "AuthFailure": _CREDENTIALS,
@@ -41,11 +39,11 @@ _ADVICE = {
     "UnrecognizedClientException": _CREDENTIALS,
     "SignatureDoesNotMatch": _CREDENTIALS,
     "MissingAuthenticationToken": _CREDENTIALS,
-    "RequestExpired": "the session token is too old, or the clock of this host is wrong: get a new token",
-    "ExpiredToken": "the session token is too old: get a new one",
-    "ExpiredTokenException": "the session token is too old: get a new one",
-    "Blocked": "the account is blocked: ask AWS support",
-    "PendingVerification": "the account is being verified by AWS: try again in some hours",
+    "RequestExpired": "get a new session token, and check the clock of this host",
+    "ExpiredToken": "get a new session token",
+    "ExpiredTokenException": "get a new session token",
+    "Blocked": "the account is blocked: contact AWS support",
+    "PendingVerification": "AWS is verifying the account: try again in a few hours",
     "OptInRequired": "enable the region for the account, or accept the terms of the image in the AWS Marketplace",
     "InstanceLimitExceeded": _QUOTA,
     "VcpuLimitExceeded": _QUOTA,
@@ -53,9 +51,9 @@ _ADVICE = {
     "VolumeLimitExceeded": _QUOTA,
     "AddressLimitExceeded": _QUOTA,
     "NetworkInterfaceLimitExceeded": _QUOTA,
-    "SecurityGroupLimitExceeded": "remove a group, ask for a larger quota, or name one with --amazonec2-security-group",
-    "RulesPerSecurityGroupLimitExceeded": "remove rules of the group, or ask for a larger quota",
-    "SecurityGroupsPerInterfaceLimitExceeded": "give --amazonec2-security-group fewer times",
+    "SecurityGroupLimitExceeded": "delete a group, request a larger quota, or set --amazonec2-security-group",
+    "RulesPerSecurityGroupLimitExceeded": "remove rules of the group, or request a larger quota",
+    "SecurityGroupsPerInterfaceLimitExceeded": "pass fewer --amazonec2-security-group flags",
     "InsufficientInstanceCapacity": _CAPACITY,
     "InsufficientHostCapacity": _CAPACITY,
     "InsufficientCapacity": _CAPACITY,
@@ -64,7 +62,7 @@ _ADVICE = {
     "SpotMaxPriceTooLow": "raise --amazonec2-spot-price",
     "Unsupported": "choose another --amazonec2-instance-type or --amazonec2-zone: not every zone has every type",
     "UnsupportedOperation": "choose another --amazonec2-instance-type, --amazonec2-ami or --amazonec2-zone",
-    "InvalidInstanceType": "set --amazonec2-instance-type to a type that the region has",
+    "InvalidInstanceType": "set --amazonec2-instance-type to a type that the region offers",
     "InvalidAMIID.NotFound": _IMAGE,
     "InvalidAMIID.Malformed": _IMAGE,
     "InvalidAMIID.Unavailable": _IMAGE,
@@ -74,20 +72,20 @@ _ADVICE = {
     "VPCIdNotSpecified": "set --amazonec2-vpc-id or --amazonec2-subnet-id: the account has no default VPC",
     "DefaultVpcDoesNotExist": "set --amazonec2-vpc-id or --amazonec2-subnet-id",
     "InvalidKeyPair.NotFound": "set --amazonec2-keypair-name to a key pair of this region",
-    "InvalidKeyPair.Format": "AWS takes RSA and Ed25519 keys: give another with --amazonec2-ssh-keypath",
-    "InvalidKey.Format": "AWS takes RSA and Ed25519 keys: give another with --amazonec2-ssh-keypath",
+    "InvalidKeyPair.Format": "AWS supports RSA and Ed25519 keys: pass another with --amazonec2-ssh-keypath",
+    "InvalidKey.Format": "AWS supports RSA and Ed25519 keys: pass another with --amazonec2-ssh-keypath",
     "InvalidGroup.NotFound": "set --amazonec2-security-group to a group of the VPC",
-    "InvalidGroup.InUse": "remove what still uses the group",
+    "InvalidGroup.InUse": "delete the resources that still use the group",
     "InvalidBlockDeviceMapping": "check --amazonec2-root-size, --amazonec2-volume-type and --amazonec2-device-name",
-    "IncorrectInstanceState": "wait until the instance has come to rest, then try again",
-    "OperationNotPermitted": "switch the termination protection of the instance off, then try again",
+    "IncorrectInstanceState": "wait until the state of the instance is stable, then try again",
+    "OperationNotPermitted": "disable the termination protection of the instance, then try again",
     "IdempotentParameterMismatch": "remove the machine, then create it again",
     "IdempotentInstanceTerminated": "remove the machine, then create it again",
     "RequestLimitExceeded": _THROTTLED,
     "Throttling": _THROTTLED,
     "ThrottlingException": _THROTTLED,
     "Unavailable": "AWS is overloaded: try again later",
-    "InternalError": "AWS failed: try again, and look at the AWS Health Dashboard if it goes on",
+    "InternalError": "AWS failed: try again, and check the AWS Health Dashboard if the error persists",
     "ServiceUnavailable": "AWS is overloaded: try again later",
 }
 _DENIED = ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException")
@@ -103,16 +101,16 @@ def explained(config: Config) -> Iterator[None]:
         raise _refusal(error, config) from error
     except (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError) as error:
         raise MachineError(
-            "there are no AWS credentials",
-            "choose a cloud credential, set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or fill ~/.aws/credentials",
+            "no AWS credentials found",
+            "select a cloud credential, set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or create ~/.aws/credentials",
         ) from error
     except (ConnectionError, HTTPClientError) as error:
         raise Unreachable(
             f"EC2 does not answer at {config.get('Endpoint') or 'region ' + config['Region']}: {type(error).__name__}",
-            f"check the network and its proxies, and --{PREFIX}region and --{PREFIX}endpoint",
+            f"check the network, the proxy settings, and --{PREFIX}region and --{PREFIX}endpoint",
         ) from error
     except BotoCoreError as error:
-        raise MachineError(f"boto3 cannot ask EC2: {error}") from error
+        raise MachineError(f"boto3 cannot call EC2: {error}") from error
 
 
 def code_of(error: ClientError) -> str:
@@ -129,8 +127,8 @@ def _refusal(error: ClientError, config: Config) -> MachineError:
     if code in _DENIED:  # what is said then is mostly a cipher; a request may need more than its own action
         named = _DENIED_ACTION.search(said)
         return MachineError(
-            f"AWS does not let this credential do {error.operation_name} in {config['Region']}",
+            f"AWS denies {error.operation_name} in {config['Region']} to this credential",
             f"allow the action {named[1] if named else f'ec2:{error.operation_name}'} in its IAM policy",
         )
     place = f"in {settings.zone_name(config)}" if code.startswith("Insufficient") else f"in {config['Region']}"
-    return MachineError(f"{error.operation_name} {place} was refused: {said} ({code})", _ADVICE.get(code, ""))
+    return MachineError(f"{error.operation_name} {place} failed: {said} ({code})", _ADVICE.get(code, ""))

@@ -106,7 +106,7 @@ def _as_they_are(client: EC2Client, config: Config) -> list[str]:
     if missing:
         raise MachineError(
             f"{config['VpcId']} has no security group {', '.join(missing)}",
-            f"create it, name another with --{PREFIX}security-group, or drop --{PREFIX}security-group-readonly",
+            f"create it, select another with --{PREFIX}security-group, or omit --{PREFIX}security-group-readonly",
         )
     return [found[name] for name in names]
 
@@ -120,7 +120,7 @@ def _ensure_one(client: EC2Client, config: Config, name: str, sleep: Sleep) -> s
         elif _add_rules(client, config, found[0]):
             return found[0]["GroupId"]
     raise MachineError(
-        f"security group {name} in {config['VpcId']} does not come to rest", "try again when fewer machines are made"
+        f"security group {name} in {config['VpcId']} keeps changing", "try again when fewer machines are being created"
     )
 
 

@@ -25,8 +25,8 @@ def find(client: EC2Client, config: Config) -> ImageTypeDef:
     images = client.describe_images(ImageIds=[config["AMI"]])["Images"]
     if not images:
         raise MachineError(
-            f"there is no image {config['AMI']} in {config['Region']}",
-            f"images are named differently in each region: set --{PREFIX}ami to one of this region",
+            f"image {config['AMI']} not found in {config['Region']}",
+            f"image IDs differ between regions: set --{PREFIX}ami to an image of this region",
         )
     image = images[0]
     config["DeviceName"] = config["DeviceName"] or image.get("RootDeviceName", "")
@@ -75,9 +75,7 @@ def _newest_ubuntu(client: EC2Client, config: Config) -> str:
         Owners=[owner], Filters=[{"Name": "name", "Values": [name]}, {"Name": "state", "Values": ["available"]}]
     )["Images"]
     if not images:
-        raise MachineError(
-            f"{config['Region']} has no Ubuntu image of Canonical's to start from", f"set --{PREFIX}ami to an image"
-        )
+        raise MachineError(f"{config['Region']} has no Ubuntu image from Canonical", f"set --{PREFIX}ami to an image")
     return max(images, key=lambda image: image.get("CreationDate", ""))["ImageId"]
 
 
@@ -88,7 +86,7 @@ def _architecture(client: EC2Client, config: Config) -> str:
         if architecture in supported:
             return name
     raise MachineError(
-        f"no image is known for instance type {config['InstanceType']}", f"set --{PREFIX}ami to one that fits it"
+        f"no image is known for instance type {config['InstanceType']}", f"set --{PREFIX}ami to a suitable image"
     )
 
 

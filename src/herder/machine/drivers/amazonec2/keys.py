@@ -60,8 +60,8 @@ def _key_pair(config: Config) -> tuple[bytes, bytes]:
         private = path.read_bytes()
         return private, asyncssh.import_private_key(private).export_public_key()
     except OSError as error:
-        raise MachineError(f"--{PREFIX}ssh-keypath cannot be read: {path}: {error.strerror}") from error
+        raise MachineError(f"--{PREFIX}ssh-keypath: cannot read {path}: {error.strerror}") from error
     except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError) as error:
         raise MachineError(
-            f"--{PREFIX}ssh-keypath: {path} is no private SSH key that can be used", "give one without a passphrase"
+            f"--{PREFIX}ssh-keypath: {path} is not a usable SSH private key", "pass a private key without a passphrase"
         ) from error

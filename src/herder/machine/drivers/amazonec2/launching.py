@@ -61,8 +61,8 @@ def user_data(content: bytes) -> bytes:
     fitting = content if len(content) <= LARGEST_USER_DATA else gzip.compress(content, mtime=0)
     if len(fitting) > LARGEST_USER_DATA:
         raise MachineError(
-            f"the user data has {len(fitting)} bytes even when zipped; EC2 takes {LARGEST_USER_DATA}",
-            f"make the file of --{PREFIX}userdata smaller, or let it download what is large",
+            f"the compressed user data has {len(fitting)} bytes, more than the EC2 limit of {LARGEST_USER_DATA}",
+            f"reduce the file of --{PREFIX}userdata, or download large content at boot",
         )
     return fitting
 

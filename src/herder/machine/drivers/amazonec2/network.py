@@ -28,13 +28,13 @@ def _check_subnet(client: EC2Client, config: Config) -> None:
     found = client.describe_subnets(Filters=[{"Name": "subnet-id", "Values": [name]}])["Subnets"]
     if not found:
         raise MachineError(
-            f"there is no subnet {name} in {config['Region']}", f"set --{PREFIX}subnet-id to one of this region"
+            f"subnet {name} not found in {config['Region']}", f"set --{PREFIX}subnet-id to a subnet of this region"
         )
     subnet = found[0]
     if config["VpcId"] not in ("", subnet["VpcId"]):
         raise MachineError(
             f"subnet {name} belongs to {subnet['VpcId']}, not to {config['VpcId']}",
-            f"change --{PREFIX}subnet-id or --{PREFIX}vpc-id; either alone is enough",
+            f"change --{PREFIX}subnet-id or --{PREFIX}vpc-id, or pass only one of them",
         )
     zone = settings.zone_name(config)
     if subnet["AvailabilityZone"] != zone:

@@ -109,9 +109,9 @@ class Server:
             if instance is not None and self._is_reachable(instance):
                 return
         raise MachineError(
-            f"instance {self.config['InstanceId']} was not running, with an address, after"
+            f"instance {self.config['InstanceId']} is not running with an IP address after"
             f" {_POLLS * _POLL_SECONDS:.0f} seconds",
-            f"look at its state in the EC2 console; where its subnet gives no public address, set"
+            f"check its state in the EC2 console, and if its subnet assigns no public address, set"
             f" --{PREFIX}use-private-address",
         )
 
@@ -119,7 +119,7 @@ class Server:
         """Running, and with the addresses that the flags ask for; they are written down."""
         if _state(instance) in _ENDED:
             reason = instance.get("StateReason", {}).get("Message", "EC2 does not say why")
-            raise MachineError(f"instance {instance['InstanceId']} ended while it started: {reason}")
+            raise MachineError(f"instance {instance['InstanceId']} terminated during startup: {reason}")
         only_6, both = self.config.get("Ipv6AddressOnly"), self.config.get("Ipv6AddressCount")
         self.config["PrivateIPAddress"] = instance.get("PrivateIpAddress", "")
         self.config["IPAddress"] = "" if only_6 else self._ipv4(instance)

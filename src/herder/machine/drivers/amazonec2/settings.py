@@ -48,7 +48,7 @@ def take_credentials(config: Config, values: Mapping[str, Value]) -> None:
     typed = {option.field: _typed(values, option.flag.name, option.flag.env) for option in CREDENTIALS}
     if bool(typed["AccessKey"]) != bool(typed["SecretKey"]):
         given, missing = ("access", "secret") if typed["AccessKey"] else ("secret", "access")
-        raise MachineError(f"--{PREFIX}{given}-key needs --{PREFIX}{missing}-key", "give both, or neither")
+        raise MachineError(f"--{PREFIX}{given}-key requires --{PREFIX}{missing}-key", "pass both or neither")
     config.update(typed)
 
 
@@ -106,22 +106,27 @@ def _check(wanted: Config) -> None:
     _check_one_of(wanted, "HttpProtocolIpv6", "http-protocol-ipv6", "enabled", "disabled")
     _check_ports(wanted)
     if len(wanted["Tags"].split(",")) % 2 and wanted["Tags"]:
-        raise MachineError(f"--{PREFIX}tags is a list of pairs", "write key1,value1,key2,value2, with no comma inside")
+        raise MachineError(
+            f"--{PREFIX}tags has an odd number of elements",
+            "use key1,value1,key2,value2 without commas in keys and values",
+        )
     if wanted["KeyName"] and not wanted["SSHPrivateKeyPath"]:
-        raise MachineError(f"--{PREFIX}keypair-name needs --{PREFIX}ssh-keypath", "give the file of the private key")
+        raise MachineError(f"--{PREFIX}keypair-name requires --{PREFIX}ssh-keypath", "pass the path of the private key")
     if wanted["DisableSSL"] and not wanted["Endpoint"]:
-        raise MachineError(f"--{PREFIX}insecure-transport needs --{PREFIX}endpoint", "AWS itself always speaks HTTPS")
+        raise MachineError(
+            f"--{PREFIX}insecure-transport requires --{PREFIX}endpoint", "AWS endpoints always use HTTPS"
+        )
     if wanted["KmsKeyId"] and not wanted["EncryptEbsVolume"]:
-        raise MachineError(f"--{PREFIX}kms-key needs --{PREFIX}encrypt-ebs-volume", "give both, or neither")
+        raise MachineError(f"--{PREFIX}kms-key requires --{PREFIX}encrypt-ebs-volume", "pass both or neither")
     if wanted["Ipv6AddressOnly"] and wanted["Ipv6AddressCount"] < 1:
         raise MachineError(
-            f"--{PREFIX}ipv6-address-only needs an address", f"set --{PREFIX}ipv6-address-count to 1 or more"
+            f"--{PREFIX}ipv6-address-only requires an IPv6 address", f"set --{PREFIX}ipv6-address-count to 1 or more"
         )
 
 
 def _check_one_of(wanted: Config, field: str, flag: str, *allowed: str) -> None:
     if wanted[field] and wanted[field] not in allowed:
-        raise MachineError(f'--{PREFIX}{flag} cannot be "{wanted[field]}"', f"use {' or '.join(allowed)}")
+        raise MachineError(f'--{PREFIX}{flag}: "{wanted[field]}" is not supported', f"use {' or '.join(allowed)}")
 
 
 def _check_ports(wanted: Config) -> None:
@@ -129,4 +134,4 @@ def _check_ports(wanted: Config) -> None:
         port, slash, protocol = text.partition("/")
         number = int(port) if port.isdecimal() and port.isascii() else 0
         if not 0 < number < 65536 or (slash and protocol not in ("tcp", "udp")):
-            raise MachineError(f'--{PREFIX}open-port cannot be "{text}"', "write a port as 8080, 8080/tcp or 53/udp")
+            raise MachineError(f'--{PREFIX}open-port: "{text}" is not a port', "use 8080, 8080/tcp or 53/udp")

@@ -67,7 +67,7 @@ def _run(command: list[str], environment: dict[str, str], packages: int, progres
             process.terminate()
             raise
     if process.returncode != 0:
-        raise MachineError("the packages could not be installed", "; ".join(problems[:3]) or DIED_WITHOUT_A_WORD)
+        raise MachineError("cannot install packages", "; ".join(problems[:3]) or DIED_WITHOUT_A_WORD)
 
 
 def follow(output: Iterator[str], progress: Progress, packages: int) -> list[str]:

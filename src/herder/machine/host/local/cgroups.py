@@ -114,12 +114,12 @@ class Groups:
     def check(self, *, limits: bool) -> None:
         """Raises `PreCreateFailed` where we may not make any, for systemd does not start without; or cannot limit."""
         if not self.trees:
-            raise PreCreateFailed("this host has no control groups", "mount them, as systemd does at /sys/fs/cgroup")
+            raise PreCreateFailed("cgroups are not mounted on this host", "mount them at /sys/fs/cgroup")
         for tree in self.trees:
             place = tree.base if tree.base.exists() else tree.base.parent
             if not os.access(place, os.W_OK):
                 raise PreCreateFailed(
-                    f"{place} does not belong to this user, and local machines need control groups",
+                    f"{place} is not owned by this user, but local machines require cgroups",
                     "run herder as root, or in a delegated scope: systemd-run --user --scope -p Delegate=yes herder …",
                 )
 

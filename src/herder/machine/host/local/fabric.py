@@ -109,7 +109,7 @@ class Fabric:
         holder = Lasting(HOLDER, self.directory, self.directory / "fabric.log", heard=True)
         if await holder.first_word() != READY:
             await holder.ended.wait()
-            raise MachineError("the network of local machines could not be made", holder.complaint())
+            raise MachineError("cannot create the network of local machines", holder.complaint())
         return holder.pid
 
 

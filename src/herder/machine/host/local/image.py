@@ -50,13 +50,15 @@ def _cache() -> Path:
 def check(archive: str = "", *, kubernetes: bool = False) -> None:
     """Whether there is, or can be, such an image. Raises `PreCreateFailed`."""
     if archive and not Path(archive).is_file():
-        raise PreCreateFailed(f"--local-image {archive} is not a file", "give the path of a tar of a Debian root")
+        raise PreCreateFailed(
+            f"--local-image: {archive} is not a file", "pass a tar archive of a Debian root directory"
+        )
     if all(layer.is_dir() for layer in layers(archive, kubernetes=kubernetes)):
         return
     if not archive and shutil.which("mmdebstrap") is None:
         raise PreCreateFailed(
-            "mmdebstrap is not installed, and the image of local machines is not built yet",
-            "install the package mmdebstrap, or give a tar of a Debian root as --local-image",
+            "mmdebstrap is not installed, but building the image of local machines requires it",
+            "install the package mmdebstrap, or pass a tar archive of a Debian root directory with --local-image",
         )
 
 
@@ -85,7 +87,7 @@ async def ensure(archive: str, tell: Tell, *, kubernetes: bool) -> list[Path]:
             os.killpg(maker.pid, signal.SIGTERM)
             await maker.wait()
     if code != 0:
-        raise MachineError("the image of local machines could not be made", said[-1] if said else DIED_WITHOUT_A_WORD)
+        raise MachineError("cannot build the image of local machines", said[-1] if said else DIED_WITHOUT_A_WORD)
     return wanted
 
 
@@ -124,7 +126,7 @@ def _fill(directory: Path, archive: str, progress: Progress) -> None:
         progress(0, f"unpacking {archive}")
         _unpack(Path(archive), directory / "root", "./dev/*")
         if not os.path.lexists(directory / "root/sbin/init"):
-            raise MachineError(f"{archive} has no /sbin/init", "give a tar of a root directory with systemd in it")
+            raise MachineError(f"{archive} has no /sbin/init", "pass a tar archive of a root directory with systemd")
         return
     with _scratch() as scratch:
         built = building.bootstrap(scratch, progress)
@@ -134,7 +136,7 @@ def _fill(directory: Path, archive: str, progress: Progress) -> None:
 
 
 def _fill_layer(image: Path, directory: Path, progress: Progress) -> None:
-    progress(0, "adding what Kubernetes needs")
+    progress(0, "adding the dependencies of Kubernetes")
     with _scratch() as scratch:
         building.add_layer(image, directory, scratch, as_root=_as_root_of_machines(), progress=progress)
         for used in ("merged", "work"):
@@ -167,7 +169,7 @@ def _unpack(archive: Path, root: Path, *left_out: str) -> None:
     ]
     done = subprocess.run([*_as_root_of_machines(), *command], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise MachineError(f"{archive} could not be unpacked", " ".join(done.stderr.split()[-40:]))
+        raise MachineError(f"cannot unpack {archive}", " ".join(done.stderr.split()[-40:]))
 
 
 def delete(directory: Path) -> None:
@@ -196,12 +198,27 @@ def _digest_of(archive: Path) -> str:
     return "archive-" + hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "python -m herder.machine.host.local.image",
+        description="Build or unpack the image of local machines before the first machine needs it.",
+        epilog="examples:\n"
+        "  python -m herder.machine.host.local.image --kubernetes\n"
+        "  python -m herder.machine.host.local.image debian.tar",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "archive", nargs="?", default="", help="tar archive of a root directory (default: build a Debian image)"
+    )
+    parser.add_argument(
+        "--kubernetes", action="store_true", help="also build the layer with the dependencies of Kubernetes"
+    )
+    return parser
+
+
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("interrupted"))
-    parser = argparse.ArgumentParser("herder.machine.host.local.image")
-    parser.add_argument("archive", nargs="?", default="", help="a tar of a root directory (default: our Debian)")
-    parser.add_argument("--kubernetes", action="store_true", help="with the layer that Kubernetes needs")
-    wanted, screen = parser.parse_args(), Screen()
+    wanted, screen = _parser().parse_args(), Screen()
 
     def show(percent: int, doing: str) -> None:
         screen.show(progress_line(IMAGE, percent, doing))

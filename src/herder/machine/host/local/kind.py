@@ -50,7 +50,9 @@ class LocalKind:
         wanted = Options.parse(options)
         image.check(wanted.image, kubernetes=wanted.kubernetes)
         if shutil.which("ip", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin") is None:
-            raise PreCreateFailed("`ip` is not installed, and local machines need it", "install the package iproute2")
+            raise PreCreateFailed(
+                "`ip` is not installed, but local machines require it", "install the package iproute2"
+            )
         if rootless.needed():
             rootless.check()
         Groups("check").check(limits=bool(wanted.cpus or wanted.memory))
@@ -157,15 +159,15 @@ class LocalKind:
             if "guest" in status and await _has_banner(place):  # before, nobody has its address, which takes longer
                 return
             if "error" in status:
-                raise MachineError(f'machine "{record.name}" did not boot', status["error"])
+                raise MachineError(f'machine "{record.name}" failed to boot', status["error"])
             if supervisor.ended.is_set() if supervisor else not locks.holder_of(record.directory / LOCK):
-                why = supervisor.complaint() if supervisor else "it was just shutting down: start it again"
+                why = supervisor.complaint() if supervisor else "it was shutting down; start it again"
                 raise MachineError(
-                    f'machine "{record.name}" stopped while it booted', _no_watchers_left(record.directory) or why
+                    f'machine "{record.name}" stopped during boot', _no_watchers_left(record.directory) or why
                 )
             if loop.time() > deadline:
                 raise MachineError(
-                    f'machine "{record.name}" runs, but its SSH did not answer within {_BOOT_SECONDS:.0f} s',
+                    f'machine "{record.name}" is running, but SSH did not answer within {_BOOT_SECONDS:.0f} s',
                     f"see {record.directory / CONSOLE}",
                 )
             await asyncio.sleep(_LOOK_AGAIN)

@@ -44,9 +44,9 @@ def _asked_for() -> ipaddress.IPv4Network | None:
     try:
         network = ipaddress.IPv4Network(text)
     except ValueError as error:
-        raise PreCreateFailed(f"{NETWORK_VARIABLE}={text}: {error}", "give a network as 10.77.0.0/20") from None
+        raise PreCreateFailed(f"{NETWORK_VARIABLE}={text}: {error}", "use a network such as 10.77.0.0/20") from None
     if network.prefixlen > 29:
-        raise PreCreateFailed(f"{NETWORK_VARIABLE}={text} is too small", "give a network as 10.77.0.0/20")
+        raise PreCreateFailed(f"{NETWORK_VARIABLE}={text} is too small", "use a network such as 10.77.0.0/20")
     return network
 
 
@@ -57,7 +57,9 @@ def _free_one(seed: str) -> ipaddress.IPv4Network:
         candidate = _CANDIDATES[(start + offset) % len(_CANDIDATES)]
         if not any(candidate.overlaps(route) for route in taken):
             return candidate
-    raise PreCreateFailed("no network between 10.64.0.0 and 10.127.255.255 is free", f"name one as {NETWORK_VARIABLE}")
+    raise PreCreateFailed(
+        "no free network between 10.64.0.0 and 10.127.255.255", f"set {NETWORK_VARIABLE} to a network"
+    )
 
 
 def _routes() -> list[ipaddress.IPv4Network]:
@@ -105,7 +107,7 @@ class Addresses:
                     path.unlink()
                     continue
             return address
-        raise MachineError(f"no address of {self.network} is left", f"remove machines, or set {NETWORK_VARIABLE}")
+        raise MachineError(f"no free address in {self.network}", f"remove machines, or set {NETWORK_VARIABLE}")
 
     def release(self, id: str) -> None:
         for address in self:

@@ -43,14 +43,14 @@ def _cpus(text: str) -> float:
         cpus = -1.0
     if not (cpus == 0 or 0.01 <= cpus <= 1024):
         raise PreCreateFailed(
-            f"--local-cpus={text} is no number of CPUs", "give one between 0.01 and 1024, as 2 or 0.5"
+            f"--local-cpus: {text} is not a number of CPUs", "use a number from 0.01 to 1024, such as 2 or 0.5"
         )
     return cpus
 
 
 def _memory(text: str) -> int:
     if not text.isdecimal():
-        raise PreCreateFailed(f"--local-memory={text} is no number of megabytes", "give one as 512")
+        raise PreCreateFailed(f"--local-memory: {text} is not a number of megabytes", "use a number such as 512")
     if 0 < int(text) < SMALLEST_MEMORY:
-        raise PreCreateFailed(f"--local-memory={text} is too little", f"give at least {SMALLEST_MEMORY} (megabytes)")
+        raise PreCreateFailed(f"--local-memory: {text} is too small", f"use at least {SMALLEST_MEMORY} MB")
     return int(text)

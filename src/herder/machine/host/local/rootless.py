@@ -27,13 +27,13 @@ def check() -> None:
         _subordinate(kind)
         if not any((Path(directory) / tool).exists() for directory in ("/usr/bin", "/bin", "/usr/local/bin")):
             raise PreCreateFailed(
-                f"{tool} is not installed, and without root local machines need it",
+                f"{tool} is not installed, but local machines require it without root",
                 "install the package uidmap, or run herder as root",
             )
     allowed = Path("/proc/sys/user/max_user_namespaces")
     if allowed.exists() and allowed.read_text().strip() == "0":
         raise PreCreateFailed(
-            f"this host does not let {user} make user namespaces",
+            f"this host does not allow user namespaces for {user}",
             "set the sysctl user.max_user_namespaces, or run herder as root",
         )
 
@@ -92,7 +92,7 @@ def _subordinate(kind: str) -> tuple[int, int]:
             return int(first), int(count)
     raise PreCreateFailed(
         f"{path} has no range of 65536 ids for {_user_name()}",
-        f"as root: usermod --add-sub{kind}s 100000-165535 {_user_name()}",
+        f"run as root: usermod --add-sub{kind}s 100000-165535 {_user_name()}",
     )
 
 

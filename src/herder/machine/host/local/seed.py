@@ -93,7 +93,7 @@ def _part(content: bytes) -> MIMEText:
     for start, kind in ((b"#cloud-config", "cloud-config"), (b"#!", "x-shellscript")):
         if content.startswith(start):
             return MIMEText(content.decode(), kind, "utf-8")
-    raise MachineError("--local-userdata is neither `#cloud-config` nor a script", "begin it with #cloud-config or #!")
+    raise MachineError("--local-userdata is neither #cloud-config nor a script", "start it with #cloud-config or #!")
 
 
 def write(root: Path, content: Iterable[File]) -> None:

@@ -65,7 +65,7 @@ class ProcessKind:
     def check(self, options: dict[str, Any]) -> None:
         if self._problem:
             raise PreCreateFailed(
-                f"this host does not let a machine have namespaces of its own: {self._problem}",
+                f"this host does not allow namespaces for machines: {self._problem}",
                 "allow them (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, "
                 "kernel.apparmor_restrict_unprivileged_userns; Linux 5.12 or newer), or run herder as root",
             )
@@ -184,7 +184,7 @@ class ProcessKind:
             raise
         answer = json.loads(out) if out else {"error": err.decode(errors="replace").strip()[-500:] or "no answer"}
         if "error" in answer:
-            raise MachineError(f"the machine does not boot: {answer['error']}")
+            raise MachineError(f"the machine failed to boot: {answer['error']}")
 
     def _environment(self, record: Record) -> dict[str, str]:
         return {
@@ -239,8 +239,8 @@ def _is_mapped(kind: str, number: int) -> bool:
 def _check_script(script: bytes) -> None:
     if script and not script.startswith(b"#!"):
         raise MachineError(
-            "process machines run a script at their first boot, and this does not begin with #!",
-            "use `local` machines for #cloud-config",
+            "process machines support only scripts that start with #!",
+            "use driver local for #cloud-config",
         )
 
 

@@ -71,7 +71,7 @@ class Listener:
             if error.errno == errno.EADDRINUSE:
                 raise AddressTaken(f"something else serves at {address}:{port}") from None
             raise MachineError(
-                f"SSH cannot be served at {address}:{port}: {error.strerror}", "choose another --process-ssh-port"
+                f"cannot serve SSH at {address}:{port}: {error.strerror}", "set another --process-ssh-port"
             ) from None
         self._loop.add_reader(self._socket, self._accept)
 
