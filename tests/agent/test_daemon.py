@@ -177,7 +177,7 @@ async def test_only_one_of_them_runs(node: Node) -> None:
     second = NodeAgent(node.agent.directory, node.agent.kubeconfig, node.api.namespace, "plan")
     second.start()
     assert second.wait() == 1
-    assert "another herder-agent runs" in node.agent.log()
+    assert "another herder-agent uses" in node.agent.log()
 
 
 async def test_a_plan_is_applied_as_somebody_who_is_not_root(node: Node, tmp_path: Path) -> None:

@@ -356,4 +356,4 @@ def test_where_the_kernel_tells_nothing_plans_are_looked_for_and_that_is_said_on
             node.until_applied(name)
         assert agent.stop() == 0
     assert node.applied() == ["a0", "b0"]
-    assert agent.log().count(f"the kernel does not tell of changes ({reason}); looking for plans every 0.05 s") == 1
+    assert agent.log().count(f"inotify is not available ({reason}); looking for plans every 0.05 s") == 1

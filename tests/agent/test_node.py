@@ -195,10 +195,10 @@ def test_sixty_four_applied_plans_are_kept_and_none_twice_in_a_row(tmp_path: Pat
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("remoteEnabled: false\n", "set remoteEnabled or localEnabled to true"),
+        ("remoteEnabled: false\n", "remoteEnabled and localEnabled are both false"),
         ("remoteEnabled: true\n", "connectionInfoFile is missing"),
         ("localEnabled: maybe\n", "localEnabled must be true or false"),
-        ("localEnabled: true\nworkDirectory: 7\n", "workDirectory must be text"),
+        ("localEnabled: true\nworkDirectory: 7\n", "workDirectory must be a string"),
         ("a: &b\n", "line 1"),
     ],
 )
@@ -211,7 +211,7 @@ def test_a_configuration_that_cannot_be_used_says_why(tmp_path: Path, content: s
 def test_files_that_others_may_read_are_refused(tmp_path: Path) -> None:
     private(tmp_path / "connection.json", "{}")
     (tmp_path / "connection.json").chmod(0o640)
-    with pytest.raises(config.ConfigError, match="its mode is 0640 and must be 0600; run: chmod 0600"):
+    with pytest.raises(config.ConfigError, match="has mode 0640 instead of 0600; run: chmod 0600"):
         config.load_connection(str(tmp_path / "connection.json"))
 
 
@@ -242,7 +242,7 @@ def test_the_command_answers_and_fails_by_its_status(arguments: list[str], statu
 
 
 def test_levels_of_the_log_are_checked() -> None:
-    with pytest.raises(ValueError, match="CATTLE_LOGLEVEL: 'loud' is none of trace, debug"):
+    with pytest.raises(ValueError, match="CATTLE_LOGLEVEL: unknown level 'loud'; use trace, debug"):
         Log("loud")
 
 

@@ -80,7 +80,7 @@ def test_by_hand_it_says_how_it_is_started() -> None:
 
 def test_elsewhere_there_is_no_service(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["service"]) == 1
-    assert "service is for Windows; use: herder-agent sentinel" in capsys.readouterr().err
+    assert "service runs only on Windows; use: herder-agent sentinel" in capsys.readouterr().err
 
 
 def test_the_install_script_registers_what_is_here() -> None:

@@ -102,7 +102,7 @@ def test_a_kubeconfig_as_servers_write_it() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"current-context": "x"}, "contexts has no entry with the name 'x'"),
+        ({"current-context": "x"}, "contexts has no entry named 'x'"),
         ({"clusters": [{"name": "k", "cluster": {"server": "h"}}]}, "server must be an https URL"),
         ({"clusters": [{"name": "k", "cluster": {"server": "http://h"}}]}, "server must be an https URL"),
         (

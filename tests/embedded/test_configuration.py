@@ -45,13 +45,13 @@ def test_what_a_node_is_told_is_shown_but_for_its_secrets(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('{"node-ip": ["10.0.0.1"]}', "token: required"),
-        ('{"token": "secret-canary-token"}', "node-ip: required"),
+        ('{"node-ip": ["10.0.0.1"]}', "token is required"),
+        ('{"token": "secret-canary-token"}', "node-ip is required"),
         ('{"token": "t", "node-ip": ["here"]}', "node-ip: 'here' is not an IP address"),
         ('{"token": "t", "node-ip": "10.0.0.1", "node-label": ["alone"]}', "node-label: 'alone' must be key=value"),
         ('{"token": "t", "node-ip": "10.0.0.1", "node-taint": ["k:Never"]}', "node-taint: 'k:Never' must be"),
-        ('{"token": "t", "node-ip": "10.0.0.1", "cni": "calico"}', "cni: is no key of this distribution"),
-        ('{"token": 7, "node-ip": "10.0.0.1"}', "token: must be text"),
+        ('{"token": "t", "node-ip": "10.0.0.1", "cni": "calico"}', "cni: unknown key"),
+        ('{"token": 7, "node-ip": "10.0.0.1"}', "token: must be a string"),
         ("token: [unclosed", "not YAML, line"),
         ("- a list", "must be a mapping"),
     ],

@@ -19,16 +19,25 @@ from herder.agent.remote import Remote
 
 _USAGE = """usage: herder-agent COMMAND
 
-  sentinel                    apply the plans of this node, until it is stopped
-  service                     the same, started by the service manager of Windows
-  validate-config FILE        is this configuration complete and private?
-  validate-connection FILE    can the manager be found with this connection file?
-  version                     which version this is
+Apply the plans of this node.
+
+commands:
+  sentinel                    Apply plans until the process is stopped
+  service                     Apply plans as a Windows service
+  validate-config FILE        Check the fields and the permissions of a configuration file
+  validate-connection FILE    Check the fields and the kubeconfig of a connection file
+  version                     Print the version
+  help                        Print this help
 
 environment:
-  CATTLE_AGENT_CONFIG         the configuration ({default})
-  CATTLE_AGENT_STRICT_VERIFY  true: the kubeconfig's CA is required, and nothing else is trusted
-  CATTLE_LOGLEVEL             debug, info, warning, error
+  CATTLE_AGENT_CONFIG         Path of the configuration file (default: {default})
+  CATTLE_AGENT_STRICT_VERIFY  If true, require a CA in the kubeconfig and trust no other CA
+  CATTLE_LOGLEVEL             Minimum log level: trace, debug, info, warning or error (default: info)
+
+examples:
+  herder-agent sentinel
+  herder-agent validate-config /etc/rancher/agent/config.yaml
+  herder-agent validate-connection /var/lib/rancher/agent/rancher2_connection_info.json
 """
 
 
@@ -44,7 +53,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
             return sentinel(_config_path(), _until_signal)
         elif command == "service":
             if os.name != "nt":
-                raise ConfigError("service is for Windows; use: herder-agent sentinel")
+                raise ConfigError("service runs only on Windows; use: herder-agent sentinel")
             return sentinel(_config_path(), _as_service)
         elif command == "validate-config":
             configuration.load(_operand(words, command))
@@ -54,7 +63,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
             kubeconfig.parse(connection.kubeconfig)
             print(f"the connection is valid: secret {connection.namespace}/{connection.secret_name}")
         else:
-            raise ConfigError(f"unknown command {command!r}; try: herder-agent help")
+            raise ConfigError(f"unknown command {command!r}; run: herder-agent help")
     except (ConfigError, kubeconfig.KubeconfigError, ValueError) as error:
         print(f"herder-agent: {error}", file=sys.stderr)
         return 1
@@ -108,7 +117,7 @@ def _only_one(config: Config) -> Any:
     except ImportError:
         pass  # Windows starts a service once
     except OSError:
-        raise ConfigError(f"another herder-agent runs with {config.state_directory}; stop it first") from None
+        raise ConfigError(f"another herder-agent uses {config.state_directory}; stop it first") from None
     return stream
 
 

@@ -60,9 +60,9 @@ def load(path: str) -> Config:
         interlock_directory=values.text("interlockDirectory", ""),
     )
     if not config.local_enabled and not config.remote_enabled:
-        raise ConfigError(f"{path}: set remoteEnabled or localEnabled to true, else there is nothing to do")
+        raise ConfigError(f"{path}: remoteEnabled and localEnabled are both false; set one of them to true")
     if config.remote_enabled and not config.connection_info_file:
-        raise ConfigError(f"{path}: connectionInfoFile is missing; with remoteEnabled it names the connection file")
+        raise ConfigError(f"{path}: connectionInfoFile is missing; remoteEnabled requires it")
     return config
 
 
@@ -85,7 +85,7 @@ class _Values:
         if value is None or value == "":
             return default
         if not isinstance(value, str):
-            raise ConfigError(f"{self._path}: {name} must be text; put it in quotes")
+            raise ConfigError(f"{self._path}: {name} must be a string; quote it")
         return value
 
     def flag(self, name: str) -> bool:
@@ -98,7 +98,7 @@ class _Values:
 def _read(path: str) -> Dict[str, Any]:
     name = os.path.basename(path)
     if ".json" not in name and ".yaml" not in name:
-        raise ConfigError(f"{path}: the name must have .json or .yaml in it")
+        raise ConfigError(f"{path}: the file name must contain .json or .yaml")
     try:
         with open(path, "rb") as stream:
             _check_private(path, os.fstat(stream.fileno()))
@@ -110,7 +110,7 @@ def _read(path: str) -> Dict[str, Any]:
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
     if not isinstance(value, dict):
-        raise ConfigError(f"{path}: expected keys and values")
+        raise ConfigError(f"{path}: must be a mapping of keys to values")
     return value
 
 
@@ -119,7 +119,7 @@ def _check_private(path: str, found: os.stat_result) -> None:
         return
     mode = stat.S_IMODE(found.st_mode)
     if mode != 0o600:
-        raise ConfigError(f"{path}: its mode is {mode:04o} and must be 0600; run: chmod 0600 {path}")
+        raise ConfigError(f"{path}: has mode {mode:04o} instead of 0600; run: chmod 0600 {path}")
     if (found.st_uid, found.st_gid) != (os.getuid(), os.getgid()):
         owner, caller = f"{found.st_uid}:{found.st_gid}", f"{os.getuid()}:{os.getgid()}"
-        raise ConfigError(f"{path}: it belongs to {owner} and must belong to {caller}; run: chown {caller} {path}")
+        raise ConfigError(f"{path}: is owned by {owner} instead of {caller}; run: chown {caller} {path}")

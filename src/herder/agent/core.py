@@ -143,7 +143,7 @@ class Core:
         if known is not None and known.uid == secret.uid and not consistent and not _is_newer(secret, known):
             return  # a stale read, or what we wrote ourselves
         if known is not None and known.uid != secret.uid:
-            self._say("info", "the plan secret was made anew: everything about the old one is forgotten")
+            self._say("info", "the plan Secret was recreated; discarding the state of the old one")
             self._forget_secret()
         self._secret = secret
         self._read_plan(secret)
@@ -177,7 +177,7 @@ class Core:
         self._failures += 1
         wait = min(_LONGEST_BACKOFF, _SHORTEST_BACKOFF * 2 ** min(self._failures - 1, 10)) * (0.5 + self._jitter / 2)
         self._not_before = now.steady + wait
-        self._say("warning", f"the API server: {event.reason}; trying again in {wait:.1f} s")
+        self._say("warning", f"API server: {event.reason}; retrying in {wait:.1f} s")
 
     # --- what is to be done ----------------------------------------------------------------------------------------
 
@@ -342,7 +342,7 @@ class Core:
         running.in_periodic = True
         while running.periodic_left and not running.periodic_left[0].instruction.name:
             running.periodic_left.pop(0)
-            self._say("error", "a periodic instruction without a name cannot be run")
+            self._say("error", "skipping a periodic instruction without a name")
         if not running.periodic_left:
             self._do(Leave())
             self._end_run(running)

@@ -30,14 +30,14 @@ def parse(text: str) -> Access:
     except ValueError as error:
         raise KubeconfigError(f"kubeconfig: {error}") from error
     if not isinstance(config, dict):
-        raise KubeconfigError("kubeconfig: expected keys and values")
+        raise KubeconfigError("kubeconfig: must be a mapping of keys to values")
     context = _named(config, "contexts", "context", str(config.get("current-context") or ""))
     cluster = _named(config, "clusters", "cluster", str(context.get("cluster") or ""))
     user = _named(config, "users", "user", str(context.get("user") or ""))
     server = cluster.get("server")
     if not isinstance(server, str) or not server.startswith("https://"):
         raise KubeconfigError(
-            "kubeconfig: clusters[].cluster.server must be an https URL: credentials and plans are not sent without TLS"
+            "kubeconfig: clusters[].cluster.server must be an https URL; the agent sends credentials only over TLS"
         )
     for unsupported in ("exec", "auth-provider"):
         if unsupported in user:
@@ -71,7 +71,7 @@ def _named(config: Dict[str, Any], plural: str, singular: str, name: str) -> Dic
                 return found
     if plural == "users" and not name:
         return {}
-    raise KubeconfigError(f"kubeconfig: {plural} has no entry with the name {name!r}")
+    raise KubeconfigError(f"kubeconfig: {plural} has no entry named {name!r}")
 
 
 def _data_or_file(values: Dict[str, Any], name: str) -> bytes:

@@ -53,7 +53,7 @@ class Local:
             if not self._said_why:
                 self._said_why = True
                 how = f"looking for plans every {self._period:g} s"
-                self._log.say("warning", f"{self._directory}: the kernel does not tell of changes ({error}); {how}")
+                self._log.say("warning", f"{self._directory}: inotify is not available ({error}); {how}")
             return Interval(self._period, self._bell)
 
     def _follow(self, watch: Union[Tree, Interval]) -> None:

@@ -9,7 +9,7 @@ _LEVELS = {"trace": 0, "debug": 1, "info": 2, "warning": 3, "warn": 3, "error": 
 class Log:
     def __init__(self, level: str = "info") -> None:
         if level.lower() not in _LEVELS:
-            raise ValueError(f"CATTLE_LOGLEVEL: {level!r} is none of {', '.join(_LEVELS)}")
+            raise ValueError(f"CATTLE_LOGLEVEL: unknown level {level!r}; use {', '.join(_LEVELS)}")
         self._least = _LEVELS[level.lower()]
 
     def say(self, level: str, text: str) -> None:

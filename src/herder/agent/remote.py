@@ -138,7 +138,7 @@ class Remote:
         try:
             self._journal.write(action.record)
         except OSError as error:  # a full disk: what is not reported before a crash will be run again
-            self._log.say("error", f"the record of this run cannot be kept: {error}")
+            self._log.say("error", f"cannot save the result of this run: {error}")
 
     # --- the API ---------------------------------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class Remote:
                 failures += 1
                 wait = min(_LONGEST_BACKOFF, _SHORTEST_BACKOFF * 2 ** min(failures - 1, 8))
                 wait *= random.uniform(0.5, 1.0)  # noqa: S311 - not for secrets
-                self._log.say("warning", f"watching the plan: {error}; trying again in {wait:.1f} s")
+                self._log.say("warning", f"watch of the plan Secret failed: {error}; retrying in {wait:.1f} s")
                 self._stopping.wait(wait)
 
     def _list(self) -> str:

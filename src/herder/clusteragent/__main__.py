@@ -33,7 +33,7 @@ async def _run(wanted: Configuration) -> None:
     try:
         await agent
     except asyncio.CancelledError:
-        logging.info("the agent was asked to end")
+        logging.info("received a signal; stopping")
     except BaseExceptionGroup as group:
         known = group.subgroup((ConfigurationError, Untrusted))
         if known is None:

@@ -103,7 +103,7 @@ class Agent:
             except ConfigurationError:
                 raise
             except (StatusError, OSError) as problem:
-                log.warning("the cluster's API server cannot be asked: %s", problem)
+                log.warning("cannot reach the API server of the cluster: %s", problem)
             await asyncio.sleep(self._pause)
 
     async def _renew(self, own: Connection) -> None:

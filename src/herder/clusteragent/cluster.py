@@ -47,9 +47,11 @@ def connection(kubeconfig: Path | None) -> Connection:
         hint = "" if kubeconfig else "; outside of a pod, give --kubeconfig"
         raise ConfigurationError(f"{error}{hint}") from None
     if not found.server.startswith("https://"):
-        raise ConfigurationError(f"kubeconfig: {found.server}: the API server must be reached by https")
+        raise ConfigurationError(f"kubeconfig: server {found.server} must be an https URL")
     if not found.ca:
-        raise ConfigurationError("kubeconfig: certificate-authority: required, the manager must know whom to trust")
+        raise ConfigurationError(
+            "kubeconfig: certificate-authority is required; the manager verifies the API server with it"
+        )
     return found
 
 
@@ -75,8 +77,8 @@ async def credential(found: Connection) -> Credential:
         good_for = 1800.0 if found.token_file else None
     if not token:
         raise ConfigurationError(
-            f"ServiceAccount {SYSTEM_NAMESPACE}/{AGENT_ACCOUNT} is not in the cluster, or the kubeconfig's user may "
-            "not have tokens made for it: apply the manifest of the cluster first"
+            f"ServiceAccount {SYSTEM_NAMESPACE}/{AGENT_ACCOUNT} does not exist, or the user of the kubeconfig cannot "
+            "create tokens for it; apply the manifest of the cluster first"
         )
     return Credential(Parameters(address(found), token, (found.ca or b"").decode()), good_for)
 
@@ -113,7 +115,7 @@ async def follow_registration(found: Connection, replaced: Callable[[str], None]
             try:
                 await _follow(client, replaced)
             except StatusError as problem:
-                log.warning("the registration token in the cluster cannot be followed: %s", problem.message)
+                log.warning("cannot watch the registration token in the cluster: %s", problem.message)
             await asyncio.sleep(pause)
     finally:
         await client.close()

@@ -61,18 +61,38 @@ def configuration(
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        "cluster-agent", description="Connects a cluster to the manager that it belongs to."
+        "cluster-agent",
+        description="Connect a cluster to its manager.",
+        epilog="example:\n"
+        "  cluster-agent --server https://manager.example.com --token-file token --kubeconfig cluster.yaml",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--server", help="URL of the manager (CATTLE_SERVER)")
+    parser.add_argument("--server", metavar="URL", help="URL of the manager [$CATTLE_SERVER]")
     parser.add_argument(
-        "--token-file", type=Path, help="file with the registration token (CATTLE_TOKEN holds the token)"
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="file with the registration token; $CATTLE_TOKEN can contain the token instead",
     )
-    parser.add_argument("--ca-checksum", help="SHA-256 of the manager's CA certificates (CATTLE_CA_CHECKSUM)")
-    parser.add_argument("--kubeconfig", type=Path, help="how the cluster is reached; in a pod not needed")
     parser.add_argument(
-        "--allow", action="append", default=[], metavar="HOST:PORT", help="may be dialled too; else only the API server"
+        "--ca-checksum", metavar="SHA256", help="SHA-256 of the manager's CA certificates [$CATTLE_CA_CHECKSUM]"
     )
-    parser.add_argument("--health", metavar="HOST:PORT", help="tell there, under /health, whether the tunnel is up")
+    parser.add_argument(
+        "--kubeconfig",
+        type=Path,
+        metavar="FILE",
+        help="kubeconfig of the cluster (default: the service account of the pod)",
+    )
+    parser.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="HOST:PORT",
+        help="address that the manager can reach through the tunnel besides the API server; can be repeated",
+    )
+    parser.add_argument(
+        "--health", metavar="HOST:PORT", help="serve /health at this address, which reports whether the tunnel is up"
+    )
     return parser
 
 
@@ -84,7 +104,7 @@ def _token(file: Path | None, environment: Mapping[str, str], credentials: Path)
     if (credentials / "token").exists():
         return credentials / "token"
     raise ConfigurationError(
-        f"no token: set CATTLE_TOKEN, give --token-file, or mount the credentials at {credentials}"
+        f"no registration token; set CATTLE_TOKEN, pass --token-file, or mount the credentials at {credentials}"
     )
 
 
@@ -99,8 +119,7 @@ def _checked_server(text: str) -> str:
     parts = urlsplit(text)
     if parts.scheme != "https" or not parts.hostname or parts.query or parts.username:
         raise ConfigurationError(
-            "--server, CATTLE_SERVER: must be the manager's URL, such as https://manager.example.com: nothing but "
-            "https proves who answers"
+            "--server, CATTLE_SERVER: must be the https URL of the manager, such as https://manager.example.com"
         )
     return text.rstrip("/")
 
@@ -113,7 +132,7 @@ def _checked_sum(text: str) -> str:
 
 def _checked_address(flag: str, text: str) -> str:
     if not _ADDRESS.fullmatch(text):
-        raise ConfigurationError(f"{flag}: {text!r} is not host:port")
+        raise ConfigurationError(f"{flag}: {text!r} is not HOST:PORT")
     return text
 
 

@@ -27,7 +27,9 @@ class Only:
 
     async def __call__(self, stream: Stream) -> None:
         if stream.proto != "tcp" or stream.address.lower() not in self._addresses:
-            log.warning("the manager asked for %s %s, which is not allowed here", stream.proto, stream.address[:200])
+            log.warning(
+                "refused to dial %s %s for the manager; add it with --allow", stream.proto, stream.address[:200]
+            )
             stream.abort(f"dial {stream.proto} {stream.address}: not allowed by the cluster's agent")
             return
         await pipe.dial(stream, DEFAULT.dial)

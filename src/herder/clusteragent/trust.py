@@ -33,14 +33,14 @@ async def trusted(server: str, checksum: str) -> ssl.SSLContext:
     digest = hashlib.sha256(f"{certificates}\n".encode()).hexdigest()
     if not hmac.compare_digest(digest, checksum):
         raise Untrusted(
-            f"the CA certificates of {server} have the checksum {digest}, but CATTLE_CA_CHECKSUM is {checksum}: "
-            "either somebody else answers there, or its certificates were replaced; nothing was sent to it"
+            f"the CA certificates of {server} have the checksum {digest}, but CATTLE_CA_CHECKSUM is {checksum}; "
+            "the connection may be intercepted, or the certificates were replaced. No data was sent"
         )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(cadata=certificates)
     except (ssl.SSLError, ValueError):
-        raise Untrusted(f"{server} says that its CA certificates are something that is no PEM") from None
+        raise Untrusted(f"{server}: its CA certificates are not valid PEM") from None
     return context
 
 
@@ -71,7 +71,7 @@ async def check(server: str, context: ssl.SSLContext) -> None:
     except aiohttp.ClientConnectorCertificateError as error:
         reason = error.certificate_error
         why = getattr(reason, "verify_message", "") or str(reason)
-        raise Untrusted(f"{server} has no certificate of an authority that is trusted: {why}") from None
+        raise Untrusted(f"{server}: its certificate is not signed by a trusted CA: {why}") from None
     except aiohttp.ClientError as error:
         raise OSError(str(error)) from None
     if answer.status >= 500:
@@ -90,5 +90,5 @@ async def until_trusted(server: str, checksum: str, *, strict: bool, pause: floa
                 raise
             log.error("%s", problem)
         except (OSError, aiohttp.ClientError, TimeoutError) as problem:
-            log.warning("%s cannot be reached: %s", server, problem or "no answer in time")
+            log.warning("cannot reach %s: %s", server, problem or "no answer in time")
         await asyncio.sleep(pause)

@@ -17,11 +17,7 @@ UNUSABLE = 78  # EX_CONFIG: no use in trying again before somebody changes somet
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser("herder-embedded", description="One machine of a cluster without containers.")
-    parser.add_argument("role", choices=("server", "node"))
-    parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="where config.yaml and config.yaml.d are")
-    parser.add_argument("--version", default="", help="what the node tells as its version")
-    told = parser.parse_args(arguments)
+    told = _parser().parse_args(arguments)
     try:
         configuration = read(told.config_dir, version=told.version)
         _log_to(sys.stderr, configuration.log_level)
@@ -29,6 +25,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigurationError as problem:
         print(f"herder-embedded: {problem}", file=sys.stderr)
         return UNUSABLE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "herder-embedded",
+        description="Run a machine of an embedded cluster, a Kubernetes distribution without containers.",
+        epilog="examples:\n"
+        "  herder-embedded server\n"
+        "  herder-embedded node --config-dir /etc/rancher/herder --version v1.36.3+herder1",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("role", choices=("server", "node"), help="role of the machine: control plane or worker")
+    parser.add_argument(
+        "--config-dir",
+        type=Path,
+        metavar="DIR",
+        default=CONFIG_DIR,
+        help="directory with config.yaml and config.yaml.d (default: %(default)s)",
+    )
+    parser.add_argument("--version", default="", help="kubelet version that the Node reports")
+    return parser
 
 
 def _log_to(stream: TextIO, level: str) -> None:

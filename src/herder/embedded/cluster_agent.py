@@ -93,7 +93,7 @@ class ClusterAgent:
             ended.cancel()
             changed.cancel()
         if ended in done:
-            log.warning("the cluster agent ended", status=process.returncode)
+            log.warning("cluster agent exited", status=process.returncode)
             await asyncio.sleep(PAUSE_SECONDS)
 
 

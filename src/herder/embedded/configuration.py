@@ -94,7 +94,7 @@ def _merge(into: dict[str, Any], found: Mapping[str, Any], file: Path) -> None:
     for key, value in found.items():
         name = str(key).removesuffix("+")
         if name not in KEYS:
-            raise ConfigurationError(f"{file}: {name}: is no key of this distribution; there are {', '.join(KEYS)}")
+            raise ConfigurationError(f"{file}: {name}: unknown key; the keys are {', '.join(KEYS)}")
         if str(key).endswith("+"):
             into[name] = [*_list(into.get(name)), *_list(value)]
         else:
@@ -104,12 +104,12 @@ def _merge(into: dict[str, Any], found: Mapping[str, Any], file: Path) -> None:
 def _checked(told: Mapping[str, Any], version: str) -> Configuration:
     for key in _TEXTS:
         if not isinstance(told.get(key, ""), str):
-            raise ConfigurationError(f"{key}: must be text")
+            raise ConfigurationError(f"{key}: must be a string")
     addresses = tuple(_address("node-ip", each) for each in _list(told.get("node-ip")))
     if not addresses:
-        raise ConfigurationError("node-ip: required, the address of this machine")
+        raise ConfigurationError("node-ip is required; set it to the IP address of this machine")
     if not told.get("token"):
-        raise ConfigurationError("token: required, what the machine joins with")
+        raise ConfigurationError("token is required; set it to the cluster token")
     return Configuration(
         node_name=told.get("node-name") or platform.node().lower(),
         addresses=addresses,
@@ -128,7 +128,7 @@ def _checked(told: Mapping[str, Any], version: str) -> Configuration:
 
 def _level(text: str) -> str:
     if text not in LEVELS:
-        raise ConfigurationError(f"log-level: {text!r} is none of {', '.join(LEVELS)}")
+        raise ConfigurationError(f"log-level: unknown level {text!r}; use {', '.join(LEVELS)}")
     return text
 
 

@@ -14,12 +14,14 @@ from herder.engine.client.kubeconfig import Connection
 async def join(told: Configuration) -> None:
     """Until cancelled."""
     if not told.server:
-        raise ConfigurationError("server: required on a machine that joins, the URL of a server")
+        raise ConfigurationError("server is required on a node; set it to the URL of a server")
     authority = told.data_dir / "agent" / "server-ca.crt"
     try:
         trusted = authority.read_bytes()
     except OSError as problem:
-        raise ConfigurationError(f"{authority}: {problem.strerror}: whom to trust is not known") from None
+        raise ConfigurationError(
+            f"{authority}: {problem.strerror}; the node needs this CA to verify the server"
+        ) from None
     client = Client(HttpTransport(Connection(server=told.server, ca=trusted, token=told.token)))
     node = Node(client, told, server=False)
     health = await serve_health(told.address, NODE_PORT, node.registered.is_set)

@@ -29,7 +29,7 @@ class LostNodes:
             try:
                 await self._follow()
             except StatusError as problem:
-                log.warning("leases cannot be followed", problem=problem.message)
+                log.warning("cannot watch leases", problem=problem.message)
             await asyncio.sleep(1.0)
 
     async def _follow(self) -> None:
@@ -69,5 +69,5 @@ class LostNodes:
         except NotFound:
             return
         except StatusError as problem:
-            log.warning("a lost node cannot be told", node=name, problem=problem.message)
-        log.warning("a node is lost", node=name)
+            log.warning("cannot update the status of a lost node", node=name, problem=problem.message)
+        log.warning("node is lost", node=name)

@@ -40,7 +40,7 @@ class Manifests:
             try:
                 objects = _documents(content)
             except (yaml.YAMLError, ValueError, OverflowError, TypeError, RecursionError) as problem:
-                log.warning("a manifest is not YAML", file=name, problem=str(getattr(problem, "problem", "")))
+                log.warning("manifest is not valid YAML", file=name, problem=str(getattr(problem, "problem", "")))
                 continue
             wanted += objects
             if self._digests.get(name) != digest:
@@ -97,7 +97,7 @@ async def _delete(client: Client, resource: GroupVersionResource, namespace: str
     except NotFound:
         pass
     except StatusError as problem:
-        log.warning("an object of a removed manifest cannot be deleted", name=name, problem=problem.message)
+        log.warning("cannot delete an object of a removed manifest", name=name, problem=problem.message)
 
 
 def _documents(content: bytes) -> list[Object]:

@@ -55,7 +55,7 @@ class Node:
                 self.registered.clear()  # deleted under us
                 pause = 0.0
             except (StatusError, OSError) as problem:
-                log.warning("the control plane does not answer", node=self._told.node_name, problem=str(problem))
+                log.warning("cannot reach the control plane", node=self._told.node_name, problem=str(problem))
                 pause = RETRY_AFTER
             await asyncio.sleep(pause)
 

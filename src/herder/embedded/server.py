@@ -101,7 +101,7 @@ async def _deploy(client: Client, directory: Path, agent: ClusterAgent) -> None:
         try:
             agent.want(wanted(await manifests.apply()))
         except (StatusError, OSError) as problem:
-            log.warning("manifests cannot be applied", problem=str(problem))
+            log.warning("cannot apply manifests", problem=str(problem))
             asyncio.get_running_loop().call_later(RETRY_AFTER, changed.set)
         await changed.wait()
 

@@ -278,13 +278,23 @@ def follow(api: Api, act: Any) -> None:
         act(nodes)
 
 
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "herder-node-service",
+        description="Configure pod routes of this machine, and remove etcd members of machines that are deleted.",
+        epilog="example:\n"
+        "  herder-node-service --kubeconfig kubeconfig.json --node node-1 --pods 10.42.0.0/16,fd00:42::/56 --server",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--kubeconfig", required=True, metavar="FILE", help="kubeconfig of the cluster, as JSON")
+    parser.add_argument("--node", required=True, metavar="NAME", help="name of the Node of this machine")
+    parser.add_argument("--pods", required=True, metavar="CIDR,...", help="comma-separated CIDRs of the pod network")
+    parser.add_argument("--server", action="store_true", help="this machine runs etcd")
+    return parser
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kubeconfig", required=True)
-    parser.add_argument("--node", required=True, help="the Node of this machine")
-    parser.add_argument("--pods", required=True, help="networks of all pods, with commas between")
-    parser.add_argument("--server", action="store_true", help="etcd runs here")
-    told = parser.parse_args()
+    told = _parser().parse_args()
     network = Network(told.node, told.pods.split(","))
 
     def act(nodes: Dict[str, Object]) -> None:
