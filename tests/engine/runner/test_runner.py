@@ -106,7 +106,7 @@ def test_log_options_that_mean_nothing_are_refused_by_name(text: str) -> None:
 async def test_a_work_directory_has_one_runner(server: Served, tmp_path: Path) -> None:
     async with running(server, tmp_path / "work"):
         second = Runner(server.client, work_dir=tmp_path / "work", commands=lambda _image: None, clock=wall_clock)
-        with pytest.raises(RunnerError, match="belongs to a runner that is still there"):
+        with pytest.raises(RunnerError, match="is in use by another runner"):
             await second.run()
 
 

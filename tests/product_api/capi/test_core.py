@@ -45,7 +45,10 @@ def cluster_definition(strategy: str) -> dict[str, Any]:
 
 CORE_PATH = "/validate-cluster-x-k8s-io-v1beta2-cluster"
 SIGNS = {
-    "a running Deployment": ({"deployments": deployment(1)}, "Deployment capi-system/capi-controller-manager runs its controllers"),
+    "a running Deployment": (
+        {"deployments": deployment(1)},
+        "Deployment capi-system/capi-controller-manager runs its controllers",
+    ),
     "a Deployment of one replica by default": ({"deployments": deployment(None)}, "Deployment capi-system/"),
     "an entry in the inventory": ({"providers": provider()}, "clusterctl installed it (v1.12.0, Provider capi-system"),
     "webhooks in the cluster": ({"webhooks": webhook(path=CORE_PATH)}, "ValidatingWebhookConfiguration capi-webhooks"),
@@ -111,6 +114,5 @@ def test_every_sign_is_told_at_once() -> None:
 
 def test_what_could_not_be_read_is_told() -> None:
     assert (
-        "cannot read: deployments, leases"
-        in decide(Mode.AUTO, Evidence(NOW, unseen=("deployments", "leases"))).reason
+        "cannot read: deployments, leases" in decide(Mode.AUTO, Evidence(NOW, unseen=("deployments", "leases"))).reason
     )

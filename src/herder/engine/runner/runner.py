@@ -128,7 +128,7 @@ class Runner:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(lock)
-            raise RunnerError(f"{self._work_dir} belongs to a runner that is still there") from None
+            raise RunnerError(f"{self._work_dir} is in use by another runner; stop it first") from None
         return lock
 
     async def _look_around(self) -> Host:

@@ -82,7 +82,7 @@ class Url(NamedTuple):
     def names(self) -> tuple[str, ...]:
         host = urlsplit(self.url).hostname
         if not self.url.startswith("https://") or not host:
-            raise ValueError(f"{self.url}: not the address of an HTTPS server")
+            raise ValueError(f"{self.url} is not an https URL, such as https://HOST:PORT")
         return (host,)
 
     def client(self, path: str) -> Object:
