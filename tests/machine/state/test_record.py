@@ -77,7 +77,7 @@ class TestReadingForWhoWantsToGetIn:
 
     def test_of_several_one_must_be_named(self) -> None:
         assert saved_machine(self.archive("m1", "m2"), "m2").name == "m2"
-        with pytest.raises(MachineError, match="2 machines and no word which"):
+        with pytest.raises(MachineError, match="2 machines instead of one"):
             saved_machine(self.archive("m1", "m2"))
 
     def test_none_yet(self) -> None:

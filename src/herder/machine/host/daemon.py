@@ -74,7 +74,7 @@ class Daemon:
                 asked.cancel()
             await asyncio.gather(*self._asked, return_exceptions=True)
             await self.machines.close()
-        log.info("ended; machines go on")
+        log.info("stopped; machines keep running")
 
     def _take_directory(self) -> int:
         self.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ class Daemon:
         except ConnectionError:
             raise
         except Exception:
-            log.exception("a request failed")
+            log.exception("request failed")
             where = self.state_dir / places.LOG
             return protocol.error_answer(MachineError("internal error of the host daemon", f"see {where}"))
 
@@ -168,5 +168,5 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
     except ValueError:
         raise protocol.BadRequest(f"the request is longer than {protocol.LONGEST_REQUEST} bytes") from None
     if not line.endswith(b"\n"):
-        raise protocol.BadRequest("the request ends before its line does")
+        raise protocol.BadRequest("the request is incomplete")
     return line

@@ -259,7 +259,7 @@ class Machines:
 
     async def _slot(self, creation: Creation) -> None:
         if self._slots.locked():
-            creation.tell(f"Waiting for {self._waiting + 1} other creations on this host to get on")
+            creation.tell(f"Waiting for {self._waiting + 1} other machines to be created on this host")
         self._waiting += 1
         try:
             await self._slots.acquire()
@@ -303,7 +303,7 @@ class Machines:
                     elif record.wanted == "stopped":
                         await kind.stop(record, grace=GRACE_SECONDS)
         except Exception as error:
-            log.exception("machine %s/%s cannot be recovered: %s", record.scope, record.name, error)
+            log.exception("cannot recover machine %s/%s: %s", record.scope, record.name, error)
         finally:
             self._recoveries.pop(record.id, None)
 

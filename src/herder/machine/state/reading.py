@@ -31,7 +31,7 @@ def saved_machine(data: bytes, name: str = "") -> SavedMachine:
     if not name and len(machines) == 1:
         (name,) = machines
     if name not in machines:
-        what = f'no machine "{name}"' if name else f"{len(machines)} machines and no word which is meant"
+        what = f'no machine "{name}"' if name else f"{len(machines)} machines instead of one"
         raise MachineError(f"the machine state contains {what}", "it is empty until the creation of the machine starts")
     found = record.read(name, machines[name])
     return SavedMachine(found.name, found.driver, found.config, found.files, reach_of(found.config))

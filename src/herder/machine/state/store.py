@@ -23,8 +23,8 @@ class Overtaken(MachineError):
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f'another process works on machine "{name}": its record has changed since it was read',
-            "let that one finish, then try again",
+            f'another process works on machine "{name}": its state has changed since it was read',
+            "wait for that process, then try again",
         )
 
 

@@ -13,7 +13,7 @@ from herder.machine.host.local import layer, recipe, rootless, sources
 
 Progress = Callable[[int, str], None]
 
-DIED_WITHOUT_A_WORD = "the program that builds it ended without saying why"
+DIED_WITHOUT_A_WORD = "the build failed without an error message"
 
 
 def bootstrap(scratch: Path, progress: Progress) -> Path:

@@ -22,8 +22,8 @@ PERIOD = 100_000  # microseconds, in which a share of CPU time is counted
 _INNER = "machine"
 _ASIDE = "herder-daemon"
 _PATIENCE = 10.0
-_NO_LIMITS = "this host does not let us limit CPU and memory"
-_WITHOUT_LIMITS = "leave out --local-cpus and --local-memory, or run herder where the controllers cpu and memory are"
+_NO_LIMITS = "this host does not support CPU and memory limits"
+_WITHOUT_LIMITS = "omit --local-cpus and --local-memory, or run herder with the cgroup controllers cpu and memory"
 _CONTROLLERS = ("cpu", "cpuset", "memory", "pids", "io", "hugetlb")
 
 
@@ -143,7 +143,7 @@ class Groups:
         deadline = asyncio.get_running_loop().time() + _PATIENCE
         while pids := self.processes():
             if asyncio.get_running_loop().time() > deadline:
-                raise OSError(f"processes of {self.name} do not end although they were killed: {sorted(pids)}")
+                raise OSError(f"processes of {self.name} are still running after SIGKILL: {sorted(pids)}")
             await asyncio.to_thread(_kill_and_wait, pids, self.name)
 
     async def remove(self) -> None:
@@ -152,7 +152,7 @@ class Groups:
         for outer in self.outer():
             while outer.exists() and not _remove_tree(outer):
                 if asyncio.get_running_loop().time() > deadline:
-                    raise OSError(f"the control group {outer} cannot be removed: it is busy")
+                    raise OSError(f"the control group {outer} cannot be removed because it is busy")
                 await asyncio.sleep(0.01)
             with contextlib.suppress(OSError):  # still used by others
                 outer.parent.rmdir()

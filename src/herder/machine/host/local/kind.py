@@ -230,7 +230,7 @@ def _no_watchers_left(directory: Path) -> str:
         return ""
     if "Too many open files" not in told:
         return ""
-    return "the host has no inotify instances left for it: raise them, sysctl -w fs.inotify.max_user_instances=1024"
+    return "the host has no free inotify instances: raise the limit with sysctl -w fs.inotify.max_user_instances=1024"
 
 
 async def _has_banner(place: Place) -> bool:

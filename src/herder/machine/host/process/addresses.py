@@ -31,9 +31,7 @@ class Addresses:
             if self._claimed(address, record.id):
                 yield address
                 self.give_back(record)
-        raise MachineError(
-            "no address in 127.64.0.0/10 is free for this machine", "remove machines that are not needed"
-        )
+        raise MachineError("no free address in 127.64.0.0/10", "remove unused machines")
 
     def give_back(self, record: Record) -> None:
         link = self._directory / record.facts.get("address", "none")

@@ -91,7 +91,7 @@ class ProcessKind:
         except BaseException:
             self._close(record)
             raise
-        tell(f"It runs at {record.facts['address']}")
+        tell(f"Machine is running at {record.facts['address']}")
         return self._place(record)
 
     async def start(self, record: Record, _tell: Tell) -> Place:
