@@ -228,8 +228,8 @@ def test_a_connection_without_its_fields_says_which(tmp_path: Path) -> None:
         (["help"], 0, "validate-connection FILE"),
         (["nonsense"], 1, "unknown command 'nonsense'"),
         (["validate-connection"], 1, "usage: herder-agent validate-connection FILE"),
-        (["validate-connection", "/nowhere.json"], 1, "/nowhere.json: cannot be read"),
-        (["sentinel"], 1, "/nowhere.yaml: cannot be read"),
+        (["validate-connection", "/nowhere.json"], 1, "/nowhere.json: cannot read it"),
+        (["sentinel"], 1, "/nowhere.yaml: cannot read it"),
     ],
 )
 def test_the_command_answers_and_fails_by_its_status(arguments: list[str], status: int, said: str) -> None:

@@ -104,7 +104,7 @@ def _read(path: str) -> Dict[str, Any]:
             _check_private(path, os.fstat(stream.fileno()))
             text = stream.read().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
+        raise ConfigError(f"{path}: cannot read it: {error}") from error
     try:
         value = json.loads(text) if ".json" in name else yaml.load(text)
     except ValueError as error:

@@ -465,5 +465,5 @@ def _tail(finished: Finished) -> str:
 def _without_outputs(result: Result) -> Result:
     evidence = result.evidence
     if evidence is not None:
-        evidence = evidence._replace(error=(evidence.error + " (outputs were too large to be told)").strip())
+        evidence = evidence._replace(error=(evidence.error + " (outputs were too large to report)").strip())
     return result._replace(outputs={}, periodic={}, evidence=evidence)

@@ -44,7 +44,7 @@ def connection(kubeconfig: Path | None) -> Connection:
     try:
         found = load(kubeconfig) if kubeconfig else in_cluster()
     except KubeconfigError as error:
-        hint = "" if kubeconfig else "; outside of a pod, give --kubeconfig"
+        hint = "" if kubeconfig else "; outside of a pod, pass --kubeconfig"
         raise ConfigurationError(f"{error}{hint}") from None
     if not found.server.startswith("https://"):
         raise ConfigurationError(f"kubeconfig: server {found.server} must be an https URL")

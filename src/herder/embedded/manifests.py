@@ -80,7 +80,7 @@ class Manifests:
                     resource = GroupVersionResource(version.group, version.version, entry["name"])
                     self._kinds[api_version, entry["kind"]] = (resource, entry["namespaced"])
         if (api_version, kind) not in self._kinds:
-            raise NotFound(f"there is no kind {kind} in {api_version}")
+            raise NotFound(f"{api_version} has no kind {kind}")
         return self._kinds[api_version, kind]
 
     def _write(self) -> None:
@@ -108,7 +108,7 @@ def _documents(content: bytes) -> list[Object]:
         objects += (each.get("items") or []) if is_list else [each] if each else []
     for each in objects:
         if not isinstance(each, dict) or not all(isinstance(each.get(key), str) for key in ("apiVersion", "kind")):
-            raise ValueError("a document is no object with apiVersion and kind")
+            raise ValueError("a document has no apiVersion and kind")
     return objects
 
 
