@@ -170,7 +170,7 @@ async def test_what_cannot_be_is_told_with_its_name_and_an_exit_code(
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (("meadow", "--roles", "shepherd"), '"shepherd" is none of etcd, controlplane, worker, all'),
+        (("meadow", "--roles", "shepherd"), 'unknown role "shepherd"; use etcd, controlplane, worker or all'),
         (("meadow", "--roles", "all", "--label", "nothing"), '--label: "nothing": must be key=value'),
         (("nowhere", "--roles", "all"), '"nowhere" not found'),
         (("local", "--namespace", "fleet-local"), "cluster local is imported"),
