@@ -181,7 +181,7 @@ async def test_a_credential_opens_its_own_machine_and_nothing_else(tmp_path: Pat
         (b"\n", "not a JSON object"),
         (b"[1]\n", "not a JSON object"),
         (b"\xff\xfe\n", "not a JSON object"),
-        (b"{", "ends before its line does"),
+        (b"{", "the request is incomplete"),
         (b'{"verb": "dance"}\n', 'verb: "dance" is none of'),
         (b'{"verb": 3}\n', "verb: must be a string"),
         (b'{"verb": "state", "name": "../../etc", "token": "12345678"}\n', 'name: "../../etc" does not have the form'),
