@@ -234,7 +234,7 @@ def test_the_name_of_a_cluster_does_not_take_the_place_of_another_entry(guest: P
     assert guest.kubectl(*patch, change % "herder-127.0.0.1").returncode == 0
     before = guest.config.read_text()
     try:
-        assert "leads to" in guest.refused("kubeconfig", "local", "--merge")
+        assert "points to" in guest.refused("kubeconfig", "local", "--merge")
         assert guest.config.read_text() == before
     finally:
         guest.config.write_text(before)

@@ -47,8 +47,8 @@ def _check_servers(target: Path, known: dict[str, Any], entries: dict[str, Any])
         if entry in before and before[entry] != server:
             section, name = entry
             raise click.ClickException(
-                f"{section} {name} in {target} leads to {before[entry] or 'no server'}, not to {server}; rename or "
-                "delete it (kubectl config rename-context, delete-cluster), or leave out --merge"
+                f"{section} {name} in {target} points to {before[entry] or 'no server'}, not to {server}; rename or "
+                "delete it (kubectl config rename-context, delete-cluster), or omit --merge"
             )
 
 
