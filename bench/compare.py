@@ -23,7 +23,7 @@ from tests.support.embedded import Embedded
 
 OBJECTS = 4_000
 LISTS = 20
-RACE = race.Size(1, 100)
+RACE = race.Size(1, 300)
 
 Costs = dict[str, float]
 """CPU milliseconds by operation."""
