@@ -8,10 +8,9 @@ import click
 
 from herder.api.machines.archive import CONFIG_MAP
 from herder.api.machines.names import ARCHIVE_LABEL, ARCHIVE_NAMESPACE
-from herder.api.management.names import DEFAULT_WORKSPACE
 from herder.api.rke import log
 from herder.cli.examples import examples
-from herder.cli.places import kubeconfig_option, kubeconfig_path
+from herder.cli.places import kubeconfig_option, kubeconfig_path, workspace_option
 from herder.engine.client import kubeconfig as kubeconfigs
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import StatusError
@@ -21,14 +20,7 @@ from herder.engine.meta.printable import printable
 
 @click.command(epilog=examples("herder logs cluster meadow"))
 @click.argument("name")
-@click.option(
-    "-n",
-    "--namespace",
-    metavar="NAME",
-    default=DEFAULT_WORKSPACE,
-    show_default=True,
-    help="Namespace of the Cluster object.",
-)
+@workspace_option
 @kubeconfig_option
 def cluster(name: str, namespace: str, kubeconfig: str | None) -> None:
     """Show the provisioning log of the cluster NAME.

@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 import click
 
 from herder.api.management.kinds import PROVISIONING_CLUSTER
-from herder.api.management.names import DEFAULT_WORKSPACE
 from herder.cli.asking import ask
 from herder.cli.cluster_progress import until_as_wanted, until_gone
-from herder.cli.places import kubeconfig_option
+from herder.cli.places import kubeconfig_option, workspace_option
 from herder.cli.terminal import escaped
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import Conflict
@@ -25,14 +24,7 @@ TRIES = 5
 def cluster_options(command: Command) -> Command:
     options = (
         click.argument("name"),
-        click.option(
-            "-n",
-            "--namespace",
-            metavar="NAME",
-            default=DEFAULT_WORKSPACE,
-            show_default=True,
-            help="Namespace of the Cluster object.",
-        ),
+        workspace_option,
         click.option("--wait/--no-wait", default=True, help="Print progress and wait for completion.  [default: wait]"),
         click.option(
             "--timeout",

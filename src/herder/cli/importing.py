@@ -11,11 +11,11 @@ import click
 from herder.api.capi.kinds import NAMESPACE, SECRET
 from herder.api.management.commands import PLACE_OF_TOKEN, ca_checksum
 from herder.api.management.kinds import PROVISIONING_CLUSTER, REGISTRATION_TOKEN
-from herder.api.management.names import DEFAULT_TOKEN, DEFAULT_WORKSPACE
+from herder.api.management.names import DEFAULT_TOKEN
 from herder.api.settings import SERVER_CERTIFICATES, SERVER_URL, SETTING
 from herder.cli.asking import ask
 from herder.cli.examples import examples
-from herder.cli.places import kubeconfig_option
+from herder.cli.places import kubeconfig_option, workspace_option
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import AlreadyExists, NotFound
 
@@ -24,14 +24,7 @@ PATIENCE_SECONDS = 30.0
 
 @click.command(epilog=examples("herder import barn"))
 @click.argument("name")
-@click.option(
-    "-n",
-    "--namespace",
-    metavar="NAME",
-    default=DEFAULT_WORKSPACE,
-    show_default=True,
-    help="Namespace of the Cluster object.",
-)
+@workspace_option
 @kubeconfig_option
 def command(name: str, namespace: str, kubeconfig: str | None) -> None:
     """Import an existing cluster as NAME and print the command that connects it."""

@@ -46,6 +46,16 @@ def namespace_option(what: str) -> Callable[[Command], Command]:
     return click.option("-n", "--namespace", metavar="NAME", help=told)
 
 
+workspace_option = click.option(
+    "-n",
+    "--namespace",
+    metavar="NAME",
+    default=DEFAULT_WORKSPACE,
+    show_default=True,
+    help="Namespace of the Cluster object.",
+)
+"""For commands about one provisioning Cluster."""
+
 kubeconfig_option = click.option(
     "--kubeconfig",
     metavar="FILE",

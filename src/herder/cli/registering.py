@@ -11,11 +11,11 @@ import click
 from herder.api.capi.kinds import SECRET
 from herder.api.management.commands import PLACE_OF_TOKEN, pinned
 from herder.api.management.kinds import PROVISIONING_CLUSTER, REGISTRATION_TOKEN
-from herder.api.management.names import DEFAULT_TOKEN, DEFAULT_WORKSPACE
+from herder.api.management.names import DEFAULT_TOKEN
 from herder.api.rke.requests import BadClaim, parsed
 from herder.cli.asking import ask
 from herder.cli.examples import examples
-from herder.cli.places import kubeconfig_option
+from herder.cli.places import kubeconfig_option, workspace_option
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Object
@@ -31,14 +31,7 @@ CHOOSE = f"The machine needs roles: append {', '.join(f'--{role}' for role in RO
     )
 )
 @click.argument("cluster")
-@click.option(
-    "-n",
-    "--namespace",
-    metavar="NAME",
-    default=DEFAULT_WORKSPACE,
-    show_default=True,
-    help="Namespace of the Cluster object.",
-)
+@workspace_option
 @click.option("--roles", metavar="ROLE,…", help=f"Roles of the machine: {', '.join(ROLES)}, or all.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the Node. Can be repeated.")
 @click.option(
