@@ -22,7 +22,7 @@ MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 
-PATIENCE = 180.0
+PATIENCE = 120.0  # below faulthandler_timeout, which ends the whole worker
 """Seconds until something that must happen is said not to: far more than it takes, on a busy machine too."""
 
 
