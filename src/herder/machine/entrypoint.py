@@ -101,6 +101,9 @@ def _run_other(words: Sequence[str], environment: Mapping[str, str], log: Binary
 @contextlib.contextmanager
 def _checked_secret(words: Sequence[str], environment: Mapping[str, str]) -> Iterator[Sequence[str]]:
     """Flags by which the program reads its Secret through us; none where the records are in a directory."""
+    if list(words[:1]) in (["--version"], ["--help"]):  # which read no record
+        yield ()
+        return
     options = parse(words, GLOBAL_FLAGS, environment, shorts=GLOBAL_SHORTS, until_argument=True)
     name, kubeconfig = options.text("secret-name"), options.text("kubeconfig")
     if not name:
