@@ -201,6 +201,21 @@ async def test_an_unchanged_reference_does_not_block_another_editor(admin: Api, 
     assert answer.status == 403, answer.text
 
 
+@pytest.mark.xfail(strict=True, reason="whoever edits a Cluster chooses which fields of a config count")
+async def test_an_editor_of_a_cluster_does_not_choose_which_fields_of_a_config_count(admin: Api) -> None:
+    """Machines get the fields of their config that dynamicSchemaSpec lists, such as limits and firewalls."""
+    rules = [{"apiGroups": ["provisioning.cattle.io"], "resources": ["clusters"], "verbs": ["get", "patch"]}]
+    await let(admin, "editor", "editor", rules)
+    editor, known = admin.as_user("editor"), pool("a", dynamicSchemaSpec='{"resourceFields":{"memory":{}}}')
+    await admin.create(CLUSTERS, provisioned(machinePools=[known]))
+    where = editor.at(CLUSTERS, "one")
+    chosen = {"spec": {"rkeConfig": {"machinePools": [known | {"dynamicSchemaSpec": '{"resourceFields":{}}'}]}}}
+    answer = await editor.patch(where, chosen)
+    assert (answer.status, "machinePools[a].dynamicSchemaSpec" in answer.message) == (403, True), answer.text
+    (await editor.patch(where, {"spec": {"rkeConfig": {"machinePools": [known | {"quantity": 2}]}}})).expect(200)
+    (await admin.patch(where, chosen)).expect(200)
+
+
 async def test_a_recreated_target_is_approved_again_only_on_review(admin: Api, mallory: Api) -> None:
     await let(admin, "reader", "mallory", [reading("own")])
     await admin.create("secrets", secret("own"))
