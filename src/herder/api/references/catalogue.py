@@ -5,6 +5,7 @@ Extraction tolerates objects of any shape, because mutating admission sees them 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -132,6 +133,7 @@ def _of_provisioning_cluster(obj: Object, namespace: str) -> Iterator[FieldRefer
         path = pool_path(_text(pool, "name"))
         yield from _secret(_text(pool, "cloudCredentialSecretName"), namespace, f"{path}.cloudCredentialSecretName")
         yield from _machine_config(_at(pool, "machineConfigRef"), namespace, f"{path}.machineConfigRef")
+        yield from _config_fields(pool, namespace, f"{path}.dynamicSchemaSpec")
     yield from _object(_at(config, "infrastructureRef"), namespace, "spec.rkeConfig.infrastructureRef")
     yield from _configuration(config, namespace, "spec.rkeConfig")
 
@@ -147,6 +149,15 @@ def _machine_config(reference: Any, namespace: str, path: str) -> Iterator[Field
         yield from _object(reference, namespace, path)
     elif kind and name:
         yield from _named(kinds_of(driver_of(kind)).config, name, namespace, path)
+
+
+def _config_fields(pool: Any, namespace: str, path: str) -> Iterator[FieldReference]:
+    """Machines get the fields of their config that this lists: to change it is to change what they are made from."""
+    if listed := _text(pool, "dynamicSchemaSpec"):
+        digest = hashlib.sha256(listed.encode(errors="surrogatepass")).hexdigest()[:32]
+        for each in _machine_config(_at(pool, "machineConfigRef"), namespace, path):
+            if each.target.group == CONFIG_GROUP:
+                yield each._replace(path=f"{path}[{digest}]")
 
 
 def _configuration(config: Any, namespace: str, path: str) -> Iterator[FieldReference]:
