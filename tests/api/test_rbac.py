@@ -134,6 +134,14 @@ async def test_names_allow_to_list_and_watch_by_name(api: Api) -> None:
     assert (await alice.get(api.at("secrets") + "?fieldSelector=metadata.name%3Dother")).status == 403
 
 
+async def test_names_do_not_allow_to_delete_a_collection(api: Api) -> None:
+    await api.create("secrets", secret("mine"))
+    await grant(api, "alice", rule(["list", "deletecollection"], ["secrets"], resourceNames=["mine"]))
+    answer = await api.as_user("alice").delete(api.at("secrets") + "?fieldSelector=metadata.name%3Dmine")
+    assert answer.status == 403
+    assert 'cannot deletecollection resource "secrets"' in answer.message
+
+
 @pytest.mark.parametrize("selector", ["metadata.name%3Db", "metadata.name!%3Da", "metadata.namespace!%3Dx"])
 async def test_no_selector_widens_a_watch_of_one_object(api: Api, selector: str) -> None:
     """The deprecated path of a watch names the object that the watch is granted for."""

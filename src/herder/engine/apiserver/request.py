@@ -18,7 +18,7 @@ _VERBS = {"POST": "create", "GET": "get", "HEAD": "get", "PUT": "update", "PATCH
 # Below /namespaces/<name>/ these are subresources of the namespace itself, all else is a resource inside it.
 _NAMESPACE_SUBRESOURCES = frozenset({"status", "finalize"})
 
-_COLLECTION_VERBS = frozenset({"list", "watch", "deletecollection"})
+_NARROWED_VERBS = frozenset({"list", "watch"})  # rules with resourceNames never grant deletecollection
 
 
 class RequestInfo(msgspec.Struct, frozen=True, gc=False):
@@ -76,7 +76,7 @@ def request_info(method: str, path: str, query: Query) -> RequestInfo:
             verb = "watch" if "watch" in query and query.get("watch").lower() not in ("false", "0") else "list"
         elif verb == "delete":
             verb = "deletecollection"
-        if verb in _COLLECTION_VERBS:
+        if verb in _NARROWED_VERBS:
             name = _selected_name(query)
     return RequestInfo(
         verb=verb,
@@ -93,7 +93,7 @@ def request_info(method: str, path: str, query: Query) -> RequestInfo:
 
 
 def _selected_name(query: Query) -> str:
-    """A collection request narrowed by `metadata.name=x` is authorised by that name."""
+    """A list or watch narrowed by `metadata.name=x` is authorised by that name."""
     text = query.get("fieldSelector")
     if "metadata.name" not in text:
         return ""

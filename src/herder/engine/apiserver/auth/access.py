@@ -14,8 +14,8 @@ from herder.engine.meta.kinds import GroupResource
 class AccessAttributes(msgspec.Struct, frozen=True, gc=False):
     """One attempt. A resource request has `resource`; any other has only `path`.
 
-    For list, watch and deletecollection `name` is the one that a field selector `metadata.name=…` demands, so that
-    a rule with resourceNames can allow it.
+    For list and watch `name` is the one that a field selector `metadata.name=…` demands, so that a rule with
+    resourceNames can allow it.
     """
 
     verb: str
