@@ -235,6 +235,21 @@ def test_rights_follow_namespaces_that_join_and_leave() -> None:
     assert places == [("Delete", "meadow"), ("Apply", "dale")]
 
 
+@pytest.mark.xfail(strict=True, reason="a project has rights in every namespace that says it is in it")
+def test_a_project_other_than_that_of_the_system_has_no_rights_in_its_namespaces() -> None:
+    """Tokens of the cluster's owners and of its agent are there. Not every cluster enforces who moves namespaces."""
+    claimed = [namespace(name, "c-m-1:p-abcde") for name in ("kube-system", "cattle-impersonation-system")]
+
+    def places(of: Object) -> list[str]:
+        made = [write.obj for write in writes(bound(prtb(), MEADOW, *claimed, of=of)) if isinstance(write, Apply)]
+        return [each["metadata"]["namespace"] for each in made if each["kind"] == "RoleBinding"]
+
+    system = cluster()
+    system["metadata"]["annotations"][SYSTEM_PROJECT] = "p-abcde"
+    assert places(cluster()) == ["meadow"]
+    assert places(system) == ["meadow", "kube-system", "cattle-impersonation-system"]
+
+
 @pytest.mark.parametrize(
     ("binding", "why"),
     [
