@@ -235,7 +235,6 @@ def test_rights_follow_namespaces_that_join_and_leave() -> None:
     assert places == [("Delete", "meadow"), ("Apply", "dale")]
 
 
-@pytest.mark.xfail(strict=True, reason="a project has rights in every namespace that says it is in it")
 def test_a_project_other_than_that_of_the_system_has_no_rights_in_its_namespaces() -> None:
     """Tokens of the cluster's owners and of its agent are there. Not every cluster enforces who moves namespaces."""
     claimed = [namespace(name, "c-m-1:p-abcde") for name in ("kube-system", "cattle-impersonation-system")]

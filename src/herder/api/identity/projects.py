@@ -97,6 +97,15 @@ def project_of(namespace: Object) -> str:
     return annotations_of(namespace).get(PROJECT_ID, "")
 
 
+def has_rights_in(place: Place, namespace: str, cluster: Object) -> bool:
+    """Whether roles of a project count in a namespace that says it is in the project.
+
+    Namespaces of the system hold tokens that are worth the whole cluster, and who edits namespaces writes the
+    annotation: a cluster before Kubernetes 1.30 enforces no policy about it. So there the System project alone counts.
+    """
+    return namespace not in SYSTEM_NAMESPACES or annotations_of(cluster).get(SYSTEM_PROJECT) == place.project
+
+
 def joined(place: Place) -> Object:
     """The patch that brings a namespace into a project."""
     return {"metadata": {"annotations": {PROJECT_ID: place.id}, "labels": {PROJECT_ID: place.project}}}

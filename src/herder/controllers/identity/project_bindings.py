@@ -84,7 +84,7 @@ def _downstream(
 ) -> Decision:
     role, names = roles.downstream_roles(template, template_of(view))
     if is_internal(cluster):
-        inside = [each["metadata"]["name"] for each in view.select(NAMESPACE, index=(BY_PROJECT, place.id))]
+        inside = _inside(place, cluster, view.select(NAMESPACE, index=(BY_PROJECT, place.id)))
         made = granting.made_here(view, binding, ROLE_BINDING)
         known = [each for each in made if not roles.is_membership(each)]
         wanted = roles.project_bindings(binding, subject, names, inside)
@@ -98,10 +98,15 @@ def _downstream(
     seen, seen_roles, seen_spaces = (view.observed(wish) for wish in (bindings, kept, spaces))
     if not (isinstance(seen, Observed) and isinstance(seen_roles, Observed) and isinstance(seen_spaces, Observed)):
         return needs + granting.silence(place.cluster, seen, seen_roles, seen_spaces)
-    inside = [each["metadata"]["name"] for each in seen_spaces.objects]
+    inside = _inside(place, cluster, seen_spaces.objects)
     wanted = roles.project_bindings(binding, subject, names, inside)
     writes = granting.brought(place.cluster, ROLE_BINDING, role, wanted, seen_roles.objects, seen.objects)
     return needs + Decision(writes=tuple(writes))
+
+
+def _inside(place: Place, cluster: Object, namespaces: Iterable[Object]) -> list[str]:
+    found = (str(each["metadata"]["name"]) for each in namespaces)
+    return [name for name in found if projects.has_rights_in(place, name, cluster)]
 
 
 # --- what sets it off -----------------------------------------------------------------------------------------------
