@@ -142,11 +142,10 @@ async def editors_of_namespaces(world: World) -> None:
 
 async def live_with_editors() -> None:
     async with World(1, CONTROLLERS, crds=[*CRDS, *MANAGEMENT_CRDS]) as world:
-        await world.client.create(NAMESPACE.resource, obj(NAMESPACE, CLUSTER))
         await world.workloads.serve(CLUSTER)
         cluster = obj(MANAGEMENT_CLUSTER, CLUSTER, spec={})
         cluster["metadata"]["annotations"] = {CONNECTED_SINCE: "2026-01-01T00:00:00Z"}
-        await world.client.create(MANAGEMENT_CLUSTER.resource, cluster)
+        await create_with_home(world.client, cluster)
         await editors_of_namespaces(world)
 
         async def is_system() -> bool:
