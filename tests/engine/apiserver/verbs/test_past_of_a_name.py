@@ -1,0 +1,70 @@
+"""Who has rights on one name sees nothing of an earlier object of that name, which may have been another user's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.engine.apiserver.api import Api
+
+RBAC = "rbac.authorization.k8s.io"
+
+
+def secret(value: str) -> dict[str, Any]:
+    return {"metadata": {"name": "a"}, "stringData": {"key": value}}
+
+
+async def grant(api: Api, user: str, **names: list[str]) -> Api:
+    rules = [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "watch"], **names}]
+    await api.post(api.path("roles", group=RBAC), {"metadata": {"name": user}, "rules": rules})
+    binding = {
+        "metadata": {"name": user},
+        "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": user},
+        "subjects": [{"apiGroup": RBAC, "kind": "User", "name": user}],
+    }
+    await api.post(api.path("rolebindings", group=RBAC), binding)
+    return api.as_user(user)
+
+
+@pytest.fixture
+async def before(api: Api) -> int:
+    """The revision of a Secret that was deleted and created again, with other contents, since."""
+    made = await api.post(api.path("secrets"), secret("theirs"))
+    await api.delete(api.path("secrets", "a"))
+    await api.post(api.path("secrets"), secret("mine"))
+    return int(made.body["metadata"]["resourceVersion"])
+
+
+async def seen(who: Api, query: str) -> list[tuple[str, Any]]:
+    response = await who.send("GET", f"{who.path('secrets')}?fieldSelector=metadata.name%3Da&{query}")
+    assert response.stream is not None
+    lines = b"".join([chunk async for chunk in response.stream]).splitlines()
+    events = [msgspec.json.decode(line) for line in lines]
+    return [(event["type"], event["object"].get("reason") or event["object"]["data"]["key"]) for event in events]
+
+
+@pytest.mark.xfail(strict=True, reason="a list of the past shows earlier objects of the name")
+async def test_a_list_of_the_past_shows_no_earlier_object(api: Api, before: int) -> None:
+    query = f"?fieldSelector=metadata.name%3Da&resourceVersion={before}&resourceVersionMatch=Exact"
+    named, all_ = await grant(api, "nora", resourceNames=["a"]), await grant(api, "owen")
+    assert (await named.get(named.path("secrets") + query)).body["items"] == []
+    assert len((await all_.get(all_.path("secrets") + query)).body["items"]) == 1
+
+
+@pytest.mark.xfail(strict=True, reason="a watch from the past shows earlier objects of the name")
+async def test_a_watch_from_the_past_shows_no_earlier_object(api: Api, before: int) -> None:
+    named, all_ = await grant(api, "nora", resourceNames=["a"]), await grant(api, "owen")
+    query = f"watch=1&timeoutSeconds=1&resourceVersion={before - 1}"
+    assert await seen(named, query) == [("ERROR", "Expired")]
+    assert [kind for kind, _ in await seen(all_, query)] == ["ADDED", "DELETED", "ADDED"]
+
+
+async def test_a_watch_shows_the_past_of_the_same_object(api: Api, before: int) -> None:
+    """As it is resumed by clients that lost their connection."""
+    named = await grant(api, "nora", resourceNames=["a"])
+    made = (await api.get(api.path("secrets", "a"))).body["metadata"]["resourceVersion"]
+    await api.patch(api.path("secrets", "a"), {"stringData": {"key": "changed"}})
+    query = f"watch=1&timeoutSeconds=1&resourceVersion={made}"
+    assert [kind for kind, _ in await seen(named, query)] == ["MODIFIED"]
