@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from herder.engine.apiserver.options import ListOptions
 from herder.engine.apiserver.resources import Resource, Version
 from herder.engine.apiserver.scope import Call
@@ -49,6 +51,21 @@ class Selection:
             known = selectable_fields(self._call.resource, self._call.version, decode(record))
             memo.fields = {**(memo.fields or {}), version: known}
         return {**known, **own}
+
+
+def is_granted_by_name(call: Call) -> bool:
+    """Whether the request is allowed for the name that it is narrowed to, and not for the whole collection."""
+    if not call.info.name:
+        return False
+    whole = msgspec.structs.replace(call.access(call.info.verb), name="")
+    return not call.parts.authorizer.authorize(call.user, whole).allowed
+
+
+def is_of_earlier_object(call: Call, record: Record) -> bool:
+    """Whether this state of the past is of an object that was deleted since. Rights on a name do not reach back to it:
+    it may have been another user's."""
+    now = call.parts.store.get(record.key)
+    return now is None or now.created != record.created
 
 
 def selectable_fields(resource: Resource, version: Version, obj: Object) -> dict[str, str]:

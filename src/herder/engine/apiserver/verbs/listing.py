@@ -13,7 +13,7 @@ from herder.engine.apiserver.bodies import read_json
 from herder.engine.apiserver.lists import list_response
 from herder.engine.apiserver.options import ListOptions, list_options, revision_of
 from herder.engine.apiserver.scope import Call
-from herder.engine.apiserver.selection import Selection
+from herder.engine.apiserver.selection import Selection, is_granted_by_name, is_of_earlier_object
 from herder.engine.apiserver.stored import key_of
 from herder.engine.apiserver.verbs.get import too_large
 from herder.engine.client.wire import Response
@@ -50,6 +50,8 @@ async def list_objects(call: Call) -> Response:
     records = await _records(call, selection, after=after, revision=revision, exact=exact)
     metadata: Object = {"resourceVersion": str(revision)}
     chosen = records if selection.everything else await matching(selection, records)
+    if exact and is_granted_by_name(call):
+        chosen = [record for record in chosen if not is_of_earlier_object(call, record)]
     limit = options.limit
     if limit and len(chosen) > limit:
         remaining = len(chosen) - limit

@@ -15,7 +15,7 @@ from herder.engine.apiserver.negotiation import JSON, YAML
 from herder.engine.apiserver.options import ListOptions, list_options, revision_of, unreadable_revision
 from herder.engine.apiserver.resources import Resource
 from herder.engine.apiserver.scope import Call
-from herder.engine.apiserver.selection import Selection
+from herder.engine.apiserver.selection import Selection, is_granted_by_name, is_of_earlier_object
 from herder.engine.apiserver.stored import encoder
 from herder.engine.client.wire import Response, Sink
 from herder.engine.meta.errors import Expired, StatusError
@@ -85,6 +85,7 @@ class _Stream:
         self._error: Expired | None = None
         self._watch: Watch | None = None
         since = self._revision if self._initial or not wanted else min(wanted, self._revision)
+        self._of_one_object = since < self._revision and is_granted_by_name(call)
         name = selection.name if call.namespace or not call.resource.namespaced else ""
         try:
             self._watch = store.watch(
@@ -94,7 +95,7 @@ class _Stream:
             self._error = Expired(f"too old resource version: {wanted} ({error.compacted})")
 
     def push_to(self, sink: Sink) -> None:
-        if self._watch is not None and self._skip_to <= self._revision:
+        if self._watch is not None and self._skip_to <= self._revision and not self._of_one_object:
             self._watch.listener = lambda events: self._pushed(events, sink)
 
     def _pushed(self, events: Sequence[Event], sink: Sink) -> bool:
@@ -206,7 +207,15 @@ class _Stream:
     def _wanted(self, event: Event) -> tuple[str, Record] | None:
         if event.revision <= self._skip_to and self._skip_to > self._revision:
             return None
-        return self._seen(event)
+        seen = self._seen(event)
+        if seen is not None and self._of_one_object and event.revision <= self._revision:
+            self._check_object(event.record)
+        return seen
+
+    def _check_object(self, record: Record) -> None:
+        """The client lists again, instead of an event that it may not see."""
+        if is_of_earlier_object(self._call, record):
+            raise Expired(f"too old resource version: {record.revision} is of an object that was deleted")
 
     def _seen(self, event: Event) -> tuple[str, Record] | None:
         """The event as this watch sees it: an object that starts or stops matching comes or goes."""
