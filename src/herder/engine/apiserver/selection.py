@@ -14,7 +14,7 @@ from herder.engine.apiserver.stored import decode, memo_of
 from herder.engine.meta.errors import BadRequest
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.selectors import FieldSelector, LabelSelector
-from herder.engine.store import Record
+from herder.engine.store import Key, Record
 
 _OF_ALL = ("metadata.name", "metadata.namespace")
 
@@ -66,6 +66,15 @@ def is_of_earlier_object(call: Call, record: Record) -> bool:
     it may have been another user's."""
     now = call.parts.store.get(record.key)
     return now is None or now.created != record.created
+
+
+def is_before_namespace(call: Call, revision: int) -> bool:
+    """Whether rights in a namespace do not reach back to this revision: an earlier one of the name was there then."""
+    home = call.parts.store.get(Key("namespaces", "", call.namespace)) if call.namespace else None
+    if home is None or revision >= home.created:
+        return False
+    everywhere = msgspec.structs.replace(call.access(call.info.verb), namespace="", name="")
+    return not call.parts.authorizer.authorize(call.user, everywhere).allowed
 
 
 def selectable_fields(resource: Resource, version: Version, obj: Object) -> dict[str, str]:

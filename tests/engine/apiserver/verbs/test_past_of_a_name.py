@@ -83,7 +83,6 @@ async def earlier(api: Api) -> int:
     return int(made.body["metadata"]["resourceVersion"])
 
 
-@pytest.mark.xfail(strict=True, reason="rights in a namespace show earlier namespaces of its name")
 async def test_rights_in_a_namespace_show_no_earlier_namespace(api: Api, earlier: int) -> None:
     member, url = await grant(api, "nora"), api.path("secrets")
     exact = f"{url}?resourceVersion={earlier}&resourceVersionMatch=Exact"

@@ -13,7 +13,12 @@ from herder.engine.apiserver.bodies import read_json
 from herder.engine.apiserver.lists import list_response
 from herder.engine.apiserver.options import ListOptions, list_options, revision_of
 from herder.engine.apiserver.scope import Call
-from herder.engine.apiserver.selection import Selection, is_granted_by_name, is_of_earlier_object
+from herder.engine.apiserver.selection import (
+    Selection,
+    is_before_namespace,
+    is_granted_by_name,
+    is_of_earlier_object,
+)
 from herder.engine.apiserver.stored import key_of
 from herder.engine.apiserver.verbs.get import too_large
 from herder.engine.client.wire import Response
@@ -93,6 +98,8 @@ async def _records(call: Call, selection: Selection, *, after: str, revision: in
         return [found] if found is not None else []
     if not exact:
         return store.list(resource, call.namespace, after=after)
+    if is_before_namespace(call, revision):
+        raise Expired(_REVISION_GONE)
     try:
         return await store.list_at(resource, call.namespace, revision, after=after)
     except Compacted:

@@ -15,7 +15,12 @@ from herder.engine.apiserver.negotiation import JSON, YAML
 from herder.engine.apiserver.options import ListOptions, list_options, revision_of, unreadable_revision
 from herder.engine.apiserver.resources import Resource
 from herder.engine.apiserver.scope import Call
-from herder.engine.apiserver.selection import Selection, is_granted_by_name, is_of_earlier_object
+from herder.engine.apiserver.selection import (
+    Selection,
+    is_before_namespace,
+    is_granted_by_name,
+    is_of_earlier_object,
+)
 from herder.engine.apiserver.stored import encoder
 from herder.engine.client.wire import Response, Sink
 from herder.engine.meta.errors import Expired, StatusError
@@ -86,6 +91,9 @@ class _Stream:
         self._watch: Watch | None = None
         since = self._revision if self._initial or not wanted else min(wanted, self._revision)
         self._of_one_object = since < self._revision and is_granted_by_name(call)
+        if is_before_namespace(call, since):
+            self._error = Expired(f"too old resource version: {since} is older than the namespace")
+            return
         name = selection.name if call.namespace or not call.resource.namespaced else ""
         try:
             self._watch = store.watch(
