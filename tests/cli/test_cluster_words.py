@@ -122,6 +122,27 @@ def test_what_an_attempt_left_is_not_taken_for_what_is_asked_for_now(site: Site)
     site.say("delete", "cluster", "moor")
 
 
+@pytest.mark.xfail(strict=True, reason="the config stays that of the user who created it, with its UID and creator")
+def test_a_config_that_another_user_left_gets_nothing_of_what_is_asked_for_now(site: Site) -> None:
+    """Whoever created a config may use it, and clusters that name it already use it by its UID."""
+    left = {
+        "apiVersion": "rke-machine-config.cattle.io/v1",
+        "kind": "Amazonec2Config",
+        "metadata": {"name": "nc-fen-servers"},
+    }
+    (site.directory / "left.json").write_text(json.dumps(left))
+    kind = "amazonec2configs.rke-machine-config.cattle.io"
+    for state in ("create", "condition=Established"):
+        site.kubectl("wait", f"--for={state}", f"crd/{kind}", "--timeout=30s")
+    before = site.kubectl("create", "-n", NAMESPACE, "-f", str(site.directory / "left.json"))
+    words = ("--driver", "amazonec2", "--workers", "0", "--machine-config", "userdata=#cloud-config", "--no-wait")
+    site.say("create", "cluster", "fen", *words)
+    config = site.kubectl("get", kind, "nc-fen-servers", "-n", NAMESPACE)
+    assert config["userdata"] == "#cloud-config"
+    assert config["metadata"]["uid"] != before["metadata"]["uid"]
+    site.say("delete", "cluster", "fen")
+
+
 def test_an_edited_config_reaches_all_machines_without_replacing_one(site: Site) -> None:
     before, places = site.uids(), site.directories()
     patch = {"spec": {"rkeConfig": {"machineGlobalConfig": {"node-label": ["team=blue"]}}}}
