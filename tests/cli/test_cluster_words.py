@@ -122,7 +122,6 @@ def test_what_an_attempt_left_is_not_taken_for_what_is_asked_for_now(site: Site)
     site.say("delete", "cluster", "moor")
 
 
-@pytest.mark.xfail(strict=True, reason="the config stays that of the user who created it, with its UID and creator")
 def test_a_config_that_another_user_left_gets_nothing_of_what_is_asked_for_now(site: Site) -> None:
     """Whoever created a config may use it, and clusters that name it already use it by its UID."""
     left = {

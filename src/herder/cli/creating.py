@@ -148,7 +148,11 @@ async def _make(client: Client, namespace: str, objects: list[tuple[Kind, Object
 
 
 async def _store_config(client: Client, kind: Kind, config: Object, *, dry_run: bool) -> Object:
-    """In the place of one that an attempt has left which did not get as far as its cluster."""
+    """In the place of one that an attempt has left which did not get as far as its cluster.
+
+    That one is deleted rather than updated: another user may have created it, and clusters of that user may use an
+    object of its UID.
+    """
     name, namespace = config["metadata"]["name"], config["metadata"]["namespace"]
     try:
         return await client.create(kind.resource, config, namespace=namespace, dry_run=dry_run)
@@ -159,7 +163,10 @@ async def _store_config(client: Client, kind: Kind, config: Object, *, dry_run: 
         raise click.ClickException(
             f"{kind.kind} {name} already exists and belongs to cluster {owner}; choose another cluster or pool name"
         )
-    return await client.update(kind.resource, {**config, "metadata": known}, dry_run=dry_run)
+    if dry_run:
+        return await client.update(kind.resource, {**config, "metadata": known}, dry_run=True)
+    await client.delete(kind.resource, name, namespace=namespace, uid=known["uid"])
+    return await client.create(kind.resource, config, namespace=namespace)
 
 
 def _check_fields(kind: Kind, asked: Object, stored: Object) -> None:
