@@ -374,3 +374,17 @@ def test_who_is_meant_must_be_said_where_several_are_logged_in(guest: Person) ->
 )
 def test_words_that_do_not_go_together_are_named(guest: Person, words: tuple[str, ...], told: str) -> None:
     assert told in guest.refused(*words)
+
+
+# --- clusters that exist under the name -----------------------------------------------------------------------------
+
+
+@pytest.mark.xfail(strict=True, reason="the manifest connects the caller's cluster to the object of another user")
+def test_a_cluster_is_not_connected_to_the_object_of_another_user(guest: Person) -> None:
+    """Whoever created the object owns the cluster that is connected to it."""
+    other = {"KUBECONFIG": str(guest.server.kubeconfig)}
+    first = guest.herder("import", "croft")
+    assert "kubectl apply -f" in first
+    assert guest.herder("import", "croft") == first, "the user who created it may ask again"
+    assert 'cluster croft exists and belongs to user "u-' in guest.refused("import", "croft", **other)
+    assert guest.herder("import", "croft", "--existing", **other) == first
