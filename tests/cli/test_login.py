@@ -379,7 +379,6 @@ def test_words_that_do_not_go_together_are_named(guest: Person, words: tuple[str
 # --- clusters that exist under the name -----------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="the manifest connects the caller's cluster to the object of another user")
 def test_a_cluster_is_not_connected_to_the_object_of_another_user(guest: Person) -> None:
     """Whoever created the object owns the cluster that is connected to it."""
     other = {"KUBECONFIG": str(guest.server.kubeconfig)}

@@ -9,8 +9,10 @@ from contextlib import suppress
 import click
 
 from herder.api.capi.kinds import NAMESPACE, SECRET
+from herder.api.capi.names import annotations_of
+from herder.api.machines.credentials import CREATOR
 from herder.api.management.commands import PLACE_OF_TOKEN, ca_checksum
-from herder.api.management.kinds import PROVISIONING_CLUSTER, REGISTRATION_TOKEN
+from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import DEFAULT_TOKEN
 from herder.api.settings import SERVER_CERTIFICATES, SERVER_URL, SETTING
 from herder.cli.asking import ask
@@ -18,17 +20,22 @@ from herder.cli.examples import examples
 from herder.cli.places import kubeconfig_option, workspace_option
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import AlreadyExists, NotFound
+from herder.engine.meta.kinds import Kind
 
 PATIENCE_SECONDS = 30.0
+SELF_REVIEW = Kind("authentication.k8s.io", "v1", "SelfSubjectReview", "selfsubjectreviews", namespaced=False)
 
 
 @click.command(epilog=examples("herder import barn"))
 @click.argument("name")
 @workspace_option
+@click.option(
+    "--existing", is_flag=True, help="Also connect the cluster to an object NAME that another user created and owns."
+)
 @kubeconfig_option
-def command(name: str, namespace: str, kubeconfig: str | None) -> None:
+def command(name: str, namespace: str, existing: bool, kubeconfig: str | None) -> None:
     """Import an existing cluster as NAME and print the command that connects it."""
-    cluster, url, checksum = ask(kubeconfig, lambda client, _here: _import(client, namespace, name))
+    cluster, url, checksum = ask(kubeconfig, lambda client, _here: _import(client, namespace, name, of_others=existing))
     click.echo(
         f"Cluster {name} has the ID {cluster}. To connect it, run this command as an administrator of that cluster:\n\n"
         f"  kubectl apply -f {url}\n\n"
@@ -37,17 +44,21 @@ def command(name: str, namespace: str, kubeconfig: str | None) -> None:
     )
 
 
-async def _import(client: Client, namespace: str, name: str) -> tuple[str, str, str]:
-    kind = PROVISIONING_CLUSTER
+async def _import(client: Client, namespace: str, name: str, *, of_others: bool) -> tuple[str, str, str]:
+    kind, exists = PROVISIONING_CLUSTER, False
     with suppress(AlreadyExists):
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
         await client.create(NAMESPACE.resource, space)
-    with suppress(AlreadyExists):
-        wanted = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "spec": {}}
+    wanted = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "spec": {}}
+    try:
         await client.create(kind.resource, wanted, namespace=namespace)
+    except AlreadyExists:
+        exists = True
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             cluster = await _named(client, namespace, name)
+            if exists and not of_others:
+                await _check_creator(client, name, cluster)
             url = await _manifest_url(client, cluster)
     except TimeoutError:
         raise click.ClickException(
@@ -65,6 +76,19 @@ async def _named(client: Client, namespace: str, name: str) -> str:
         if told:
             return str(told)
     raise click.ClickException(f"cluster {name} has no status.clusterName; run the manager with a gateway")
+
+
+async def _check_creator(client: Client, name: str, cluster: str) -> None:
+    """Whoever created the object owns the cluster that is connected to it, and any user may create one of the name."""
+    management = await client.get(MANAGEMENT_CLUSTER.resource, cluster)
+    creator = annotations_of(management).get(CREATOR)
+    review = {"apiVersion": SELF_REVIEW.api_version, "kind": SELF_REVIEW.kind}
+    answer = await client.create(SELF_REVIEW.resource, review)
+    if creator and creator != answer["status"]["userInfo"].get("username"):
+        raise click.ClickException(
+            f'cluster {name} exists and belongs to user "{creator}", who would administer the cluster that you connect '
+            "to it; choose another name, or pass --existing"
+        )
 
 
 async def _manifest_url(client: Client, cluster: str) -> str:
