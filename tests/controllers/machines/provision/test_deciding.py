@@ -12,6 +12,7 @@ import pytest
 from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_SET, NAMESPACE, POD, SECRET
 from herder.api.machines import hosts, names
 from herder.api.machines.archive import log_object
+from herder.api.machines.credentials import CREDENTIAL_TYPE
 from herder.api.machines.hosts import machine_credential
 from herder.api.machines.jobs import JOB
 from herder.api.machines.kinds import NODE_DRIVER, kinds_of
@@ -448,6 +449,22 @@ def test_a_machine_does_not_use_the_state_of_another_by_a_name_that_was_cut() ->
     for decision in (created, removed):
         assert not [write for write in flat(decision) if isinstance(write, (Create, Delete))]
         assert not decision.effects, "nor is it read"
+
+
+@pytest.mark.xfail(strict=True, reason="a Secret of any type is used as the machine's state")
+def test_a_machine_uses_no_secret_of_a_user_as_its_state() -> None:
+    """A user who creates Secrets under cut names may read and change what is in them. No user creates state Secrets."""
+    theirs = {**secret("m-machine-state"), "type": CREDENTIAL_TYPE}
+    read = [was_read(theirs, infra(), occasion) for occasion in ("create", "remove")]
+    created = decide("digitalocean", infra(), machine(), cluster(), DRIVER, theirs, results=dict(read))
+    assert created.wait is not None
+    assert "Secret ns/m-machine-state is of type provisioning.cattle.io/cloud-credential" in created.wait.reason
+    removed = decide("digitalocean", infra(deleting=True), machine(), cluster(), DRIVER, theirs, results=dict(read))
+    assert only_patch(removed) == {"metadata": {"finalizers": []}}, "of the machine: nothing was made for it"
+    for decision in (created, removed):
+        writes = flat(decision)
+        assert not [write for write in writes if isinstance(write, (Create, Delete))]
+        assert not [write for write in writes if isinstance(write, Patch) and write.ref.kind == SECRET]
 
 
 def test_two_machines_of_one_name_do_not_share_a_state() -> None:
