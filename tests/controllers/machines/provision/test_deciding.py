@@ -402,7 +402,7 @@ def test_a_program_that_a_status_names_does_not_run_on_the_managers_host(driver:
     created = decide(driver, new, machine(), cluster(), HOST, results=dict([was_read(HOST, new)]))
     going = infra(driver, status=status)
     going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    kept = {**secret("m-machine-state"), "data": {names.STATE_KEY: "eA=="}}
+    kept = {**secret("m-machine-state"), "type": names.STATE_SECRET_TYPE, "data": {names.STATE_KEY: "eA=="}}
     results = dict([was_read(HOST, going), was_read(kept, going, "remove")])
     removed = decide(driver, going, machine(), cluster(), HOST, kept, results=results)
     for decision in (created, removed):
@@ -451,7 +451,6 @@ def test_a_machine_does_not_use_the_state_of_another_by_a_name_that_was_cut() ->
         assert not decision.effects, "nor is it read"
 
 
-@pytest.mark.xfail(strict=True, reason="a Secret of any type is used as the machine's state")
 def test_a_machine_uses_no_secret_of_a_user_as_its_state() -> None:
     """A user who creates Secrets under cut names may read and change what is in them. No user creates state Secrets."""
     theirs = {**secret("m-machine-state"), "type": CREDENTIAL_TYPE}

@@ -21,7 +21,7 @@ from herder.api.moments import moment
 from herder.api.writing import delete, object_patch, ref
 from herder.controllers.machines.provision import logs, telling
 from herder.controllers.machines.provision.preparing import Pending, prepare
-from herder.controllers.machines.provision.reading import read
+from herder.controllers.machines.provision.reading import is_state, read
 from herder.controllers.machines.provision.scene import (
     BY_MACHINE_SET,
     FINISHED_PODS,
@@ -34,7 +34,7 @@ from herder.controllers.machines.provision.scene import (
     state_of_another,
 )
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import DONE, Apply, Create, Decision, Together, Write, Writes, waiting
+from herder.engine.runtime.decision import DONE, Apply, Create, Decision, Together, Write, waiting
 
 POD_PATIENCE = timedelta(seconds=10)
 """A Job may be seen to have failed before its pod is; one that is gone is not waited for any longer."""
@@ -48,8 +48,8 @@ JOB_IS_LOST = (
 
 
 def create(scene: Scene, passed: Mapping[str, str]) -> Decision:
-    if unguarded := _guard(scene):
-        return Decision(writes=unguarded)
+    if (unguarded := _guard(scene)) is not None:
+        return unguarded
     if telling.is_created(scene.infra):
         return telling.provisioned(scene) + tidy(scene)
     if telling.has_failed(scene.infra):
@@ -59,14 +59,17 @@ def create(scene: Scene, passed: Mapping[str, str]) -> Decision:
     return _begin(scene, passed)
 
 
-def _guard(scene: Scene) -> Writes:
+def _guard(scene: Scene) -> Decision | None:
     """A record that came from elsewhere, or whose finalizer somebody took away, is held as our own are."""
     state = scene.state
     if state is None or is_deleting(state) or state_of_another(scene):
-        return ()
+        return None
     meta = state["metadata"]
     if STATE_FINALIZER in (meta.get("finalizers") or ()):
-        return ()
+        return None
+    secret, pending = read(scene, Place(scene.namespace, meta["name"]), "create")
+    if pending is not None or not is_state(secret):
+        return pending
     own = jobs.state_secret(scene.infra, scene.kind, scene.machine_name, str(place_of(scene.infra) or ""))["metadata"]
     wanted = {
         **meta,
@@ -74,7 +77,8 @@ def _guard(scene: Scene) -> Writes:
         "labels": {**labels_of(state), **own["labels"]},
         "annotations": {**annotations_of(state), **own["annotations"]},
     }
-    return object_patch(SECRET, state, {**state, "metadata": wanted}, "what is known of the machine must not be lost")
+    patch = object_patch(SECRET, state, {**state, "metadata": wanted}, "what is known of the machine must not be lost")
+    return Decision(writes=patch) if patch else None
 
 
 # --- beginning ------------------------------------------------------------------------------------------------------
@@ -89,6 +93,10 @@ def _begin(scene: Scene, passed: Mapping[str, str]) -> Decision:
         secret, pending = read(scene, Place(scene.namespace, scene.state["metadata"]["name"]), "create")
         if pending is not None:
             return pending
+        if secret is not None and not is_state(secret):
+            where, type_ = f"Secret {scene.namespace}/{scene.state['metadata']['name']}", secret.get("type")
+            told = f"{where} is of type {type_}, so it is not the state of a machine; delete it, or delete the Machine"
+            return _not_prepared(scene, told)
         if (taken_up := _take_up(scene, recorded(secret))) is not None:
             return taken_up
     try:

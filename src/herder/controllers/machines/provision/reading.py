@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from herder.api.capi.kinds import SECRET, SECRET_METADATA
 from herder.api.machines.credentials import Place
+from herder.api.machines.names import STATE_SECRET_TYPE
 from herder.controllers.machines.provision.scene import Scene
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision, Effect, Ref, waiting
@@ -35,6 +36,12 @@ def read(scene: Scene, place: Place, occasion: str = "", *, though_unseen: bool 
     told = f"Secret {place} is being read" if result is None else f"Secret {place} cannot be read: {result.error}"
     pending = waiting(told, Ref(SECRET, place.name, place.namespace))
     return Read(pending=Decision(effects=(effect,)) + pending)
+
+
+def is_state(secret: Object | None) -> bool:
+    """Whether what was read may be a machine's record. Users cannot create Secrets of this type: one of another type
+    that has the name, which may be cut, is theirs to read and to change."""
+    return secret is None or secret.get("type") == STATE_SECRET_TYPE
 
 
 def texts(secret: Object) -> dict[str, str]:

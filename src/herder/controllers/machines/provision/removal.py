@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import msgspec
@@ -24,7 +25,7 @@ from herder.api.writing import delete, object_patch, ref
 from herder.controllers.machines.provision import logs, telling
 from herder.controllers.machines.provision.creation import follow, held_up, launch, pod_is_awaited
 from herder.controllers.machines.provision.preparing import Pending, prepare
-from herder.controllers.machines.provision.reading import Read, read
+from herder.controllers.machines.provision.reading import Read, is_state, read
 from herder.controllers.machines.provision.scene import (
     Ended,
     Scene,
@@ -95,6 +96,8 @@ def _begin(scene: Scene, passed: Mapping[str, str]) -> Decision:
     secret, pending = _record(scene)
     if pending is not None:
         return pending
+    if not is_state(secret):
+        return _release(replace(scene, state=None), "nothing was made for it")
     if recorded(secret) is Recorded.NOTHING:
         return _release(scene, "nothing was made for it, or all that was is removed")
     try:
@@ -214,6 +217,8 @@ def _abandon(scene: Scene) -> Decision:
     secret, pending = _record(scene)
     if pending is not None:
         return pending
+    if not is_state(secret):
+        return _release(replace(scene, state=None), "nothing was made for it")
     if secret is None or recorded(secret) is Recorded.NOTHING:
         return _release(scene, "nothing was made for it")
     kept = Apply(SECRET, state_copy(secret, scene.infra, scene.kind), "its namespace goes, and its machine is left")
