@@ -30,7 +30,8 @@ async def cluster_named(client: Client, cluster: str) -> tuple[str, str]:
     """Its id and its name: people know clusters by the name that they gave them."""
     names = await _clusters(client)
     if cluster in names:
-        return cluster, names[cluster] or cluster
+        shown = names[cluster]
+        return cluster, shown if shown and shown.isprintable() else cluster
     found = [name for name, shown in names.items() if shown == cluster]
     if len(found) > 1:
         raise click.ClickException(

@@ -39,16 +39,21 @@ class Manager:
 
 def cluster_entries(manager: Manager, clusters: Mapping[str, str], user: str) -> list[Entry]:
     """By id; each named as people know it, by its id where that name could be taken for another's. Owners choose the
-    names of their clusters: none may stand where people expect another cluster, or the manager."""
+    names of their clusters: none may stand where people expect another cluster, or the manager, or control the
+    terminal on which kubectl prints it."""
     taken = Counter((*clusters.values(), MANAGER_ENTRY))
     return [
         Entry(
-            name if taken[name] == 1 and (name == cluster_id or name not in clusters) else cluster_id,
+            name if taken[name] == 1 and _is_plain(name, cluster_id, clusters) else cluster_id,
             manager.cluster(cluster_id),
             user,
         )
         for cluster_id, name in sorted(clusters.items())
     ]
+
+
+def _is_plain(name: str, cluster_id: str, clusters: Mapping[str, str]) -> bool:
+    return name.isprintable() and (name == cluster_id or name not in clusters)
 
 
 def config(manager: Manager, entries: Sequence[Entry], users: Mapping[str, Object], current: str = "") -> Object:
