@@ -350,6 +350,54 @@ def test_fields_zone_and_files_reach_the_driver() -> None:
     ]
 
 
+_KUBECONFIG = """\
+clusters: [{{name: c, cluster: {{server: "https://harvester.example"}}}}]
+contexts: [{{name: c, context: {{cluster: c, user: u}}}}]
+users: [{{name: u, user: {{{user}}}}}]
+current-context: c
+"""
+_FEDERATED = {"type": "external_account", "token_url": "https://a.example", "credential_source": {"file": "/etc/hosts"}}
+
+
+def with_document(driver: str, field: str, content: str, *, in_spec: bool) -> Decision:
+    key = secret("cred") | {"type": CREDENTIAL_TYPE, "data": encoded(**({} if in_spec else {field: content}))}
+    own = infra(driver, spec={"common": {"cloudCredentialSecretName": "cred"}, **({field: content} if in_spec else {})})
+    known = node_driver(driver)
+    known["metadata"]["annotations"]["optionalCredentialFields"] = f"clusterId,{field}"
+    return decide(driver, own, machine(), cluster(), known, key, results=dict([was_read(key, own)]))
+
+
+@pytest.mark.parametrize(
+    ("driver", "field", "content"),
+    [
+        ("harvester", "kubeconfigContent", _KUBECONFIG.format(user="exec: {command: id}")),
+        ("harvester", "kubeconfigContent", _KUBECONFIG.format(user="tokenFile: /etc/hosts")),
+        ("harvester", "kubeconfigContent", "["),
+        ("google", "authEncodedJson", json.dumps(_FEDERATED)),
+        ("google", "authEncodedJson", json.dumps({"type": "service_account", "Type": "external_account"})),
+        ("google", "authEncodedJson", "[]"),
+        ("google", "authEncodedJson", "{"),
+    ],
+)
+@pytest.mark.parametrize("in_spec", [False, True])
+@pytest.mark.xfail(strict=True, reason="documents by which a driver runs commands and reads files are passed on")
+def test_no_document_of_a_user_runs_a_command_or_reads_a_file(
+    driver: str, field: str, content: str, in_spec: bool
+) -> None:
+    """Programs of these drivers follow what such documents say, where the Job runs."""
+    decision = with_document(driver, field, content, in_spec=in_spec)
+    assert not [write for write in flat(decision) if isinstance(write, Create) and write.kind == JOB]
+    assert decision.wait is not None
+    assert f"{field}: " in decision.wait.reason
+
+
+@pytest.mark.parametrize("in_spec", [False, True])
+def test_documents_with_credentials_alone_reach_the_driver(in_spec: bool) -> None:
+    kubeconfig, account = _KUBECONFIG.format(user="token: t"), json.dumps({"type": "service_account"})
+    assert job_of(with_document("harvester", "kubeconfigContent", kubeconfig, in_spec=in_spec))
+    assert job_of(with_document("google", "authEncodedJson", account, in_spec=in_spec))
+
+
 def test_a_key_may_stand_in_the_credential_rather_than_in_an_object() -> None:
     found = secret("barn-key")
     read = {
