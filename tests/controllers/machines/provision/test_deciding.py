@@ -380,7 +380,6 @@ def with_document(driver: str, field: str, content: str, *, in_spec: bool) -> De
     ],
 )
 @pytest.mark.parametrize("in_spec", [False, True])
-@pytest.mark.xfail(strict=True, reason="documents by which a driver runs commands and reads files are passed on")
 def test_no_document_of_a_user_runs_a_command_or_reads_a_file(
     driver: str, field: str, content: str, in_spec: bool
 ) -> None:

@@ -21,6 +21,7 @@ from herder.api.machines.arguments import (
     with_files,
 )
 from herder.api.machines.credentials import Place, Problem
+from herder.api.machines.documents import document_problem
 from herder.api.machines.jobs import Host, Work
 from herder.api.machines.kinds import NODE_DRIVER
 from herder.api.machines.registered import shipped
@@ -57,6 +58,8 @@ def prepare(scene: Scene, passed: Mapping[str, str], *, removes: bool) -> Work:
         raise Problem(f"there is no NodeDriver for driver {scene.driver}; create it, or delete the machine")
     aliases = known.file_aliases(node_driver) if node_driver else {}
     credential = _credential(scene, node_driver, removes=removes)
+    if why := document_problem(scene.driver, credential) or document_problem(scene.driver, spec_fields(scene.infra)):
+        raise Problem(why)
     kept_secret = {field: value for field, value in credential.items() if field in aliases}
     fields, files = with_files(kept_secret | spec_fields(scene.infra), aliases)
     if (field := path_of_the_host(scene.driver, fields)) and not removes:
