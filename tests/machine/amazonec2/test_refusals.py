@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -125,6 +127,32 @@ def test_an_endpoint_that_does_not_answer(ec2: Ec2, command: Command) -> None:
         said = command.create(*ec2.flags(endpoint=url, retries="-1"), status=3)
     assert f"EC2 does not answer at {url}" in said
     assert "check the network, the proxy settings, and --amazonec2-region and --amazonec2-endpoint" in said
+
+
+class _Other(BaseHTTPRequestHandler):
+    """A service of the host that is not EC2."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"what only this host may know")
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.mark.xfail(strict=True, reason="the answer is in the error of the library, which is repeated")
+def test_what_another_service_answers_is_not_repeated(ec2: Ec2, command: Command) -> None:
+    """Users choose the endpoint, and see what went wrong with their machines."""
+    with HTTPServer(("127.0.0.1", 0), _Other) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        said = command.create(*ec2.flags(endpoint=url, retries="-1"), status=3)
+        server.shutdown()
+        thread.join()
+    assert f"{url} does not answer as EC2 does" in said
+    assert "only this host" not in said
 
 
 def test_an_endpoint_with_credentials_in_it_is_refused_and_not_repeated(ec2: Ec2, command: Command) -> None:
