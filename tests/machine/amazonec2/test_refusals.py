@@ -141,7 +141,6 @@ class _Other(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None: ...
 
 
-@pytest.mark.xfail(strict=True, reason="the answer is in the error of the library, which is repeated")
 def test_what_another_service_answers_is_not_repeated(ec2: Ec2, command: Command) -> None:
     """Users choose the endpoint, and see what went wrong with their machines."""
     with HTTPServer(("127.0.0.1", 0), _Other) as server:

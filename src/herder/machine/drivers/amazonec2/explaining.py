@@ -15,6 +15,7 @@ from botocore.exceptions import (
     NoCredentialsError,
     PartialCredentialsError,
 )
+from botocore.parsers import ResponseParserError
 
 from herder.machine.drivers.amazonec2 import settings
 from herder.machine.drivers.amazonec2.options import PREFIX
@@ -109,6 +110,11 @@ def explained(config: Config) -> Iterator[None]:
             f"EC2 does not answer at {config.get('Endpoint') or 'region ' + config['Region']}: {type(error).__name__}",
             f"check the network, the proxy settings, and --{PREFIX}region and --{PREFIX}endpoint",
         ) from error
+    except ResponseParserError:  # it holds the answer, which may be that of another service, and not the user's to see
+        raise MachineError(
+            f"{config.get('Endpoint') or 'region ' + config['Region']} does not answer as EC2 does",
+            f"check --{PREFIX}region and --{PREFIX}endpoint",
+        ) from None
     except BotoCoreError as error:
         raise MachineError(f"boto3 cannot call EC2: {error}") from error
 
