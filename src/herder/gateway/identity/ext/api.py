@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from herder.engine.client.wire import Request, Response, User
-from herder.engine.meta.errors import MethodNotAllowed, NotFound
+from herder.engine.meta.errors import BadRequest, MethodNotAllowed, NotFound
 from herder.engine.meta.kinds import Object
 from herder.gateway.identity.answers import answer, body_of
 from herder.gateway.identity.ext import discovery
@@ -55,6 +55,8 @@ class ExtApi:
             return answer(discovery.RESOURCES)
         if not request.path.startswith(f"{discovery.PATH}/"):
             return None
+        if request.query.get("dryRun"):
+            raise BadRequest(f"dryRun: not supported by kinds of {discovery.GROUP}; leave it out")
         plural, _, name = request.path.removeprefix(f"{discovery.PATH}/").partition("/")
         if plural in self._asked and not name:
             _only(request, "POST")
