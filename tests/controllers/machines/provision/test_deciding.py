@@ -397,7 +397,6 @@ def test_documents_with_credentials_alone_reach_the_driver(in_spec: bool) -> Non
     assert job_of(with_document("google", "authEncodedJson", account, in_spec=in_spec))
 
 
-@pytest.mark.xfail(strict=True, reason="without its NodeDriver nobody knows that the field holds a file's content")
 @pytest.mark.parametrize(("driver", "field"), [("amazonec2", "userdata"), ("generic", "sshKey")])
 def test_a_driver_reads_no_file_of_the_host_without_its_node_driver(driver: str, field: str) -> None:
     decision = decide(driver, infra(driver, spec={field: "/etc/hosts"}), machine(), cluster())

@@ -56,7 +56,8 @@ def prepare(scene: Scene, passed: Mapping[str, str], *, removes: bool) -> Work:
     node_driver = find_node_driver(scene.view, scene.driver)
     if node_driver is None and not removes and scene.driver not in known.NATIVE_DRIVERS:
         raise Problem(f"there is no NodeDriver for driver {scene.driver}; create it, or delete the machine")
-    aliases = known.file_aliases(node_driver) if node_driver else {}
+    declared = node_driver or shipped(scene.driver)
+    aliases = known.file_aliases(declared) if declared else {}
     credential = _credential(scene, node_driver, removes=removes)
     if why := document_problem(scene.driver, credential) or document_problem(scene.driver, spec_fields(scene.infra)):
         raise Problem(why)
