@@ -292,6 +292,24 @@ async def test_no_cluster_takes_a_machine_from_another(here: Site) -> None:
     assert (answer.status, answer.content()) == (400, told)
 
 
+@pytest.mark.xfail(strict=True, reason="an edited request is handed the plan of a machine of any cluster")
+async def test_an_edited_request_is_handed_the_plan_of_no_other_machine(here: Site) -> None:
+    """Editors of a cluster's own namespace read its registration token, and edit the requests of its machines."""
+    victim = read(await custom(here, role_etcd="true", role_control_plane="true"))
+    other, mallory = "c-m-pasture2", "e" * 63
+    asking = asyncio.ensure_future(here.ask(AGENT, OTHER_TOKEN, id=mallory, role_worker="true"))
+    labels = {names.MACHINE_NAMESPACE: WORKSPACE, names.MACHINE_NAME: names.custom_machine(OWN)}
+
+    async def edited() -> Object:
+        patch = {"metadata": {"labels": labels}}
+        return await here.client.patch(SECRET.resource, names.custom_machine(mallory), patch, namespace=other)
+
+    await here.eventually(edited)
+    answer = await asking
+    assert answer.status == 400, answer.content()
+    assert victim["secretName"].encode() not in answer.content()
+
+
 async def test_nodes_of_an_imported_cluster_are_not_ours(here: Site) -> None:
     answer = await here.ask(AGENT, IMPORTED_TOKEN, id=OWN, role_worker="true")
     told = b"the cluster was imported: its nodes come and go without the manager"
