@@ -292,7 +292,6 @@ async def test_no_cluster_takes_a_machine_from_another(here: Site) -> None:
     assert (answer.status, answer.content()) == (400, told)
 
 
-@pytest.mark.xfail(strict=True, reason="an edited request is handed the plan of a machine of any cluster")
 async def test_an_edited_request_is_handed_the_plan_of_no_other_machine(here: Site) -> None:
     """Editors of a cluster's own namespace read its registration token, and edit the requests of its machines."""
     victim = read(await custom(here, role_etcd="true", role_control_plane="true"))

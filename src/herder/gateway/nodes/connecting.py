@@ -44,6 +44,7 @@ EXPIRED = (
     "the token of this install script has expired: it is good for the first minutes of one machine. "
     "Delete the Machine, and another is made in its place"
 )
+OTHERS = "the request was answered with another machine's Machine: try again"
 UNKNOWN = "the token is not known here: take the command anew, with herder register CLUSTER"
 
 T = TypeVar("T")
@@ -139,7 +140,11 @@ class Connecting:
             check_roles(parsed(kept))
         except BadClaim as problem:
             raise Refusal(400, str(problem)) from None
-        return await self._requests.taken_in(known.cluster["metadata"]["name"], kept)
+        machine = await self._requests.taken_in(known.cluster["metadata"]["name"], kept)
+        # Editors of the cluster's namespace can change the answer to the request.
+        if not _is_its_own(machine, known.cluster, kept[ID][0]):
+            raise Refusal(400, OTHERS)
+        return machine
 
     async def _made_here(self, secret: Object | None) -> Object:
         issued = await self._accounts.issued_to(secret, names.ACCOUNT_FOR_BOOTSTRAP) if secret else None
@@ -219,13 +224,26 @@ class Connecting:
         """The Machine of who asks; none is made here."""
         if known.cluster is None:
             return await self._made_here(known.bootstrap)
-        namespace, _, name = annotations_of(known.cluster).get(PROVISIONING_CLUSTER_OF, "").partition("/")
+        namespace, name = _provisioned(known.cluster)
         if not name:
             raise Refusal(401, "the cluster is not provisioned here")
         machines = await self._with_id(namespace, name, own)
         if len(machines) != 1:
             raise Refusal(401, "no Machine of this cluster has that X-Cattle-Id")
         return machines[0]
+
+
+def _provisioned(cluster: Object) -> tuple[str, str]:
+    """Namespace and name of the provisioning Cluster; empty where the cluster has none."""
+    namespace, _, name = annotations_of(cluster).get(PROVISIONING_CLUSTER_OF, "").partition("/")
+    return namespace, name
+
+
+def _is_its_own(machine: Object, cluster: Object, own: str) -> bool:
+    """Whether the Machine belongs to this cluster, and is that of the machine with this ID."""
+    meta = machine["metadata"]
+    is_of_cluster = (meta["namespace"], machine["spec"]["clusterName"]) == _provisioned(cluster)
+    return is_of_cluster and own == labels_of(machine).get(names.MACHINE_ID, "")
 
 
 def _config(secret: Object) -> str | None:
