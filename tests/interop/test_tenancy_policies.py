@@ -20,7 +20,7 @@ from herder.engine.meta.errors import AlreadyExists, NotFound
 from tests.support import tenancy
 from tests.support.api import MERGE, Answer, Api
 from tests.support.engines import Engine, remove_kinds
-from tests.support.tenancy import ALLOWED, ORPHANED, REFUSED, Case
+from tests.support.tenancy import ALLOWED, GRANTED_ROLES, ORPHANED, OWN_ROLES, REFUSED, Case
 
 PLACES = ("cattle-global-data", "fleet-default")
 CUSTOM = (PROJECT, PROVISIONING_CLUSTER, MANAGEMENT_CLUSTER, REGISTRATION_TOKEN)
@@ -48,8 +48,8 @@ async def judged(engine: Engine) -> AsyncIterator[Api]:
             for kind in (POLICY_BINDING, POLICY):
                 await client.delete(kind.resource, policy["metadata"]["name"])
         await tenancy.take_rights(client)
-        for case in (*REFUSED, *ALLOWED, *ORPHANED):
-            if case.kind not in CUSTOM:
+        for case in (*REFUSED, *ALLOWED, *ORPHANED, *GRANTED_ROLES, *OWN_ROLES):
+            if case.kind not in CUSTOM and "name" in case.meta:
                 await _remove(client, case)
         # Others of this folder compare all kinds that there are.
         await remove_kinds(client, (each["metadata"]["name"] for each in definitions))
@@ -105,7 +105,19 @@ async def test_nothing_that_grants_rights_outlives_its_object(engine: Engine, ju
         await client.close()
 
 
-@pytest.mark.parametrize("case", ALLOWED, ids=lambda case: case.id)
+@pytest.mark.xfail(strict=True, reason="users who may create Roles can create those of the manager first")
+@pytest.mark.parametrize("case", GRANTED_ROLES, ids=lambda case: case.id)
+async def test_roles_that_the_manager_fills_are_the_managers_alone(engine: Engine, judged: Api, case: Case) -> None:
+    client = engine.client()
+    try:
+        answer = await _write(client, judged, case)
+        assert answer.status == 403, answer.text
+        assert "ValidatingAdmissionPolicy" in answer.message
+    finally:
+        await client.close()
+
+
+@pytest.mark.parametrize("case", (*ALLOWED, *OWN_ROLES), ids=lambda case: case.id)
 async def test_their_own_objects_are(engine: Engine, judged: Api, case: Case) -> None:
     client = engine.client()
     try:

@@ -14,6 +14,7 @@ from herder.api.capi.kinds import NAMESPACE, SECRET
 from herder.api.identity.projects import PROJECT_ID
 from herder.api.identity.roles import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, RBAC, cluster_role, cluster_role_binding
 from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE
+from herder.api.machines.jobs import ROLE
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import MANAGEMENT_NAME, TOKEN_LABEL
 from herder.api.rke import names
@@ -41,6 +42,7 @@ RULES = [
         "resources": ["clusters"],
         "verbs": ["create", "delete", "patch", "update", "get"],
     },
+    {"apiGroups": [RBAC], "resources": ["roles"], "verbs": ["create", "delete", "patch", "update", "get"]},
 ]
 
 
@@ -198,6 +200,27 @@ ORPHANED = (
     _managed("a cluster is given the finalizer", "c-orphans", {"metadata": {"finalizers": ["orphan"]}}),
 )
 """Deletions that would leave behind what grants rights by the name of the deleted object."""
+
+
+def _role(id_: str, name: str, patch: Object | None = None, rules: list[Object] | None = None, **meta: Any) -> Case:
+    named = {"name": name} if name else {}
+    return Case(id_, ROLE, {**named, "namespace": "fleet-default", **meta}, {"rules": rules or []}, patch)
+
+
+_READER = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}]
+GRANTED_ROLES = (
+    _role("a role of cluster owners", "c-m-roles123-clusterowner"),
+    _role("a role of cluster members", "c-m-roles123-clustermember"),
+    _role("a global role", "cattle-globalrole-roles"),
+    _role("a generated name of a global role", "", generateName="cattle-globalrole-"),
+    _role("a role of cluster owners is emptied", "c-m-roles456-clusterowner", {"rules": []}, _READER),
+)
+"""Roles that the manager fills. Users who may bind an empty one would get what the manager then grants by it."""
+OWN_ROLES = (
+    _role("a role", "readers"),
+    _role("a role is emptied", "readers-2", {"rules": []}, _READER),
+    _role("a label of a role", "c-m-roles789-clusterowner", {"metadata": {"labels": {"a": "b"}}}),
+)
 
 
 async def give_rights(client: Client) -> None:

@@ -80,6 +80,18 @@ async def test_nothing_that_grants_rights_outlives_its_object(judged: World, cas
         await write(judged, case)
 
 
+@pytest.mark.xfail(strict=True, reason="users who may create Roles can create those of the manager first")
+@pytest.mark.parametrize("case", tenancy.GRANTED_ROLES, ids=lambda case: case.id)
+async def test_roles_that_the_manager_fills_are_the_managers_alone(judged: World, case: Case) -> None:
+    with pytest.raises(Forbidden):
+        await write(judged, case)
+
+
+@pytest.mark.parametrize("case", tenancy.OWN_ROLES, ids=lambda case: case.id)
+async def test_other_roles_are_not(judged: World, case: Case) -> None:
+    await write(judged, case)
+
+
 async def test_a_namespace_that_exists_is_no_clusters(judged: World) -> None:
     await judged.outside.create(NAMESPACE.resource, obj(NAMESPACE, "c-taken"))
     with pytest.raises(Forbidden, match="namespace c-taken exists"):
