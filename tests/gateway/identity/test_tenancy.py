@@ -80,7 +80,6 @@ async def test_nothing_that_grants_rights_outlives_its_object(judged: World, cas
         await write(judged, case)
 
 
-@pytest.mark.xfail(strict=True, reason="users who may create Roles can create those of the manager first")
 @pytest.mark.parametrize("case", tenancy.GRANTED_ROLES, ids=lambda case: case.id)
 async def test_roles_that_the_manager_fills_are_the_managers_alone(judged: World, case: Case) -> None:
     with pytest.raises(Forbidden):

@@ -18,6 +18,7 @@ from herder.api.identity import projects
 from herder.api.identity.projects import PROJECT_ID, SYSTEM_NAMESPACES
 from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE
 from herder.api.machines.hosts import HOST_SECRET_TYPE
+from herder.api.machines.jobs import ROLE
 from herder.api.machines.names import STATE_SECRET_TYPE
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import MANAGEMENT_NAME, TOKEN_LABEL, is_legacy
@@ -95,6 +96,15 @@ BAD_OWN = (
 )
 BAD_CREATOR = f"annotation {CREATOR}: must be your own user name"
 
+# --- Roles ----------------------------------------------------------------------------------------------------------
+
+GRANTED_ROLE = "(^cattle-globalrole-)|(-cluster(owner|member)$)"
+"""Names of Roles that the manager fills with the rights of GlobalRoles, owners and members of clusters.
+
+The API server checks what a Role grants when it is bound. A user who binds an empty one would get the rights later.
+"""
+BAD_ROLE = "the manager grants rights by Roles of this name: choose another name, and leave their rules as they are"
+
 
 # --- deletion -------------------------------------------------------------------------------------------------------
 
@@ -169,7 +179,7 @@ def is_cluster_name(name: str) -> bool:
 
 
 _CLUSTER_NAME, _PROJECT_NAMESPACE = re.compile(CLUSTER_NAME), re.compile(PROJECT_NAMESPACE)
-_GENERATED_NAME = re.compile(GENERATED_NAME)
+_GENERATED_NAME, _GRANTED_ROLE = re.compile(GENERATED_NAME), re.compile(GRANTED_ROLE)
 
 
 def _spec(obj: Object | None) -> Object:
@@ -261,6 +271,13 @@ def _account_token(old: Object | None, new: Object, user: str, may: Rights) -> I
         yield BAD_ACCOUNT
 
 
+def _role(old: Object | None, new: Object, _user: str, _may: Rights) -> Iterator[str]:
+    if not _GRANTED_ROLE.search(name_of(new)):
+        return
+    if old is None or (old.get("rules") or []) != (new.get("rules") or []):
+        yield BAD_ROLE
+
+
 def is_system(user: str) -> bool:
     """Service accounts and components: what they may create, an administrator decided."""
     return user.startswith("system:")
@@ -292,5 +309,6 @@ _RULES: Mapping[Kind, Callable[[Object | None, Object, str, Rights], Iterator[st
     NAMESPACE: _namespace,
     SECRET: _secret,
     REGISTRATION_TOKEN: _registration_token,
+    ROLE: _role,
 }
 KINDS = tuple(_RULES)

@@ -10,6 +10,7 @@ from herder.api.capi.kinds import NAMESPACE, SECRET
 from herder.api.identity import tenancy
 from herder.api.identity.projects import PROJECT_ID, SYSTEM_NAMESPACES
 from herder.api.machines.credentials import CREATOR
+from herder.api.machines.jobs import ROLE
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import LEGACY_NAME, MANAGEMENT_NAME
 from herder.api.policies import policy
@@ -138,6 +139,13 @@ _ORPHANING = (
     f" && !{_IS_SYSTEM}"
 )
 
+# --- Roles ----------------------------------------------------------------------------------------------------------
+
+_FILLS_ROLE = (
+    f"{_NAME}.matches({_text(tenancy.GRANTED_ROLE)})"
+    f" && ({_CREATED} || object.?rules.orValue([]) != oldObject.?rules.orValue([]))"
+)
+
 _CREATOR = _annotation(CREATOR)
 _OTHER_CREATOR = f"{_changed(_CREATOR)} && {_new(_CREATOR)} != request.userInfo.username"
 
@@ -254,5 +262,6 @@ POLICIES = (
         _IS_MANAGER,
         tenancy.BAD_ORPHANS,
     ),
+    policy("herder-granted-roles", (ROLE,), _WRITTEN, _FILLS_ROLE, _IS_MANAGER, tenancy.BAD_ROLE),
     policy("herder-secret-creators", (SECRET,), _WRITTEN, _OTHER_CREATOR, _IS_MANAGER, tenancy.BAD_CREATOR),
 )
