@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from contextlib import suppress
 
 import click
 
-from herder.api.capi.kinds import NAMESPACE, SECRET
+from herder.api.capi.kinds import NAMESPACE
 from herder.api.capi.names import annotations_of
 from herder.api.machines.credentials import CREATOR
 from herder.api.management.commands import PLACE_OF_TOKEN, ca_checksum
@@ -18,6 +17,7 @@ from herder.api.settings import SERVER_CERTIFICATES, SERVER_URL, SETTING
 from herder.cli.asking import ask
 from herder.cli.examples import examples
 from herder.cli.places import kubeconfig_option, workspace_option
+from herder.cli.registering import registration_token
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import AlreadyExists, NotFound
 from herder.engine.meta.kinds import Kind
@@ -98,8 +98,7 @@ async def _manifest_url(client: Client, cluster: str) -> str:
     ):
         status = event.object.get("status") or {}
         if status.get("manifestUrl") and status.get("tokenSecretName"):
-            secret = await client.get(SECRET.resource, status["tokenSecretName"], namespace=cluster)
-            token = base64.b64decode(secret["data"]["token"]).decode()
+            token = await registration_token(client, cluster, status["tokenSecretName"])
             return str(status["manifestUrl"]).replace(PLACE_OF_TOKEN, token)
     raise click.ClickException(f"cluster {cluster} has no registration token; run the manager with a gateway")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import shlex
 from collections.abc import Sequence
 
@@ -12,6 +11,7 @@ from herder.api.capi.kinds import SECRET
 from herder.api.management.commands import PLACE_OF_TOKEN, pinned
 from herder.api.management.kinds import PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import DEFAULT_TOKEN
+from herder.api.management.registration import read
 from herder.api.rke.requests import BadClaim, parsed
 from herder.cli.asking import ask
 from herder.cli.examples import examples
@@ -130,5 +130,14 @@ async def _registration(client: Client, namespace: str, name: str) -> tuple[Obje
     status = registration.get("status") or {}
     if not status.get("nodeCommand") or not status.get("tokenSecretName"):
         raise click.ClickException(f"cluster {name} has no registration command; check the setting server-url")
-    secret = await client.get(SECRET.resource, status["tokenSecretName"], namespace=id_)
-    return status, base64.b64decode(secret["data"]["token"]).decode()
+    return status, await registration_token(client, id_, status["tokenSecretName"])
+
+
+async def registration_token(client: Client, namespace: str, secret_name: str) -> str:
+    """The token, which becomes part of a command: only one that the manager could have issued."""
+    tokens = read(await client.get(SECRET.resource, secret_name, namespace=namespace))
+    if tokens is None:
+        raise click.ClickException(
+            f"Secret {namespace}/{secret_name}: holds no valid registration token; delete it, and a new one is issued"
+        )
+    return tokens.token

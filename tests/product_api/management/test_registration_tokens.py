@@ -77,7 +77,6 @@ def test_a_secret_that_somebody_spoiled_opens_nothing(data: dict[str, object]) -
     assert read({"data": data}) is None
 
 
-@pytest.mark.xfail(strict=True, reason="the token of an edited Secret is printed in commands as it is")
 @pytest.mark.parametrize("token", ["x; touch /tmp/x", "$(id)", "--server=https://other.example.com", "a\x1b[2J", "a/b"])
 def test_a_token_that_stands_in_commands_holds_nothing_for_a_shell(token: str) -> None:
     """Editors of the cluster's namespace can write the Secret; whoever registers machines runs the command as root."""

@@ -6,6 +6,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -86,15 +87,22 @@ def renewed(known: Tokens | None, fresh: str, lifetime: Lifetime, now: datetime,
 # --- as a Secret ----------------------------------------------------------------------------------------------------
 
 
+_TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}")
+"""Tokens are part of commands that people run, and of URLs. Editors of the namespace can write the Secret."""
+
+
 def read(secret: Object) -> Tokens | None:
     """None where it holds no token that could be used."""
     values = {name: _decoded(value) for name, value in (secret.get("data") or {}).items()}
     expires = moment(values.get("expiresAt", ""))
-    if not values.get("token") or expires is None:
+    token, previous = (_usable(values.get(name, "")) for name in ("token", "previousToken"))
+    if not token or expires is None:
         return None
-    return Tokens(
-        values["token"], expires, values.get("previousToken", ""), moment(values.get("gracePeriodExpiresAt", ""))
-    )
+    return Tokens(token, expires, previous, moment(values.get("gracePeriodExpiresAt", "")))
+
+
+def _usable(token: str) -> str:
+    return token if _TOKEN.fullmatch(token) else ""
 
 
 def token_secret(registration_token: Object, tokens: Tokens, owner: Object) -> Object:
