@@ -37,6 +37,13 @@ OTHER = {
     "extensions": [{"name": "a-plugin", "extension": {"kept": "yes"}}],
 }
 
+NOT_FOR_KUBECTL: dict[str, Any] = {
+    "exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "interactiveMode": "Never"},
+    "tokenFile": "/etc/hostname",
+    "client-key": "/etc/hostname",
+    "proxy-url": "http://proxy.example",
+}
+
 
 @dataclass
 class Person:
@@ -247,6 +254,51 @@ def test_a_merged_user_does_not_take_the_place_of_another(guest: Person) -> None
     guest.herder("kubeconfig", "local", "--merge")
     assert me in guest.written()["users"]
     assert "namespace/default" in guest.kubectl("--context", "local", "get", "namespaces", "-o", "name").stdout
+
+
+@pytest.mark.xfail(strict=True, reason="the kubeconfig of an edited Secret is handed to kubectl as it is")
+@pytest.mark.parametrize("entry", [*NOT_FOR_KUBECTL])
+def test_a_kubeconfig_secret_makes_kubectl_run_and_read_nothing(person: Person, entry: str) -> None:
+    """Whoever may edit Secrets of the cluster's namespace writes it; administrators by certificate are handed it."""
+    administrator = ("--kubeconfig", person.server.kubeconfig)
+    name = f"croft-{entry.lower()}"
+    user = {"token": "mine"} | ({entry: NOT_FOR_KUBECTL[entry]} if entry != "proxy-url" else {})
+    cluster = {"server": "https://croft.example"} | ({entry: NOT_FOR_KUBECTL[entry]} if entry == "proxy-url" else {})
+    config = {
+        "clusters": [{"name": "croft", "cluster": cluster}],
+        "users": [{"name": "croft", "user": user}],
+        "contexts": [{"name": "croft", "context": {"cluster": "croft", "user": "croft"}}],
+        "current-context": "croft",
+    }
+    _offer(person, name, config)
+    assert entry in person.refused("kubeconfig", name, *administrator)
+
+
+@pytest.mark.xfail(strict=True, reason="the kubeconfig of an edited Secret is handed to kubectl as it is")
+def test_a_kubeconfig_secret_replaces_no_other_entry(person: Person) -> None:
+    administrator = ("--kubeconfig", person.server.kubeconfig)
+    config = {
+        "clusters": [{"name": "croft", "cluster": {"server": "https://croft.example"}}],
+        "users": [{"name": name, "user": {"token": name}} for name in ("croft", "kubernetes-admin")],
+        "contexts": [{"name": "croft", "context": {"cluster": "croft", "user": "croft"}}],
+        "current-context": "croft",
+    }
+    _offer(person, "croft-more", config)
+    printed = yaml.safe_load(person.herder("kubeconfig", "croft-more", *administrator))
+    assert printed["users"] == [{"name": "croft-more", "user": {"token": "croft"}}]
+
+
+def _offer(person: Person, name: str, config: dict[str, Any]) -> None:
+    """A Cluster, and the Secret that other programs reach it with."""
+    kubectl = ("--kubeconfig", person.server.kubeconfig, "-n", "fleet-default")
+    meta = {"name": f"{name}-kubeconfig", "namespace": "fleet-default"}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": "cluster.x-k8s.io/secret"}
+    cluster = {"apiVersion": "provisioning.cattle.io/v1", "kind": "Cluster", "metadata": {"name": name}, "spec": {}}
+    objects = [{**secret, "stringData": {"value": yaml.safe_dump(config)}}, cluster]
+    done = person.run(peer("kubectl"), *kubectl, "apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
+    assert done.returncode == 0, done.stderr
+    named = ("wait", f"clusters.provisioning.cattle.io/{name}", "--for=jsonpath={.status.clusterName}")
+    assert person.kubectl(*kubectl, *named).returncode == 0
 
 
 def test_where_none_is_current_the_merged_one_becomes_it(guest: Person) -> None:
