@@ -256,7 +256,6 @@ def test_a_merged_user_does_not_take_the_place_of_another(guest: Person) -> None
     assert "namespace/default" in guest.kubectl("--context", "local", "get", "namespaces", "-o", "name").stdout
 
 
-@pytest.mark.xfail(strict=True, reason="the kubeconfig of an edited Secret is handed to kubectl as it is")
 @pytest.mark.parametrize("entry", [*NOT_FOR_KUBECTL])
 def test_a_kubeconfig_secret_makes_kubectl_run_and_read_nothing(person: Person, entry: str) -> None:
     """Whoever may edit Secrets of the cluster's namespace writes it; administrators by certificate are handed it."""
@@ -274,7 +273,6 @@ def test_a_kubeconfig_secret_makes_kubectl_run_and_read_nothing(person: Person, 
     assert entry in person.refused("kubeconfig", name, *administrator)
 
 
-@pytest.mark.xfail(strict=True, reason="the kubeconfig of an edited Secret is handed to kubectl as it is")
 def test_a_kubeconfig_secret_replaces_no_other_entry(person: Person) -> None:
     administrator = ("--kubeconfig", person.server.kubeconfig)
     config = {

@@ -24,7 +24,7 @@ from herder.cli.managed import ask_manager, cluster_named
 from herder.cli.merging import merge_into, own_kubeconfig
 from herder.cli.places import manager_kubeconfig_option
 from herder.engine.client.client import Client
-from herder.engine.client.kubeconfig import Connection
+from herder.engine.client.kubeconfig import Connection, KubeconfigError, build, parse_foreign
 from herder.engine.client.wire import Query
 from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import Object
@@ -107,15 +107,26 @@ def _named_by_cluster(made: Object) -> Object:
 
 
 async def _own_of(client: Client, cluster: str, name: str) -> Object:
-    """What other programs reach it with, under the names that the user's would have."""
+    """What other programs reach it with, under the names that the user's would have.
+
+    Editors of the namespace can write the Secret, so kubectl gets an address and credentials of it and nothing else:
+    no commands, files or proxies, and no further entries.
+    """
     management = await client.get(MANAGEMENT_CLUSTER.resource, cluster)
     namespace, _, own = annotations_of(management).get(PROVISIONING_CLUSTER_OF, "").partition("/")
     secret = await client.get(SECRET.resource, kubeconfig_secret(own), namespace=namespace)
-    made: Object = yaml.safe_load(base64.b64decode(secret["data"]["value"]))
-    for section in ("clusters", "users", "contexts"):
-        made[section][0]["name"] = name
-    made["contexts"][0]["context"] |= {"cluster": name, "user": name}
-    return {**made, "current-context": name}
+    try:
+        found = parse_foreign(base64.b64decode(secret["data"]["value"]).decode())
+    except (KubeconfigError, LookupError, ValueError) as error:
+        raise click.ClickException(f"Secret {namespace}/{kubeconfig_secret(own)}: {error}") from None
+    return build(
+        server=found.server,
+        ca=found.ca or b"",
+        name=name,
+        token=found.token,
+        certificate=found.client_certificate or b"",
+        key=found.client_key or b"",
+    )
 
 
 def _asking(here: Connection, cluster: str, name: str, user: str) -> Object:
