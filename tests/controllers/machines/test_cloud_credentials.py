@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from herder.api.capi.kinds import SECRET
 from herder.api.machines import jobs
 from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE, USED_BY
@@ -54,6 +56,14 @@ def test_up_to_ten_machines_are_named_and_the_others_counted() -> None:
 def test_what_a_user_wrote_is_no_machine_that_uses_it() -> None:
     """Only the manager creates Secrets of the type, so nobody has it write on Secrets of others."""
     assert flat(decide(credential(), {**state("forged"), "type": "Opaque"})) == []
+
+
+@pytest.mark.xfail(strict=True, reason="an edited state Secret makes the manager write on any Secret")
+def test_a_state_secret_of_another_namespace_is_no_machine_that_uses_it() -> None:
+    """Machines use credentials of their own namespace, or of the one that all share."""
+    edited = state("edited")
+    edited["metadata"]["namespace"] = "elsewhere"
+    assert flat(decide(credential(), edited)) == []
 
 
 def test_nothing_is_written_where_nothing_has_changed() -> None:
