@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from herder.api.capi.kinds import SECRET
 from herder.api.machines import jobs
 from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE, USED_BY
@@ -58,7 +56,6 @@ def test_what_a_user_wrote_is_no_machine_that_uses_it() -> None:
     assert flat(decide(credential(), {**state("forged"), "type": "Opaque"})) == []
 
 
-@pytest.mark.xfail(strict=True, reason="an edited state Secret makes the manager write on any Secret")
 def test_a_state_secret_of_another_namespace_is_no_machine_that_uses_it() -> None:
     """Machines use credentials of their own namespace, or of the one that all share."""
     edited = state("edited")

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from herder.api.capi.kinds import SECRET, SECRET_METADATA
 from herder.api.capi.names import annotations_of, labels_of
 from herder.api.machines import names
-from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE, USED_BY
+from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE, GLOBAL_NAMESPACE, USED_BY
 from herder.api.machines.jobs import CREDENTIAL_ANNOTATION, ROLE, ROLE_BINDING
 from herder.api.rke.kinds import STATE_SECRET
 from herder.api.writing import PROGRESS_PATIENCE, owner_reference, ref
@@ -106,9 +106,13 @@ def _place(secret: Object) -> str:
 
 
 def _credential_of(state: Object) -> Iterable[str]:
-    """Indexer: the credential that a machine was made with, by its state Secret."""
-    place = annotations_of(state).get(CREDENTIAL_ANNOTATION)
-    return (place,) if place else ()
+    """Indexer: the credential that a machine was made with, by its state Secret.
+
+    Editors of its namespace can change the annotation. They must not make the manager write in another namespace.
+    """
+    place = annotations_of(state).get(CREDENTIAL_ANNOTATION, "")
+    namespace, slash, _ = place.partition("/")
+    return (place,) if slash and namespace in (state["metadata"]["namespace"], GLOBAL_NAMESPACE) else ()
 
 
 def _used_credential(state: Object) -> Iterable[Key]:
