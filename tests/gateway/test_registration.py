@@ -213,6 +213,20 @@ async def test_the_second_tunnel_is_opened_by_the_same_token(desk: Desk) -> None
     )
 
 
+@pytest.mark.xfail(strict=True, reason="an agent can register for the manager's own cluster")
+async def test_there_is_no_agent_of_the_managers_own_cluster(desk: Desk) -> None:
+    """Whoever reads the Secrets of its namespace would say where the manager's own API is."""
+    own = "w" * 54
+    await managed(desk.client, names.LOCAL, Tokens(own, NOW + timedelta(days=1)))
+    await desk.client.patch(MANAGEMENT_CLUSTER.resource, names.LOCAL, {"spec": {"internal": True}})
+    place = Key("", names.LOCAL)
+    while not ((desk.registration._clusters.get(place) or {}).get("spec") or {}).get("internal"):
+        await asyncio.sleep(0)
+    while desk.registration._secrets.get(Key(names.LOCAL, "crt-token-default-token")) is None:
+        await asyncio.sleep(0)
+    assert await desk.connect(own) == Refused(401, "failed authentication")
+
+
 @pytest.mark.parametrize("owned", [False, True])
 async def test_a_token_that_the_manager_did_not_issue_opens_nothing(desk: Desk, owned: bool) -> None:
     """Whoever may create Secrets in the namespace of a cluster, or in any other, makes no registration token."""
