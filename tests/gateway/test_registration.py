@@ -213,7 +213,6 @@ async def test_the_second_tunnel_is_opened_by_the_same_token(desk: Desk) -> None
     )
 
 
-@pytest.mark.xfail(strict=True, reason="an agent can register for the manager's own cluster")
 async def test_there_is_no_agent_of_the_managers_own_cluster(desk: Desk) -> None:
     """Whoever reads the Secrets of its namespace would say where the manager's own API is."""
     own = "w" * 54

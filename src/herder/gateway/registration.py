@@ -22,7 +22,7 @@ from herder.api import settings
 from herder.api.capi.kinds import SECRET
 from herder.api.capi.names import is_deleting
 from herder.api.management import names, registration
-from herder.api.management.clusters import is_at_home
+from herder.api.management.clusters import is_at_home, is_internal
 from herder.api.management.commands import ca_checksum
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.manifest import Agent, as_yaml, manifest
@@ -248,6 +248,8 @@ class Registration:
         for secret in self._secrets.select(index=(BY_DIGEST, _digest(token))):
             cluster = self._clusters.get(Key("", secret["metadata"]["namespace"]))
             if cluster is None or is_deleting(cluster) or not is_at_home(cluster):
+                continue
+            if is_internal(cluster):  # there is no tunnel to it
                 continue
             if self._is_issued(secret) and self._accepts(secret, token):
                 return cluster
