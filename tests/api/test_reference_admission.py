@@ -367,6 +367,32 @@ async def test_machines_of_the_managers_host_need_a_right_of_their_own(admin: Ap
     await trusted.create(path(kinds.config), config)
 
 
+@pytest.mark.xfail(strict=True, reason="references to templates of these drivers need no right on the driver")
+async def test_references_to_machines_of_the_managers_host_need_that_right_too(admin: Api, hosted_driver: str) -> None:
+    """Otherwise users who may not create a template would have the manager clone one of an administrator."""
+    kinds = kinds_of(hosted_driver)
+    groups = [MACHINE_GROUP, kinds.config.group, MACHINE.group, PROVISIONING_CLUSTER.group]
+    rules = [{"apiGroups": groups, "resources": ["*"], "verbs": ["*"]}]
+    await let(admin, "clusters", "mallory", rules)
+    mallory = admin.as_user("mallory")
+    for kind in (kinds.config, kinds.template):
+        await admin.create(path(kind), {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": "x"}})
+    pool = {
+        "name": "a",
+        "quantity": 1,
+        "workerRole": True,
+        "machineConfigRef": {"kind": kinds.config.kind, "name": "x"},
+    }
+    cluster = provisioned(machinePools=[pool])
+    infra = {"apiGroup": MACHINE_GROUP, "kind": kinds.template.kind, "name": "x"}
+    spec = {"clusterName": "one", "bootstrap": {"dataSecretName": "x"}, "infrastructureRef": infra}
+    machine = {"apiVersion": MACHINE.api_version, "kind": MACHINE.kind, "metadata": {"name": "one"}, "spec": spec}
+    for kind, obj in ((PROVISIONING_CLUSTER, cluster), (MACHINE, machine)):
+        answer = await mallory.post(mallory.at(path(kind)), obj)
+        assert answer.status == 403, answer.text
+        assert f'User "mallory" cannot use NodeDriver "{hosted_driver}"' in answer.message
+
+
 async def test_the_answer_does_not_say_whether_a_secret_exists(admin: Api, mallory: Api) -> None:
     await admin.create("secrets", secret("theirs"))
     answers = [await mallory.post(mallory.at(CLUSTERS), with_credential(name)) for name in ("theirs", "nobody")]
