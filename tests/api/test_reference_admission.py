@@ -367,7 +367,6 @@ async def test_machines_of_the_managers_host_need_a_right_of_their_own(admin: Ap
     await trusted.create(path(kinds.config), config)
 
 
-@pytest.mark.xfail(strict=True, reason="references to templates of these drivers need no right on the driver")
 async def test_references_to_machines_of_the_managers_host_need_that_right_too(admin: Api, hosted_driver: str) -> None:
     """Otherwise users who may not create a template would have the manager clone one of an administrator."""
     kinds = kinds_of(hosted_driver)

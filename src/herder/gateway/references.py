@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from herder.api.capi.admission.values import count_values
 from herder.api.machines.credentials import CREATOR
 from herder.api.machines.hosts import HOSTED_DRIVERS
-from herder.api.machines.kinds import CONFIG_GROUP, NODE_DRIVER, driver_of
+from herder.api.machines.kinds import CONFIG_GROUP, NODE_DRIVER, driver_of, kinds_of
 from herder.api.references.approvals import APPROVED, Approval, Change, approval, compare, recorded, with_record
 from herder.api.references.catalogue import (
     DRIVER_GROUPS,
@@ -37,6 +37,14 @@ NAMED_AT_MOST = 2000
 
 VALUES_AT_MOST = 40_000
 """Values that an object of a user may hold: all of them are looked at, on the event loop, before it is validated."""
+
+
+_HOSTED = {
+    (kind.group, kind.plural): driver
+    for driver in HOSTED_DRIVERS
+    for kind in (kinds_of(driver).config, kinds_of(driver).template, kinds_of(driver).machine)
+}
+"""Drivers whose machines run on the manager's host, by the resources that machines are created from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +93,13 @@ class ReferenceAdmission:
         another Cluster API core, which clones templates, needs the right too.
         """
         driver = driver_of(write.kind.kind) if write.kind.group in DRIVER_GROUPS else ""
-        if driver not in HOSTED_DRIVERS or _content(write.obj) == _content(write.old):
-            return
+        if driver in HOSTED_DRIVERS and _content(write.obj) != _content(write.old):
+            await self._check_use(write, driver)
+
+    async def _check_use(self, write: Write, driver: str, field: str = "") -> None:
         if not await self._may(write.user, USE, Target(*NODE_DRIVER.resource.group_resource, "", driver)):
-            raise _refused(write, _not_usable(write.user, driver))
+            why = _not_usable(write.user, driver)
+            raise _refused(write, f"{field}: {why}" if field else why)
 
     def _is_manager(self, user: User) -> bool:
         """By name, and by what a user of the same name that somebody creates would lack."""
@@ -123,6 +134,9 @@ class ReferenceAdmission:
             target is None and await self._could_create(write, reference.target)
         ):
             raise _refused(write, _lacking(write.user, reference))
+        # The manager creates machines from what is named here, and admission does not check what the manager writes.
+        if driver := _HOSTED.get(reference.target[:2], ""):
+            await self._check_use(write, driver, reference.field)
         return str((target or {"metadata": {}})["metadata"].get("uid") or "")
 
     async def _could_create(self, write: Write, target: Target) -> bool:
