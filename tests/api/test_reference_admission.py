@@ -390,6 +390,11 @@ async def test_references_to_machines_of_the_managers_host_need_that_right_too(a
         answer = await mallory.post(mallory.at(path(kind)), obj)
         assert answer.status == 403, answer.text
         assert f'User "mallory" cannot use NodeDriver "{hosted_driver}"' in answer.message
+    created = await admin.create(path(MACHINE), {**machine, "spec": {**spec, "bootstrap": {"dataSecretName": "y"}}})
+    where = mallory.at(path(MACHINE), created["metadata"]["name"])
+    (await mallory.patch(where, {"metadata": {"labels": {"a": "b"}}})).expect(200)
+    answer = await mallory.patch(where, {"spec": {"bootstrap": {"dataSecretName": "z"}}})
+    assert (answer.status, f'cannot use NodeDriver "{hosted_driver}"' in answer.message) == (403, True), answer.text
 
 
 async def test_the_answer_does_not_say_whether_a_secret_exists(admin: Api, mallory: Api) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
+from herder.api.capi import kinds as capi
 from herder.api.capi.admission.values import count_values
 from herder.api.machines.credentials import CREATOR
 from herder.api.machines.hosts import HOSTED_DRIVERS
@@ -84,7 +85,15 @@ class ReferenceAdmission:
         change = compare(obj, write.old, now, before)
         if len(change.new) > NAMED_AT_MOST:
             raise _refused(write, f"{len(change.new)} references; an object may hold {NAMED_AT_MOST}")
+        if write.kind.group == capi.GROUP and change.new:
+            await self._check_hosted(write, now)
         return with_record(obj, (*change.kept, *await self._reviewed(write, change)))
+
+    async def _check_hosted(self, write: Write, references: Iterable[FieldReference]) -> None:
+        """A new reference, such as to bootstrap data, decides what machines run that an old one has created."""
+        for reference in references:
+            if driver := _HOSTED.get(reference.target[:2], ""):
+                await self._check_use(write, driver, reference.field)
 
     async def _check_driver(self, write: Write) -> None:
         """Machines of these drivers are processes of the manager's host, which no role for creating clusters implies.
@@ -134,7 +143,7 @@ class ReferenceAdmission:
             target is None and await self._could_create(write, reference.target)
         ):
             raise _refused(write, _lacking(write.user, reference))
-        # The manager creates machines from what is named here, and admission does not check what the manager writes.
+        # The manager creates machines from the target, and admission does not check what the manager writes.
         if driver := _HOSTED.get(reference.target[:2], ""):
             await self._check_use(write, driver, reference.field)
         return str((target or {"metadata": {}})["metadata"].get("uid") or "")
