@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -11,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from herder.api.rke.names import MACHINE_UID
+from herder.api.rke.node_tokens import node_token
 from herder.controllers.planner.distributions.embedded import Embedded
 from herder.controllers.planner.distributions.interface import MachineInputs
 from herder.embedded.node import LEASE_NAMESPACE, LEASES
@@ -153,3 +155,75 @@ async def test_plans_of_workers_do_not_share_a_token(server: Machine) -> None:
             await client.get(NODES, "w1")
     finally:
         await client.close()
+
+
+SHARED_KEY = "workers of version 0.1 hold the agent token, which is the key of all tokens"
+SHARED_TOKEN = "the token that workers of version 0.1 shared writes every Node"
+MANY_NODES = "a machine takes the names of Nodes that do not exist yet"
+
+
+@pytest.fixture
+async def shared(server: Machine, worker: Client) -> AsyncIterator[Client]:
+    """Whoever kept the token that all workers of a cluster had in version 0.1."""
+    client = joined(server, "for-nodes")
+    yield client
+    await client.close()
+
+
+@pytest.mark.xfail(strict=True, reason=SHARED_KEY)
+async def test_the_shared_token_proves_no_machine(server: Machine) -> None:
+    client = joined(server, node_token("for-nodes", "uid-of-s1"))
+    try:
+        with pytest.raises(Unauthorized):
+            await client.get(NODES, "s1")
+    finally:
+        await client.close()
+
+
+@pytest.mark.xfail(strict=True, reason=SHARED_TOKEN)
+@pytest.mark.parametrize("name", ["s1", "w1"])
+@pytest.mark.parametrize("subresource", ["", "status"])
+async def test_the_shared_token_writes_no_node_of_a_machine_with_a_token(
+    shared: Client, name: str, subresource: str
+) -> None:
+    change = NOT_READY if subresource else {"metadata": {"labels": {"forged": "true"}}}
+    with pytest.raises(REFUSED):
+        await shared.patch(NODES, name, change, subresource=subresource)
+
+
+@pytest.mark.xfail(strict=True, reason=SHARED_TOKEN)
+@pytest.mark.parametrize("forged", [lease("s1"), lease("w1"), lease("next"), lease("x", "default")], ids=str)
+async def test_the_shared_token_holds_no_lease_of_a_machine_with_a_token(shared: Client, forged: Object) -> None:
+    with pytest.raises(REFUSED):
+        await shared.apply(LEASES, forged, force=True)
+
+
+@pytest.mark.xfail(strict=True, reason=SHARED_TOKEN)
+async def test_the_shared_token_registers_no_node(shared: Client) -> None:
+    with pytest.raises(REFUSED):
+        await shared.create(NODES, node("forged", OTHER))
+
+
+@pytest.mark.xfail(strict=True, reason=MANY_NODES)
+async def test_a_machine_registers_one_node(worker: Client) -> None:
+    with pytest.raises(REFUSED):
+        await worker.create(NODES, node("next"))
+    with pytest.raises(REFUSED):
+        await worker.apply(NODES, node("next-by-apply"))
+
+
+@pytest.mark.xfail(strict=True, reason=MANY_NODES)
+async def test_of_nodes_that_a_machine_registers_at_once_one_is_taken(server: Machine) -> None:
+    client = joined(server, config_of(replace(NODE, uid="uid-of-w9"))["token"])
+    try:
+        wanted = [client.create(NODES, node(f"w9-{number}", "uid-of-w9")) for number in range(8)]
+        answers = await asyncio.gather(*wanted, return_exceptions=True)
+    finally:
+        await client.close()
+    assert sum(isinstance(each, REFUSED) for each in answers) == 7
+
+
+@pytest.mark.xfail(strict=True, reason=MANY_NODES)
+async def test_a_machine_holds_the_lease_of_its_own_node_alone(worker: Client) -> None:
+    with pytest.raises(REFUSED):
+        await worker.apply(LEASES, lease("next"))
