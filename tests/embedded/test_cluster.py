@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from herder.api.rke.names import MACHINE_UID
+from herder.api.rke.node_tokens import node_token
 from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
 from herder.engine.client.kubeconfig import Connection, load
@@ -69,7 +71,9 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Ma
         _until(server.kubeconfig.exists)
         (node.data / "agent").mkdir(parents=True)
         (node.data / "agent" / "server-ca.crt").write_bytes((server.data / "server/tls/ca.crt").read_bytes())
-        node.tell(token="for-nodes", server=f"https://{server.address}:6443")
+        label = f"{MACHINE_UID}=uid-of-w1"
+        own = {"token": node_token("for-servers", "uid-of-w1"), "node-label": [label]}
+        node.tell(server=f"https://{server.address}:6443", **own)
         node.start("node")
         yield server, node  # type: ignore[misc]
     finally:

@@ -157,11 +157,6 @@ async def test_plans_of_workers_do_not_share_a_token(server: Machine) -> None:
         await client.close()
 
 
-SHARED_KEY = "workers of version 0.1 hold the agent token, which is the key of all tokens"
-SHARED_TOKEN = "the token that workers of version 0.1 shared writes every Node"
-MANY_NODES = "a machine takes the names of Nodes that do not exist yet"
-
-
 @pytest.fixture
 async def shared(server: Machine, worker: Client) -> AsyncIterator[Client]:
     """Whoever kept the token that all workers of a cluster had in version 0.1."""
@@ -170,7 +165,6 @@ async def shared(server: Machine, worker: Client) -> AsyncIterator[Client]:
     await client.close()
 
 
-@pytest.mark.xfail(strict=True, reason=SHARED_KEY)
 async def test_the_shared_token_proves_no_machine(server: Machine) -> None:
     client = joined(server, node_token("for-nodes", "uid-of-s1"))
     try:
@@ -180,7 +174,6 @@ async def test_the_shared_token_proves_no_machine(server: Machine) -> None:
         await client.close()
 
 
-@pytest.mark.xfail(strict=True, reason=SHARED_TOKEN)
 @pytest.mark.parametrize("name", ["s1", "w1"])
 @pytest.mark.parametrize("subresource", ["", "status"])
 async def test_the_shared_token_writes_no_node_of_a_machine_with_a_token(
@@ -191,20 +184,42 @@ async def test_the_shared_token_writes_no_node_of_a_machine_with_a_token(
         await shared.patch(NODES, name, change, subresource=subresource)
 
 
-@pytest.mark.xfail(strict=True, reason=SHARED_TOKEN)
 @pytest.mark.parametrize("forged", [lease("s1"), lease("w1"), lease("next"), lease("x", "default")], ids=str)
 async def test_the_shared_token_holds_no_lease_of_a_machine_with_a_token(shared: Client, forged: Object) -> None:
     with pytest.raises(REFUSED):
         await shared.apply(LEASES, forged, force=True)
 
 
-@pytest.mark.xfail(strict=True, reason=SHARED_TOKEN)
 async def test_the_shared_token_registers_no_node(shared: Client) -> None:
     with pytest.raises(REFUSED):
         await shared.create(NODES, node("forged", OTHER))
 
 
-@pytest.mark.xfail(strict=True, reason=MANY_NODES)
+async def test_the_shared_token_maintains_a_node_until_its_machine_has_a_token(
+    server: Machine, shared: Client, worker: Client
+) -> None:
+    """A worker of version 0.1, before and after it gets its new plan."""
+    admin, own = Client(HttpTransport(load(server.kubeconfig))), joined(server, node_token("for-servers", "uid-of-w2"))
+    unmarked = lease("w2")
+    del unmarked["metadata"]["labels"]
+    try:
+        await admin.create(NODES, node("w2", "uid-of-w2"))
+        await admin.create(LEASES, unmarked, namespace=LEASE_NAMESPACE)
+        await shared.patch(NODES, "w2", NOT_READY, subresource="status")
+        await shared.apply(LEASES, unmarked, force=True)
+        for forged in (shared, worker):
+            with pytest.raises(REFUSED):
+                await forged.apply(LEASES, lease("w2"), force=True)
+        await own.apply(LEASES, lease("w2", machine="uid-of-w2"), force=True)
+        with pytest.raises(REFUSED):
+            await shared.patch(NODES, "w2", NOT_READY, subresource="status")
+        with pytest.raises(REFUSED):
+            await shared.apply(LEASES, unmarked, force=True)
+    finally:
+        await admin.close()
+        await own.close()
+
+
 async def test_a_machine_registers_one_node(worker: Client) -> None:
     with pytest.raises(REFUSED):
         await worker.create(NODES, node("next"))
@@ -212,7 +227,6 @@ async def test_a_machine_registers_one_node(worker: Client) -> None:
         await worker.apply(NODES, node("next-by-apply"))
 
 
-@pytest.mark.xfail(strict=True, reason=MANY_NODES)
 async def test_of_nodes_that_a_machine_registers_at_once_one_is_taken(server: Machine) -> None:
     client = joined(server, config_of(replace(NODE, uid="uid-of-w9"))["token"])
     try:
@@ -223,7 +237,6 @@ async def test_of_nodes_that_a_machine_registers_at_once_one_is_taken(server: Ma
     assert sum(isinstance(each, REFUSED) for each in answers) == 7
 
 
-@pytest.mark.xfail(strict=True, reason=MANY_NODES)
 async def test_a_machine_holds_the_lease_of_its_own_node_alone(worker: Client) -> None:
     with pytest.raises(REFUSED):
         await worker.apply(LEASES, lease("next"))

@@ -13,7 +13,8 @@ NODE_USER = User("system:herder:node", groups=(NODE_GROUP, "system:authenticated
 POLICIES = GroupVersionResource("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies")
 POLICY_BINDINGS = GroupVersionResource("admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings")
 
-_PREFIX = f"{NODE_USER.name}:"
+MACHINE_PREFIX = f"{NODE_USER.name}:"
+"""Of the users that machines with a token of their own are; the UID of the Machine follows."""
 _MARK = f"metadata.?labels[?'{MACHINE_UID}'].orValue('')"
 _IS_LEASE = "request.resource.resource == 'leases'"
 _OWN = f"object.{_MARK} == variables.machine"
@@ -28,7 +29,7 @@ def node_policy() -> Object:
         _rule("", ["nodes", "nodes/status"]),
         _rule("coordination.k8s.io", ["leases"]),
     ]
-    by_machine = f"request.userInfo.username.startsWith('{_PREFIX}')"
+    by_machine = f"request.userInfo.username.startsWith('{MACHINE_PREFIX}')"
     return {
         **_object("ValidatingAdmissionPolicy"),
         "spec": {
@@ -36,7 +37,7 @@ def node_policy() -> Object:
             "matchConstraints": {"resourceRules": rules},
             "matchConditions": [{"name": "by-a-machine", "expression": by_machine}],
             "variables": [
-                {"name": "machine", "expression": f"request.userInfo.username.substring({len(_PREFIX)})"},
+                {"name": "machine", "expression": f"request.userInfo.username.substring({len(MACHINE_PREFIX)})"},
             ],
             "validations": [
                 _validation(_WAS_OWN, "it belongs to another machine"),

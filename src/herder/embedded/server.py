@@ -19,7 +19,9 @@ from herder.embedded.configuration import NODE_PORT, SECURE_PORT, Configuration
 from herder.embedded.lost import LostNodes
 from herder.embedded.manifests import Manifests
 from herder.embedded.node import LEASE_NAMESPACE, Node, serve_health
+from herder.embedded.node_admission import install_node_admission
 from herder.embedded.node_policy import (
+    MACHINE_PREFIX,
     NODE_GROUP,
     NODE_USER,
     POLICIES,
@@ -55,7 +57,8 @@ async def serve(told: Configuration, config_dir: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     pki = Pki.load_or_create(directory / "tls", now=_clock(), hosts=(*told.addresses, *told.names))
     server = await assemble(directory / "db", clock=_clock, entropy=os.urandom, pki=pki)
-    server.authenticator.token_authenticators.append(_joining(told.agent_token))
+    server.authenticator.token_authenticators.append(_joining(told.token, told.agent_token))
+    install_node_admission(server.parts.admission, Client(InProcess(server, MASTER)))
     front = HttpFront(server, clock=_clock, body_bytes=BODY_BYTES)
     try:
         await front.listen(told.address, SECURE_PORT, pki.server_context())
@@ -109,15 +112,15 @@ async def _deploy(client: Client, directory: Path, agent: ClusterAgent) -> None:
 # --- who may join ---------------------------------------------------------------------------------------------------
 
 
-def _joining(token: str) -> Any:
-    """Each machine has a token of its own. The token itself is what all machines of a cluster had before: those that
-    have not got their new plan yet still present it."""
+def _joining(key: str, shared: str) -> Any:
+    """Each machine has a token of its own, under a key that no worker was ever given. `shared` is the token that all
+    workers had before: those that have not got their new plan yet still present it."""
 
     async def authenticate(presented: str) -> User | None:
-        machine = machine_of(presented, token)
+        machine = machine_of(presented, key)
         if machine is not None:
-            return User(f"{NODE_USER.name}:{machine}", groups=NODE_USER.groups)
-        known = bool(token) and hmac.compare_digest(presented.encode(errors="replace"), token.encode())
+            return User(f"{MACHINE_PREFIX}{machine}", groups=NODE_USER.groups)
+        known = bool(shared) and hmac.compare_digest(presented.encode(errors="replace"), shared.encode())
         return NODE_USER if known else None
 
     return authenticate

@@ -1,7 +1,8 @@
 """Join tokens of single machines, where a distribution gives each machine an identity of its own.
 
-A token names its machine and proves it by a MAC under a key that servers alone hold: a worker cannot derive the token
-of another machine from its own, and servers need no list of tokens.
+A token names its machine and proves it by a MAC under the server token, which servers alone hold: a worker cannot
+derive the token of another machine from its own, and servers need no list of tokens. The agent token is no such key:
+plans of version 0.1 gave it to every worker.
 """
 
 from __future__ import annotations

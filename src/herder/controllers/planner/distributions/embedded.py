@@ -32,7 +32,7 @@ API_PORT, NODE_PORT = 6443, 10248
 CONFIG = "/etc/rancher/herder/config.yaml.d/50-rancher.yaml"
 REGISTRIES, MANAGER_AUTHORITY = "/etc/rancher/agent/registries.yaml", "/etc/rancher/agent/manager-ca.crt"
 DATA = "/var/lib/rancher/herder"
-JOIN_PROTOCOL = "node-tokens"
+JOIN_PROTOCOL = "node-tokens-2"
 """Part of what restarts machines: a server must know the tokens of single machines before workers present them."""
 _EFFECTS = "NoSchedule|PreferNoSchedule|NoExecute"
 LISTS = {
@@ -124,7 +124,7 @@ def _config(cluster: ClusterInputs, machine: MachineInputs) -> dict[str, Any]:
     if machine.roles.is_server:
         config["token"], config["agent-token"] = cluster.server_token, cluster.agent_token
     else:
-        config["token"], config["server"] = node_token(cluster.agent_token, machine.uid), machine.join_url
+        config["token"], config["server"] = node_token(cluster.server_token, machine.uid), machine.join_url
     return {key: value for key, value in config.items() if value}
 
 
