@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from herder.api.capi.kinds import DEFINITION
@@ -28,11 +30,14 @@ PROCESS = kinds_of("process").machine
 ADDRESSES = [{"type": "InternalIP", "address": "10.0.0.7"}, {"type": "Hostname", "address": "sheep-1"}]
 
 
-def node(provider_id: str = "k3s://sheep-1", ready: str = "True", name: str = "sheep-1") -> Object:
+def node(
+    provider_id: str = "k3s://sheep-1", ready: str = "True", name: str = "sheep-1", roles: Sequence[str] = ()
+) -> Object:
     """As a cluster shows it."""
+    labels = {f"node-role.kubernetes.io/{role}": "true" for role in roles}
     return NODES.project(
         {
-            "metadata": {"name": name, "labels": {"rke.cattle.io/machine": "Machine-custom-1"}},
+            "metadata": {"name": name, "labels": {"rke.cattle.io/machine": "Machine-custom-1", **labels}},
             "spec": {"providerID": provider_id} if provider_id else {},
             "status": {"conditions": [{"type": "Ready", "status": ready}], "addresses": ADDRESSES},
         }
@@ -110,6 +115,27 @@ def test_a_node_of_another_machine_that_claims_the_label_is_not_its_node() -> No
     assert len(decide(elsewhere, seen=Observed((node(),), NOW)).writes) == 2, (
         "provider IDs of other clusters are theirs"
     )
+
+
+@pytest.mark.xfail(strict=True, reason="a worker's Node stands for a server, which other machines join at its address")
+@pytest.mark.parametrize("role", ["etcd-role", "control-plane-role"])
+def test_no_node_of_a_worker_stands_for_a_server(role: str) -> None:
+    """A worker that joins claims the provider ID of a server that joins at the same time, whose Node then counts as the
+    worker's, and registers another Node with the label of the server. A kubelet gives its Node no role, though."""
+    server = machine(labels={f"rke.cattle.io/{role}": "true"})
+    worker = machine("custom-2", provider_id="k3s://sheep-1")
+    real, forged = node(roles=["control-plane", "etcd"]), node("k3s://wolf", name="wolf")
+    decision = decide(server, worker, seen=Observed((real, forged), NOW))
+    assert decision.writes == ()
+    assert decide(server, seen=Observed((forged,), NOW)).writes == ()
+    assert decide(server, seen=Observed((node(roles=["worker"]),), NOW)).writes == ()
+
+
+@pytest.mark.parametrize("role", ["etcd", "control-plane", "master"])
+def test_a_server_is_found_by_the_role_of_its_node(role: str) -> None:
+    server = machine(labels={"rke.cattle.io/etcd-role": "true"})
+    decision = decide(server, seen=Observed((node(roles=[role]),), NOW))
+    assert len(decision.writes) == 2
 
 
 @pytest.mark.parametrize(
