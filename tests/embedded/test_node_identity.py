@@ -127,6 +127,11 @@ async def test_a_worker_does_not_pass_for_another_machine(worker: Client, forged
         await worker.create(NODES, forged)
 
 
+async def test_a_worker_does_not_pass_for_a_server(worker: Client) -> None:
+    with pytest.raises(REFUSED):
+        await worker.patch(NODES, "w1", {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": "true"}}})
+
+
 async def test_a_worker_does_not_relabel_its_node_as_another_machine(worker: Client) -> None:
     try:
         with pytest.raises(REFUSED):

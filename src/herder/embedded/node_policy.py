@@ -9,6 +9,7 @@ from herder.engine.meta.kinds import GroupVersionResource, Object
 
 NODE_GROUP = "herder:nodes"
 POLICY = "herder-nodes"
+SERVER_ROLES = tuple(f"node-role.kubernetes.io/{role}" for role in ("control-plane", "etcd", "master"))
 NODE_USER = User("system:herder:node", groups=(NODE_GROUP, "system:authenticated"))
 POLICIES = GroupVersionResource("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies")
 POLICY_BINDINGS = GroupVersionResource("admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings")
@@ -22,6 +23,8 @@ _OWN = f"object.{_MARK} == variables.machine"
 _WAS_OWN = f"oldObject == null || oldObject.{_MARK} == variables.machine || ({_IS_LEASE} && oldObject.{_MARK} == '')"
 _PLACED = f"!({_IS_LEASE}) || request.namespace == '{LEASE_NAMESPACE}'"
 _OWN_PROVIDER_ID = f"{_IS_LEASE} || object.?spec.?providerID.orValue('') in ['', 'herder://' + object.metadata.name]"
+# As NodeRestriction has it: by these labels the manager tells servers from workers.
+_NO_SERVER = f"{_IS_LEASE} || !object.metadata.?labels.orValue({{}}).exists(key, key in {list(SERVER_ROLES)})"
 
 
 def node_policy() -> Object:
@@ -44,6 +47,7 @@ def node_policy() -> Object:
                 _validation(_OWN, f"label {MACHINE_UID} must be the UID of the machine whose token this is"),
                 _validation(_PLACED, f"machines write Leases in namespace {LEASE_NAMESPACE} alone"),
                 _validation(_OWN_PROVIDER_ID, "spec.providerID must be herder:// and the name of the Node"),
+                _validation(_NO_SERVER, "labels of servers, such as node-role.kubernetes.io/control-plane, are theirs"),
             ],
         },
     }

@@ -284,6 +284,8 @@ class Downstream:
 def _node(node: SimulatedNode) -> Object:
     runtime = node.disk.installed.runtime if node.disk.installed else ""
     labels = dict(each.partition("=")[::2] for each in node.config.get("node-label") or ())
+    roles = [role for role, has in (("control-plane", node.has_api), ("etcd", node.has_etcd)) if has]
+    labels |= {f"node-role.kubernetes.io/{role}": "true" for role in roles}
     meta = {"name": node.name, "labels": {"kubernetes.io/hostname": node.name, **labels}}
     return {
         "apiVersion": NODE.api_version,

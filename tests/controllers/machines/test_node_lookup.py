@@ -117,7 +117,6 @@ def test_a_node_of_another_machine_that_claims_the_label_is_not_its_node() -> No
     )
 
 
-@pytest.mark.xfail(strict=True, reason="a worker's Node stands for a server, which other machines join at its address")
 @pytest.mark.parametrize("role", ["etcd-role", "control-plane-role"])
 def test_no_node_of_a_worker_stands_for_a_server(role: str) -> None:
     """A worker that joins claims the provider ID of a server that joins at the same time, whose Node then counts as the

@@ -16,6 +16,9 @@ from herder.engine.runtime.view import View
 
 BY_NAME, BY_MACHINE = "name", "machine"
 
+_SERVER_ROLES = ("control-plane", "etcd", "master")
+"""Labels `node-role.kubernetes.io/…` of Nodes of servers. NodeRestriction lets no kubelet set them on its own Node."""
+
 
 def management_of(view: View, namespace: str, cluster: str) -> Object | None:
     """The management Cluster of a provisioned one, where each of the two names the other."""
@@ -51,6 +54,7 @@ def _facts(node: Object) -> Object:
     return {
         "metadata": {"name": found["metadata"].get("name", ""), "labels": labels},
         "providerID": provider_id(found),
+        "server": any(f"node-role.kubernetes.io/{role}" in labels_of(found) for role in _SERVER_ROLES),
         "ready": ready.get("status") == "True",
         "addresses": addresses_of(node),
     }

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 
 from herder.api.capi.conditions import is_true
 from herder.api.capi.kinds import CLUSTER, DEFINITION, MACHINE, NODE
-from herder.api.capi.names import cluster_key, is_paused
+from herder.api.capi.names import cluster_key, is_paused, labels_of
 from herder.api.machines.kinds import MACHINE_GROUP, driver_of, kinds_of
 from herder.api.management import clusters
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.rke.kinds import BOOTSTRAP, CUSTOM_MACHINE
-from herder.api.rke.names import MACHINE_UID
+from herder.api.rke.names import CONTROL_PLANE_ROLE, ETCD_ROLE, MACHINE_UID
 from herder.api.writing import ref, status_patch
 from herder.controllers.machines.managed import BY_MACHINE, NODES, management_of, own_key, provisioned_as
 from herder.engine.meta.kinds import Kind, Object
@@ -65,7 +65,9 @@ def _look(view: View, machine: Object, kind: Kind, infra: Object) -> Decision:
     match view.observed(wish):
         case Observed(objects):
             own = [each for each in objects if not _is_anothers(view, machine["spec"]["clusterName"], each)]
-            return needs + _found(machine, kind, infra, own)
+            return needs + _found(
+                machine, kind, infra, [each for each in own if each["server"] or not _serves(machine)]
+            )
         case Unreachable(reason, _):
             return needs + waiting(f"its Node cannot be looked for: {reason}", ref(MANAGEMENT_CLUSTER, management))
         case _:
@@ -79,10 +81,17 @@ def _is_anothers(view: View, cluster: str, node: Object) -> bool:
     return bool(node["providerID"] and view.select(MACHINE, index=(BY_PROVIDER_ID, known)))
 
 
+def _serves(machine: Object) -> bool:
+    """Whether it is a server, whose Node says so too. Workers may register further Nodes with any provider ID and label
+    of ours, and other machines join a server at the address of its Node."""
+    return any(labels_of(machine).get(role) == "true" for role in (ETCD_ROLE, CONTROL_PLANE_ROLE))
+
+
 def _found(machine: Object, kind: Kind, infra: Object, nodes: Sequence[Object]) -> Decision:
     label = f"{MACHINE_UID}={machine['metadata']['uid']}"
     if not nodes:
-        return waiting(f"no Node has the label {label} yet")
+        role = " and the role of a server" if _serves(machine) else ""
+        return waiting(f"no Node has the label {label}{role} yet")
     if len(nodes) > 1:
         names = ", ".join(sorted(node["metadata"]["name"] for node in nodes))
         return waiting(f"Nodes {names} all have the label {label}: delete those that are not this machine")
