@@ -23,6 +23,7 @@ from herder.engine.runtime.view import Observed, Unreachable, View
 from herder.engine.runtime.writer import Writer
 from tests.engine.runtime.far import NODES, WATCHED, Far, FarWire, run
 from tests.engine.runtime.world import CONFIG_MAP, START, now, thing
+from tests.support.turns import measured_turns
 
 RECORD_BYTES = 8 << 10
 LISTED = replace(NODES, freshness=30.0)
@@ -270,3 +271,40 @@ VIEW = View(
     setting=str,
     seed=b"seed",
 )
+
+
+def small(number: int) -> Object:
+    meta = {"name": f"n{number}", "uid": str(number), "resourceVersion": str(number + 1)}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": meta, "spec": {"providerID": f"sim://{number}"}}
+
+
+def many(count: int) -> Callable[[Hostile, Request], Response]:
+    """A list of so many Nodes, with a turn of the loop between any two of them, as over a network."""
+
+    documents = [*(event("ADDED", small(number)) for number in range(count)), listed_end()]
+
+    def answer(wire: Hostile, _request: Request) -> Response:
+        wire.opened.append(Slow(wire, iter(documents)))
+        return Response(200, {"content-type": "application/json"}, stream=wire.opened[-1])
+
+    return answer
+
+
+class Slow(Flow):
+    async def __anext__(self) -> bytes:
+        await asyncio.sleep(0)
+        return await super().__anext__()
+
+
+@pytest.mark.xfail(strict=True, reason="a list of many small objects is taken in at once")
+@pytest.mark.parametrize(("count", "is_observed"), [(30_000, False)])
+def test_no_number_of_nodes_keeps_the_event_loop_busy(count: int, is_observed: bool) -> None:
+    async def work(cluster: Far) -> None:
+        hostile(cluster, many(count))
+        cluster.ask(NODES)
+        with measured_turns() as turns:
+            await asyncio.sleep(5)
+        assert isinstance(cluster.remotes.observed(NODES), Observed) is is_observed
+        assert turns.longest <= 0.05, turns.what
+
+    run(work)
