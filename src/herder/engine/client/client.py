@@ -30,6 +30,8 @@ ANSWER_SECONDS = 70.0
 """Until an answer that is not a watch must have ended: a server may send it byte by byte."""
 MOST_EMPTY_PAGES = 100
 """Pages without an object that a server may send in one list where their number is bounded."""
+KEPT_AT_ONCE = 500
+"""Objects of one page, between two turns of the event loop."""
 EVENT_BYTES = 16 << 20
 """Of one event of a watch: several times the largest object that any etcd is set up to take."""
 
@@ -143,9 +145,11 @@ class Client:
                 )
                 items, size = [], 0
                 page = replace(page, continue_token="")  # a list without a limit is in one piece
-            for item in page.items:
+            for number, item in enumerate(page.items, 1):
                 items.append(keep(item))
                 size += len(_encode(items[-1])) if most_bytes else 0
+                if not number % KEPT_AT_ONCE:  # a page of a server that does not know limits
+                    await asyncio.sleep(0)
             empty += not page.items
             if most_items and (len(items) > most_items or empty > MOST_EMPTY_PAGES):
                 raise ServiceUnavailable(f"{resource.path(namespace)}: more than {most_items} objects, or empty pages")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -24,6 +24,8 @@ log = get_logger(__name__)
 
 DECODED_KEPT = 2048
 GONE_KEPT = 4096
+TAKEN_AT_ONCE = 500
+"""Objects of a long list, between two turns of the event loop."""
 FOREVER = float("inf")
 
 Indexer = Callable[[Object], Iterable[str]]
@@ -219,6 +221,20 @@ class Cache:
         if entry is None or entry.uid != uid:
             return None
         return self._drop(key)
+
+    async def take_in(
+        self, objects: Collection[tuple[Object, bytes]], changed: Callable[[Change], None] = lambda _change: None
+    ) -> None:
+        """All but the last TAKEN_AT_ONCE of a fresh list, a few in each turn of the event loop: `replace` finds little
+        left to do then. Of a short list it is all left to `replace`."""
+        early = len(objects) - TAKEN_AT_ONCE
+        for number, (obj, encoded) in enumerate(objects):
+            if number >= early:
+                return
+            if (change := self.upsert(obj, encoded)) is not None:
+                changed(change)
+            if number % TAKEN_AT_ONCE == TAKEN_AT_ONCE - 1:
+                await asyncio.sleep(0)
 
     def replace(self, objects: Iterable[tuple[Object, bytes]], revision: int) -> list[Change]:
         """A fresh list as of `revision`: the differences, each as one change. What we wrote later stays."""

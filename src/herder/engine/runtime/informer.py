@@ -7,7 +7,7 @@ and nothing that goes wrong on the way, ends an informer: it tells what is wrong
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing, suppress
 from functools import partial
 
@@ -160,7 +160,7 @@ class Informer:
             most_items=self._most_objects,
             most_bytes=self._most_bytes,
         )
-        self._replace(((obj, encode(obj)) for obj in page.items), page.resource_version)
+        await self._replace([(obj, encode(obj)) for obj in page.items], page.resource_version)
 
     async def _fill_by_stream(self) -> None:
         """Initial objects as watch events, ended by an annotated bookmark: neither side holds a whole list.
@@ -182,12 +182,14 @@ class Informer:
                     found[key] = (obj, encoded)
                     self._check_share(len(found), size)
                 elif (event.object["metadata"].get("annotations") or {}).get(INITIAL_EVENTS_END) == "true":
-                    self._replace(found.values(), event.object["metadata"]["resourceVersion"])
+                    await self._replace(found.values(), event.object["metadata"]["resourceVersion"])
                     found = None
         if found is not None:
             raise TimeoutError("the list stream ended early")
 
-    def _replace(self, objects: Iterable[tuple[Object, bytes]], revision: str) -> None:
+    async def _replace(self, objects: Collection[tuple[Object, bytes]], revision: str) -> None:
+        if self._most_objects:
+            await self.cache.take_in(objects, self._on_change)
         changes = self.cache.replace(objects, int(revision or 0))
         self._revision = revision
         self._heard = True

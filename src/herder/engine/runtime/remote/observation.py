@@ -15,7 +15,7 @@ from functools import partial
 from herder.engine.client.client import Client
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import ServiceUnavailable
-from herder.engine.meta.kinds import Object
+from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.cache import Cache, Change, encode, index_values, kept
 from herder.engine.runtime.decision import Observe, Projection
 from herder.engine.runtime.informer import Informer
@@ -37,6 +37,8 @@ MOST_OBJECTS = 100_000
 MOST_BYTES = 64 << 20
 """Of one kind in one cluster: a cluster that shows more is not observed, for its records would fill the memory. Records
 of Nodes have about a kilobyte."""
+_MOST_OF_KIND = {("", "Node"): 10_000, ("", "Namespace"): 20_000}
+"""Twice what Kubernetes itself supports: some passes look at all of them, in one turn of the event loop."""
 _LONGEST = {"name": 253, "namespace": 63, "uid": 128, "resourceVersion": 64}
 """What tells objects and their states apart is also kept of objects that are gone."""
 
@@ -158,7 +160,7 @@ class Watched(Observation):
             fields=self.wish.fields,
             keep=self._keep,
             on_health=self._hear_of,
-            most_objects=MOST_OBJECTS,
+            most_objects=most_objects(self.wish.kind),
             most_bytes=MOST_BYTES,
         )
 
@@ -253,12 +255,18 @@ class Listed(Observation):
             fields=wish.fields,
             metadata_only=wish.kind.partial,
             keep=self._keep,
-            most_items=MOST_OBJECTS,
+            most_items=most_objects(wish.kind),
             most_bytes=MOST_BYTES,
         )
-        cache.replace(((obj, encode(obj)) for obj in page.items), int(page.resource_version or 0))
+        objects = [(obj, encode(obj)) for obj in page.items]
+        await cache.take_in(objects)
+        cache.replace(objects, int(page.resource_version or 0))
         self._seen, self._listed_at, self._failure = cache, self._clock(), None
         self.wake_all()
+
+
+def most_objects(kind: Kind) -> int:
+    return min(MOST_OBJECTS, _MOST_OF_KIND.get(kind.group_kind, MOST_OBJECTS))
 
 
 def observation(wish: Observe, *, clock: Callable[[], datetime], tasks: Tasks) -> Observation:
