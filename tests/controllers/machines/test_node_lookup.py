@@ -130,7 +130,6 @@ def test_no_node_of_a_worker_stands_for_a_server(role: str) -> None:
     assert decide(server, seen=Observed((node(roles=["worker"]),), NOW)).writes == ()
 
 
-@pytest.mark.xfail(strict=True, reason="a worker that claims the provider ID of a server keeps it waiting")
 def test_a_worker_that_claims_the_provider_id_of_a_server_does_not_keep_it_waiting() -> None:
     server = machine(labels={"rke.cattle.io/etcd-role": "true"})
     claimant = machine("custom-2", provider_id="k3s://sheep-1")

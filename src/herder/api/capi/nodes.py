@@ -77,6 +77,12 @@ def _by_machine(node: Object) -> Iterable[str]:
     return (uid,) if uid else ()
 
 
+def is_anothers(node: Object, machine: Object) -> bool:
+    """Whether the Node says that it is another Machine's. A join token registers Nodes with any provider ID, so that of
+    a Machine may be that of a Node which is not its own."""
+    return any(uid != machine["metadata"]["uid"] for uid in _by_machine(node))
+
+
 NODE_RECORD = Projection(
     "node-record", _record, {"providerID": _by_provider_id, "name": _by_name, "machine": _by_machine}
 )

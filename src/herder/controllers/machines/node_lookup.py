@@ -64,7 +64,7 @@ def _look(view: View, machine: Object, kind: Kind, infra: Object) -> Decision:
     needs = Decision(observe=(wish,))
     match view.observed(wish):
         case Observed(objects):
-            own = [each for each in objects if not _is_anothers(view, machine["spec"]["clusterName"], each)]
+            own = [each for each in objects if not _is_anothers(view, machine, each)]
             return needs + _found(
                 machine, kind, infra, [each for each in own if each["server"] or not _serves(machine)]
             )
@@ -74,11 +74,13 @@ def _look(view: View, machine: Object, kind: Kind, infra: Object) -> Decision:
             return needs + waiting(f"its Node is looked for in {cluster}")
 
 
-def _is_anothers(view: View, cluster: str, node: Object) -> bool:
+def _is_anothers(view: View, machine: Object, node: Object) -> bool:
     """Whether another Machine is known by the Node's provider ID. A kubelet sets any label of ours on its own Node, and
-    so could keep new machines waiting, or have others join it in their place; its provider ID stays as it is."""
-    known = f"{cluster_key(view.namespace, cluster)} {node['providerID']}"
-    return bool(node["providerID"] and view.select(MACHINE, index=(BY_PROVIDER_ID, known)))
+    so could keep new machines waiting, or have others join it in their place; its provider ID stays as it is. A worker
+    that claims the provider ID of a server does not get the server's Node by that."""
+    known = f"{cluster_key(view.namespace, machine['spec']['clusterName'])} {node['providerID']}"
+    others = view.select(MACHINE, index=(BY_PROVIDER_ID, known)) if node["providerID"] else []
+    return any(_serves(other) or not (node["server"] and _serves(machine)) for other in others)
 
 
 def _serves(machine: Object) -> bool:

@@ -205,7 +205,6 @@ def test_another_node_that_claims_a_provider_id_changes_nothing_of_the_machine_t
     assert stage.status()["nodeRef"] == {"name": "ewe-node"}
 
 
-@pytest.mark.xfail(strict=True, reason="a Machine refers to the Node of another whose provider ID it claims")
 def test_a_machine_does_not_refer_to_a_node_of_another_machine() -> None:
     """A worker that joins claims the provider ID of a server: deleting its Machine would drain the server's Node."""
     labels = {"rke.cattle.io/machine": "uid-of-a-server"}

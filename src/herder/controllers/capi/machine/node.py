@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from herder.api.capi.conditions import Condition, condition, find, is_true, legacy, timestamp
 from herder.api.capi.names import is_deleting
-from herder.api.capi.nodes import node_by_provider_id, node_condition
+from herder.api.capi.nodes import is_anothers, node_by_provider_id, node_condition
 from herder.controllers.capi.machine.scene import Scene, status_of
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Observe
@@ -46,9 +46,10 @@ def look(view: View, scene: Scene, provider_id: str) -> Sight:
 
 def _own(scene: Scene, nodes: tuple[Object, ...]) -> tuple[Object, ...]:
     """Of several Nodes with its provider ID, the one that the Machine refers to: a join token registers Nodes with any
-    provider ID, but not under a name that is taken."""
+    provider ID, but not under a name that is taken. Before it refers to one, none that says it is another Machine's."""
     name = status_of(scene.machine, "nodeRef", {}).get("name", "")
-    return tuple(node for node in nodes if node["metadata"]["name"] == name) or nodes
+    known = tuple(node for node in nodes if node["metadata"]["name"] == name)
+    return known or tuple(node for node in nodes if not is_anothers(node, scene.machine))
 
 
 def node_name(scene: Scene, sight: Sight) -> str:

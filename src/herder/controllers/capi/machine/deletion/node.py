@@ -16,7 +16,14 @@ from herder.api.capi.names import (
     is_deleting,
     labels_of,
 )
-from herder.api.capi.nodes import node_by_machine, node_by_name, node_by_provider_id, node_condition, provider_id
+from herder.api.capi.nodes import (
+    is_anothers,
+    node_by_machine,
+    node_by_name,
+    node_by_provider_id,
+    node_condition,
+    provider_id,
+)
 from herder.api.rke.kinds import GROUP as PROVISIONED
 from herder.api.rke.names import MACHINE_UID
 from herder.api.writing import PROGRESS_PATIENCE, delete, ref
@@ -59,7 +66,8 @@ def look_at_node(view: View, machine: Object, cluster: Object, infrastructure: E
         case Unreachable() as cut_off:
             return NodeOperations(name=name, unreachable=cut_off, observe=(wish,))
         case Observed(objects):
-            return _found(wish, name, [node for node in objects if _is_of(machine, node)])
+            own = [node for node in objects if _is_of(machine, node) and (name or not is_anothers(node, machine))]
+            return _found(wish, name, own)
 
 
 def _found(wish: Observe, name: str, nodes: list[Object]) -> NodeOperations:
