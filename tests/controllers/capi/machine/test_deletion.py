@@ -319,6 +319,17 @@ def test_a_node_of_the_same_name_that_belongs_to_another_machine_is_left_alone()
     assert step.finished
 
 
+def test_a_node_of_another_machine_with_its_provider_id_is_left_alone() -> None:
+    """A worker that never got a Node of its own claims the provider ID of a server."""
+    theirs = node(labels={"rke.cattle.io/machine": "uid-of-a-server"})
+    claimant = machine()
+    claimant["status"].pop("nodeRef")
+    claimant["spec"]["providerID"] = theirs["spec"]["providerID"]
+    step = at_the_end(claimant, Workload([theirs, pod("a")]), of=INITIALIZED)
+    assert step.finished
+    assert not [write for write in step.decision.writes if write.target]
+
+
 # --- the end of the Node ----------------------------------------------------------------------------------------
 
 

@@ -67,6 +67,8 @@ def look_at_node(view: View, machine: Object, cluster: Object, infrastructure: E
             return NodeOperations(name=name, unreachable=cut_off, observe=(wish,))
         case Observed(objects):
             own = [node for node in objects if _is_of(machine, node) and (name or not is_anothers(node, machine))]
+            if objects and not own and not name:
+                return NodeOperations(off="the Node with its provider ID is another Machine's", observe=(wish,))
             return _found(wish, name, own)
 
 
