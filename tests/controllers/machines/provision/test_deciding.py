@@ -2,125 +2,43 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
-from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_SET, NAMESPACE, POD, SECRET
+from herder.api.capi.kinds import MACHINE, MACHINE_SET, NAMESPACE, POD, SECRET
 from herder.api.machines import hosts, names
 from herder.api.machines.archive import log_object
 from herder.api.machines.credentials import CREDENTIAL_TYPE
 from herder.api.machines.hosts import machine_credential
 from herder.api.machines.jobs import JOB
 from herder.api.machines.kinds import NODE_DRIVER, kinds_of
-from herder.api.machines.registered import registered
 from herder.api.references.approvals import APPROVED
 from herder.api.references.catalogue import BOOTSTRAP_DATA, CREDENTIAL
-from herder.api.settings import Settings
 from herder.controllers.machines.provision.controller import FAMILY, controller
-from herder.controllers.machines.provision.removal import FINALIZER
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runner.approval import verify
-from herder.engine.runtime.decision import Apply, Create, Decision, Delete, EffectResult, Patch
+from herder.engine.runtime.decision import Create, Delete, EffectResult, Patch
 from tests.controllers.inmemory.stage import flat, made, only_patch
-from tests.support.views import NOW, view_of
-
-NS = "ns"
-PASSED = {"HTTP_PROXY": "http://proxy:3128", "SECRET_OF_THE_MANAGER": "x"}
-
-
-def cluster(*, provisioned: bool = True, paused: bool = False) -> Object:
-    status = {"initialization": {"infrastructureProvisioned": provisioned}}
-    return made(CLUSTER, "c", spec={"paused": paused}, status=status)
-
-
-def machine(*, data: str = "data", **more: Any) -> Object:
-    bootstrap = {"dataSecretName": data} if data else {}
-    return made(MACHINE, "m", spec={"clusterName": "c", "bootstrap": bootstrap, **more})
-
-
-def infra(
-    driver: str = "digitalocean",
-    *,
-    spec: Object | None = None,
-    status: Object | None = None,
-    claimed: bool = True,
-    owned: bool = True,
-    deleting: bool = False,
-    annotations: dict[str, str] | None = None,
-) -> Object:
-    return made(
-        kinds_of(driver).machine,
-        "m",
-        owner=machine() if owned else None,
-        labels={names.MACHINE_NAME_LABEL: "m"} if claimed else {},
-        finalizers=[FINALIZER] if claimed else [],
-        annotations=annotations,
-        deleting=deleting,
-        spec=spec or {},
-        status=status or {},
-    )
-
-
-def node_driver(name: str, **more: Any) -> Object:
-    found = next(driver for driver in registered() if driver["metadata"]["name"] == name)
-    return {**found, "spec": {**found["spec"], **more}}
-
-
-def secret(name: str, namespace: str = NS, *, revision: str = "7", **more: Any) -> Object:
-    meta = {"name": name, "namespace": namespace, "resourceVersion": revision, "uid": f"uid-{name}", **more}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": meta}
-
-
-def was_read(obj: Object, of: Object, occasion: str = "") -> tuple[tuple[str, ...], EffectResult]:
-    meta = obj["metadata"]
-    key = ("read-secret", of["metadata"]["uid"], meta["namespace"], meta["name"], meta["resourceVersion"], occasion)
-    return key, EffectResult(obj)
-
-
-def encoded(**texts: str) -> dict[str, str]:
-    return {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
-
-
-def decide(driver: str, *objects: Object, **more: Any) -> Decision:
-    kind = kinds_of(driver).machine
-    ours, objects = controller(kind, PASSED), tuple(_naming(each, kind) for each in objects)
-    return ours.reconcile(view_of(ours, f"{NS}/m", objects, settings=Settings().get, **more))
-
-
-def _naming(obj: Object, kind: Kind) -> Object:
-    """A Machine that does not say otherwise names the infrastructure machine of its name."""
-    if obj["kind"] != MACHINE.kind or "infrastructureRef" in obj["spec"]:
-        return obj
-    reference = {"apiGroup": kind.group, "kind": kind.kind, "name": obj["metadata"]["name"]}
-    return {**obj, "spec": {**obj["spec"], "infrastructureRef": reference}}
-
-
-def job_of(decision: Decision) -> Object:
-    (job,) = [write.obj for write in flat(decision) if isinstance(write, Create) and write.kind == JOB]
-    return job
-
-
-def arguments_of(decision: Decision) -> list[str]:
-    words: list[str] = job_of(decision)["spec"]["template"]["spec"]["containers"][0]["args"]
-    return words
-
-
-def environment_of(decision: Decision) -> dict[str, str]:
-    (found,) = [
-        write.obj
-        for write in flat(decision)
-        if isinstance(write, Apply) and write.obj["metadata"]["name"] == "m-machine-driver-secret"
-    ]
-    return {name: base64.b64decode(value).decode() for name, value in found["data"].items()}
-
+from tests.controllers.machines.provision.objects import (
+    DRIVER,
+    NS,
+    cluster,
+    decide,
+    encoded,
+    environment_of,
+    infra,
+    job_of,
+    machine,
+    node_driver,
+    secret,
+    was_read,
+)
+from tests.support.views import NOW
 
 # --- references -----------------------------------------------------------------------------------------------------
 
-DRIVER = node_driver("digitalocean")
 AWS = infra("amazonec2", spec={"common": {"cloudCredentialSecretName": "aws"}})
 
 
@@ -219,206 +137,6 @@ def test_the_job_comes_after_all_that_it_needs_and_after_what_is_noted_of_it() -
         ("Patch", "DigitaloceanMachine"),
         ("Create", "Job"),
     ]
-
-
-# --- what a Job is told ---------------------------------------------------------------------------------------------
-
-
-def test_a_driver_that_is_built_in_is_not_downloaded_and_others_are_noted_for_the_removal() -> None:
-    built_in = arguments_of(decide("digitalocean", infra(), machine(), cluster(), DRIVER))
-    assert built_in[:4] == [
-        "--driver-download-url=",
-        "--driver-hash=",
-        "--secret-namespace=ns",
-        "--secret-name=m-machine-state",
-    ]
-    linode = node_driver("linode")
-    decision = decide("linode", infra("linode"), machine(), cluster(), linode)
-    assert arguments_of(decision)[0] == f"--driver-download-url={linode['spec']['url']}"
-    assert arguments_of(decision)[1] == f"--driver-hash={linode['spec']['checksum']}"
-    (told,) = [write.patch for write in flat(decision) if isinstance(write, Patch)]
-    assert told["status"]["driverUrl"] == linode["spec"]["url"]
-    assert told["status"]["driverHash"] == linode["spec"]["checksum"]
-    assert told["status"]["jobName"] == "m-machine-provision"
-
-
-def test_a_node_driver_may_have_any_name() -> None:
-    other = {**node_driver("linode"), "metadata": {"name": "nd-x7k2p"}}
-    assert arguments_of(decide("linode", infra("linode"), machine(), cluster(), other))
-
-
-@pytest.mark.parametrize(
-    ("driver", "annotations", "image"),
-    [
-        ("amazonec2", {}, "herder/machine"),
-        ("amazonec2", {"machine.herder.io/program": "rancher-machine"}, "rancher/machine"),
-        ("digitalocean", {}, "rancher/machine"),
-        ("generic", {}, "herder/machine"),
-    ],
-)
-def test_the_node_driver_says_which_program_makes_its_machines(
-    driver: str, annotations: dict[str, str], image: str
-) -> None:
-    found = node_driver(driver)
-    found["metadata"] = {
-        **found["metadata"],
-        "annotations": {**found["metadata"].get("annotations", {}), **annotations},
-    }
-    job = job_of(decide(driver, infra(driver), machine(), cluster(), found))
-    assert job["spec"]["template"]["spec"]["containers"][0]["image"].partition(":")[0] == image
-
-
-def test_jobs_inherit_of_the_manager_s_environment_what_the_setting_names() -> None:
-    decision = decide("digitalocean", infra(), machine(), cluster(), DRIVER)
-    assert environment_of(decision) == {"HTTP_PROXY": "http://proxy:3128"}
-
-
-def test_jobs_do_not_act_as_the_instance_that_the_manager_runs_on() -> None:
-    """Without a credential, the SDK would ask the metadata service for the role of the host."""
-    decision = decide("amazonec2", infra("amazonec2"), machine(), cluster(), node_driver("amazonec2"))
-    assert environment_of(decision)["AWS_EC2_METADATA_DISABLED"] == "true"
-
-
-def with_credential(*, declared: bool = True, **fields: str) -> Decision:
-    """A machine of EC2 whose credential has these fields; the NodeDriver's annotations may have been removed."""
-    found = secret("aws")
-    data = encoded(**{f"amazonec2credentialConfig-{name}": value for name, value in fields.items()})
-    read = {**found, "type": "provisioning.cattle.io/cloud-credential", "data": data}
-    server = infra("amazonec2", spec={"common": {"cloudCredentialSecretName": "aws"}})
-    driver = node_driver("amazonec2")
-    if not declared:
-        driver = {**driver, "metadata": {"name": driver["metadata"]["name"]}}
-    return decide("amazonec2", server, machine(), cluster(), driver, found, results=dict([was_read(read, server)]))
-
-
-KEYS = {"accessKey": "AK", "secretKey": "SK", "sessionToken": "ST", "defaultRegion": "eu-west-1"}
-
-
-@pytest.mark.parametrize("declared", [True, False])
-def test_fields_of_a_credential_are_variables_of_the_driver(declared: bool) -> None:
-    variables = environment_of(with_credential(declared=declared, **KEYS))
-    assert {name: value for name, value in variables.items() if name.startswith("AWS_")} == {
-        "AWS_ACCESS_KEY": "AK",
-        "AWS_SECRET_KEY": "SK",
-        "AWS_SESSION_TOKEN": "ST",
-        "AWS_DEFAULT_REGION": "eu-west-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
-
-
-@pytest.mark.parametrize("declared", [True, False])
-@pytest.mark.parametrize("field", ["configFile", "ec2MetadataDisabled", "access_key"])
-def test_a_credential_sets_no_variable_that_its_driver_does_not_declare(field: str, declared: bool) -> None:
-    """AWS_CONFIG_FILE names a file, such as the user data, whose credential_process the SDK would run."""
-    decision = with_credential(declared=declared, **KEYS, **{field: "/path/to/machine/files/userdata"})
-    assert not [write for write in flat(decision) if isinstance(write, Create) and write.kind == JOB]
-    assert decision.wait is not None
-    assert f'field "{field}" is none of a credential for driver amazonec2' in decision.wait.reason
-
-
-@pytest.mark.parametrize("field", ["cloudinit", "boot2dockerUrl"])
-@pytest.mark.parametrize("value", ["/etc/passwd", "file:///etc/passwd", "etc/passwd"])
-def test_a_driver_reads_no_file_of_the_host_that_runs_its_job(field: str, value: str) -> None:
-    driver = "vmwarevsphere"
-    decision = decide(driver, infra(driver, spec={field: value}), machine(), cluster(), node_driver(driver))
-    assert not [write for write in flat(decision) if isinstance(write, Create) and write.kind == JOB]
-    assert decision.wait is not None
-    assert f"spec.{field}: must be an http or https URL" in decision.wait.reason
-    spec = {field: "https://example.com/config"}
-    assert job_of(decide(driver, infra(driver, spec=spec), machine(), cluster(), node_driver(driver)))
-
-
-def test_fields_zone_and_files_reach_the_driver() -> None:
-    spec = {"region": "eu-west-1", "sshKeyContents": "KEY", "instanceType": "t3.large"}
-    decision = decide(
-        "amazonec2",
-        infra("amazonec2", spec=spec, annotations={names.HOSTNAME_LIMIT: "10"}),
-        machine(failureDomain="eu-west-1b"),
-        cluster(),
-        node_driver("amazonec2"),
-    )
-    assert arguments_of(decision)[4:] == [
-        "create",
-        "--driver=amazonec2",
-        "--custom-install-script=/run/secrets/machine/value",
-        "--amazonec2-instance-type=t3.large",
-        "--amazonec2-region=eu-west-1",
-        "--amazonec2-ssh-keypath=/path/to/machine/files/id_rsa",
-        "--amazonec2-tags=kubernetes.io/cluster/c,owned",
-        "--amazonec2-zone=b",
-        "m",
-    ]
-
-
-_KUBECONFIG = """\
-clusters: [{{name: c, cluster: {{server: "https://harvester.example"}}}}]
-contexts: [{{name: c, context: {{cluster: c, user: u}}}}]
-users: [{{name: u, user: {{{user}}}}}]
-current-context: c
-"""
-_FEDERATED = {"type": "external_account", "token_url": "https://a.example", "credential_source": {"file": "/etc/hosts"}}
-
-
-def with_document(driver: str, field: str, content: str, *, in_spec: bool) -> Decision:
-    key = secret("cred") | {"type": CREDENTIAL_TYPE, "data": encoded(**({} if in_spec else {field: content}))}
-    own = infra(driver, spec={"common": {"cloudCredentialSecretName": "cred"}, **({field: content} if in_spec else {})})
-    known = node_driver(driver)
-    known["metadata"]["annotations"]["optionalCredentialFields"] = f"clusterId,{field}"
-    return decide(driver, own, machine(), cluster(), known, key, results=dict([was_read(key, own)]))
-
-
-@pytest.mark.parametrize(
-    ("driver", "field", "content"),
-    [
-        ("harvester", "kubeconfigContent", _KUBECONFIG.format(user="exec: {command: id}")),
-        ("harvester", "kubeconfigContent", _KUBECONFIG.format(user="tokenFile: /etc/hosts")),
-        ("harvester", "kubeconfigContent", "["),
-        ("google", "authEncodedJson", json.dumps(_FEDERATED)),
-        ("google", "authEncodedJson", json.dumps({"type": "service_account", "Type": "external_account"})),
-        ("google", "authEncodedJson", "[]"),
-        ("google", "authEncodedJson", "{"),
-    ],
-)
-@pytest.mark.parametrize("in_spec", [False, True])
-def test_no_document_of_a_user_runs_a_command_or_reads_a_file(
-    driver: str, field: str, content: str, in_spec: bool
-) -> None:
-    """Programs of these drivers follow what such documents say, where the Job runs."""
-    decision = with_document(driver, field, content, in_spec=in_spec)
-    assert not [write for write in flat(decision) if isinstance(write, Create) and write.kind == JOB]
-    assert decision.wait is not None
-    assert f"{field}: " in decision.wait.reason
-
-
-@pytest.mark.parametrize("in_spec", [False, True])
-def test_documents_with_credentials_alone_reach_the_driver(in_spec: bool) -> None:
-    kubeconfig, account = _KUBECONFIG.format(user="token: t"), json.dumps({"type": "service_account"})
-    assert job_of(with_document("harvester", "kubeconfigContent", kubeconfig, in_spec=in_spec))
-    assert job_of(with_document("google", "authEncodedJson", account, in_spec=in_spec))
-
-
-@pytest.mark.parametrize(("driver", "field"), [("amazonec2", "userdata"), ("generic", "sshKey")])
-def test_a_driver_reads_no_file_of_the_host_without_its_node_driver(driver: str, field: str) -> None:
-    decision = decide(driver, infra(driver, spec={field: "/etc/hosts"}), machine(), cluster())
-    assert not [word for word in arguments_of(decision) if word.endswith("=/etc/hosts")]
-
-
-def test_a_key_may_stand_in_the_credential_rather_than_in_an_object() -> None:
-    found = secret("barn-key")
-    read = {
-        **found,
-        "type": "provisioning.cattle.io/cloud-credential",
-        "data": encoded(**{"genericcredentialConfig-sshKey": "KEY"}),
-    }
-    host = infra("generic", spec={"ipAddress": "192.0.2.1", "common": {"cloudCredentialSecretName": "barn-key"}})
-    key, result = was_read(read, host)
-    decision = decide("generic", host, machine(), cluster(), node_driver("generic"), found, results={key: result})
-    assert "--generic-ssh-key=/path/to/machine/files/id_rsa" in arguments_of(decision)
-    assert "KEY" not in str(environment_of(decision))
-    (files,) = [
-        write.obj for write in flat(decision) if isinstance(write, Apply) and "id_rsa" in write.obj.get("data", {})
-    ]
-    assert base64.b64decode(files["data"]["id_rsa"]) == b"KEY\n"
 
 
 # --- machines of a host ---------------------------------------------------------------------------------------------
