@@ -113,12 +113,15 @@ class RealKube:
         controllers: tuple[str, ...] = ("*",),
         fsync: bool = False,
         flags: tuple[str, ...] = (),
+        controller_manager_flags: tuple[str, ...] = (),
     ) -> None:
+        """`flags` are those of kube-apiserver."""
         self.directory = directory
         self.controllers = controllers
         self.wants_controller_manager = controller_manager
         self.fsync = fsync
         self.flags = flags
+        self.controller_manager_flags = controller_manager_flags
         self.port = free_port()
         self.url = f"https://127.0.0.1:{self.port}"
         self.kubeconfig = directory / "kubeconfig"
@@ -229,6 +232,9 @@ class RealKube:
             "--bind-address=127.0.0.1",
             f"--secure-port={free_port()}",
             f"--cert-dir={self.directory / 'certs-cm'}",
+            f"--cluster-signing-cert-file={pki.path}",
+            f"--cluster-signing-key-file={pki.directory / 'ca.key'}",
+            *self.controller_manager_flags,
         ]
         self._spawn("kube-controller-manager", arguments)
 
