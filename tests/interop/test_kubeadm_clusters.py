@@ -17,6 +17,7 @@ import pytest
 from herder.api.rke.names import INIT_NODE, KUBEADM_INSTALLER
 from herder.cli.demo_site import ON_A_FULL_DISK
 from herder.installers import tag
+from herder.kubeadm.csr_approver import RECORD_PREFIX
 from tests.support.images import BUSYBOX
 from tests.support.kubeadm_clusters import (
     CONTROL_PLANE,
@@ -25,7 +26,9 @@ from tests.support.kubeadm_clusters import (
     REBUILT,
     VERSION,
     kubeadm_cluster,
+    kubelet_request,
     kubernetes,
+    new_key,
     next_programs,
     programs,
     push_installer,
@@ -84,6 +87,26 @@ def test_nodes_are_what_their_machines_are(farm: Cluster) -> None:
         assert lasting == ([CONTROL_PLANE] if is_server else [FENCED])
         assert labels.get("farm.example/breed") == (None if is_server else "merino")
         assert ("node-role.kubernetes.io/worker" in labels) is not is_server
+
+
+def test_names_of_nodes_that_joined_are_issued_to_one_key(farm: Cluster) -> None:
+    """The first server has not joined: kubeadm signs its certificate, and its Node protects its name."""
+    assert recorded_names(farm) == set(farm.nodes()) - servers(farm)
+    commands = [pod["spec"]["containers"][0]["command"] for pod in static_pods(farm)]
+    (flags,) = (command for command in commands if command[0] == "kube-controller-manager")
+    assert flags[1] == "--controllers=-certificatesigningrequest-approving-controller"
+
+
+def test_a_worker_does_not_get_the_identity_of_the_server(farm: Cluster) -> None:
+    """With the token of its plan, at the API server itself."""
+    (server,) = servers(farm)
+    (address,) = (e["address"] for e in farm.nodes()[server]["status"]["addresses"] if e["type"] == "InternalIP")
+    stolen = json.dumps(kubelet_request("stolen", server, new_key()))
+    there = ("--kubeconfig", "/dev/null", "--server", f"https://{address}:6443", "--insecure-skip-tls-verify")
+    farm.kubectl(*there, "--token", bootstrap_token(farm), "create", "-f", "-", stdin=stolen)
+    condition = "jsonpath={.status.conditions[*].type}"
+    found = ("get", "csr", "stolen", "-o", condition)
+    farm.site.eventually(lambda: farm.kubectl(*found) == "Denied", "it is denied", lambda: farm.kubectl(*found))
 
 
 def test_the_agent_is_a_pod_and_the_cluster_is_asked_through_it(farm: Cluster) -> None:
@@ -164,6 +187,7 @@ def test_and_then_three(farm: Cluster) -> None:
     assert len(nodes) == 4
     assert all(is_ready(node) for node in nodes.values())
     assert members(farm) == servers(farm)
+    assert len(recorded_names(farm) & servers(farm)) == 2
     assert_flags_are_kept(farm)
     assert_pods_run_everywhere(farm)
 
@@ -237,6 +261,19 @@ def builds(farm: Cluster) -> set[tuple[str, str]]:
     """Which one of each component runs; etcd stays."""
     found = [pod["metadata"] for pod in static_pods(farm) if pod["metadata"]["labels"]["component"] != "etcd"]
     return {(each["labels"]["component"], each["annotations"]["kubeadm.herder.io/build"]) for each in found}
+
+
+def recorded_names(farm: Cluster) -> set[str]:
+    listed = farm.kubectl("get", "configmaps", "-n", "kube-system", "-o", "name").split()
+    prefix = f"configmap/{RECORD_PREFIX}"
+    return {each.removeprefix(prefix) for each in listed if each.startswith(prefix)}
+
+
+def bootstrap_token(farm: Cluster) -> str:
+    """As each machine has it."""
+    directory = farm.site.machine_directories()[0]
+    kubeconfig = json.loads((directory / "upper/etc/rancher/kubeadm/nodes.kubeconfig").read_text())
+    return str(kubeconfig["users"][0]["user"]["token"])
 
 
 def joined(farm: Cluster, pool: str) -> list[str]:

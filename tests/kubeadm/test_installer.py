@@ -12,9 +12,10 @@ import pytest
 from herder.agent.images.staging import Stager
 from herder.api.rke.names import KUBEADM_INSTALLER
 from herder.installers import InstallerError, tag
-from herder.kubeadm.installer import IN_PODS, ON_MACHINES, PROGRAMS, build
+from herder.kubeadm.installer import IN_PODS, ON_MACHINES, PROGRAMS, SCRIPTS, build
 from herder.oci import Image, opened
 from tests.support.embedded import HERDER
+from tests.support.kubeadm_clusters import installer_function
 
 KUBEADM = """#!/bin/sh
 for name in kube-apiserver kube-controller-manager kube-scheduler kube-proxy coredns/coredns pause etcd; do
@@ -50,6 +51,31 @@ def test_it_holds_the_programs_and_the_control_plane_as_images(programs: dict[st
         index = json.load(image.extractfile("index.json"))  # type: ignore[arg-type]
     (only,) = index["manifests"]
     assert only["annotations"]["io.containerd.image.name"] == "registry.example/kube-apiserver:v1.36.3"
+
+
+def test_it_holds_what_runs_beside_kubernetes(programs: dict[str, Path], tmp_path: Path) -> None:
+    root = unpacked(build("v1.36.3+kubeadm1", programs, tmp_path), tmp_path / "root")
+    script = (root / "run.sh").read_text()
+    for name in SCRIPTS:
+        assert (root / name).is_file()
+        assert f'< "$here/{name}"' in script
+
+
+@pytest.mark.parametrize("file", ["kubelet-client-current.pem", "kubelet-client.key.tmp"])
+def test_a_repeated_join_keeps_the_key_of_the_kubelet(tmp_path: Path, file: str) -> None:
+    """kubeadm reset deletes it, and the name of the node is issued to this key."""
+    pki, state = tmp_path / "pki", tmp_path / "state"
+    pki.mkdir()
+    state.mkdir()
+    (pki / "kubelet-client-1.pem").write_text("key")
+    (pki / file).symlink_to("kubelet-client-1.pem")
+    functions = "\n".join(installer_function(name) for name in ("keep_kubelet_key", "restore_kubelet_key"))
+    steps = "keep_kubelet_key\nrm -r $kubelet_pki\nkeep_kubelet_key\nrestore_kubelet_key\n" * 2
+    script = f"set -eu\nstate={state}\nkubelet_pki={pki}\n{functions}\n{steps}"
+    subprocess.run(["sh"], input=script, text=True, check=True)
+    assert (pki / file).is_symlink()
+    assert (pki / file).read_text() == "key"
+    assert {path.stat().st_mode & 0o777 for path in (pki / file, state / "kubelet-pki" / file)} == {0o600}
 
 
 def test_the_same_programs_give_the_same_image(programs: dict[str, Path], tmp_path: Path) -> None:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from herder.api.management.names import DEFAULT_WORKSPACE
 from herder.api.rke.names import KUBEADM_INSTALLER
@@ -41,6 +48,34 @@ def next_programs(directory: Path) -> Path:
         (directory / name).write_bytes(content.replace(told, instead))  # as long as the other: nothing moves
         os.chmod(directory / name, 0o755)
     return directory
+
+
+def installer_function(name: str) -> str:
+    """The source of a function of the installer's script."""
+    lines = (resources.files("herder.kubeadm") / "run.sh").read_text().splitlines()
+    start = lines.index(f"{name}() {{")
+    return "\n".join(lines[start : lines.index("}", start) + 1])
+
+
+def new_key() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def kubelet_request(name: str, node: str, key: ec.EllipticCurvePrivateKey) -> Object:
+    """A CertificateSigningRequest as a kubelet creates it."""
+    organization = x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes")
+    subject = x509.Name([organization, x509.NameAttribute(NameOID.COMMON_NAME, f"system:node:{node}")])
+    request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+    return {
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": {"name": name},
+        "spec": {
+            "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
+            "usages": ["digital signature", "client auth"],
+            "request": base64.b64encode(request.public_bytes(serialization.Encoding.PEM)).decode(),
+        },
+    }
 
 
 def push_installer(site: Site, version: str, directory: Path) -> None:

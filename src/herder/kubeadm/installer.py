@@ -17,6 +17,7 @@ from herder.oci import Entry, Image, Layer, image, write_archive, write_tar
 
 ON_MACHINES = ("kubeadm", "kubectl", "kubelet", "kube-proxy", "etcdctl")
 IN_PODS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd", "pause")
+SCRIPTS = ("node_service.py", "csr_approver.py")
 PROGRAMS = tuple(dict.fromkeys((*ON_MACHINES, *IN_PODS)))
 _VERSION = re.compile(r"(v[0-9]+\.[0-9]+\.[0-9]+)\+kubeadm[0-9]+")
 
@@ -38,7 +39,8 @@ def _setting_up(version: str) -> Iterator[Entry]:
     own = resources.files("herder.kubeadm")
     yield Entry("VERSION", version.encode())
     yield Entry("run.sh", own.joinpath("run.sh").read_bytes(), 0o755)
-    yield Entry("node_service.py", own.joinpath("node_service.py").read_bytes())
+    for name in SCRIPTS:
+        yield Entry(name, own.joinpath(name).read_bytes())
 
 
 def _programs(programs: Mapping[str, Path]) -> Iterator[Entry]:

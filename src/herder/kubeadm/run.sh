@@ -9,6 +9,7 @@ state=/var/lib/rancher/kubeadm
 role=${INSTALL_KUBEADM_EXEC:-server} # init, server or agent
 admin=/etc/kubernetes/admin.conf
 manifests=/etc/kubernetes/manifests
+kubelet_pki=/var/lib/kubelet/pki
 patches=$state/patches # of those; init.yaml and join.yaml lead there
 build=$(cat "$here/VERSION") # such as v1.36.3+kubeadm1
 version=${build%%+*}
@@ -105,6 +106,12 @@ note_build() {
     for each in kube-apiserver kube-controller-manager kube-scheduler; do
         echo "{\"metadata\": {\"annotations\": {\"kubeadm.herder.io/build\": \"$build\"}}}" > "$patches/$each+merge.json"
     done
+    # csr_approver.py approves instead, because this controller approves any node name for the token that workers have.
+    # The first mention of a controller counts, so this flag precedes those of kubeadm and of users.
+    cat > "$patches/kube-controller-manager-approval+json.json" << 'PATCH'
+[{"op": "add", "path": "/spec/containers/0/command/1",
+  "value": "--controllers=-certificatesigningrequest-approving-controller"}]
+PATCH
 }
 
 # What is right for the kubelet depends on the machine: the version of its control groups, and who manages them.
@@ -169,12 +176,49 @@ authorities() {
     done
 }
 
+# A node name is issued to one key (csr_approver.py), and kubeadm reset deletes it.
+keep_kubelet_key() {
+    for file in kubelet-client-current.pem kubelet-client.key.tmp; do
+        [ -e "$kubelet_pki/$file" ] || continue
+        mkdir -p "$state/kubelet-pki"
+        install -m 600 "$kubelet_pki/$file" "$state/kubelet-pki/$file"
+    done
+}
+
+restore_kubelet_key() {
+    [ -d "$state/kubelet-pki" ] || return 0
+    mkdir -p "$kubelet_pki"
+    for file in "$state"/kubelet-pki/*; do
+        install -m 600 "$file" "$kubelet_pki/kept-${file##*/}"
+        ln -sf "kept-${file##*/}" "$kubelet_pki/${file##*/}" # the kubelet renews its certificate only if this is a link
+    done
+}
+
+# With rotation, a kubelet that starts again before it has its first certificate requests it with another key. Without,
+# it writes the key to a file first. Not on servers: their kubelets start the API server that they ask.
+join_settings() {
+    [ "$role" = agent ] || return 0
+    write_if_new "$state/kubelet.conf.d/20-join.conf" 600 << 'SETTINGS' || true
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+rotateCertificates: false
+SETTINGS
+}
+
+end_join_settings() {
+    [ -e "$state/kubelet.conf.d/20-join.conf" ] || return 0
+    rm "$state/kubelet.conf.d/20-join.conf"
+    systemctl restart kubelet
+}
+
 become_member() {
     if [ -e "$state/member" ]; then return; fi
     if [ -e "$state/joining" ]; then
         say "the last attempt was not finished: what it left is removed first"
+        keep_kubelet_key
         kubeadm reset --force --cri-socket unix:///run/containerd/containerd.sock || true
         rm -rf /etc/cni/net.d/*herder*
+        [ "$role" = init ] || restore_kubelet_key
     fi
     touch "$state/joining"
     authorities
@@ -182,12 +226,14 @@ become_member() {
         kubeadm init --config "$config/init.yaml" --ignore-preflight-errors="$ignored"
         cp "$config/names" "$state/names"
     else
+        join_settings
         kubeadm join --config "$config/join.yaml" --ignore-preflight-errors="$ignored"
+        end_join_settings
     fi
     echo "$version" > "$state/version"
     kubelet_inputs > "$state/kubelet"
     touch "$state/member"
-    rm "$state/joining"
+    rm -rf "$state/joining" "$state/kubelet-pki"
     installed=$version
     # A server has joined with the first one's settings; its own may be others.
     [ "$role" = server ] || new=no
@@ -281,8 +327,8 @@ beside() {
     restart_beside=$new
     ! install_program kube-proxy || restart_beside=yes
     write_if_new "$state/node_service.py" 644 < "$here/node_service.py" && restart_beside=yes
-    server=
-    [ "$role" = agent ] || server=--server
+    server= services="kube-proxy herder-node-service"
+    [ "$role" = agent ] || approver
     write_if_new /etc/systemd/system/kube-proxy.service 644 << 'UNIT' && restart_beside=yes
 [Unit]
 Description=kube-proxy
@@ -311,8 +357,29 @@ WantedBy=multi-user.target
 UNIT
     [ "$restart_beside" = yes ] || return 0
     systemctl daemon-reload
-    systemctl enable -q kube-proxy herder-node-service
-    systemctl restart kube-proxy herder-node-service
+    # shellcheck disable=SC2086 # names of units
+    systemctl enable -q $services
+    # shellcheck disable=SC2086
+    systemctl restart $services
+}
+
+approver() {
+    server=--server services="$services herder-csr-approver"
+    write_if_new "$state/csr_approver.py" 644 < "$here/csr_approver.py" && restart_beside=yes
+    write_if_new /etc/systemd/system/herder-csr-approver.service 644 << UNIT && restart_beside=yes
+[Unit]
+Description=Approval of kubelet client certificates
+After=kubelet.service
+
+[Service]
+ExecStart=/usr/bin/env python3 $state/csr_approver.py --kubeconfig $admin
+Restart=always
+RestartSec=1s
+
+[Install]
+WantedBy=multi-user.target
+UNIT
+    return 0
 }
 
 case $name in
