@@ -186,7 +186,10 @@ DIFFERENCES = [
     Difference(
         "limits",
         "In the embedded server, a selector has at most 100 requirements of at most 8,192 values, and DeleteOptions "
-        "have at most 64 KiB; kube-apiserver limits them only by the size of a URL or body.",
+        "have at most 64 KiB; kube-apiserver limits them only by the size of a URL or body. A Status lists errors up "
+        "to 256 KiB and counts the rest; kube-apiserver lists all of them. A Cluster with more than 20,000 values gets "
+        "422, and an object with references and more than 40,000 values gets 403, also from the webhooks of "
+        "`herder run`.",
         _limited,
     ),
     Difference(
