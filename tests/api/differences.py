@@ -49,7 +49,8 @@ DIFFERENCES: dict[str, Difference] = {
     ),
     "history-is-kept": Difference(
         real="Returns 410 Gone for a watch from a version older than the watch cache, which covers a few minutes.",
-        embedded="Serves the watch as long as the history is kept (by default one day).",
+        embedded="Serves the watch as long as the history is kept (by default one day). Rights on one name or in one "
+        "namespace show its history only since that object or namespace was created.",
         why="The store is a log of revisions, so a watch can resume from any of them.",
     ),
 }
