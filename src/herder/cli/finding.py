@@ -85,9 +85,9 @@ async def _nothing_saved(client: Client, places: Sequence[Found]) -> str:
     name = places[0].name
     if places[0].machine is not None:
         return f'machine "{name}" is not created yet; check its log with: herder logs machine {name}'
-    told = f'machine "{name}" not found in namespace {" or ".join(found.namespace for found in places)}'
+    message = f'machine "{name}" not found in namespace {" or ".join(found.namespace for found in places)}'
     others = [other for found in places for other in await _others(client, found.namespace)]
-    return f"{told}; existing machines: {', '.join(others[:OTHERS_TOLD])}" if others else told
+    return f"{message}; existing machines: {', '.join(others[:OTHERS_TOLD])}" if others else message
 
 
 async def _others(client: Client, namespace: str) -> list[str]:

@@ -79,7 +79,7 @@ async def _named(client: Client, namespace: str, name: str) -> str:
 
 
 async def _check_creator(client: Client, name: str, cluster: str) -> None:
-    """Whoever created the object owns the cluster that is connected to it, and any user may create one of the name."""
+    """The creator of the object owns the cluster that is connected to it, and any user may create one of the name."""
     management = await client.get(MANAGEMENT_CLUSTER.resource, cluster)
     creator = annotations_of(management).get(CREATOR)
     review = {"apiVersion": SELF_REVIEW.api_version, "kind": SELF_REVIEW.kind}

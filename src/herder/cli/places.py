@@ -42,8 +42,8 @@ def looked_in(namespace: str | None, own: str) -> tuple[str, ...]:
 
 def namespace_option(what: str) -> Callable[[Command], Command]:
     """`what` is the object whose namespace the option selects."""
-    told = f"Namespace of {what}. Default: the namespace of the kubeconfig, then {DEFAULT_WORKSPACE}."
-    return click.option("-n", "--namespace", metavar="NAME", help=told)
+    text = f"Namespace of {what}. Default: the namespace of the kubeconfig, then {DEFAULT_WORKSPACE}."
+    return click.option("-n", "--namespace", metavar="NAME", help=text)
 
 
 workspace_option = click.option(

@@ -17,11 +17,11 @@ UNUSABLE = 78  # EX_CONFIG: no use in trying again before somebody changes somet
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    told = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     try:
-        configuration = read(told.config_dir, version=told.version)
+        configuration = read(options.config_dir, version=options.version)
         _log_to(sys.stderr, configuration.log_level)
-        return asyncio.run(_until_signalled(_work(told.role, configuration, told.config_dir)))
+        return asyncio.run(_until_signalled(_work(options.role, configuration, options.config_dir)))
     except ConfigurationError as problem:
         print(f"herder-embedded: {problem}", file=sys.stderr)
         return UNUSABLE

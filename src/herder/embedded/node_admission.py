@@ -4,7 +4,7 @@ A machine registers one Node, whatever it is called, and renews the Lease of tha
 Nodes that are still to come, nor fill the cluster with Nodes.
 
 Workers of version 0.1 shared one token. Until its machine has a token of its own, a Node is maintained with that one.
-The Lease tells: it carries the machine's label as soon as its machine renews it with a token of its own.
+The Lease shows which: it carries the machine's label as soon as its machine renews it with a token of its own.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _OWN = f"object.{_MARK} == variables.machine"
 _WAS_OWN = f"oldObject == null || oldObject.{_MARK} == variables.machine || ({_IS_LEASE} && oldObject.{_MARK} == '')"
 _PLACED = f"!({_IS_LEASE}) || request.namespace == '{LEASE_NAMESPACE}'"
 _OWN_PROVIDER_ID = f"{_IS_LEASE} || object.?spec.?providerID.orValue('') in ['', 'herder://' + object.metadata.name]"
-# As NodeRestriction has it: by these labels the manager tells servers from workers.
+# As NodeRestriction has it: by these labels the manager distinguishes servers from workers.
 _NO_SERVER = f"{_IS_LEASE} || !object.metadata.?labels.orValue({{}}).exists(key, key in {list(SERVER_ROLES)})"
 
 

@@ -42,8 +42,8 @@ class Api:
 
     def __init__(self, kubeconfig: str) -> None:
         with open(kubeconfig) as file:
-            told = json.load(file)
-        cluster, user = told["clusters"][0]["cluster"], told["users"][0]["user"]
+            content = json.load(file)
+        cluster, user = content["clusters"][0]["cluster"], content["users"][0]["user"]
         server = urlsplit(cluster["server"])
         self._host, self._port = server.hostname or "", server.port or 443
         self._token = user["token"]
@@ -237,9 +237,9 @@ def etcdctl(*words: str) -> str:
 
 def run(*command: str) -> str:
     done = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    out, told = done.communicate()
+    out, errors = done.communicate()
     if done.returncode:
-        raise OSError(f"{command[0]} {command[1]}: {told.decode(errors='replace').strip()[-500:]}")
+        raise OSError(f"{command[0]} {command[1]}: {errors.decode(errors='replace').strip()[-500:]}")
     return out.decode()
 
 
@@ -294,23 +294,23 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    told = _parser().parse_args()
-    network = Network(told.node, told.pods.split(","))
+    options = _parser().parse_args()
+    network = Network(options.node, options.pods.split(","))
 
     def act(nodes: Dict[str, Object]) -> None:
         network.become(nodes)
-        if not told.server:
+        if not options.server:
             return
-        if told.node in nodes and is_leaving(nodes[told.node]):
+        if options.node in nodes and is_leaving(nodes[options.node]):
             stop_serving()
-        elif acting_server(nodes) == told.node:
+        elif acting_server(nodes) == options.node:
             for name in to_remove(nodes):
                 wait_for_silence(internal_address(nodes[name]))
                 remove_member(name)
 
     while True:
         try:
-            follow(Api(told.kubeconfig), act)
+            follow(Api(options.kubeconfig), act)
         except (OSError, ValueError, http.client.HTTPException) as problem:
             sys.stderr.write(f"herder-node-service: {problem}\n")
             sys.stderr.flush()

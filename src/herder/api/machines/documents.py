@@ -31,14 +31,14 @@ def _kubeconfig(text: str) -> str:
 
 def _google(text: str) -> str:
     """Google's library sends what is in the file or at the URL of an external account to any server."""
-    told = f'must be the key of a Google service account, in JSON with "type": "{SERVICE_ACCOUNT}"'
+    problem = f'must be the key of a Google service account, in JSON with "type": "{SERVICE_ACCOUNT}"'
     try:
         pairs = json.loads(text, object_pairs_hook=tuple)
     except (ValueError, RecursionError):
-        return told
+        return problem
     # Go finds a field by its name in any case, and takes the last one of several.
     types = [value for name, value in pairs if name.casefold() == "type"] if isinstance(pairs, tuple) else []
-    return "" if types and all(each == SERVICE_ACCOUNT for each in types) else told
+    return "" if types and all(each == SERVICE_ACCOUNT for each in types) else problem
 
 
 _CHECKS: Mapping[str, Mapping[str, Callable[[str], str]]] = {

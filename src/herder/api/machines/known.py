@@ -153,7 +153,7 @@ def usable_credential_fields(node_driver: Object) -> frozenset[str]:
     """The fields of a cloud credential that reach the driver.
 
     Fields become variables, and programs have others besides those of credentials: AWS_CONFIG_FILE names a file with
-    a command that the SDK runs. So whoever writes a credential does not choose variables.
+    a command that the SDK runs. So the author of a credential does not choose variables.
     """
     declared = credential_fields(node_driver)
     further = _FURTHER_CREDENTIAL_FIELDS.get(driver_name(node_driver), ())

@@ -150,12 +150,12 @@ def _tokens(view: View, control_plane: Object, begun: bool) -> tuple[str, str]:
 
 def _check_own(secret: Object, control_plane: Object) -> None:
     """Two clusters can come to the same name for their Secrets: one after the other, or by a long name, which is cut
-    and told apart by a short hash. The owner of either cluster knows what is in it."""
+    and distinguished by a short hash. The owner of either cluster knows what is in it."""
     meta, owners = secret["metadata"], secret["metadata"].get("ownerReferences") or ()
     planes = [each["uid"] for each in owners if each["kind"] == control_plane["kind"]]
     if planes and control_plane["metadata"]["uid"] not in planes:
-        told = "belongs to another cluster; wait until it is deleted, or rename this cluster"
-        raise Lacking(f"Secret {meta['namespace']}/{meta['name']} {told}")
+        reason = "belongs to another cluster; wait until it is deleted, or rename this cluster"
+        raise Lacking(f"Secret {meta['namespace']}/{meta['name']} {reason}")
 
 
 def _contents(view: View, wanted: list[Reference]) -> dict[Reference, Referenced | None]:

@@ -248,7 +248,7 @@ def _with(head: str, detail: str) -> str:
 
 
 def invalid(kind: GroupKind, name: str, errors: Iterable[FieldError]) -> Invalid:
-    """Lists errors up to a limit: of a request of 3 MiB, each key can be wrong, and each error is told twice."""
+    """Lists errors up to a limit: of a request of 3 MiB, each key can be wrong, and each error is listed twice."""
     every = list(errors)
     listed = _first_bytes(every)
     distinct = list(dict.fromkeys(str(error) for error in listed))

@@ -98,7 +98,7 @@ def read(name: str, files: Mapping[str, bytes]) -> Record:
 
 
 def check_driver(found: Record, driver: str) -> None:
-    """Whoever edits the state Secret must not choose the driver, and so the program, that a Job runs.
+    """An editor of the state Secret must not choose the driver, and so the program, that a Job runs.
 
     A Job of an earlier version does not say for which driver it is: then the driver must be a name, and no path.
     """

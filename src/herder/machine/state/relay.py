@@ -1,7 +1,7 @@
 """The state Secret as the Go program gets it: through a server on the loopback interface that checks what it holds.
 
 The Go program unpacks the archive to any path that it names, and runs the file that a record names as its driver.
-Whoever may edit Secrets in the machine's namespace decides over both, and must not thereby run programs on the host of
+An editor of Secrets in the machine's namespace decides over both, and must not thereby run programs on the host of
 the Job. So the program reads the archive as we pack it again: the files of one machine, in their place.
 """
 

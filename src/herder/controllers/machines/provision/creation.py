@@ -95,8 +95,8 @@ def _begin(scene: Scene, passed: Mapping[str, str]) -> Decision:
             return pending
         if secret is not None and not is_state(secret):
             where, type_ = f"Secret {scene.namespace}/{scene.state['metadata']['name']}", secret.get("type")
-            told = f"{where} is of type {type_}, so it is not the state of a machine; delete it, or delete the Machine"
-            return _not_prepared(scene, told)
+            reason = f"{where} is of type {type_}, so it is no state of a machine; delete it, or delete the Machine"
+            return _not_prepared(scene, reason)
         if (taken_up := _take_up(scene, recorded(secret))) is not None:
             return taken_up
     try:
