@@ -21,6 +21,7 @@ from herder.machine.drivers import NATIVE, create_flags
 PARSERS = (
     "herder.clusteragent.configuration",
     "herder.embedded.__main__",
+    "herder.kubeadm.csr_approver",
     "herder.kubeadm.node_service",
     "herder.machine.host.__main__",
     "herder.machine.host.local.image",

@@ -345,10 +345,21 @@ def log(message: str) -> None:
     sys.stderr.flush()
 
 
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "herder-csr-approver",
+        description="Approve client certificates of kubelets: one key for each node name.",
+        epilog="example:\n  herder-csr-approver --kubeconfig /etc/kubernetes/admin.conf",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--kubeconfig", required=True, metavar="FILE", help="kubeconfig of an administrator of the cluster"
+    )
+    return parser
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Approve client certificates of kubelets.")
-    parser.add_argument("--kubeconfig", required=True, help="kubeconfig of an administrator of the cluster")
-    kubeconfig = parser.parse_args().kubeconfig
+    kubeconfig = _parser().parse_args().kubeconfig
     os.environ["LC_ALL"] = "C"  # kubectl translates some of its messages
     while True:
         try:
