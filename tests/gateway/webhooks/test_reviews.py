@@ -125,5 +125,5 @@ def test_in_a_cluster_the_service_is_named() -> None:
 
 @pytest.mark.parametrize("url", ["http://h:1", "h:1", "https://", ""])
 def test_only_https_has_a_place(url: str) -> None:
-    with pytest.raises(ValueError, match="HTTPS"):
+    with pytest.raises(ValueError, match="not an https URL"):
         _ = Url(url).names
