@@ -16,6 +16,8 @@ from herder.api.capi.kinds import MACHINE, SECRET
 from herder.api.machines.jobs import SERVICE_ACCOUNT
 from herder.api.rke import names
 from herder.api.rke.kinds import BOOTSTRAP, CUSTOM_MACHINE
+from herder.api.rke.requests import ID as ID_FIELD
+from herder.api.rke.requests import request_secret
 from herder.engine.client.wire import Request, Response, User
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Object
@@ -295,16 +297,11 @@ async def test_no_cluster_takes_a_machine_from_another(here: Site) -> None:
 async def test_an_edited_request_is_handed_the_plan_of_no_other_machine(here: Site) -> None:
     """Editors of a cluster's own namespace read its registration token, and edit the requests of its machines."""
     victim = read(await custom(here, role_etcd="true", role_control_plane="true"))
-    other, mallory = "c-m-pasture2", "e" * 63
-    asking = asyncio.ensure_future(here.ask(AGENT, OTHER_TOKEN, id=mallory, role_worker="true"))
-    labels = {names.MACHINE_NAMESPACE: WORKSPACE, names.MACHINE_NAME: names.custom_machine(OWN)}
-
-    async def edited() -> Object:
-        patch = {"metadata": {"labels": labels}}
-        return await here.client.patch(SECRET.resource, names.custom_machine(mallory), patch, namespace=other)
-
-    await here.eventually(edited)
-    answer = await asking
+    mallory, labels = "e" * 63, {names.MACHINE_NAMESPACE: WORKSPACE, names.MACHINE_NAME: names.custom_machine(OWN)}
+    request = request_secret("c-m-pasture2", {ID_FIELD: [mallory]})
+    request["metadata"]["labels"] |= labels  # before the machine asks, so that no answer comes first
+    await here.client.create(SECRET.resource, request, namespace="c-m-pasture2")
+    answer = await here.ask(AGENT, OTHER_TOKEN, id=mallory, role_worker="true")
     assert answer.status == 400, answer.content()
     assert victim["secretName"].encode() not in answer.content()
 
