@@ -34,6 +34,8 @@ from herder.controllers.planner import emptying, joining, machine_drains, machin
 from herder.controllers.planner.distributions.choosing import distribution_of
 from herder.controllers.planner.distributions.interface import ClusterInputs, ConfigError, MachineInputs
 from herder.controllers.planner.entries import Roles
+from herder.controllers.provisioning.generation import templates
+from herder.controllers.provisioning.generation.asked import Pool
 from herder.engine.client.kubeconfig import KubeconfigError
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -197,3 +199,9 @@ def test_a_kubeconfig_is_forgotten_when_nobody_uses_it(monkeypatch: pytest.Monke
     now += clusters.KEPT_SECONDS + 1
     clusters._parsed("used")
     assert [connection for _, connection in clusters._recent.values()] == ["used"]
+
+
+@pytest.mark.parametrize("listed", ["", "[", "[]", "1", '{"resourceFields": 1}', '{"resourceFields": [["a"]]}'])
+def test_fields_of_a_pool_that_cannot_be_read_count_as_missing(listed: str) -> None:
+    """They are filled in again."""
+    assert templates.schema_of(Pool({}, {"dynamicSchemaSpec": listed}, 0)) is None

@@ -62,7 +62,8 @@ def schema_of(pool: Pool) -> Object | None:
         spec = json.loads(pool.spec.get("dynamicSchemaSpec") or "")
     except (ValueError, RecursionError):
         return None
-    return spec if isinstance(spec, dict) else None
+    is_readable = isinstance(spec, dict) and isinstance(spec.get("resourceFields") or {}, dict)
+    return spec if is_readable else None
 
 
 def _common(pool: Pool) -> Object:
