@@ -55,7 +55,7 @@ async def test_a_backup_is_one_file_for_its_owner_alone_and_overwrites_nothing(o
     assert await store.backup(target) == 1
     assert os.listdir(target.parent) == ["backup"]
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
-    with pytest.raises(StoreError, match="does not overwrite"):
+    with pytest.raises(StoreError, match="already exists"):
         await store.backup(target)
 
 
