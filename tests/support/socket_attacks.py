@@ -53,9 +53,10 @@ async def _endlessly(target: Target, beginning: bytes, piece: bytes, seconds: fl
                     _, writer = await target.connect()
                     try:
                         writer.write(beginning)
-                        while True:
+                        while not writer.is_closing():
                             writer.write(piece)
                             await writer.drain()
+                            await asyncio.sleep(0)  # a closed connection drains at once, and the time would never be up
                     finally:
                         writer.transport.abort()
                 await asyncio.sleep(0.05)
