@@ -83,8 +83,7 @@ async def _remove(client: Client, case: Case) -> None:
         await client.delete(case.kind.resource, case.meta["name"], namespace=case.meta.get("namespace", ""))
 
 
-@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.id)
-async def test_what_the_manager_trusts_is_not_for_users_to_write(engine: Engine, judged: Api, case: Case) -> None:
+async def _check_refused(engine: Engine, judged: Api, case: Case) -> None:
     client = engine.client()
     try:
         answer = await _write(client, judged, case)
@@ -92,28 +91,21 @@ async def test_what_the_manager_trusts_is_not_for_users_to_write(engine: Engine,
         assert "ValidatingAdmissionPolicy" in answer.message
     finally:
         await client.close()
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.id)
+async def test_what_the_manager_trusts_is_not_for_users_to_write(engine: Engine, judged: Api, case: Case) -> None:
+    await _check_refused(engine, judged, case)
 
 
 @pytest.mark.parametrize("case", ORPHANED, ids=lambda case: case.id)
 async def test_nothing_that_grants_rights_outlives_its_object(engine: Engine, judged: Api, case: Case) -> None:
-    client = engine.client()
-    try:
-        answer = await _write(client, judged, case)
-        assert answer.status == 403, answer.text
-        assert "ValidatingAdmissionPolicy" in answer.message
-    finally:
-        await client.close()
+    await _check_refused(engine, judged, case)
 
 
 @pytest.mark.parametrize("case", GRANTED_ROLES, ids=lambda case: case.id)
 async def test_roles_that_the_manager_fills_are_the_managers_alone(engine: Engine, judged: Api, case: Case) -> None:
-    client = engine.client()
-    try:
-        answer = await _write(client, judged, case)
-        assert answer.status == 403, answer.text
-        assert "ValidatingAdmissionPolicy" in answer.message
-    finally:
-        await client.close()
+    await _check_refused(engine, judged, case)
 
 
 @pytest.mark.parametrize("case", [*ALLOWED, *OWN_ROLES], ids=lambda case: case.id)
