@@ -27,11 +27,11 @@ def policy(
     operations: Sequence[str],
     condition: str,
     rule: str,
-    told: str,
+    message: str,
     *,
     subresources: bool = False,
 ) -> Policy:
-    """Where `condition` holds, what `rule` does not hold for is refused with the words of `told`.
+    """Where `condition` holds, what `rule` does not hold for is refused with `message`.
 
     `subresources`: also writes of subresources, for kinds whose metadata can be changed by them.
     """
@@ -52,7 +52,7 @@ def policy(
             "failurePolicy": "Fail",
             "matchConstraints": {"resourceRules": rules},
             "matchConditions": [{"name": "matters", "expression": condition}],
-            "validations": [{"expression": rule, "message": told, "reason": "Forbidden"}],
+            "validations": [{"expression": rule, "message": message, "reason": "Forbidden"}],
         },
     }
     binding = {

@@ -77,15 +77,15 @@ def _all_in(directory: Path) -> tuple[str, Mapping[str, Path]]:
 
 def _found() -> tuple[str, Mapping[str, Path]]:
     """All from one place: programs of several versions do not fit together."""
-    told = [NEEDED]
+    lines = [NEEDED]
     for where, programs in _places():
         missing = _missing(programs)
         if not missing:
             return where, programs
-        told.append(f"  {where}: {f'missing {missing}' if programs else 'found none'}")
+        lines.append(f"  {where}: {f'missing {missing}' if programs else 'found none'}")
     if BUILD.exists():
-        told.append(f"  to build them with Go, run: python3 {os.path.relpath(BUILD)} {' '.join(PROGRAMS)}")
-    raise click.ClickException("\n".join(told))
+        lines.append(f"  to build them with Go, run: python3 {os.path.relpath(BUILD)} {' '.join(PROGRAMS)}")
+    raise click.ClickException("\n".join(lines))
 
 
 def _places() -> Iterator[tuple[str, Mapping[str, Path]]]:

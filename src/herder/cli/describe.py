@@ -103,10 +103,10 @@ async def _found(client: Client, namespaces: Sequence[str], name: str) -> Object
         return await client.get(CLUSTER.resource, name, namespace=last)
     except NotFound:
         where = " or ".join(namespaces)
-        told = (
+        message = (
             f'cluster "{name}" not found in namespace {where}; list all with: herder get clusters.cluster.x-k8s.io -A'
         )
-        raise click.ClickException(told) from None
+        raise click.ClickException(message) from None
 
 
 async def _referred(client: Client, reference: Object | None, namespace: str) -> Referred | None:

@@ -139,19 +139,20 @@ def _version_of(binary: Path, wanted: str | None) -> str:
     from herder.k3s.installer import version_of
 
     try:
-        told = version_of(binary)
+        reported = version_of(binary)
     except InstallerError as problem:  # it may be for machines of another kind
         if wanted:
             return wanted
         raise click.ClickException(f"{problem}; pass its version with --version") from None
-    if not wanted and not told:
+    if not wanted and not reported:
         raise click.ClickException(f"{binary}: cannot read the version; pass it with --version")
-    if wanted and told and wanted != told:
+    if wanted and reported and wanted != reported:
         click.echo(
-            f"WARNING: {binary} reports version {told}; clusters of version {wanted} will wait for their nodes forever",
+            f"WARNING: {binary} reports version {reported}; "
+            f"clusters of version {wanted} will wait for their nodes forever",
             err=True,
         )
-    return wanted or told
+    return wanted or reported
 
 
 # --- where it goes ----------------------------------------------------------------------------------------------------

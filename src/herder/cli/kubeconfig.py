@@ -80,12 +80,12 @@ async def _with_token(client: Client, cluster: str, name: str) -> Object:
     its administrator by certificate, gets the cluster's own if it may be read."""
     response = await client.raw("POST", f"/v3/clusters/{cluster}", Query([("action", "generateKubeconfig")]))
     content = response.content()
-    told = json.loads(content) if content[:1] == b"{" else {}
-    if "config" in told:
-        return _named_by_cluster(_asking_us(yaml.safe_load(told["config"])))
+    answer = json.loads(content) if content[:1] == b"{" else {}
+    if "config" in answer:
+        return _named_by_cluster(_asking_us(yaml.safe_load(answer["config"])))
     with suppress(StatusError):
         return await _own_of(client, cluster, name)
-    raise click.ClickException(told.get("message") or "not logged in to the manager; run: herder login URL")
+    raise click.ClickException(answer.get("message") or "not logged in to the manager; run: herder login URL")
 
 
 def _asking_us(made: Object) -> Object:

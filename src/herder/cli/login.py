@@ -88,9 +88,11 @@ async def _log_in(server: str, certificates: bytes, username: str, password: str
     try:
         headers = {"content-type": "application/json"}
         response = await client.raw("POST", "/v1-public/login", body=json.dumps(body).encode(), headers=headers)
-        told = json.loads(response.content() or b"{}")
+        answer = json.loads(response.content() or b"{}")
     finally:
         await client.close()
     if response.status >= 400:
-        raise click.ClickException(told.get("message") or f"{server}: login failed with HTTP status {response.status}")
-    return Login(server, username, str(told["token"]), str(told.get("expiresAt") or ""), certificates.decode())
+        raise click.ClickException(
+            answer.get("message") or f"{server}: login failed with HTTP status {response.status}"
+        )
+    return Login(server, username, str(answer["token"]), str(answer.get("expiresAt") or ""), certificates.decode())
