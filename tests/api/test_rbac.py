@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
 from tests.api.objects import config_map, secret
-from tests.support.api import PATIENCE, Api
+from tests.support import rbac
+from tests.support.api import Api
 from tests.support.engines import unique
+from tests.support.rbac import RBAC, binding, review, wait_for_rights
 
-RBAC = "rbac.authorization.k8s.io/v1"
 REVIEWS = "/apis/authorization.k8s.io/v1"
 
 
@@ -19,39 +19,9 @@ def rule(verbs: list[str], resources: list[str], groups: list[str] | None = None
     return {"verbs": verbs, "resources": resources, "apiGroups": groups or [""]} | more
 
 
-async def grant(api: Api, user: str, *rules: Any, name: str = "granted") -> None:
-    """A role in this namespace, bound to a user."""
-    await api.create(f"{RBAC}/roles", {"metadata": {"name": name}, "rules": list(rules)})
-    await api.create(f"{RBAC}/rolebindings", binding(name, "Role", user))
-    await settled(api, user, *rules)
-
-
-def binding(role: str, kind: str, user: str) -> dict[str, Any]:
-    return {
-        "metadata": {"name": role},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role},
-        "subjects": [{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}],
-    }
-
-
-async def settled(api: Api, user: str, *rules: Any) -> None:
-    """Wait until the authorizer has seen it: it reads from a cache of its own."""
-    for each in rules:
-        attributes = {
-            "verb": each["verbs"][0],
-            "resource": each["resources"][0],
-            "group": each["apiGroups"][0],
-            "namespace": api.namespace,
-            "name": (each.get("resourceNames") or [""])[0],
-        }
-        async with asyncio.timeout(PATIENCE):
-            while not (await review(api, user, **attributes))["allowed"]:
-                pass
-
-
-async def review(api: Api, user: str, **attributes: str) -> Any:
-    body = {"spec": {"user": user, "resourceAttributes": attributes}}
-    return (await api.post(f"{REVIEWS}/subjectaccessreviews", body)).expect(201)["status"]
+async def grant(api: Api, user: str, *rules: Any) -> None:
+    """Grant the rules in this namespace, by a role named `granted`."""
+    await rbac.grant(api, "granted", user, list(rules))
 
 
 async def test_what_is_not_granted_is_forbidden(api: Api) -> None:
@@ -168,7 +138,7 @@ async def test_a_cluster_role_is_bound_in_one_namespace(api: Api) -> None:
         f"{RBAC}/clusterroles", {"metadata": {"name": name}, "rules": [rule(["list"], ["secrets"])]}
     )
     await api.create(f"{RBAC}/rolebindings", binding(name, "ClusterRole", "alice"))
-    await settled(api, "alice", rule(["list"], ["secrets"]))
+    await wait_for_rights(api, "alice", [rule(["list"], ["secrets"])])
     assert (await api.as_user("alice").get(api.at("secrets"))).status == 200
     assert (await api.as_user("alice").get("/api/v1/secrets")).status == 403
 
@@ -178,7 +148,7 @@ async def test_a_cluster_role_bound_for_all_grants_everywhere(api: Api) -> None:
     rules = [rule(["list"], ["secrets"]), {"verbs": ["get"], "nonResourceURLs": ["/metrics", "/custom/*"]}]
     await api.create_cluster(f"{RBAC}/clusterroles", {"metadata": {"name": name}, "rules": rules})
     await api.create_cluster(f"{RBAC}/clusterrolebindings", binding(name, "ClusterRole", user))
-    await settled(api, user, rules[0])
+    await wait_for_rights(api, user, [rules[0]])
     assert (await api.as_user(user).get("/api/v1/secrets")).status == 200
     assert (await api.as_user(user).get("/custom/path")).status == 404
     assert (await api.as_user(user).get("/other")).status == 403
@@ -194,7 +164,7 @@ async def test_groups_and_accounts_are_subjects_too(api: Api) -> None:
     ]
     await api.create(f"{RBAC}/rolebindings", bound)
     robot = f"system:serviceaccount:{api.namespace}:robot"
-    await settled(api, robot, rule(["list"], ["secrets"]))
+    await wait_for_rights(api, robot, [rule(["list"], ["secrets"])])
     assert (await api.as_user(robot).get(api.at("secrets"))).status == 200
     assert (await api.as_user("somebody", group).get(api.at("secrets"))).status == 200
     assert (await api.as_user("somebody").get(api.at("secrets"))).status == 403
@@ -223,8 +193,8 @@ async def test_the_roles_that_everybody_expects_are_there(api: Api, name: str) -
 async def test_viewers_see_no_secrets_and_editors_no_roles(api: Api) -> None:
     await api.create(f"{RBAC}/rolebindings", binding("view", "ClusterRole", "vera"))
     await api.create(f"{RBAC}/rolebindings", binding("edit", "ClusterRole", "ed"))
-    await settled(api, "vera", rule(["get"], ["configmaps"]))
-    await settled(api, "ed", rule(["create"], ["secrets"]))
+    await wait_for_rights(api, "vera", [rule(["get"], ["configmaps"])])
+    await wait_for_rights(api, "ed", [rule(["create"], ["secrets"])])
     assert not (await review(api, "vera", verb="get", resource="secrets", namespace=api.namespace))["allowed"]
     assert not (await review(api, "vera", verb="create", resource="configmaps", namespace=api.namespace))["allowed"]
     attributes = {"verb": "create", "resource": "roles", "group": "rbac.authorization.k8s.io"}

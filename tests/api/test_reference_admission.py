@@ -17,24 +17,13 @@ from tests.api.objects import define, definition
 from tests.support.api import Api
 from tests.support.engines import unique
 from tests.support.judged import MANAGER, path, provisioned
+from tests.support.rbac import grant, grant_everywhere, revoke
 
 CLUSTERS = path(PROVISIONING_CLUSTER)
-RBAC = "rbac.authorization.k8s.io/v1"
 EVERYTHING_OF_OURS = [
     {"apiGroups": ["provisioning.cattle.io", "rke-machine-config.cattle.io"], "resources": ["*"], "verbs": ["*"]},
     {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
 ]
-
-
-async def let(admin: Api, name: str, user: str, rules: list[dict[str, Any]]) -> None:
-    """Give a user these rights in the namespace."""
-    await admin.create(f"{RBAC}/roles", {"metadata": {"name": name}, "rules": rules})
-    binding = {
-        "metadata": {"name": name},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
-    }
-    await admin.create(f"{RBAC}/rolebindings", binding)
 
 
 def secret(name: str, **annotations: str) -> dict[str, Any]:
@@ -53,7 +42,7 @@ async def admin(judged_admin: Api) -> Api:
 @pytest.fixture
 async def mallory(admin: Api) -> Api:
     """May write Clusters and create Secrets in the namespace, and read none of its Secrets."""
-    await let(admin, "mallory", "mallory", EVERYTHING_OF_OURS)
+    await grant(admin, "mallory", "mallory", EVERYTHING_OF_OURS)
     return admin.as_user("mallory")
 
 
@@ -132,7 +121,7 @@ async def test_a_credential_of_another_namespace_needs_the_right_there(judged_ad
 
 @pytest.mark.parametrize("mark", ["provisioning.cattle.io/sync", "provisioning.cattle.io/sync-bootstrap"])
 async def test_a_secret_is_synced_only_into_clusters_that_its_author_may_change(admin: Api, mark: str) -> None:
-    await let(admin, "guest", "guest", [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["*"]}])
+    await grant(admin, "guest", "guest", [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["*"]}])
     guest = admin.as_user("guest")
     await admin.create(CLUSTERS, provisioned())
     marks = {mark: "true", "rke.cattle.io/object-authorized-for-clusters": "one"}
@@ -156,7 +145,7 @@ def record(obj: Any) -> list[dict[str, str]] | None:
 
 async def test_an_approved_reference_is_recorded_with_its_target_and_author(admin: Api, mallory: Api) -> None:
     own = await admin.create("secrets", secret("own"))
-    await let(admin, "reader", "mallory", [reading("own")])
+    await grant(admin, "reader", "mallory", [reading("own")])
     created = await mallory.create(CLUSTERS, with_credential("own"))
     expected = {"path": "spec.cloudCredentialSecretName", "resource": "secrets", "namespace": admin.namespace}
     expected |= {"name": "own", "uid": own["metadata"]["uid"], "author": "mallory"}
@@ -204,7 +193,7 @@ async def test_an_unchanged_reference_does_not_block_another_editor(admin: Api, 
 async def test_an_editor_of_a_cluster_does_not_choose_which_fields_of_a_config_count(admin: Api) -> None:
     """Machines get the fields of their config that dynamicSchemaSpec lists, such as limits and firewalls."""
     rules = [{"apiGroups": ["provisioning.cattle.io"], "resources": ["clusters"], "verbs": ["get", "patch"]}]
-    await let(admin, "editor", "editor", rules)
+    await grant(admin, "editor", "editor", rules)
     editor, known = admin.as_user("editor"), pool("a", dynamicSchemaSpec='{"resourceFields":{"memory":{}}}')
     await admin.create(CLUSTERS, provisioned(machinePools=[known]))
     where = editor.at(CLUSTERS, "one")
@@ -216,7 +205,7 @@ async def test_an_editor_of_a_cluster_does_not_choose_which_fields_of_a_config_c
 
 
 async def test_a_recreated_target_is_approved_again_only_on_review(admin: Api, mallory: Api) -> None:
-    await let(admin, "reader", "mallory", [reading("own")])
+    await grant(admin, "reader", "mallory", [reading("own")])
     await admin.create("secrets", secret("own"))
     created = await mallory.create(CLUSTERS, with_credential("own"))
     (await admin.delete(admin.at("secrets", "own"))).expect(200)
@@ -226,7 +215,7 @@ async def test_a_recreated_target_is_approved_again_only_on_review(admin: Api, m
     assert record(written) == record(created)
     reviewed = (await mallory.patch(where, {"metadata": {"annotations": {REVIEW: "1"}}})).expect(200)
     assert [each["uid"] for each in record(reviewed) or ()] == [renewed["metadata"]["uid"]]
-    (await admin.delete(admin.at(f"{RBAC}/rolebindings", "reader"))).expect(200)
+    await revoke(admin, "reader", "mallory", [reading("own")])
     answer = await mallory.patch(where, {"metadata": {"annotations": {REVIEW: "2"}}})
     assert answer.status == 403, answer.text
 
@@ -272,12 +261,12 @@ GRANTED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("lacking", GRANTED)
 async def test_a_machine_needs_rights_on_all_that_it_names(admin: Api, lacking: str) -> None:
     granted = [rule for field, rule in GRANTED.items() if field != lacking]
-    await let(admin, "mallory", "mallory", [*MACHINES_RIGHTS, *granted])
+    await grant(admin, "mallory", "mallory", [*MACHINES_RIGHTS, *granted])
     mallory = admin.as_user("mallory")
     answer = await mallory.post(mallory.at(path(MACHINE)), machine())
     assert answer.status == 403, answer.text
     assert f"{lacking}: " in answer.message
-    await let(admin, "rest", "mallory", [GRANTED[lacking]])
+    await grant(admin, "rest", "mallory", [GRANTED[lacking]])
     (await mallory.post(mallory.at(path(MACHINE)), machine())).expect(201)
 
 
@@ -302,7 +291,7 @@ async def default_user(admin: Api, name: str) -> Api:
         {"apiGroups": [CONFIGS], "resources": ["*"], "verbs": ["create"]},
         {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
     ]
-    await let(admin, name, name, rules)
+    await grant(admin, name, name, rules)
     return admin.as_user(name)
 
 
@@ -340,7 +329,7 @@ async def hosted_driver(judged_admin: Api, request: pytest.FixtureRequest) -> st
 async def test_machines_of_the_managers_host_need_a_right_of_their_own(admin: Api, hosted_driver: str) -> None:
     kinds = kinds_of(hosted_driver)
     mallory = await default_user(admin, "mallory")
-    await let(admin, "templates", "mallory", [{"apiGroups": [MACHINE_GROUP], "resources": ["*"], "verbs": ["*"]}])
+    await grant(admin, "templates", "mallory", [{"apiGroups": [MACHINE_GROUP], "resources": ["*"], "verbs": ["*"]}])
     for kind in (kinds.config, kinds.template):
         obj = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": "sheds"}}
         for where in (mallory.at(path(kind)), mallory.at(path(kind)) + "?dryRun=All"):
@@ -353,15 +342,7 @@ async def test_machines_of_the_managers_host_need_a_right_of_their_own(admin: Ap
     assert (await mallory.patch(where, {"spec": {"template": {"spec": {"image": "/x"}}}})).status == 403
     role = {"apiGroups": ["management.cattle.io"], "resources": ["nodedrivers"], "verbs": ["use"]}
     name = unique("drivers")
-    await admin.create_cluster(
-        f"{RBAC}/clusterroles", {"metadata": {"name": name}, "rules": [role | {"resourceNames": [hosted_driver]}]}
-    )
-    binding = {
-        "metadata": {"name": name},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}],
-    }
-    await admin.create_cluster(f"{RBAC}/clusterrolebindings", binding)
+    await grant_everywhere(admin, name, name, [role | {"resourceNames": [hosted_driver]}])
     trusted = await default_user(admin, name)
     config = {"apiVersion": kinds.config.api_version, "kind": kinds.config.kind, "metadata": {"name": "own"}}
     await trusted.create(path(kinds.config), config)
@@ -372,7 +353,7 @@ async def test_references_to_machines_of_the_managers_host_need_that_right_too(a
     kinds = kinds_of(hosted_driver)
     groups = [MACHINE_GROUP, kinds.config.group, MACHINE.group, PROVISIONING_CLUSTER.group]
     rules = [{"apiGroups": groups, "resources": ["*"], "verbs": ["*"]}]
-    await let(admin, "clusters", "mallory", rules)
+    await grant(admin, "clusters", "mallory", rules)
     mallory = admin.as_user("mallory")
     for kind in (kinds.config, kinds.template):
         await admin.create(path(kind), {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": "x"}})

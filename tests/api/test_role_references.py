@@ -27,9 +27,9 @@ from tests.product_api.capi.admission import objects
 from tests.product_api.capi.admission.objects import changed
 from tests.support.api import Api
 from tests.support.judged import path, provisioned
+from tests.support.rbac import grant, grant_everywhere
 
 TABLE = Path(__file__).parents[1] / "interop" / "role_table.txt"
-RBAC = "rbac.authorization.k8s.io"
 ALL_USERS = "system:authenticated"
 PLACES = ("fleet-default", "team")
 DRIVER = kinds_of("shed")
@@ -196,20 +196,6 @@ def rule_of(what: str, verbs: str) -> Object:
     }
 
 
-async def grant(admin: Api, name: str, user: str, rules: list[Object], namespace: str) -> None:
-    """Give the user these rights in the namespace, or everywhere without one."""
-    prefix = "" if namespace else "Cluster"
-    roles, bindings = (f"{RBAC}/v1/{prefix.lower()}{kind}" for kind in ("roles", "rolebindings"))
-    binding = {
-        "metadata": {"name": name},
-        "roleRef": {"apiGroup": RBAC, "kind": f"{prefix}Role", "name": name},
-        "subjects": [{"apiGroup": RBAC, "kind": "User", "name": user}],
-    }
-    api = admin.within(namespace) if namespace else admin
-    for resource, obj in ((roles, {"metadata": {"name": name}, "rules": rules}), (bindings, binding)):
-        await (api.create(resource, obj) if namespace else api.create_cluster(resource, obj))
-
-
 async def grant_role(admin: Api, role: str) -> None:
     by_place: dict[str, list[Object]] = {}
     for owner, place, what, verbs in ROWS:
@@ -217,10 +203,11 @@ async def grant_role(admin: Api, role: str) -> None:
             by_place.setdefault("" if place == "*" else place, []).append(rule_of(what, verbs))
     for place, rules in by_place.items():
         if place in ("", *PLACES):
-            await grant(admin, user_of(role), user_of(role), rules, place)
+            give, api = (grant, admin.within(place)) if place else (grant_everywhere, admin)
+            await give(api, user_of(role), user_of(role), rules)
     writing = [{"apiGroups": [kind.group], "resources": [kind.plural], "verbs": ["create"]} for kind, _ in CASES]
     for place in PLACES:
-        await grant(admin, f"{user_of(role)}-writes", user_of(role), writing, place)
+        await grant(admin.within(place), f"{user_of(role)}-writes", user_of(role), writing)
 
 
 UNCHECKED = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
