@@ -25,7 +25,8 @@ LARGE_BYTES = 64 << 10
 """A document above this is large. Nearly all objects of a cluster are below; definitions and bundles are above."""
 LARGE_ELEMENTS, LARGE_APPLIED = 3_000, 1_500
 """A shorter document with so many elements is large too: what they cost is counted by element, and apply costs more."""
-_SMALLEST_LARGE = 4 << 10
+SMALLEST_LARGE_BYTES = 4 << 10
+"""A document below this is never large."""
 LOOP_UNITS = 20_000
 """What rules and patterns may spend on the event loop: some ten milliseconds."""
 THREAD_UNITS = 5_000_000
@@ -40,7 +41,7 @@ def is_large(body: bytes, *, applied: bool = False) -> bool:
     size = len(body)
     if size > LARGE_BYTES:
         return True
-    if size < _SMALLEST_LARGE:
+    if size < SMALLEST_LARGE_BYTES:
         return False
     return body.count(b",") + body.count(b":") > (LARGE_APPLIED if applied else LARGE_ELEMENTS)
 

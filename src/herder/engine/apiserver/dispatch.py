@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from herder.engine.apiserver.compute import is_large
+from herder.engine.apiserver.compute import SMALLEST_LARGE_BYTES, is_large
 from herder.engine.apiserver.events import SharedLines
 from herder.engine.apiserver.negotiation import is_yaml, negotiate
 from herder.engine.apiserver.options import check_timeout
@@ -64,8 +64,9 @@ class Dispatcher:
             version,
             negotiate(request, transforms=_has_columns(resource, info)),
         )
-        if request.body:
-            await self._prepare_body(call)
+        if request.body and _prepare_body(call):
+            body = await self._parts.computer.convert_yaml(user.name, request.body)
+            call.request = replace(request, body=body)
         if version.deprecation:
             call.warn(version.deprecation)
         try:
@@ -76,15 +77,6 @@ class Dispatcher:
             raise
         response.warnings = call.warnings
         return response
-
-    async def _prepare_body(self, call: Call) -> None:
-        """Decide where to compute with the body. YAML above a size is converted to JSON in a process of its own."""
-        request = call.request
-        applied = request.headers.get("content-type", "").startswith(APPLY_PATCH)
-        call.large = is_large(request.body, applied=applied) or call.version.model.compiles_much()
-        if len(request.body) > LARGE_YAML_BYTES and not is_flow(request.body) and (applied or is_yaml(request)):
-            body = await self._parts.computer.convert_yaml(call.user.name, request.body)
-            call.request = replace(request, body=body)
 
     def _served(self, info: RequestInfo) -> tuple[Resource, Version]:
         found = self._parts.registry.served(info.group, info.version, info.resource)
@@ -132,6 +124,17 @@ class Dispatcher:
 
 class PageNotFound(Exception):
     """A path that nobody serves: answered in plain text, as a web server would."""
+
+
+def _prepare_body(call: Call) -> bool:
+    """Decide where to compute with the body; True if it is YAML to be converted to JSON in a process of its own."""
+    request, size = call.request, len(call.request.body)
+    if size < SMALLEST_LARGE_BYTES:
+        call.large = call.version.model.compiles_much()
+        return False
+    applied = request.headers.get("content-type", "").startswith(APPLY_PATCH)
+    call.large = is_large(request.body, applied=applied) or call.version.model.compiles_much()
+    return size > LARGE_YAML_BYTES and not is_flow(request.body) and (applied or is_yaml(request))
 
 
 def _is_refused_head(call: Call) -> bool:
