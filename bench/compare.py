@@ -21,7 +21,7 @@ from bench.__main__ import RESULTS, machine
 from bench.apiserver import CRD, Subject
 from tests.support.embedded import Embedded
 
-OBJECTS = 4_000
+OBJECTS = 12_000
 LISTS = 20
 RACE = race.Size(1, 300)
 
