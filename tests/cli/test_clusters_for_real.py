@@ -19,11 +19,11 @@ from herder.cli.clusters import connect
 from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
 from herder.engine.client.kubeconfig import load
+from herder.engine.control.tasks import Tasks
 from herder.engine.meta.errors import ServiceUnavailable
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Connect, Observe
 from herder.engine.runtime.remote import Remotes, line, link
-from herder.engine.runtime.tasks import Tasks
 from herder.engine.runtime.view import Observed, Unreachable
 from tests.engine.runtime.world import World, until, world
 from tests.support.embedded import Embedded

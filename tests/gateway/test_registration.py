@@ -27,8 +27,8 @@ from herder.cli.install import install_kinds
 from herder.engine.certificates import authority
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response
+from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Key
 from herder.gateway.registration import Admitted, Refused, Registration
 from tests.engine.runtime.world import world
 from tests.gateway.managed import AT_HOME, managed

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
+from herder.engine.control.cache import Cache, Key, controller_uid
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Cache, Key, controller_uid
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import EffectKey, EffectResult, Observe, Refusal
 from herder.engine.runtime.groups import Groups

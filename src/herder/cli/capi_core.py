@@ -25,11 +25,11 @@ from herder.api.capi.core import (
 from herder.api.capi.inventory import INSIDE, PROVIDERS, core_provider, in_memory_providers, is_ours
 from herder.api.capi.names import PROVIDER
 from herder.engine.client.client import Client
+from herder.engine.control.cache import Cache, Change
+from herder.engine.control.informer import Informer
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import Forbidden, NotFound, StatusError
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Cache, Change
-from herder.engine.runtime.informer import Informer
 
 log = get_logger(__name__)
 

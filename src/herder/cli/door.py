@@ -19,10 +19,10 @@ from herder.cli.process import wall_clock
 from herder.embedded.installer import InstallerImage
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response
+from herder.engine.control.supervision import supervised
 from herder.engine.front.takeover import Takeover
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import AlreadyExists
-from herder.engine.supervision import supervised
 from herder.gateway.access import Access
 from herder.gateway.agent_identity import Vouching
 from herder.gateway.archives import Archives

@@ -21,14 +21,14 @@ from herder.cli.clusters import allowance, connect
 from herder.cli.process import wall_clock
 from herder.cli.settings import Layers
 from herder.engine.client.client import Client
+from herder.engine.control.cache import Cache, Change, Key
+from herder.engine.control.informer import Informer
+from herder.engine.control.metrics import Metrics
 from herder.engine.logs import get_logger
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Cache, Change, Key
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.family import Family
-from herder.engine.runtime.informer import Informer
 from herder.engine.runtime.manager import Manager
-from herder.engine.runtime.metrics import Metrics
 from herder.engine.runtime.reaching import REMOTE_PERFORMERS
 from herder.gateway.cluster_authorities import ClusterAuthorities
 from herder.gateway.cluster_kubeconfigs import ClusterKubeconfigs

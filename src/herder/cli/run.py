@@ -30,14 +30,14 @@ from herder.cli.settings import Layers, layers_from, settings_options
 from herder.engine.client import kubeconfig as kubeconfigs
 from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
+from herder.engine.control.supervision import supervised
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import StatusError
 from herder.engine.runtime.manager import Manager
-from herder.engine.supervision import supervised
 from herder.gateway.webhooks.configurations import Place, Service, Url
 
 if TYPE_CHECKING:
-    from herder.engine.runtime.metrics import Metrics
+    from herder.engine.control.metrics import Metrics
     from herder.workload.serving import Workloads
 
 log = get_logger(__name__)

@@ -29,10 +29,10 @@ from herder.engine.apiserver.pki import Pki
 from herder.engine.apiserver.server import ApiServer, assemble
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response, User
+from herder.engine.control.supervision import supervised
 from herder.engine.front.http import HttpFront
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import invalid
-from herder.engine.supervision import supervised
 
 if TYPE_CHECKING:
     from herder.api.settings import Settings

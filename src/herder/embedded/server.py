@@ -35,11 +35,11 @@ from herder.engine.apiserver.pki import Pki
 from herder.engine.apiserver.server import ApiServer, assemble
 from herder.engine.client.client import Client
 from herder.engine.client.wire import User
+from herder.engine.control.supervision import supervised
 from herder.engine.front.http import HttpFront
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import GroupVersionResource, Object
-from herder.engine.supervision import supervised
 
 log = get_logger(__name__)
 

@@ -10,7 +10,27 @@ one JSON line each.
 from __future__ import annotations
 
 import logging
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+
+class LogContext(NamedTuple):
+    """The reconcile during which a log line is written."""
+
+    controller: str
+    key: object
+    reconcile_id: int
+
+    def fields(self) -> dict[str, Any]:
+        return {"controller": self.controller, "object": str(self.key), "reconcile_id": f"{self.reconcile_id:08x}"}
+
+
+_CONTEXT: ContextVar[LogContext | None] = ContextVar("herder_log_context", default=None)
+
+
+def set_log_context(context: LogContext) -> None:
+    """Add these fields to every later log line of this task, and of the tasks that it starts."""
+    _CONTEXT.set(context)
 
 
 class Logger:
@@ -38,6 +58,9 @@ class Logger:
     def _log(self, level: int, event: str, fields: dict[str, Any]) -> None:
         if self._logger.isEnabledFor(level):
             failure = fields.pop("exc_info", None)
+            context = _CONTEXT.get()
+            if context is not None:
+                fields = {**context.fields(), **fields}
             self._logger.log(level, event, exc_info=failure, extra={"fields": fields})
 
 

@@ -12,10 +12,10 @@ from herder.api.capi.kinds import SECRET
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.management.names import CREDENTIALS_NAMESPACE
 from herder.engine.client.client import Client
+from herder.engine.control.cache import Cache, Change, Key
+from herder.engine.control.informer import Informer
 from herder.engine.meta.errors import NotFound, ServiceUnavailable
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Cache, Change, Key
-from herder.engine.runtime.informer import Informer
 from herder.gateway.agent_records import CREDENTIAL
 from herder.gateway.proxy.targets import Target
 

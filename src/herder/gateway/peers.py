@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from herder.api.management.names import TUNNEL_ID, TUNNEL_TOKEN, TUNNELS
-from herder.engine.supervision import supervised
+from herder.engine.control.supervision import supervised
 from herder.gateway.replicas import Replicas
 from herder.gateway.sharing import Shared
 from herder.tunnel.client import Target

@@ -29,11 +29,11 @@ from herder.api.management.manifest import Agent, as_yaml, manifest
 from herder.api.management.parameters import BadParameters, Parameters, decode
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response
+from herder.engine.control.cache import Cache, Change, Key
+from herder.engine.control.informer import Informer
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Cache, Change, Key
-from herder.engine.runtime.informer import Informer
 from herder.gateway.agent_identity import Answer, Verdict, judge
 from herder.gateway.agent_records import AgentRecords
 

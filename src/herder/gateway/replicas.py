@@ -14,13 +14,13 @@ from typing import Protocol
 from herder.api.capi.names import annotations_of
 from herder.api.management.names import PREFIX, SYSTEM_NAMESPACE
 from herder.engine.client.client import Client
+from herder.engine.control.cache import Cache, Change, Key
+from herder.engine.control.informer import Informer
+from herder.engine.control.tasks import Tasks
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Cache, Change, Key
 from herder.engine.runtime.election import micro_time
-from herder.engine.runtime.informer import Informer
-from herder.engine.runtime.tasks import Tasks
 
 log = get_logger(__name__)
 

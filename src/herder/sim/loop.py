@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import selectors
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+ROUNDING_SECONDS = 1e-6
 
 
 class Stuck(RuntimeError):
@@ -24,12 +26,13 @@ class _JumpingSelector(selectors.BaseSelector):
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.rounded: Callable[[float], float] = float
         self._keys: dict[int, selectors.SelectorKey] = {}
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
             raise Stuck("the simulation waits for something that nobody will ever bring")
-        self.now += max(timeout, 0.0)
+        self.now = max(self.now, self.rounded(self.now + max(timeout, 0.0)))
         return []
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -49,9 +52,20 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
         super().__init__(self._jumping)
+        self._jumping.rounded = self._rounded
 
     def time(self) -> float:
         return self._jumping.now
+
+    def _rounded(self, now: float) -> float:
+        """The time of the next timer, if only a rounding error lies between.
+
+        A sum of pauses can end a fraction before a timer. The timer fires all the same, and code that compares the
+        time would set it again and again, while the time stands still.
+        """
+        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        due = scheduled[0].when() if scheduled else now
+        return due if abs(due - now) < ROUNDING_SECONDS else now
 
 
 def fork() -> int:

@@ -17,13 +17,13 @@ from herder.engine.apiserver.inprocess import InProcess
 from herder.engine.apiserver.server import ApiServer, assemble
 from herder.engine.client.client import Client, WatchEvent
 from herder.engine.client.wire import Transport, User
+from herder.engine.control.metrics import Metrics
 from herder.engine.meta.kinds import GroupVersionResource, Kind, Object
 from herder.engine.runtime.carrying import Guard
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.effects import Performer
 from herder.engine.runtime.family import Family
 from herder.engine.runtime.manager import Manager
-from herder.engine.runtime.metrics import Metrics
 from herder.engine.runtime.remote import RemotePerformer
 from herder.sim.faults import NONE, Faults, FaultyTransport
 from herder.sim.workloads import Workloads
@@ -152,14 +152,15 @@ class World:
 
     def crash(self) -> None:
         """The manager is gone at once: nothing of it runs on, a new one starts a little later."""
+        dead, self._manager_task = self._manager_task, None
+        if dead is None:
+            return  # it crashed already: two restarts would leave two managers
         self.crashes += 1
         for transport in self._transports:
             transport.dead = True
         self.manager.abort()
-        dead, self._manager_task = self._manager_task, None
-        if dead is not None:
-            dead.cancel()
-            self._tasks.append(dead)
+        dead.cancel()
+        self._tasks.append(dead)
         asyncio.get_running_loop().call_later(RESTART_SECONDS, self.start_manager)
 
     def calm(self) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from herder.api.example import CONFIG_MAP, FINALIZER, FLOCK, SECRET
 from herder.controllers.example import flock as controller
+from herder.engine.control.cache import Cache, Key, controller_uid
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Cache, Key, controller_uid
 from herder.engine.runtime.decision import EffectKey, EffectResult
 from herder.engine.runtime.view import View
 

@@ -13,8 +13,8 @@ from herder.api.machines.kinds import kinds_of
 from herder.api.machines.registered import registered
 from herder.api.machines.tables import table_flags
 from herder.controllers.machines.dynamic_schemas import CONTROLLER
+from herder.engine.control.cache import Change, Key
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Change, Key
 from herder.engine.runtime.decision import Apply, Decision, Delete, EffectKey, EffectResult, Together
 from herder.engine.runtime.view import View
 from tests.controllers.machines.asking import answered

@@ -10,8 +10,8 @@ import pytest
 from herder.api.capi.kinds import MACHINE, NODE
 from herder.api.rke import names
 from herder.controllers.planner.etcd_members import CONTROLLER, reconcile
+from herder.engine.control.cache import Change, key_of
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Change, key_of
 from herder.engine.runtime.decision import Decision, Observe, Patch, Refusal
 from herder.engine.runtime.view import Observed, Unreachable
 from tests.controllers.planner import objects

@@ -15,9 +15,9 @@ from herder.api.rke.kinds import PLAN_SECRET
 from herder.api.rke.plan import PeriodicInstruction, Plan, checksum
 from herder.api.rke.plan_secret import PlanSecret, encoded, zipped
 from herder.controllers.planner.plan_secrets import CONTROLLER, reconcile
+from herder.engine.control.cache import Cache, Change, Key, key_of
 from herder.engine.meta.kinds import Object
 from herder.engine.patch import apply_merge_patch
-from herder.engine.runtime.cache import Cache, Change, Key, key_of
 from herder.engine.runtime.decision import Decision, Patch
 from tests.controllers.planner import objects
 from tests.controllers.planner.objects import NAMESPACE, made, plan_of

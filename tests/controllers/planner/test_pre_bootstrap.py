@@ -21,9 +21,9 @@ from herder.controllers.planner.controller import CONTROLLER
 from herder.controllers.planner.distributions.interface import Distribution, Roles
 from herder.controllers.planner.distributions.rancher.distribution import Rancher
 from herder.controllers.planner.distributions.rancher.runtime import K3S, RKE2
+from herder.engine.control.cache import Change, Key
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.patch import apply_merge_patch
-from herder.engine.runtime.cache import Change, Key
 from herder.engine.runtime.decision import Decision, EffectResult
 from tests.controllers.planner import objects
 from tests.controllers.planner.objects import NAME, made

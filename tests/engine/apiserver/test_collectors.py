@@ -150,11 +150,11 @@ async def test_a_failed_cleanup_of_a_definition_is_tried_again(api: Api, monkeyp
     delete_all = Instances.delete_all
     left = [2]
 
-    async def faulty(self: Instances, now: Callable[[], str]) -> None:
+    async def faulty(self: Instances, now: Callable[[], str]) -> bool:
         if left[0]:
             left[0] -= 1
             raise ServiceUnavailable("the disk is full")
-        await delete_all(self, now)
+        return await delete_all(self, now)
 
     monkeypatch.setattr(Instances, "delete_all", faulty)
     crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com"

@@ -13,10 +13,10 @@ from typing import Any
 from herder.engine.apiserver.inprocess import InProcess
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response
+from herder.engine.control.tasks import Tasks
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Connect, Observe, Projection
 from herder.engine.runtime.remote import Remotes
-from herder.engine.runtime.tasks import Tasks
 from herder.engine.runtime.view import Observed
 from herder.sim import loop as virtual
 from tests.engine.runtime.world import ADMIN, CONFIG_MAP, Wire, World, now, world

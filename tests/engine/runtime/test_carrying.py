@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from herder.engine.client.wire import Request, Response
+from herder.engine.control.cache import Cache, Change, Key
 from herder.engine.meta.errors import AlreadyExists, Conflict, ServiceUnavailable
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Cache, Change, Key
 from herder.engine.runtime.carrying import Act, Carrier, Guard
 from herder.engine.runtime.decision import (
     Apply,

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from herder.engine.control.tasks import Tasks
 from herder.engine.meta.errors import NotFound
 from herder.engine.runtime.decision import Effect, EffectResult
 from herder.engine.runtime.effects import RESULTS_KEPT, UNUSED_SECONDS, Effects, error_text
-from herder.engine.runtime.tasks import Tasks
 from herder.sim import loop as virtual
 
 EFFECT = Effect("do", ("uid", "1", "step"), {"x": 1}, "because")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from herder.engine.client.wire import Request, Response
+from herder.engine.control.cache import Key, encode
 from herder.engine.meta.errors import NotFound, StatusError
 from herder.engine.meta.kinds import GroupVersionResource, Object
-from herder.engine.runtime.cache import Key, encode
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import Apply, Connect, Decision, Effect
 from herder.engine.runtime.evicting import evict

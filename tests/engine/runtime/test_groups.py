@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
+from herder.engine.control.cache import Cache, Change, Key
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Cache, Change, Key
 from herder.engine.runtime.groups import Grouping, Groups, OutOfDate
 from herder.engine.runtime.triggers import Watches, labelled
 from herder.engine.runtime.view import UndeclaredKind, View

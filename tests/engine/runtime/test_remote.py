@@ -13,7 +13,7 @@ import pytest
 from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
 from herder.engine.client.wire import Request, Response
-from herder.engine.runtime.cache import Key
+from herder.engine.control.cache import Key
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Apply, Connect, Decision, Observe, Projection
 from herder.engine.runtime.manager import Manager

@@ -11,14 +11,14 @@ import pytest
 
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response
+from herder.engine.control.cache import Key
+from herder.engine.control.tasks import Tasks
 from herder.engine.meta.errors import ServiceUnavailable
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Key
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Apply, Connect, Decision
 from herder.engine.runtime.manager import Manager
 from herder.engine.runtime.remote import Remotes
-from herder.engine.runtime.tasks import Tasks
 from herder.engine.runtime.view import Connection, Observed, Unreachable, View
 from herder.sim import loop as virtual
 from tests.engine.runtime.far import NODE, NODES, WATCHED, Far, FarWire, focused, run, seconds_since

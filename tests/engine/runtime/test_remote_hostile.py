@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from herder.engine.client.wire import Request, Response
+from herder.engine.control.cache import Key
+from herder.engine.control.informer import INITIAL_EVENTS_END
 from herder.engine.meta.errors import ServiceUnavailable
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Key
 from herder.engine.runtime.carrying import DOWNSTREAM_SECONDS, Carrier
 from herder.engine.runtime.decision import Apply, Connect, Decision, Observe, Together
-from herder.engine.runtime.informer import INITIAL_EVENTS_END
 from herder.engine.runtime.remote import observation
 from herder.engine.runtime.view import Observed, Unreachable, View
 from herder.engine.runtime.writer import Writer

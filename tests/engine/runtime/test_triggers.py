@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from herder.engine.control.cache import Cache, Change, Key
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Cache, Change, Key
 from herder.engine.runtime.triggers import Follows, Indexed, Watches, changed
 
 FIELD = Kind("farm.example", "v1", "Field", "fields")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from herder.engine.control.cache import Cache, Change, Key, controller_uid
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Cache, Change, Key, controller_uid
 from herder.engine.runtime.decision import DONE, Decision, Wait
 from herder.engine.runtime.triggers import Watches, changed, itself, labelled, owner
 from herder.engine.runtime.view import UndeclaredKind, View, ViewChanged

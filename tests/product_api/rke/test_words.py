@@ -14,8 +14,8 @@ from herder.api.rke.durations import whole_seconds
 from herder.api.rke.hashes import bootstrap_template_hash, machine_template_hash
 from herder.api.rke.removal import machine_leaving
 from herder.api.rke.sets import hash_of, made_from, marked, set_hash
+from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Key
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CONFIG = {"image": "rancher/systemd-node:v0.0.8", "userdata": "#cloud-config\n"}

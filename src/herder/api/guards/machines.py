@@ -11,8 +11,8 @@ from herder.api.capi.conditions import is_false, is_true
 from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
 from herder.api.capi.names import DELETE_MACHINE, REMEDIATE_MACHINE, annotations_of, is_deleting, is_paused
 from herder.api.capi.rollout import limits_of
+from herder.engine.control.cache import Indexer, controller_in_namespace, owned_by
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Indexer, controller_in_namespace, owned_by
 from herder.engine.runtime.carrying import Act
 from herder.engine.runtime.decision import Apply, Create, Delete, Refusal
 from herder.engine.runtime.view import View

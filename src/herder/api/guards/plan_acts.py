@@ -18,9 +18,9 @@ from herder.api.rke import plan_secret as secrets
 from herder.api.rke.kinds import PLAN_SECRET
 from herder.api.rke.plan import Plan
 from herder.api.rke.plan_secret import PlanSecret
+from herder.engine.control.cache import Indexer
 from herder.engine.meta.kinds import Object
 from herder.engine.patch import apply_merge_patch
-from herder.engine.runtime.cache import Indexer
 from herder.engine.runtime.carrying import Act
 from herder.engine.runtime.decision import Apply, Create, Patch, Refusal, Update
 from herder.engine.runtime.groups import Grouping

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 from herder.api.capi.names import annotations_of, labels_of
 from herder.api.management.kinds import PROVISIONING_CLUSTER
+from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Key
 
 _PREFIX = "objectset.rio.cattle.io/"
 HASH = f"{_PREFIX}hash"

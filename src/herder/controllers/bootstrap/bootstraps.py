@@ -21,8 +21,8 @@ from herder.api.rke.kinds import BOOTSTRAP, CONTROL_PLANE, GROUP
 from herder.api.settings import SETTING
 from herder.api.writing import delete, ref, status_patch
 from herder.controllers.bootstrap import objects
+from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Key
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import (
     DONE,

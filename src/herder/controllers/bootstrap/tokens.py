@@ -11,8 +11,8 @@ from herder.api.rke import names
 from herder.api.rke.bootstrap_tokens import ends_at, is_invalidated
 from herder.api.settings import SETTING
 from herder.api.writing import ref
+from herder.engine.control.cache import Change
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Change
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Patch
 from herder.engine.runtime.triggers import Indexed, Watches, changed

@@ -20,8 +20,8 @@ from herder.api.capi.conditions import (
 )
 from herder.api.capi.kinds import MACHINE
 from herder.api.capi.names import is_deleting
+from herder.engine.control.cache import Indexer, controller_in_namespace, owned_by
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Indexer, controller_in_namespace, owned_by
 from herder.engine.runtime.view import View
 
 UNREADY = "set-unready"

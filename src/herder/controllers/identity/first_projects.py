@@ -15,8 +15,8 @@ from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT
 from herder.api.management.names import LOCAL, TOKEN_ALPHABET
 from herder.api.writing import ref
 from herder.controllers.identity import granting
+from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Key
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, MANAGEMENT, Create, Decision, Observe, Patch, Ref, Write, waiting
 from herder.engine.runtime.triggers import Watches, changed

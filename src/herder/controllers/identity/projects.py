@@ -14,8 +14,8 @@ from herder.api.management.clusters import NAMESPACE_CREATED
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROJECT_BINDING
 from herder.api.writing import delete, difference, object_patch, owner_reference, ref
 from herder.controllers.identity import granting
+from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Key
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Create, Decision, Patch, Write, waiting
 from herder.engine.runtime.triggers import Watches, changed

@@ -8,8 +8,8 @@ from herder.api.capi.names import is_deleting
 from herder.api.identity.roles import subject_of
 from herder.api.management.kinds import CLUSTER_BINDING, GLOBAL_ROLE_BINDING, PROJECT_BINDING, USER
 from herder.api.writing import delete, object_patch
+from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Key
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Write
 from herder.engine.runtime.triggers import Watches, changed

@@ -13,8 +13,8 @@ from herder.api.machines import archive, names
 from herder.api.machines.kinds import MACHINE_GROUP, VERSION
 from herder.api.moments import moment
 from herder.api.writing import delete, ref
+from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Key
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Patch, waiting
 from herder.engine.runtime.triggers import Follows, Watches, changed

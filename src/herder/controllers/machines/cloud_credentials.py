@@ -12,8 +12,8 @@ from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE, GLOBAL_NAM
 from herder.api.machines.jobs import CREDENTIAL_ANNOTATION, ROLE, ROLE_BINDING
 from herder.api.rke.kinds import STATE_SECRET
 from herder.api.writing import PROGRESS_PATIENCE, owner_reference, ref
+from herder.engine.control.cache import Change, Key
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Change, Key
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Apply, Decision, Patch, Together, waiting
 from herder.engine.runtime.triggers import Watches, changed, itself

@@ -14,8 +14,8 @@ from herder.api.machines.driver_admission import needed_by
 from herder.api.machines.kinds import DYNAMIC_SCHEMA
 from herder.api.writing import delete
 from herder.controllers.machines.left import driver_of_definition, driver_of_object, gone, objects_left
+from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Key
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Apply, Decision, Ref, Together, waiting
 from herder.engine.runtime.triggers import Follows, Watches, changed

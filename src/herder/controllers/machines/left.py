@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from herder.api.capi.kinds import DEFINITION
 from herder.api.machines.kinds import CONFIG_GROUP, MACHINE_GROUP, driver_of, kinds_of
 from herder.api.machines.known import DRIVER_LABEL
+from herder.engine.control.cache import Change
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Change
 from herder.engine.runtime.decision import DONE, Decision, Effect, waiting
 from herder.engine.runtime.view import View
 

@@ -20,8 +20,8 @@ from herder.api.machines.tables import table, table_flags
 from herder.api.writing import delete, difference, owner_reference, ref
 from herder.controllers.machines.driver_conditions import State, told
 from herder.controllers.machines.left import Left, driver_of_object, gone, objects_left
+from herder.engine.control.cache import Change
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Change
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Apply, Decision, Effect, Patch, Ref, Wait, Write, Writes
 from herder.engine.runtime.triggers import Follows, Indexed, Watches, changed

@@ -23,8 +23,8 @@ from herder.controllers.planner.inputs import CONFIG_MAP_METADATA, needs
 from herder.controllers.planner.planning import Result, Scene, plan
 from herder.controllers.planner.resting import BY_STATE, STANDINGS, by_state
 from herder.controllers.planner.telling import tell_control_plane, tell_error, tell_machine, uninitialize
+from herder.engine.control.cache import Change, Key
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Change, Key
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Patch, Together, Wait, Write, waiting
 from herder.engine.runtime.triggers import Indexed, Watches, changed, labelled

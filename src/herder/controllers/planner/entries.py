@@ -13,8 +13,8 @@ from herder.api.rke import names
 from herder.api.rke.kinds import BOOTSTRAP, PLAN_SECRET
 from herder.api.rke.plan_secret import PlanSecret
 from herder.controllers.planner.distributions.interface import Roles
+from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Key
 from herder.engine.runtime.view import View
 
 RECONCILED = "Reconciled"

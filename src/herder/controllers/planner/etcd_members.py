@@ -27,8 +27,8 @@ from herder.controllers.planner.entries import (
     machines_of,
 )
 from herder.controllers.planner.telling import machine_condition
+from herder.engine.control.cache import Change
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Change
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Observe, Patch, Ref, waiting
 from herder.engine.runtime.triggers import Indexed, Watches, changed

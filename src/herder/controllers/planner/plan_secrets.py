@@ -22,8 +22,8 @@ from herder.controllers.planner.distributions.interface import Roles
 from herder.controllers.planner.plan_writes import UNLIMITED, asked, room_for
 from herder.controllers.planner.rendering import Mark
 from herder.controllers.planner.telling import machine_condition
+from herder.engine.control.cache import Change
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Change
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Patch, Wait
 from herder.engine.runtime.triggers import Indexed, Watches, changed

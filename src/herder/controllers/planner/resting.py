@@ -20,8 +20,8 @@ from herder.controllers.planner.inputs import Lacking
 from herder.controllers.planner.joining import learned, port_of
 from herder.controllers.planner.machine_inputs import machine_inputs
 from herder.controllers.planner.rendering import Mark
+from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Key
 from herder.engine.runtime.groups import Grouping
 from herder.engine.runtime.triggers import Indexed, Watches, labelled
 from herder.engine.runtime.view import View

@@ -13,8 +13,8 @@ from herder.api.machines.jobs import ROLE
 from herder.api.management import clusters, names
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.writing import delete, object_patch, owner_reference, ref, status_patch
+from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Key
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import (
     DONE,

@@ -17,8 +17,8 @@ from herder.api.moments import moment
 from herder.api.rke import log
 from herder.api.writing import delete, ref
 from herder.controllers.provisioning.generation.telling import management_of
+from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Key
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Apply, Create, Decision, Patch, Write, waiting
 from herder.engine.runtime.triggers import Indexed, Watches, changed

@@ -15,8 +15,8 @@ from herder.api.rke import names
 from herder.api.rke.kinds import CONTROL_PLANE, CUSTOM_MACHINE
 from herder.api.rke.removal import BY_CLUSTER, cluster_of, machine_leaving, of_cluster
 from herder.api.writing import PROGRESS_PATIENCE, delete, object_patch, status_patch
+from herder.engine.control.cache import Change, Key
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Change, Key
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Write, waiting
 from herder.engine.runtime.triggers import Indexed, Watches, changed

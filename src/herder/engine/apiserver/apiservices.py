@@ -6,20 +6,21 @@ of custom groups come and go with their definitions; an object that somebody els
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from datetime import datetime
 
 from herder.engine.apiserver.auth.stored import born
 from herder.engine.apiserver.resources import Registry
 from herder.engine.apiserver.stored import decode, encoder
-from herder.engine.logs import get_logger
+from herder.engine.control.loop import ControlLoop
+from herder.engine.control.source import StoreInformer
 from herder.engine.meta.kinds import GroupResource, Object
-from herder.engine.store import Delete, Key, Overflow, Put, RevisionConflict, Store
-
-log = get_logger(__name__)
+from herder.engine.store import Delete, Key, Put, RevisionConflict, Store
 
 _SERVICES = str(GroupResource("apiregistration.k8s.io", "apiservices"))
 _DEFINITIONS = str(GroupResource("apiextensions.k8s.io", "customresourcedefinitions"))
+_ALL = "apiservices"  # the only key: they are written together
 _MANAGED = "kube-aggregator.kubernetes.io/automanaged"
 _UNLISTED = "apiregistration.k8s.io"  # the aggregator's own group is not registered with it
 
@@ -48,22 +49,21 @@ class ApiServices:
         self._registry = registry
         self._clock = clock
         self._entropy = entropy
+        self._loop: ControlLoop[str] = ControlLoop("apiservice-registration", self._reconcile)
 
     async def run(self) -> None:
         """Until cancelled. A definition is served, or no longer, before its last change can be seen."""
-        while True:
-            watch = self._store.watch(_DEFINITIONS, since=self._store.revision)
-            try:
-                await self._settle()
-                async for _ in watch:
-                    await self._settle()
-                return
-            except Overflow:
-                log.warning("definitions changed faster than their groups could be told")
-            finally:
-                watch.close()
+        informer = StoreInformer(
+            self._store,
+            _DEFINITIONS,
+            resync=lambda: self._loop.add(_ALL),
+            changed=lambda _event: self._loop.add(_ALL),
+        )
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._loop.run())
+            tasks.create_task(informer.run())
 
-    async def _settle(self) -> None:
+    async def _reconcile(self, _key: str) -> None:
         while not await self._settled():
             pass
 

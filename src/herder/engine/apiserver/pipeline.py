@@ -25,9 +25,9 @@ from herder.engine.apiserver.rendering import answer
 from herder.engine.apiserver.request import RequestInfo, request_info
 from herder.engine.apiserver.scope import Parts
 from herder.engine.client.wire import Query, Request, Response, User, told_path
+from herder.engine.control.supervision import supervised
 from herder.engine.meta.errors import InternalError, NotAcceptable, StatusError
 from herder.engine.meta.kinds import Object
-from herder.engine.supervision import supervised
 
 log = logging.getLogger(__name__)
 

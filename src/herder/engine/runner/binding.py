@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 
 from herder.engine.client.client import Client
-from herder.engine.logs import get_logger
-from herder.engine.meta.errors import BadRequest, Conflict, Invalid, NotFound, StatusError
+from herder.engine.control.cache import Cache, Change, Key
+from herder.engine.control.informer import Informer
+from herder.engine.control.loop import ControlLoop
+from herder.engine.meta.errors import BadRequest, Conflict, Invalid, NotFound
 from herder.engine.meta.kinds import Object
-from herder.engine.runner.following import Following, Name
-from herder.engine.runner.kinds import PODS
+from herder.engine.runner.kinds import POD, PODS
 from herder.engine.runner.node import LABEL, TAINT, node_labels
 from herder.engine.runner.recorder import Recorder
 
-log = get_logger(__name__)
-
 _RETRY = 2.0
-_AT_ONCE = 4
+_WORKERS = 4
 
 
 class Binder:
@@ -25,28 +24,27 @@ class Binder:
         self._node = node
         self._recorder = recorder
         self._labels = node_labels(node)
-        self._waiting: asyncio.Queue[Name] = asyncio.Queue()
-        self.unbound = Following(client, PODS, self._seen, fields="spec.nodeName=")
+        self._unbound = Cache(POD)
+        self._informer = Informer(client, self._unbound, self._changed, fields="spec.nodeName=")
+        self._loop: ControlLoop[Key] = ControlLoop(
+            "pod-binder", self._reconcile, workers=_WORKERS, longest_retry=_RETRY
+        )
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.unbound.run())
-            for _ in range(_AT_ONCE):
-                tasks.create_task(self._bind_all())
+            tasks.create_task(self._informer.run())
+            tasks.create_task(self._loop.run())
 
-    async def _bind_all(self) -> None:
-        while True:
-            name = await self._waiting.get()
-            pod = self.unbound.get(name)
-            if pod is not None and asks_for(pod, self._labels):
-                await self._bind(name, pod)
-            await asyncio.sleep(0)  # calls within the process may never have waited: let others on
+    def _changed(self, change: Change) -> None:
+        if change.new is not None and asks_for(change.new, self._labels):
+            self._loop.add(change.key)
 
-    def _seen(self, name: Name, pod: Object | None) -> None:
+    async def _reconcile(self, name: Key) -> None:
+        pod = self._unbound.get(name)
         if pod is not None and asks_for(pod, self._labels):
-            self._waiting.put_nowait(name)
+            await self._bind(name, pod)
 
-    async def _bind(self, name: Name, pod: Object) -> None:
+    async def _bind(self, name: Key, pod: Object) -> None:
         namespace, pod_name = name
         binding = {
             "apiVersion": "v1",
@@ -58,12 +56,7 @@ class Binder:
             await self._client.create(PODS, binding, namespace=namespace, name=pod_name, subresource="binding")
         except (NotFound, Conflict, BadRequest, Invalid):
             return  # gone, or a scheduler was faster
-        except (StatusError, OSError) as error:
-            log.warning("not bound", pod=pod_name, error=str(error))
-            asyncio.get_running_loop().call_later(_RETRY, self._waiting.put_nowait, name)
-            return
-        told = f"Successfully assigned {namespace}/{pod_name} to {self._node}"
-        self._recorder.normal(pod, "Scheduled", told)
+        self._recorder.normal(pod, "Scheduled", f"Successfully assigned {namespace}/{pod_name} to {self._node}")
 
 
 def asks_for(pod: Object, labels: dict[str, str]) -> bool:

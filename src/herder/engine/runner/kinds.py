@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from herder.engine.meta.kinds import GroupVersionResource, Object
+from herder.engine.meta.kinds import GroupVersionResource, Kind
 
-PODS = GroupVersionResource("", "v1", "pods")
+POD = Kind("", "v1", "Pod", "pods")
+JOB = Kind("batch", "v1", "Job", "jobs")
+PODS = POD.resource
 NODES = GroupVersionResource("", "v1", "nodes")
 SECRETS = GroupVersionResource("", "v1", "secrets")
 CONFIG_MAPS = GroupVersionResource("", "v1", "configmaps")
 SERVICE_ACCOUNTS = GroupVersionResource("", "v1", "serviceaccounts")
 NAMESPACES = GroupVersionResource("", "v1", "namespaces")
 EVENTS = GroupVersionResource("", "v1", "events")
-JOBS = GroupVersionResource("batch", "v1", "jobs")
+JOBS = JOB.resource
 LEASES = GroupVersionResource("coordination.k8s.io", "v1", "leases")
 ACCESS_REVIEWS = GroupVersionResource("authorization.k8s.io", "v1", "subjectaccessreviews")
 
@@ -35,7 +37,3 @@ def from_seconds(seconds: float) -> str:
 
 def parse_time(text: str) -> datetime:
     return datetime.fromisoformat(text)
-
-
-def identity(obj: Object) -> tuple[str, str]:
-    return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]

@@ -11,18 +11,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from herder.engine.client.client import Client
+from herder.engine.control.cache import Cache, Change, Key
+from herder.engine.control.informer import Informer
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import StatusError
-from herder.engine.meta.kinds import Object
 from herder.engine.runner.admission import Admitted, ApprovalKey, PodAdmission
 from herder.engine.runner.approval import Refused
 from herder.engine.runner.attempts import attempts_in
 from herder.engine.runner.binding import Binder
 from herder.engine.runner.environment import Commands
-from herder.engine.runner.following import Following, Name
 from herder.engine.runner.host import Host
 from herder.engine.runner.isolation import UNAVAILABLE, HostUser, detect, private_places
-from herder.engine.runner.kinds import CONFIG_MAPS, PODS, Clock
+from herder.engine.runner.kinds import CONFIG_MAPS, POD, Clock
 from herder.engine.runner.node import MAX_PODS, Node
 from herder.engine.runner.pods import FINAL_PHASES, Pod
 from herder.engine.runner.recorder import Recorder
@@ -81,8 +81,9 @@ class Runner:
         self._address = address
         self._port = port
         self._recorder = Recorder(client, component="herder-runner", clock=clock, entropy=entropy, host=name)
-        self._following = Following(client, PODS, self._seen, fields=f"spec.nodeName={name}")
-        self._pods: dict[Name, Pod] = {}
+        self._assigned = Cache(POD)
+        self._informer = Informer(client, self._assigned, self._changed, fields=f"spec.nodeName={name}")
+        self._pods: dict[Key, Pod] = {}
         self._admitting: set[str] = set()  # uids
         self._workers: set[asyncio.Task[None]] = set()
         self._host: Host | None = None
@@ -108,8 +109,8 @@ class Runner:
                     tasks.create_task(self._recorder.run())
                     tasks.create_task(node.run())
                     await node.registered.wait()
-                    tasks.create_task(self._following.run())
-                    await self._following.synced.wait()
+                    tasks.create_task(self._informer.run())
+                    await self._informer.synced.wait()
                     self._sweep()
                     tasks.create_task(Binder(self._client, self._name, self._recorder).run())
                     self.ready.set()
@@ -176,7 +177,7 @@ class Runner:
             self._name,
             client_ca=client_ca,
             clock=self._clock,
-            find=lambda namespace, name: self._pods.get((namespace, name)),
+            find=lambda namespace, name: self._pods.get(Key(namespace, name)),
         )
         port = await kubelet.listen(self._address, self._port)
         return port, lambda: asyncio.ensure_future(kubelet.stop())
@@ -192,7 +193,7 @@ class Runner:
     def _sweep(self) -> None:
         """Pods that were deleted while no runner was there."""
         root = self._work_dir / "pods"
-        known = {pod["metadata"]["uid"] for pod in self._following.all()}
+        known = {pod["metadata"]["uid"] for pod in self._assigned.select()}
         for directory in root.iterdir() if root.is_dir() else ():
             if directory.name not in known:
                 self._spawn(self._clear(directory))
@@ -208,7 +209,8 @@ class Runner:
 
     # --- pods -----------------------------------------------------------------------------------------------------
 
-    def _seen(self, name: Name, pod: Object | None) -> None:
+    def _changed(self, change: Change) -> None:
+        name, pod = change.key, change.new
         known = self._pods.get(name)
         if known is not None and (pod is None or pod["metadata"]["uid"] != known.uid):
             known.vanish()
@@ -224,12 +226,12 @@ class Runner:
             self._admitting.add(uid)
             self._spawn(self._admit(name, uid))
 
-    async def _admit(self, name: Name, uid: str) -> None:
+    async def _admit(self, name: Key, uid: str) -> None:
         """Decide whether the pod runs here, and run it or fail it."""
         assert self._host is not None
         delay = _ADMIT_AGAIN
         try:
-            while (pod := self._following.get(name)) is not None and pod["metadata"]["uid"] == uid:
+            while (pod := self._assigned.get(name)) is not None and pod["metadata"]["uid"] == uid:
                 try:
                     admitted: Admitted | Refused = Refused("the pod has ended")  # it is only waited for its deletion
                     if pod["status"].get("phase") not in FINAL_PHASES:
@@ -248,9 +250,9 @@ class Runner:
         finally:
             self._admitting.discard(uid)
 
-    def _begin(self, name: Name, uid: str, admitted: Admitted | Refused) -> None:
+    def _begin(self, name: Key, uid: str, admitted: Admitted | Refused) -> None:
         assert self._host is not None
-        pod = self._following.get(name)
+        pod = self._assigned.get(name)
         if pod is not None and pod["metadata"]["uid"] == uid:
             fresh = self._pods[name] = Pod(self._host, pod, admitted)
             self._spawn(self._tend(fresh))

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
+from herder.engine.control.cache import Key
 from herder.engine.meta.errors import ServiceUnavailable
-from herder.engine.runtime.cache import Key
 from herder.engine.runtime.decision import MANAGEMENT, Decision, Effect, Outcome, Patch, Refusal, Together, Write
 from herder.engine.runtime.view import View
 from herder.engine.runtime.writer import Writer

@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from herder.engine.control.cache import Change, Indexer, Key, controller_uid
+from herder.engine.control.loop import ControlLoop, describe
+from herder.engine.control.metrics import Metrics
 from herder.engine.logs import get_logger
-from herder.engine.meta.errors import AlreadyExists, Conflict, StatusError
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Change, Indexer, Key, controller_uid
 from herder.engine.runtime.carrying import Carrier
 from herder.engine.runtime.decision import Decision, Outcome, Refusal, waiting
 from herder.engine.runtime.groups import Grouping
-from herder.engine.runtime.metrics import Metrics
-from herder.engine.runtime.queue import WorkQueue
 from herder.engine.runtime.triggers import Follows, Lookup, Watches, any_change, itself
 from herder.engine.runtime.view import NotFollowed, View
 
@@ -26,8 +25,8 @@ REFUSED_RETRY_SECONDS = 30.0
 SOONEST_SECONDS = 0.001  # a waking in the past is at once, but not within the same turn of the loop
 PASSES_APART = 10
 """So many times as long as it took to decide, a paced controller leaves an object alone afterwards."""
-ORDINARY_CONFLICTS = 5
-"""In a row, for one key; more of them are no longer a view that was behind, but two who want different things."""
+SLOW_DECISION_SECONDS = 0.1
+"""A reconciler that computes for longer is logged: it keeps the whole event loop waiting."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +72,8 @@ class Running:
         strict: bool = False,
     ) -> None:
         self.controller = controller
-        self.queue: WorkQueue[Key] = WorkQueue(self._group, workers=controller.workers)
         self.outcomes: dict[Key, Outcome] = {}
-        self._deciding: dict[Key, float] = {}  # how long it took, of passes that are being made
+        self._deciding: dict[Key, float] = {}  # seconds that the decision took, of reconciles under way
         self._refused: dict[Key, Refusal] = {}  # what guards said of the last decision, where they said no
         self._now = now
         self._view_of = view_of
@@ -85,10 +83,19 @@ class Running:
         self._observe = observe
         self._follow = follow
         self._watches = _by_kind(controller)
-        self._metrics = metrics.of(controller.name)
-        self._metrics.follow(self.queue)
         self._stopwatch = stopwatch
         self._strict = strict
+        self._loop: ControlLoop[Key] = ControlLoop(
+            controller.name,
+            self._reconcile,
+            workers=controller.workers,
+            group_of=self._group,
+            failed=self._failed,
+            pause_after=self._pause,
+            metrics=metrics.of(controller.name),
+            stopwatch=stopwatch,
+        )
+        self.queue = self._loop.queue
 
     def _group(self, key: Key) -> str:
         if self.controller.cluster_of is None:
@@ -114,68 +121,44 @@ class Running:
 
     async def work(self) -> None:
         """One worker, until cancelled."""
-        while True:
-            key = await self.queue.take()
-            try:
-                await self._pass(key)
-            except Exception as error:
-                # A fault of the runtime itself, or a decision that it cannot carry out: no worker may end by it.
-                self._failed(key, error)
-            finally:
-                self.queue.finished(key, self._pace(key))
+        await self._loop.work()
 
-    def _pace(self, key: Key) -> float:
+    async def _reconcile(self, key: Key) -> None:
+        await self._carrier.settle()
+        view = self._view_of(key, self._refused.get(key))
+        try:
+            outcome = await self._carry_out(self._decide(view), view)
+        except NotFollowed as met:
+            self.outcomes[key] = Outcome(waiting(f"{met.kind} is being read for the first time"), view.now)
+            self._follow(met.kind, key)
+        else:
+            self._settled(key, view, outcome)
+
+    def _decide(self, view: View) -> Decision:
+        began = self._stopwatch()
+        decision = self.controller.reconcile(view)
+        seconds = self._deciding[view.key] = self._stopwatch() - began
+        if seconds >= SLOW_DECISION_SECONDS:
+            log.warning("slow decision", seconds=round(seconds, 3))
+        if self._strict:
+            view.check_unchanged()
+        return decision
+
+    async def _carry_out(self, decision: Decision, view: View) -> Outcome:
+        self._observe(decision, view.key)
+        outcome = await self._carrier.carry_out(decision, view, manager=self.controller.name, now=view.now)
+        _check_wake_at(decision)
+        return outcome
+
+    def _pause(self, key: Key) -> float:
         """What adds up thousands of objects takes long to decide: it is paced so that it never keeps the loop busy."""
         pace, deciding = self.controller.pace, self._deciding.pop(key, 0.0)
         return max(pace, deciding * PASSES_APART) if pace else 0.0
 
-    async def _pass(self, key: Key) -> None:
-        started = self._stopwatch()
-        view = self._view_of(key, self._refused.get(key))
-        try:
-            await self._carrier.settle()
-            view = self._view_of(key, self._refused.get(key))
-            began = self._stopwatch()
-            decision = self.controller.reconcile(view)
-            self._deciding[key] = self._stopwatch() - began
-            if self._strict:
-                view.check_unchanged()
-            self._observe(decision, key)
-            outcome = await self._carrier.carry_out(decision, view, manager=self.controller.name, now=view.now)
-            _check_wake_at(decision)
-        except NotFollowed as met:
-            self.outcomes[key] = Outcome(waiting(f"{met.kind} is being read for the first time"), view.now)
-            self._follow(met.kind, key)
-        except (Conflict, AlreadyExists) as error:
-            # The view was behind. That is ordinary: look again soon, with what is true by then.
-            self._metrics.reconciled("requeue", self._stopwatch() - started)
-            if self.queue.failures(key) < ORDINARY_CONFLICTS:
-                self.queue.retry(key)
-                log.debug("decides again", controller=self.controller.name, key=str(key), because=error.reason)
-            else:
-                self._failed(key, error)
-        except Exception as error:
-            self._failed(key, error)
-            self._metrics.reconciled("error", self._stopwatch() - started)
-        else:
-            self._settled(key, view, outcome)
-            self._metrics.reconciled("success", self._stopwatch() - started)
-
-    def _failed(self, key: Key, error: Exception) -> None:
-        delay = self.queue.retry(key)
-        told = error.message if isinstance(error, StatusError) else f"{type(error).__name__}: {error}"
-        self.outcomes[key] = Outcome(Decision(), self._now(), error=told)
-        log.warning(
-            "reconcile failed",
-            controller=self.controller.name,
-            key=str(key),
-            error=told,
-            retry_in=round(delay, 3),
-            exc_info=None if isinstance(error, StatusError) else error,
-        )
+    def _failed(self, key: Key, error: BaseException) -> None:
+        self.outcomes[key] = Outcome(Decision(), self._now(), error=describe(error))
 
     def _settled(self, key: Key, view: View, outcome: Outcome) -> None:
-        self.queue.succeeded(key)
         if self._object_of(key) is None:
             self.outcomes.pop(key, None)
             self._carrier.forget(key)
@@ -198,8 +181,7 @@ class Running:
             return
         self.queue.add_after(key, SOONEST_SECONDS)
         if refusal is not None:
-            told = {"guard": refusal.guard, "reason": refusal.reason}
-            log.warning("guard refuses", controller=self.controller.name, key=str(key), **told)
+            log.warning("guard refuses", guard=refusal.guard, reason=refusal.reason)
 
 
 def _check_wake_at(decision: Decision) -> None:

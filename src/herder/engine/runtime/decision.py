@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from herder.engine.control.cache import Indexer
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Indexer
 
 MANAGEMENT = ""
 """The target of a write to the cluster that the manager itself runs on; any other name is a downstream cluster."""

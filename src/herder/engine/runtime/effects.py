@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from herder.engine.control.tasks import Tasks
 from herder.engine.logs import get_logger
 from herder.engine.runtime.decision import Effect, EffectKey, EffectResult
-from herder.engine.runtime.tasks import Tasks
 
 log = get_logger(__name__)
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from herder.engine.control.cache import Cache, Change, Key
 from herder.engine.logs import get_logger
 from herder.engine.meta.kinds import Kind
-from herder.engine.runtime.cache import Cache, Change, Key
 from herder.engine.runtime.triggers import Watches, itself
 from herder.engine.runtime.view import View
 

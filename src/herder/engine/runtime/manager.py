@@ -10,19 +10,19 @@ from functools import partial
 from typing import Any
 
 from herder.engine.client.client import Client
+from herder.engine.control.cache import Cache, Change, Key, controller_uid
+from herder.engine.control.informer import Informer
+from herder.engine.control.metrics import Metrics
+from herder.engine.control.tasks import Tasks
 from herder.engine.logs import get_logger
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Cache, Change, Key, controller_uid
 from herder.engine.runtime.carrying import Carrier, Guard
 from herder.engine.runtime.controller import Controller, Running
 from herder.engine.runtime.decision import Decision, Effect, Refusal
 from herder.engine.runtime.effects import Effects, Performer
 from herder.engine.runtime.family import UNKNOWN, Family
 from herder.engine.runtime.groups import Grouping, Groups
-from herder.engine.runtime.informer import Informer
-from herder.engine.runtime.metrics import Metrics
 from herder.engine.runtime.remote import Connector, RemotePerformer, Remotes
-from herder.engine.runtime.tasks import Tasks
 from herder.engine.runtime.triggers import Watches
 from herder.engine.runtime.view import UndeclaredKind, View
 from herder.engine.runtime.writer import Writer

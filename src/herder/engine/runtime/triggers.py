@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from herder.engine.control.cache import Change, Key
+from herder.engine.control.queue import NORMAL
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Change, Key
-from herder.engine.runtime.queue import NORMAL
 
 KeysOf = Callable[[Object], Iterable[Key]]
 Matters = Callable[[Change], bool]

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from herder.engine.control.cache import Cache, Key, encode, owned_by
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.meta.selectors import LabelSelector, parse_label_selector
-from herder.engine.runtime.cache import Cache, Key, encode, owned_by
 from herder.engine.runtime.decision import EffectKey, EffectResult, Observe, Refusal
 
 if TYPE_CHECKING:

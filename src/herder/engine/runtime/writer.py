@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from herder.engine.client.client import Client
+from herder.engine.control.cache import Cache, Change, Key, encode, kept, key_of
 from herder.engine.meta.errors import Conflict, NotFound, StatusError
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.patch import apply_merge_patch
-from herder.engine.runtime.cache import Cache, Change, Key, encode, kept, key_of
 from herder.engine.runtime.decision import MANAGEMENT, Apply, Create, Delete, Patch, Update, Write
 
 APPLIED_KEPT = 50_000

@@ -22,11 +22,11 @@ from herder.api.management.names import TOKENS_NAMESPACE
 from herder.api.settings import SESSION_IDLE_TTL
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, User
+from herder.engine.control.cache import Change
+from herder.engine.control.tasks import Tasks
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import Forbidden, StatusError, Unauthorized
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Change
-from herder.engine.runtime.tasks import Tasks
 from herder.gateway.identity.known import Known
 from herder.gateway.identity.running import RunningByToken
 

@@ -15,11 +15,11 @@ from herder.api.identity.tokens import TokenRecord, from_secret, from_token
 from herder.api.management.kinds import TOKEN, USER
 from herder.api.management.names import TOKENS_NAMESPACE
 from herder.engine.client.client import Client
+from herder.engine.control.cache import Cache, Change, Key
+from herder.engine.control.informer import Informer
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.names import dns1123_subdomain
-from herder.engine.runtime.cache import Cache, Change, Key
-from herder.engine.runtime.informer import Informer
 
 ABSENT_SECONDS = 1.0
 """For so long a name that does not exist is not asked for again."""

@@ -24,10 +24,10 @@ from herder.api.machines.jobs import SERVICE_ACCOUNT
 from herder.api.rke import names
 from herder.api.rke.kinds import BOOTSTRAP
 from herder.engine.client.client import Client
+from herder.engine.control.cache import Cache, Change
+from herder.engine.control.informer import Informer
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import GroupVersionResource, Kind, Object
-from herder.engine.runtime.cache import Cache, Change
-from herder.engine.runtime.informer import Informer
 from herder.gateway.nodes.bootstrap_data import machine_token
 
 BY_DIGEST, BY_MACHINE = "digest", "machine"

@@ -9,8 +9,8 @@ import pytest
 from herder.api.capi.kinds import SECRET
 from herder.api.capi.names import CERTIFICATE_EXPIRY, CERTIFICATE_RENEWAL, CLUSTER_NAME, SECRET_TYPE
 from herder.controllers.capi.cluster.kubeconfig import secret_owners
+from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Key
 from herder.engine.runtime.decision import Create, Effect, EffectResult, Patch, Ref
 from tests.controllers.capi.cluster.herd import (
     DEFINITIONS,

@@ -10,8 +10,8 @@ from herder.api.capi.conditions import condition
 from herder.api.capi.kinds import CLUSTER, DEFINITION, MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
 from herder.controllers.capi.cluster.controller import CONTROLLER
 from herder.controllers.capi.cluster.references import definitions_of, reference_to, references_of
+from herder.engine.control.cache import Change, Key, key_of
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Change, Key, key_of
 from tests.controllers.capi.cluster.herd import (
     DEFINITIONS,
     INFRA,

@@ -11,8 +11,8 @@ from herder.api.capi.names import CONTROL_PLANE, DRAIN, EXCLUDE_NODE_DRAINING
 from herder.controllers.capi.externals import External
 from herder.controllers.capi.machine.deletion import INDEXES, WATCHES
 from herder.controllers.capi.machine.deletion.drain import EVICTIONS_AT_ONCE
+from herder.engine.control.cache import Change, Key
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Change, Key
 from herder.engine.runtime.decision import EffectResult, Patch, Ref
 from tests.controllers.capi.machine.deleting import (
     BEFORE,

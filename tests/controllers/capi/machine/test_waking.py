@@ -8,8 +8,8 @@ import pytest
 
 from herder.api.capi.kinds import CLUSTER, DEFINITION, MACHINE, MACHINE_DEPLOYMENT, MACHINE_SET
 from herder.controllers.capi.machine.controller import CONTROLLER
+from herder.engine.control.cache import Cache, Change, Key, key_of
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Cache, Change, Key, key_of
 from tests.controllers.capi.machine.stage import (
     INFRA,
     LONG_AGO,

@@ -9,8 +9,8 @@ import pytest
 from herder.api.capi.kinds import DEFINITION, MACHINE, MACHINE_HEALTH_CHECK, NODE
 from herder.api.capi.names import CLUSTER_NAME, PAUSED, REMEDIATE_MACHINE, REMEDIATION_PACE, SKIP_REMEDIATION
 from herder.controllers.capi.machinehealthcheck import CONTROLLER
+from herder.engine.control.cache import Change, Key
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Change, Key
 from herder.engine.runtime.decision import Create, Delete, Observe, Patch
 from tests.controllers.capi.machinehealthcheck.checking import (
     ago,

@@ -11,8 +11,8 @@ from herder.api.capi.kinds import CLUSTER, DEFINITION, MACHINE, MACHINE_DEPLOYME
 from herder.api.writing import owner_reference
 from herder.controllers.capi.machinedeployment.controller import CONTROLLER as DEPLOYMENTS
 from herder.controllers.capi.machineset.controller import CONTROLLER as SETS
+from herder.engine.control.cache import Cache, Change, Key, key_of
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Cache, Change, Key, key_of
 from herder.engine.runtime.controller import Controller
 from tests.controllers.capi.machinedeployment.deployments import deployment
 from tests.controllers.capi.machineset.sets import machine, ready_set

@@ -9,8 +9,8 @@ from herder.api.capi.kubeconfigs import keep_kubeconfig
 from herder.api.capi.names import authority_secret, kubeconfig_secret
 from herder.api.writing import owner_reference
 from herder.controllers.capi.cluster.scene import Scene
+from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Key
 from herder.engine.runtime.decision import Decision
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from herder.api.capi.conditions import Condition, find, is_false, is_true
 from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_POOL, MACHINE_SET
 from herder.api.capi.names import CLUSTER_NAME, CONTROL_PLANE, POOL_NAME, cluster_key, is_deleting, labels_of
+from herder.engine.control.cache import Change
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Change
 from herder.engine.runtime.triggers import changed
 from herder.engine.runtime.view import View
 

@@ -27,8 +27,8 @@ from herder.controllers.capi.machine.node_sync import sync
 from herder.controllers.capi.machine.ownership import adopted, claim, with_finalizer
 from herder.controllers.capi.machine.scene import Scene, status_of, survey
 from herder.controllers.capi.machine.status import LEGACY_OWNED, OWNED, Findings, tell, tell_paused
+from herder.engine.control.cache import Change, Indexer
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Change, Indexer
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Patch, Ref, Together, Writes, waiting
 from herder.engine.runtime.triggers import Follows, Indexed, Matters, Watches, changed

@@ -29,9 +29,9 @@ from herder.controllers.capi.machinedeployment.revisions import find_revisions
 from herder.controllers.capi.machinedeployment.status import Findings, told
 from herder.controllers.capi.members import INDEXES, Members
 from herder.controllers.capi.reports import told_paused
+from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.selectors import label_selector_from_object
-from herder.engine.runtime.cache import Key
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Patch, Ref, Together, waiting
 from herder.engine.runtime.triggers import Follows, Indexed, Watches, changed, labelled, owner

@@ -50,9 +50,9 @@ from herder.controllers.capi.machinehealthcheck.remediation import (
     waiting_for_provider,
     without_template,
 )
+from herder.engine.control.cache import Change
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.selectors import label_selector_from_object
-from herder.engine.runtime.cache import Change
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Observe, Patch, Ref, Together, Write, Writes, waiting
 from herder.engine.runtime.triggers import Follows, Indexed, Watches, changed

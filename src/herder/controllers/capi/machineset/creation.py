@@ -13,8 +13,8 @@ from herder.controllers.capi.machine_templates import Template, Templates
 from herder.controllers.capi.machineset.machines import cloned, new_machine
 from herder.controllers.capi.machineset.scope import BATCH, MANAGER, Scope
 from herder.controllers.capi.members import only
+from herder.engine.control.cache import owned_by
 from herder.engine.meta.kinds import GroupVersion, Kind, Object
-from herder.engine.runtime.cache import owned_by
 from herder.engine.runtime.decision import Apply, Decision, Together
 
 INCOMPLETE = "set-incomplete"

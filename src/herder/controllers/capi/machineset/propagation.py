@@ -22,8 +22,8 @@ from herder.controllers.capi.machineset.machines import (
     updated_machine,
 )
 from herder.controllers.capi.machineset.scope import BATCH, MANAGER, METADATA_MANAGER, Scope
+from herder.engine.control.cache import controller_in_namespace
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import controller_in_namespace
 from herder.engine.runtime.decision import Apply, Decision, Patch, Together, Write
 
 IN_STEP = "set-in-step"

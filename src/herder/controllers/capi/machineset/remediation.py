@@ -22,8 +22,8 @@ from herder.api.writing import delete, status_patch
 from herder.controllers.capi.machineset.preflight import failed_checks
 from herder.controllers.capi.machineset.scope import Scope
 from herder.controllers.capi.members import UNHEALTHY, Members, moment, only, to_be_remediated
+from herder.engine.control.cache import Change
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Change
 from herder.engine.runtime.decision import Decision, Patch, Together, Write
 
 REMEDIATED = "OwnerRemediated"

@@ -19,8 +19,8 @@ from herder.api.rke import names
 from herder.api.rke.kinds import CUSTOM_MACHINE, RKE_CLUSTER
 from herder.api.writing import delete, object_patch, ref, status_patch
 from herder.controllers.machines.managed import BY_NAME, NODES, management_of, own_key
+from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Key
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Observe, waiting
 from herder.engine.runtime.triggers import Indexed, Watches, changed

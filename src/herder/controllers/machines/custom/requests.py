@@ -17,8 +17,8 @@ from herder.api.rke.removal import NODE_DELETION_SECONDS
 from herder.api.rke.requests import BadClaim, MachineRequest, check_roles, parsed
 from herder.api.writing import delete, ref
 from herder.controllers.machines.managed import provisioning_of
+from herder.engine.control.cache import Change
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Change
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Create, Decision, Effect, Patch, Together, Write, requesting, waiting
 from herder.engine.runtime.triggers import Indexed, Watches, changed

@@ -25,8 +25,8 @@ from herder.controllers.machines.provision.scene import (
     set_of_failure,
     survey,
 )
+from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Key
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Patch, waiting
 from herder.engine.runtime.family import Family

@@ -32,8 +32,8 @@ from herder.controllers.provisioning.generation.generating import (
 )
 from herder.controllers.provisioning.generation.removal import remove
 from herder.controllers.provisioning.generation.telling import tell
+from herder.engine.control.cache import Change, Key
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Change, Key
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision
 from herder.engine.runtime.triggers import Follows, Indexed, Watches, changed, itself

@@ -29,10 +29,13 @@ from herder.engine.apiserver.admission.quota_usage import (
     usage_of,
 )
 from herder.engine.apiserver.auth.stored import stored
+from herder.engine.control.loop import ControlLoop
+from herder.engine.control.source import StoreInformer
+from herder.engine.control.supervision import supervised
 from herder.engine.meta.errors import Forbidden
 from herder.engine.meta.kinds import GroupResource, Object
 from herder.engine.meta.quantity import decode
-from herder.engine.store import Key, Overflow, Put, RevisionConflict, Store, StoreFailed, Watch
+from herder.engine.store import Event, Key, Put, RevisionConflict, Store, StoreFailed
 
 QUOTAS = GroupResource("", "resourcequotas")
 _RESERVED_FOR = timedelta(seconds=5)
@@ -176,52 +179,33 @@ class QuotaStatus:
     def __init__(self, store: Store, counter: QuotaCounter) -> None:
         self._store = store
         self._counter = counter
-        self._dirty: set[str] = set()
-        self._wake = asyncio.Event()
-        self._followed: dict[str, asyncio.Task[None]] = {}
+        self._loop: ControlLoop[str] = ControlLoop("resourcequota", self._reconcile)  # keys are namespaces
+        self._followed: dict[str, asyncio.Task[None]] = {}  # watches by resource
 
     async def run(self) -> None:
         try:
             self._follow(str(QUOTAS))
-            self._mark(record.key.namespace for record in self._store.list(str(QUOTAS)))
-            while True:
-                await self._wake.wait()
-                self._wake.clear()
-                dirty, self._dirty = self._dirty, set()
-                for namespace in sorted(dirty):
-                    await self._settle(namespace)
+            await self._loop.run()
         finally:
             for task in self._followed.values():
                 task.cancel()
             self._followed.clear()
 
     def _follow(self, resource: str) -> None:
-        """Hear of every change from this moment on; called before counting, so that none falls between."""
+        """Called before counting: the watch reports, or lists, what changes from this moment on."""
         if resource not in self._followed:
-            watch = self._store.watch(resource, since=self._store.revision)
-            self._followed[resource] = asyncio.ensure_future(self._read(watch, resource))
+            informer = StoreInformer(self._store, resource, resync=self._resync, changed=self._changed)
+            self._followed[resource] = asyncio.ensure_future(supervised(informer.run, name="resourcequota"))
 
-    async def _read(self, watch: Watch, resource: str) -> None:
-        try:
-            while True:
-                try:
-                    async for batch in watch:
-                        for event in batch:
-                            self._counter.committed(event.record.key)
-                        self._mark(event.record.key.namespace for event in batch)
-                    return  # the store closed its watches: the server is stopping
-                except Overflow:
-                    watch = self._store.watch(resource, since=self._store.revision)
-                    self._mark(record.key.namespace for record in self._store.list(str(QUOTAS)))
-        finally:
-            watch.close()
+    def _resync(self) -> None:
+        for record in self._store.list(str(QUOTAS)):
+            self._loop.add(record.key.namespace)
 
-    def _mark(self, namespaces: Iterable[str]) -> None:
-        self._dirty.update(namespaces)
-        if self._dirty:
-            self._wake.set()
+    def _changed(self, event: Event) -> None:
+        self._counter.committed(event.record.key)
+        self._loop.add(event.record.key.namespace)
 
-    async def _settle(self, namespace: str) -> None:
+    async def _reconcile(self, namespace: str) -> None:
         for record in self._store.list(str(QUOTAS), namespace):
             quota: Object = json.decode(record.value)
             hard = (quota.get("spec") or {}).get("hard") or {}

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 
 from msgspec import json
 
 from herder.engine.apiserver.auth.rbac import CLUSTER_ROLES
 from herder.engine.apiserver.auth.stored import stored
+from herder.engine.control.loop import ControlLoop
+from herder.engine.control.source import StoreInformer
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.selectors import label_selector_from_object
-from herder.engine.store import Compacted, Key, Overflow, Put, Record, RevisionConflict, Store
+from herder.engine.store import Event, Key, Put, Record, RevisionConflict, Store
+
+_ALL = "clusterroles"  # the only key: one pass may feed the next
 
 
 def aggregated_rules(role: Object, others: Iterable[Object]) -> list[Object] | None:
@@ -36,21 +41,22 @@ class RoleAggregator:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._loop: ControlLoop[str] = ControlLoop("clusterrole-aggregation", self._reconcile)
 
     async def run(self) -> None:
-        while True:
-            since = self._store.revision
-            await self.settle()
-            watch = self._store.watch(str(CLUSTER_ROLES), since=since)
-            try:
-                async for batch in watch:
-                    if any(event.deleted or _matters(event.record, event.previous) for event in batch):
-                        await self.settle()
-                return  # the store closed its watches: the server is stopping
-            except (Compacted, Overflow):
-                continue
-            finally:
-                watch.close()
+        informer = StoreInformer(
+            self._store, str(CLUSTER_ROLES), resync=lambda: self._loop.add(_ALL), changed=self._changed
+        )
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._loop.run())
+            tasks.create_task(informer.run())
+
+    def _changed(self, event: Event) -> None:
+        if event.deleted or _matters(event.record, event.previous):
+            self._loop.add(_ALL)
+
+    async def _reconcile(self, _key: str) -> None:
+        await self.settle()
 
     async def settle(self) -> None:
         """Bring every aggregating role up to date. One pass may feed the next (admin gathers edit gathers view)."""

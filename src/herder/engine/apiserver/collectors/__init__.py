@@ -16,9 +16,9 @@ from herder.engine.apiserver.collectors.hands import Hands
 from herder.engine.apiserver.collectors.namespaces import NamespaceCollector
 from herder.engine.apiserver.resources import Registry
 from herder.engine.client.wire import Transport, User
+from herder.engine.control.source import StoreInformer
 from herder.engine.logs import get_logger
-from herder.engine.store import Event, Overflow, Store
-from herder.engine.supervision import supervised
+from herder.engine.store import Event, Store
 
 log = get_logger(__name__)
 
@@ -55,29 +55,21 @@ class Collectors:
         )
 
     async def run(self) -> None:
-        """Until cancelled. When the watch cannot keep up, everything is looked at afresh."""
-        while True:
-            try:
-                await self._follow()
-            except* Overflow:
-                log.warning("collectors fell behind and start over")
-
-    async def _follow(self) -> None:
+        """Until cancelled."""
         collectors = self._make()
-        watch = self._store.watch("", since=self._store.revision)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for record in self._store.all():
-                    _show(collectors, Event(record.revision, record, None, deleted=False))
-                for collector in collectors:
-                    tasks.create_task(collector.work())
-                expiry = EventExpiry(self._hands("ttl-controller"), self._clock)
-                tasks.create_task(supervised(expiry.work, name="event-expiry"))
-                async for batch in watch:
-                    for event in batch:
-                        _show(collectors, event)
-        finally:
-            watch.close()
+        expiry = EventExpiry(self._hands("ttl-controller"), self._clock)
+
+        def resync() -> None:
+            for collector in collectors:
+                collector.reset()
+            for record in self._store.all():
+                _show(collectors, Event(record.revision, record, None, deleted=False))
+
+        informer = StoreInformer(self._store, "", resync=resync, changed=lambda event: _show(collectors, event))
+        async with asyncio.TaskGroup() as tasks:
+            for controller in (*collectors, expiry):
+                tasks.create_task(controller.work())
+            tasks.create_task(informer.run())
 
 
 def _show(collectors: Sequence[_Collector], event: Event) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import msgspec
 
 from herder.engine.apiserver.collectors.graph import Node
-from herder.engine.apiserver.collectors.hands import Hands
+from herder.engine.apiserver.collectors.hands import RETRY_SECONDS, Hands
+from herder.engine.control.loop import ControlLoop
 from herder.engine.meta.errors import AlreadyExists, Forbidden, NotFound
 from herder.engine.meta.kinds import GroupVersionResource, Object
 from herder.engine.store import Event, Key
-from herder.engine.supervision import RetryQueue
 
 ACCOUNTS = GroupVersionResource("", "v1", "serviceaccounts")
 CONFIG_MAPS = GroupVersionResource("", "v1", "configmaps")
@@ -31,25 +31,30 @@ class AccountCollector:
         self._hands = hands
         self._ca = ca
         self._issue = issue
-        self._queue = RetryQueue(self._settle, name="service-account-controller")
+        self._loop: ControlLoop[Key] = ControlLoop(
+            "service-account-controller", self._settle, longest_retry=RETRY_SECONDS
+        )
+
+    def reset(self) -> None:
+        """Every object is about to be reported again; nothing is remembered between reports."""
 
     def seen(self, event: Event) -> None:
         key = event.record.key
         if key.resource == "namespaces" and not event.deleted:
-            self._queue.add(key)
+            self._loop.add(key)
         elif event.deleted and (key.resource, key.name) in {("serviceaccounts", "default"), ("configmaps", ROOT_CA)}:
-            self._queue.add(Key("namespaces", "", key.namespace))
+            self._loop.add(Key("namespaces", "", key.namespace))
         if key.resource == "configmaps" and key.name == ROOT_CA and not event.deleted:
-            self._queue.add(Key("namespaces", "", key.namespace))
+            self._loop.add(Key("namespaces", "", key.namespace))
         if key.resource == "serviceaccounts":
             for record in self._hands.store.list("secrets", key.namespace):
                 if _is_token(msgspec.json.decode(record.value), key.name):
-                    self._queue.add(record.key)
+                    self._loop.add(record.key)
         elif key.resource == "secrets" and not event.deleted and TOKEN_TYPE.encode() in event.record.value:
-            self._queue.add(key)
+            self._loop.add(key)
 
     async def work(self) -> None:
-        await self._queue.run()
+        await self._loop.run()
 
     async def _settle(self, key: Key) -> None:
         try:

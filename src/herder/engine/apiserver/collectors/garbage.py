@@ -7,11 +7,11 @@ tells where to look, and every deletion carries the uid that was looked at.
 from __future__ import annotations
 
 from herder.engine.apiserver.collectors.graph import FOREGROUND, ORPHAN, Node, Owner, OwnershipGraph, without
-from herder.engine.apiserver.collectors.hands import Hands
+from herder.engine.apiserver.collectors.hands import RETRY_SECONDS, Hands
+from herder.engine.control.loop import ControlLoop
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import GroupKind, Object
 from herder.engine.store import Event, Key
-from herder.engine.supervision import RetryQueue
 
 WORKERS = 16
 
@@ -20,7 +20,13 @@ class GarbageCollector:
     def __init__(self, hands: Hands) -> None:
         self._hands = hands
         self._graph = OwnershipGraph()
-        self._queue = RetryQueue(self._collect, name="garbage-collector", workers=WORKERS)
+        self._loop: ControlLoop[str] = ControlLoop(
+            "garbage-collector", self._collect, workers=WORKERS, longest_retry=RETRY_SECONDS
+        )
+
+    def reset(self) -> None:
+        """Every object is about to be reported again; what is no longer there will not be."""
+        self._graph = OwnershipGraph()
 
     def seen(self, event: Event) -> None:
         """One event of the store, in order."""
@@ -36,7 +42,7 @@ class GarbageCollector:
             self._look(node.uid)
 
     async def work(self) -> None:
-        await self._queue.run()
+        await self._loop.run()
 
     def _gone(self, node: Node) -> None:
         for dependent in self._graph.dependents(node.uid):
@@ -60,7 +66,7 @@ class GarbageCollector:
             self._look(uid)
 
     def _look(self, uid: str) -> None:
-        self._queue.add(uid)
+        self._loop.add(uid)
 
     async def _collect(self, uid: str) -> None:
         node = self._graph.get(uid)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from herder.engine.client.wire import Transport
 
+RETRY_SECONDS = 30.0
+"""The longest back-off of a collector: a webhook that refused a deletion may allow the next one."""
+
 
 class Hands:
     def __init__(self, store: Store, registry: Registry, transport: Transport, *, name: str) -> None:

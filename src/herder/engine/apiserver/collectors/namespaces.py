@@ -7,11 +7,11 @@ from contextlib import suppress
 from datetime import datetime
 
 from herder.engine.apiserver.collectors.graph import Node
-from herder.engine.apiserver.collectors.hands import Hands
+from herder.engine.apiserver.collectors.hands import RETRY_SECONDS, Hands
+from herder.engine.control.loop import ControlLoop
 from herder.engine.meta.errors import NotFound, StatusError
 from herder.engine.meta.kinds import GroupVersionResource, Object
 from herder.engine.store import Event, Key
-from herder.engine.supervision import RetryQueue
 
 NAMESPACES = GroupVersionResource("", "v1", "namespaces")
 WORKERS = 8
@@ -27,7 +27,13 @@ class NamespaceCollector:
         self._hands = hands
         self._clock = clock
         self._terminating: set[str] = set()
-        self._queue = RetryQueue(self._empty, name="namespace-controller", workers=WORKERS)
+        self._loop: ControlLoop[str] = ControlLoop(
+            "namespace-controller", self._empty, workers=WORKERS, longest_retry=RETRY_SECONDS
+        )
+
+    def reset(self) -> None:
+        """Every object is about to be reported again."""
+        self._terminating.clear()
 
     def seen(self, event: Event) -> None:
         key = event.record.key
@@ -36,12 +42,12 @@ class NamespaceCollector:
                 self._terminating.discard(key.name)
             elif key.name not in self._terminating and Node.of(event.record).deleting:
                 self._terminating.add(key.name)
-                self._queue.add(key.name)
+                self._loop.add(key.name)
         elif key.namespace in self._terminating:
-            self._queue.add(key.namespace)  # something left, or came: look again
+            self._loop.add(key.namespace)  # something left, or came: look again
 
     async def work(self) -> None:
-        await self._queue.run()
+        await self._loop.run()
 
     async def _empty(self, name: str) -> None:
         """Delete what is there, report what stays, and finalize the namespace once it is empty."""

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import datetime
-from functools import partial
 
 import msgspec
 
@@ -20,11 +19,15 @@ from herder.engine.apiserver.crds.resource import resource_from_crd
 from herder.engine.apiserver.crds.status import CLEANUP, Taken, condition_is, set_condition, settled
 from herder.engine.apiserver.resources import Registry
 from herder.engine.apiserver.stored import decode, encoder
+from herder.engine.control.loop import ControlLoop
+from herder.engine.control.source import StoreInformer
+from herder.engine.control.supervision import supervised
 from herder.engine.meta.kinds import GroupResource, Object
-from herder.engine.store import Delete, Key, Overflow, Put, Record, RevisionConflict, Store, Watch
-from herder.engine.supervision import RetryQueue, supervised
+from herder.engine.store import Delete, Key, Put, Record, RevisionConflict, Store
 
 DEFINITIONS = GroupResource("apiextensions.k8s.io", "customresourcedefinitions")
+RETRY_SECONDS = 30.0
+"""The longest back-off of a definition that cannot be reconciled."""
 log = logging.getLogger(__name__)
 
 
@@ -53,11 +56,14 @@ class CrdController:
         self._webhooks = webhooks
         self._served: dict[str, tuple[GroupResource, tuple[object, ...]]] = {}  # by definition; what it was made from
         self._names: dict[str, tuple[int, _Names]] = {}  # by definition, with the revision they were read at
-        self._cleanups: dict[str, asyncio.Task[None]] = {}
+        self._instances: dict[str, asyncio.Task[None]] = {}  # watches of instances, by definition that is being deleted
         self._ending: set[str] = (
             set()
         )  # being deleted from the store: whoever sees that must find them served no longer
-        self._queue = RetryQueue(self._handle, name="definitions")
+        self._definitions: ControlLoop[str] = ControlLoop("definitions", self._handle, longest_retry=RETRY_SECONDS)
+        self._deletions: ControlLoop[str] = ControlLoop(
+            "definition-cleanup", self._remove, workers=4, longest_retry=RETRY_SECONDS
+        )
 
     def load(self) -> None:
         """Serve what the store's established definitions say. Called once, before the first request."""
@@ -71,28 +77,24 @@ class CrdController:
 
     async def run(self) -> None:
         """Follow the definitions until cancelled."""
-        working = asyncio.ensure_future(self._queue.run())
+        informer = StoreInformer(
+            self._store,
+            str(DEFINITIONS),
+            resync=self._resync,
+            changed=lambda event: self._definitions.add(event.record.key.name),
+        )
         try:
-            while True:
-                watch = self._store.watch(str(DEFINITIONS), since=self._store.revision)
-                try:
-                    await self._follow(watch)
-                    return
-                except Overflow:
-                    log.warning("definitions changed faster than they could be followed; looking at all of them again")
-                finally:
-                    watch.close()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._definitions.run())
+                tasks.create_task(self._deletions.run())
+                tasks.create_task(informer.run())
         finally:
-            working.cancel()
-            for cleanup in self._cleanups.values():
-                cleanup.cancel()
+            for name in list(self._instances):
+                self._unfollow_instances(name)
 
-    async def _follow(self, watch: Watch) -> None:
+    def _resync(self) -> None:
         for name in (*self._served, *(record.key.name for record in self._store.list(str(DEFINITIONS)))):
-            self._queue.add(name)
-        async for batch in watch:
-            for event in batch:
-                self._queue.add(event.record.key.name)
+            self._definitions.add(name)
 
     # --- one definition --------------------------------------------------------------------------------------
 
@@ -101,7 +103,7 @@ class CrdController:
         if await self._settle(name):
             for other in self._waiting(name.partition(".")[2]):
                 if other != name:
-                    self._queue.add(other)
+                    self._definitions.add(other)
 
     async def _settle(self, name: str) -> bool:
         """Bring registry and status of one definition to where they should be; whether names became free."""
@@ -152,31 +154,51 @@ class CrdController:
     def _clean_up(self, name: str, crd: Object) -> None:
         if condition_is(crd, "Established", "True") and name not in self._ending:
             self._serve(crd, reshaped_before=self._store.revision)
-        running = self._cleanups.get(name)
-        if CLEANUP in (crd["metadata"].get("finalizers") or ()) and (running is None or running.done()):
-            removal = supervised(partial(self._remove, name), name="definition-cleanup")
-            self._cleanups[name] = asyncio.create_task(removal, name=f"cleanup of {name}")
+        if _holds(crd):
+            self._deletions.add(name)
 
     async def _remove(self, name: str) -> None:
+        """Delete all instances, and the definition once none is left. Finalizers that hold some bring the key back."""
         await self._mark(name, "True", "InstanceDeletionInProgress", "CustomResource deletion is in progress")
         record = self._record(name)
-        if record is None:
+        crd = decode(record) if record is not None else None
+        if crd is None or not _holds(crd):
+            self._unfollow_instances(name)
             return
-        crd = decode(record)
         if condition_is(crd, "Established", "True"):
-            instances = Instances(self._store, GroupResource(crd["spec"]["group"], crd["spec"]["names"]["plural"]))
-            await instances.delete_all(self._now)
+            resource = GroupResource(crd["spec"]["group"], crd["spec"]["names"]["plural"])
+            self._follow_instances(name, resource)
+            if not await Instances(self._store, resource).delete_all(self._now):
+                return
             ending = ("InstanceDeletionCompleted", "removed all instances")
         else:
             ending = ("NeverEstablished", "resource was never established")
+        self._unfollow_instances(name)
         await self._let_go(name, *ending)
+
+    def _follow_instances(self, name: str, resource: GroupResource) -> None:
+        if name not in self._instances:
+            informer = StoreInformer(
+                self._store,
+                str(resource),
+                resync=lambda: self._deletions.add(name),
+                changed=lambda _event: self._deletions.add(name),
+            )
+            watching = supervised(informer.run, name="definition-cleanup")
+            self._instances[name] = asyncio.create_task(watching, name=f"instances of {name}")
+
+    def _unfollow_instances(self, name: str) -> None:
+        watching = self._instances.pop(name, None)
+        if watching is not None:
+            watching.cancel()
 
     async def _mark(self, name: str, status: str, reason: str, message: str) -> None:
         record = self._record(name)
         if record is not None:
             crd = decode(record)
             set_condition(crd, "Terminating", status, reason, message, now=self._now())
-            await self._write(record, crd)
+            if _holds(crd) and crd != decode(record):
+                await self._write(record, crd)
 
     async def _let_go(self, name: str, reason: str, message: str) -> None:
         """Take our finalizer off; the definition goes with it where it was the last."""
@@ -257,3 +279,9 @@ class CrdController:
 
     def _now(self) -> str:
         return self._clock().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _holds(crd: Object) -> bool:
+    """Whether the definition is being deleted and waits for this controller."""
+    metadata = crd["metadata"]
+    return "deletionTimestamp" in metadata and CLEANUP in (metadata.get("finalizers") or ())

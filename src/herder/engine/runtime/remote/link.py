@@ -13,9 +13,9 @@ from contextlib import suppress
 from datetime import datetime
 
 from herder.engine.client.client import Client
+from herder.engine.control.tasks import Tasks
 from herder.engine.logs import get_logger
 from herder.engine.runtime.remote.line import REQUEST_SECONDS, Line, in_words
-from herder.engine.runtime.tasks import Tasks
 from herder.engine.runtime.view import Connection
 
 log = get_logger(__name__)

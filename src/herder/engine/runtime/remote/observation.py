@@ -13,14 +13,14 @@ from datetime import datetime
 from functools import partial
 
 from herder.engine.client.client import Client
+from herder.engine.control.cache import Cache, Change, encode, index_values, kept
+from herder.engine.control.informer import Informer
+from herder.engine.control.tasks import Tasks
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import ServiceUnavailable
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Cache, Change, encode, index_values, kept
 from herder.engine.runtime.decision import Observe, Projection
-from herder.engine.runtime.informer import Informer
 from herder.engine.runtime.remote.line import in_words
-from herder.engine.runtime.tasks import Tasks
 from herder.engine.runtime.view import Observed, Unreachable
 
 log = get_logger(__name__)

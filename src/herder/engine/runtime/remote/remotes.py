@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from herder.engine.client.client import Client
+from herder.engine.control.tasks import Tasks
 from herder.engine.meta.errors import ServiceUnavailable
 from herder.engine.runtime.decision import Connect, Observe
 from herder.engine.runtime.remote.link import Connector, Link
 from herder.engine.runtime.remote.observation import Observation, Wake, observation
-from herder.engine.runtime.tasks import Tasks
 from herder.engine.runtime.view import Connection, Observed, Unreachable
 
 

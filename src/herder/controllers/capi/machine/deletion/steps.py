@@ -20,8 +20,8 @@ from herder.controllers.capi.machine.deletion.node import (
 from herder.controllers.capi.machine.deletion.scope import Scope
 from herder.controllers.capi.machine.deletion.telling import STARTED, DeletionStep, Held, Passed, Stage
 from herder.controllers.capi.machine.deletion.volumes import wait_for_volumes
+from herder.engine.control.cache import Indexer
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Indexer
 from herder.engine.runtime.decision import Decision, Observe, Wait, waiting
 from herder.engine.runtime.triggers import Indexed, Watches, changed
 from herder.engine.runtime.view import View

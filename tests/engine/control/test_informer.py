@@ -13,10 +13,10 @@ import pytest
 from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
 from herder.engine.client.wire import Query, Request, Response
+from herder.engine.control.cache import Cache, Change, Key
+from herder.engine.control.informer import RETRY_LIMIT, Informer
 from herder.engine.meta.errors import BadRequest, Invalid, StatusError
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.cache import Cache, Change, Key
-from herder.engine.runtime.informer import RETRY_LIMIT, Informer
 from herder.sim import loop as virtual
 from tests.api.objects import custom, define, definition
 from tests.engine.runtime.world import CONFIG_MAP, Wire, thing, until, world

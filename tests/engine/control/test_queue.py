@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from herder.engine.runtime.queue import BACKGROUND, BACKOFF_FIRST, URGENT, WorkQueue
+from herder.engine.control.queue import BACKGROUND, BACKOFF_FIRST, URGENT, WorkQueue
 from herder.sim import loop as virtual
 
 

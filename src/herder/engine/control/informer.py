@@ -12,10 +12,10 @@ from contextlib import aclosing, suppress
 from functools import partial
 
 from herder.engine.client.client import Client, WatchEvent
+from herder.engine.control.cache import Cache, Change, Key, encode, kept, key_of
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import BadRequest, Expired, Invalid, NotFound, ServiceUnavailable, StatusError
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.cache import Cache, Change, Key, encode, kept, key_of
 
 log = get_logger(__name__)
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from herder.engine.control import cache as cache_module
+from herder.engine.control.cache import Cache, Key, controller_uid
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.meta.selectors import parse_label_selector
-from herder.engine.runtime import cache as cache_module
-from herder.engine.runtime.cache import Cache, Key, controller_uid
 
 KIND = Kind("", "v1", "ConfigMap", "configmaps")
 

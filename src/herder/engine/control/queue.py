@@ -57,9 +57,20 @@ class _Lane(Generic[K]):
 
 
 class WorkQueue(Generic[K]):
-    def __init__(self, group_of: Callable[[K], str] = lambda _key: "", *, workers: int = 0) -> None:
-        """`workers` says how many will take keys; 0, that they are not to be shared out."""
-        self._group_of = group_of
+    def __init__(
+        self,
+        group_of: Callable[[K], str] | None = None,
+        *,
+        workers: int = 0,
+        first: float = BACKOFF_FIRST,
+        limit: float = BACKOFF_LIMIT,
+    ) -> None:
+        """`workers` is how many workers groups share; 0 means that they are not shared out.
+
+        `first` and `limit` are the shortest and the longest back-off in seconds.
+        """
+        self._group_of = group_of or _one_group
+        self._first, self._limit = first, limit
         self._workers = workers or sys.maxsize
         self._share = max(self._workers // 2, 1)
         self._lanes: dict[int, _Lane[K]] = {URGENT: _Lane(), NORMAL: _Lane(), BACKGROUND: _Lane()}
@@ -74,7 +85,7 @@ class WorkQueue(Generic[K]):
         self._order = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self._takers: deque[asyncio.Future[None]] = deque()
-        self._closed = False
+        self.closed = False
         self.added = 0
         self.retried = 0
 
@@ -82,7 +93,7 @@ class WorkQueue(Generic[K]):
         return len(self._queued)
 
     def add(self, key: K, priority: int = NORMAL) -> None:
-        if self._closed:
+        if self.closed:
             return
         self.added += 1
         if key in self._working:
@@ -107,7 +118,7 @@ class WorkQueue(Generic[K]):
             self.add(key, priority)
             return
         at = asyncio.get_running_loop().time() + delay
-        if self._closed or self._due.get(key, at + 1) <= at:
+        if self.closed or self._due.get(key, at + 1) <= at:
             return
         self._due[key] = at
         heapq.heappush(self._later, (at, next(self._order), key, priority))
@@ -118,7 +129,7 @@ class WorkQueue(Generic[K]):
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         self.retried += 1
-        delay = min(BACKOFF_FIRST * 2.0 ** min(failures, 30), BACKOFF_LIMIT)
+        delay = min(self._first * 2.0 ** min(failures, 30), self._limit)
         self.add_after(key, delay)
         return delay
 
@@ -156,7 +167,7 @@ class WorkQueue(Generic[K]):
     def _turn(self) -> tuple[_Lane[K], str] | None:
         """Whose key is handed out next. A group with half of the workers comes after all others, and never has the
         last free worker: whoever comes while it hangs finds one."""
-        if self._closed:
+        if self.closed:
             raise asyncio.CancelledError
         for lane in self._lanes.values():
             for group in lane.turns:  # no more than a few have their share
@@ -181,7 +192,7 @@ class WorkQueue(Generic[K]):
             self._wake()  # what waited for its share, not for a worker
 
     def close(self) -> None:
-        self._closed = True
+        self.closed = True
         if self._timer is not None:
             self._timer.cancel()
         for future in self._takers:
@@ -206,7 +217,7 @@ class WorkQueue(Generic[K]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._later and not self._closed:
+        if self._later and not self.closed:
             self._timer = asyncio.get_running_loop().call_at(self._later[0][0], self._deliver)
 
     def _deliver(self) -> None:
@@ -218,3 +229,7 @@ class WorkQueue(Generic[K]):
                 del self._due[key]
                 self.add(key, priority)
         self._arm()
+
+
+def _one_group(_key: Hashable) -> str:
+    return ""
