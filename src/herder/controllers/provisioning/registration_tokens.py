@@ -55,13 +55,17 @@ def _with_token(view: View, registration: Object) -> Decision:
     result = view.result(effect.key)
     if result is None or not result.done:
         return requesting(effect, result, "waiting for the registration token")
-    return _tell(view, registration, result.value)
+    told = _tell(view, registration, result.value)
+    # A Secret that was created is in the cache soon. One that is still missing was deleted: it is created again.
+    return told if secret is not None else told + Decision(effects=(effect,))
 
 
 def _renew(registration: Object, secret: Object | None, lifetime: Lifetime, status: Object) -> Effect:
-    """Keyed by what it replaces: asked for again it has nothing left to do."""
+    """Keyed by what it replaces: requested again it has nothing left to do, unless there is no Secret at all."""
     meta = registration["metadata"]
-    key = (RENEW, meta["uid"], status.get("expiresAt") or "", secret["metadata"]["uid"] if secret else "")
+    key = (RENEW, meta["uid"], "", "")
+    if secret is not None:
+        key = (RENEW, meta["uid"], status.get("expiresAt") or "", secret["metadata"]["uid"])
     arguments = {
         "namespace": meta["namespace"],
         "name": meta["name"],
@@ -69,7 +73,8 @@ def _renew(registration: Object, secret: Object | None, lifetime: Lifetime, stat
         "lifetime": lifetime,
         "owner": owner_reference(REGISTRATION_TOKEN, registration, controller=True),
     }
-    return Effect(RENEW, key, arguments, "the token's time is over" if secret else "there is no token yet")
+    reason = "the token's time is over" if secret else "there is no token yet"
+    return Effect(RENEW, key, arguments, reason, repeat=secret is None)
 
 
 def _tell(view: View, registration: Object, times: Object) -> Decision:
