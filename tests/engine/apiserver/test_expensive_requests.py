@@ -132,8 +132,8 @@ async def test_a_few_users_cannot_keep_others_from_large_requests() -> None:
     other = asyncio.create_task(turns.take("other"))
     await asyncio.sleep(0)
     assert not other.done()
-    for _ in range(users + 1):
-        turns.pass_on()
+    for user in ("first", *(f"u{number}" for number in range(users))):
+        turns.pass_on(user)
     await other
     for task in greedy:
         task.cancel()
@@ -147,7 +147,7 @@ async def test_users_take_turns_at_large_requests() -> None:
     async def compute(user: str) -> None:
         await turns.take(user)
         order.append(user)
-        turns.pass_on()
+        turns.pass_on(user)
 
     tasks = [asyncio.create_task(compute("greedy")) for _ in range(MOST_WAITING_OF_USER)]
     await asyncio.sleep(0)
@@ -156,7 +156,7 @@ async def test_users_take_turns_at_large_requests() -> None:
     tasks.append(asyncio.create_task(compute("other")))
     await asyncio.sleep(0)
     tasks.pop(3).cancel()
-    turns.pass_on()
+    turns.pass_on("first")
     await asyncio.gather(*tasks)
     assert order.index("other") == 1
     assert order.count("greedy") == MOST_WAITING_OF_USER - 1

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
 from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -31,6 +33,8 @@ LOOP_UNITS = 20_000
 """What rules and patterns may spend on the event loop: some ten milliseconds."""
 THREAD_UNITS = 5_000_000
 """What they may spend in the thread: some seconds."""
+MOST_LARGE = 4
+"""Requests with a large document that are processed at the same time, of different users."""
 MOST_WAITING, MOST_WAITING_OF_USER = 64, 16
 TRIM_SECONDS = 2.0
 """How long after a computation freed memory goes back to the machine: once for all computations of that time."""
@@ -49,6 +53,10 @@ def is_large(body: bytes, *, applied: bool = False) -> bool:
 class Computer(Protocol):
     """Computes beside the event loop."""
 
+    def large_request(self, user: str) -> AbstractAsyncContextManager[None]:
+        """Entered by each request with a large document, before it is decoded."""
+        ...
+
     async def run(self, user: str, function: Callable[[], T]) -> T:
         """What the pure function returns."""
         ...
@@ -60,6 +68,9 @@ class Computer(Protocol):
 
 class InlineComputer:
     """Computes at once: for a simulation, which is one thread and the same each time."""
+
+    def large_request(self, user: str) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
     async def run(self, user: str, function: Callable[[], T]) -> T:
         return _metered(function)
@@ -75,7 +86,18 @@ class ThreadComputer:
         self._executor: ThreadPoolExecutor | None = None
         self._thread_turns = Turns()
         self._process_turns = Turns()
+        self._requests = Turns(MOST_LARGE)
         self._trim: asyncio.TimerHandle | None = None
+
+    @asynccontextmanager
+    async def large_request(self, user: str) -> AsyncIterator[None]:
+        """A decoded document takes ten times its size, and stays until the request is answered: so a user has one at a
+        time, while the bodies of the others wait."""
+        await self._requests.take(user)
+        try:
+            yield
+        finally:
+            self._requests.pass_on(user)
 
     async def run(self, user: str, function: Callable[[], T]) -> T:
         await self._thread_turns.take(user)
@@ -83,7 +105,7 @@ class ThreadComputer:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="herder-compute")
         computing = asyncio.get_running_loop().run_in_executor(self._executor, _metered, function)
         # A thread cannot be stopped: the next turn begins when this one is over, also if its client has gone.
-        computing.add_done_callback(self._finished)
+        computing.add_done_callback(partial(self._finished, user))
         try:
             return await asyncio.shield(computing)
         finally:
@@ -96,12 +118,12 @@ class ThreadComputer:
         try:
             return await yaml_bodies.convert(body)
         finally:
-            self._process_turns.pass_on()
+            self._process_turns.pass_on(user)
 
-    def _finished(self, computing: asyncio.Future[Any]) -> None:
+    def _finished(self, user: str, computing: asyncio.Future[Any]) -> None:
         if not computing.cancelled():
             computing.exception()  # a client that has gone does not look at it
-        self._thread_turns.pass_on()
+        self._thread_turns.pass_on(user)
         if self._trim is None:
             self._trim = asyncio.get_running_loop().call_later(TRIM_SECONDS, self._return_memory)
 
@@ -119,15 +141,19 @@ def shared_computer() -> ThreadComputer:
 
 
 class Turns:
-    """A lock that users take in turn: one user's many requests do not delay another user's first."""
+    """A semaphore that users take in turn: one user's many requests do not delay another user's first.
 
-    def __init__(self) -> None:
+    A user holds one unit at a time.
+    """
+
+    def __init__(self, units: int = 1) -> None:
+        self._free = units
+        self._holding: set[str] = set()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        self._taken = False
 
     async def take(self, user: str) -> None:
-        if not self._taken:
-            self._taken = True
+        if self._free and user not in self._holding:
+            self._give(user)
             return
         queue = self._waiting.setdefault(user, deque())
         # The first of a user waits in any case: else a few users with many requests would keep all others out.
@@ -139,27 +165,40 @@ class Turns:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.pass_on()  # it was given to a client that has gone
+                self.pass_on(user)  # it was given to a client that has gone
             raise
 
-    def pass_on(self) -> None:
-        while self._waiting:
-            user, queue = next(iter(self._waiting.items()))
-            del self._waiting[user]
-            while queue and queue[0].done():
-                queue.popleft()
-            if not queue:
-                continue
-            turn = queue.popleft()
-            if queue:
-                self._waiting[user] = queue  # behind all other users
-            turn.set_result(None)
+    def _give(self, user: str) -> None:
+        self._free -= 1
+        self._holding.add(user)
+
+    def pass_on(self, user: str) -> None:
+        self._free += 1
+        self._holding.discard(user)
+        if user in self._waiting:
+            self._waiting[user] = self._waiting.pop(user)  # behind all others
+        for waiting in list(self._waiting):
+            if not self._free:
+                return
+            if waiting not in self._holding:
+                self._hand_out(waiting)
+
+    def _hand_out(self, user: str) -> None:
+        """To the first request of the user that still waits."""
+        queue = self._waiting.pop(user)
+        while queue and queue[0].done():
+            queue.popleft()
+        if not queue:
             return
-        self._taken = False
+        turn = queue.popleft()
+        if queue:
+            self._waiting[user] = queue
+        self._give(user)
+        turn.set_result(None)
 
 
 def _metered(function: Callable[[], T]) -> T:
-    with metered(THREAD_UNITS):
+    with metered(THREAD_UNITS, large=True):
         return function()
 
 

@@ -70,7 +70,11 @@ class Dispatcher:
         if version.deprecation:
             call.warn(version.deprecation)
         try:
-            response = await self._run(call)
+            if call.large:
+                async with self._parts.computer.large_request(user.name):
+                    response = await self._run(call)
+            else:
+                response = await self._run(call)
         except Exception as error:
             # Warnings given so far go out with the refusal too.
             error.warnings = call.warnings  # type: ignore[attr-defined]

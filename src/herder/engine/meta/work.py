@@ -26,12 +26,13 @@ class TooMuchWork(BadRequest):
 
 
 class Meter:
-    """Units spent so far, and how many may be spent."""
+    """Units spent so far, and how many may be spent. `large` says that the computation is about a large document."""
 
-    __slots__ = ("limit", "spent")
+    __slots__ = ("large", "limit", "spent")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, large: bool = False) -> None:
         self.limit = limit
+        self.large = large
         self.spent = 0
 
     @property
@@ -52,13 +53,19 @@ def current_meter() -> Meter:
     return _METER.get() or Meter(MOST_UNITS)
 
 
+def is_large_computation() -> bool:
+    """Whether the running computation is about a large document, whose parts are not worth remembering."""
+    meter = _METER.get()
+    return meter is not None and meter.large
+
+
 class metered:  # a class, not a generator: every request of a custom kind enters one
     """Let everything within spend at most `limit` units; TooMuchWork is raised when it needs more."""
 
     __slots__ = ("_meter", "_token")
 
-    def __init__(self, limit: int) -> None:
-        self._meter = Meter(limit)
+    def __init__(self, limit: int, *, large: bool = False) -> None:
+        self._meter = Meter(limit, large=large)
 
     def __enter__(self) -> Meter:
         self._token = _METER.set(self._meter)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache, wraps
 from typing import Any, TypeVar, cast
 
+from herder.engine.meta.work import is_large_computation
 from herder.engine.patch.goformat import number, quoted
 
 SELF = "."
@@ -32,11 +33,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _remembered(function: F) -> F:
-    """As lru_cache, for short texts; other scalars are short."""
+    """As lru_cache, for short texts; other scalars are short.
+
+    Steps of large documents are not remembered. They would evict the steps of all others; and a few thousand small
+    strings that stay, among millions of objects that are freed, keep the allocator from returning its arenas.
+    """
     cached = lru_cache(maxsize=4096, typed=True)(function)
 
     @wraps(function)
     def call(*values: Any) -> Any:
+        if is_large_computation():
+            return function(*values)
         for value in values:
             if type(value) is str and len(value) > _LONGEST_REMEMBERED:
                 return function(*values)
