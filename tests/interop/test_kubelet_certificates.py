@@ -346,3 +346,47 @@ def test_the_approving_controller_stays_disabled_with_flags_of_users(
     """Of several mentions of a controller the first counts. Values of users are kept."""
     given = [each.partition("=")[2] for each in arguments] or ["*,bootstrapsigner,tokencleaner"]
     assert controllers(tmp_path, *arguments) == ["-certificatesigningrequest-approving-controller", *given]
+
+
+# --- what a node says of itself ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.xfail(strict=True, reason="NodeRestriction lets a node choose the pod network of its Node")
+def test_a_worker_does_not_choose_its_pod_network(api: Api, tmp_path: Path) -> None:
+    """Every machine routes the pod network of a Node to that Node."""
+    api.admin("apply", "--server-side", "-f", str(applied(tmp_path)))
+    key = new_key()
+    credentials = client_certificate(tmp_path, api.certificate(api.request(BOOTSTRAP, "router", key)), key)
+    for spec in ({"podCIDRs": ["0.0.0.0/0"], "podCIDR": "0.0.0.0/0"}, {"podCIDR": "10.42.0.0/24"}):
+        assert "a node cannot choose its pod network" in until_refused(api, credentials, "create", spec)
+    plain = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "router"}, "spec": {}}
+    created = api.kubectl(credentials, "create", "-f", "-", stdin=plain)
+    assert created.returncode == 0, created.stderr
+    patch = json.dumps({"spec": {"podCIDRs": ["10.42.0.0/24"], "podCIDR": "10.42.0.0/24"}})
+    chosen = api.kubectl(credentials, "patch", "node", "router", "-p", patch)
+    assert "a node cannot choose its pod network" in chosen.stderr
+    assert api.kubectl(credentials, "label", "node", "router", "example.com/rack=7").returncode == 0
+    api.admin("patch", "node", "router", "-p", patch)  # as kube-controller-manager assigns it
+    assert api.kubectl(credentials, "label", "node", "router", "--overwrite", "example.com/rack=8").returncode == 0
+
+
+def applied(directory: Path) -> Path:
+    """What the first server applies about Nodes."""
+    server = MachineInputs(
+        name="m", uid="u", roles=Roles(etcd=True, control_plane=True), is_init=True, internal_addresses=("10.0.0.1",)
+    )
+    plan = Kubeadm().render(CLUSTER, server)
+    path = directory / "nodes.yaml"
+    path.write_bytes(next(each for each in plan.files if each.path == f"{HERE}/manifests/nodes.yaml").decoded)
+    return path
+
+
+def until_refused(api: Api, credentials: tuple[str, ...], verb: str, spec: dict[str, Any]) -> str:
+    """API servers enforce a policy a moment after it is stored. Returns why it is refused."""
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "router"}, "spec": spec}
+    end = time.monotonic() + 20
+    while True:
+        done = api.kubectl(credentials, verb, "--dry-run=server", "-f", "-", stdin=node)
+        if done.returncode or time.monotonic() > end:
+            return done.stderr
+        time.sleep(0.2)
