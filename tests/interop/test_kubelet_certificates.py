@@ -351,7 +351,6 @@ def test_the_approving_controller_stays_disabled_with_flags_of_users(
 # --- what a node says of itself ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="NodeRestriction lets a node choose the pod network of its Node")
 def test_a_worker_does_not_choose_its_pod_network(api: Api, tmp_path: Path) -> None:
     """Every machine routes the pod network of a Node to that Node."""
     api.admin("apply", "--server-side", "-f", str(applied(tmp_path)))

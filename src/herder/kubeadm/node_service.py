@@ -6,7 +6,9 @@ Where a Node says that its machine is to go, that server stops to serve, and ano
 """
 
 import argparse
+import functools
 import http.client
+import ipaddress
 import json
 import os
 import socket
@@ -78,15 +80,32 @@ class Api:
 # --- routes ---------------------------------------------------------------------------------------------------------
 
 
-def wanted_routes(nodes: Dict[str, Object], own: str) -> Dict[str, str]:
-    """Network of pods → address of the machine that they are on; for all machines but this."""
+def wanted_routes(nodes: Dict[str, Object], own: str, pods: List[str]) -> Dict[str, str]:
+    """Network of pods → address of the machine that they are on; for all machines but this.
+
+    `pods`: networks of all pods of the cluster. Machines report their own address, so any text is possible.
+    """
     routes = {}
     for name, node in nodes.items():
-        address = internal_address(node)
-        if name != own and address:
-            for network in pod_networks(node):
-                routes[network] = address
+        for network in pod_networks(node) if name != own else []:
+            usable = [each for each in internal_addresses(node) if is_route(network, each, tuple(pods))]
+            if usable:
+                routes[network] = usable[0]
     return routes
+
+
+@functools.lru_cache(maxsize=16384)
+def is_route(network: str, address: str, pods: Tuple[str, ...]) -> bool:
+    """Whether the network is one of this cluster's pods, and the address can be that of a machine."""
+    try:
+        inner, gateway = ipaddress.ip_network(network), ipaddress.ip_address(address)
+        outer = [ipaddress.ip_network(each, strict=False) for each in pods]
+    except ValueError:
+        return False
+    if gateway.is_loopback or gateway.is_multicast or gateway.is_unspecified or gateway.version != inner.version:
+        return False
+    known = [each for each in outer if each.version == inner.version and each.prefixlen <= inner.prefixlen]
+    return any(each.overlaps(inner) for each in known)
 
 
 def pod_networks(node: Object) -> List[str]:
@@ -94,11 +113,9 @@ def pod_networks(node: Object) -> List[str]:
     return list(spec.get("podCIDRs") or ([spec["podCIDR"]] if spec.get("podCIDR") else []))
 
 
-def internal_address(node: Object) -> str:
-    for each in (node.get("status") or {}).get("addresses") or []:
-        if each["type"] == "InternalIP":
-            return str(each["address"])
-    return ""
+def internal_addresses(node: Object) -> List[str]:
+    found = (node.get("status") or {}).get("addresses") or []
+    return [str(each["address"]) for each in found if each["type"] == "InternalIP"]
 
 
 def bridge(networks: List[str]) -> Object:
@@ -134,21 +151,31 @@ class Network:
             for network in self._pods:
                 masquerade(network)
             self._masqueraded = True
-        wanted, known = wanted_routes(nodes, self._own), own_routes()
+        wanted, known = wanted_routes(nodes, self._own, self._pods), own_routes()
         for network, address in wanted.items():
             if known.get(network) != address:
-                run("ip", *family(network), "route", "replace", network, "via", address, "proto", PROTOCOL)
+                change_route(network, "replace", network, "via", address, "proto", PROTOCOL)
         for network in set(known) - set(wanted):
-            run("ip", *family(network), "route", "del", network, "proto", PROTOCOL)
+            change_route(network, "del", network, "proto", PROTOCOL)
+
+
+def change_route(network: str, *words: str) -> None:
+    """A machine that cannot be reached keeps no other from its route; the next change of a Node tries again."""
+    try:
+        run("ip", *family(network), "route", *words)
+    except OSError as problem:
+        log(f"route to {network}: {problem}")
 
 
 def own_routes() -> Dict[str, str]:
+    """By network, as Nodes write it: ip names the default route, and omits the length of single addresses."""
     routes = {}
-    for flag in ("-4", "-6"):
+    for flag, everything in (("-4", "0.0.0.0/0"), ("-6", "::/0")):
         listed = run("ip", flag, "-json", "route", "show", "proto", PROTOCOL)
         for each in json.loads(listed or "[]"):
             if each.get("gateway"):
-                routes[each["dst"]] = each["gateway"]
+                network = everything if each["dst"] == "default" else each["dst"]
+                routes[str(ipaddress.ip_network(network))] = each["gateway"]
     return routes
 
 
@@ -167,15 +194,19 @@ def masquerade(network: str) -> None:
 # --- etcd members ---------------------------------------------------------------------------------------------------
 
 
+def is_server(node: Object) -> bool:
+    return CONTROL_PLANE in (node["metadata"].get("labels") or {})
+
+
 def is_leaving(node: Object) -> bool:
     return bool((node["metadata"].get("annotations") or {}).get(REMOVE) == "true")
 
 
 def to_remove(nodes: Dict[str, Object]) -> List[str]:
-    """Nodes whose member is to go and has not gone."""
+    """Servers whose member is to go and has not gone. A worker sets any annotation of its own Node."""
     found = []
     for name, node in sorted(nodes.items()):
-        if is_leaving(node) and not (node["metadata"].get("annotations") or {}).get(REMOVED):
+        if is_server(node) and is_leaving(node) and not (node["metadata"].get("annotations") or {}).get(REMOVED):
             found.append(name)
     return found
 
@@ -183,7 +214,7 @@ def to_remove(nodes: Dict[str, Object]) -> List[str]:
 def acting_server(nodes: Dict[str, Object]) -> Optional[str]:
     """One of all servers acts, so that two never remove at the same time: the first that is ready and stays."""
     for name, node in sorted(nodes.items()):
-        if CONTROL_PLANE in (node["metadata"].get("labels") or {}) and not is_leaving(node) and is_ready(node):
+        if is_server(node) and not is_leaving(node) and is_ready(node):
             return name
     return None
 
@@ -278,6 +309,11 @@ def follow(api: Api, act: Any) -> None:
         act(nodes)
 
 
+def log(message: str) -> None:
+    sys.stderr.write(f"herder-node-service: {message}\n")
+    sys.stderr.flush()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "herder-node-service",
@@ -305,15 +341,15 @@ def main() -> None:
             stop_serving()
         elif acting_server(nodes) == options.node:
             for name in to_remove(nodes):
-                wait_for_silence(internal_address(nodes[name]))
+                for address in internal_addresses(nodes[name])[:1]:
+                    wait_for_silence(address)
                 remove_member(name)
 
     while True:
         try:
             follow(Api(options.kubeconfig), act)
         except (OSError, ValueError, http.client.HTTPException) as problem:
-            sys.stderr.write(f"herder-node-service: {problem}\n")
-            sys.stderr.flush()
+            log(str(problem))
             time.sleep(PAUSE_SECONDS)
 
 

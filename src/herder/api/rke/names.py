@@ -32,6 +32,7 @@ CONTROL_PLANE_ROLE = f"{PREFIX}control-plane-role"
 WORKER_ROLE = f"{PREFIX}worker-role"
 ROLES = (ETCD_ROLE, CONTROL_PLANE_ROLE, WORKER_ROLE)
 MACHINE_UID = f"{PREFIX}machine"  # on the Node downstream: by it a Machine and its Node find each other
+KUBEADM_PROVIDER = "kubeadm://"  # before that UID, in the provider ID of a Node of a kubeadm cluster
 POOL_NAME = f"{PREFIX}rke-machine-pool-name"
 TEMPLATE_HASH = f"{PREFIX}machine-template-hash"
 ACCOUNT_ROLE = f"{PREFIX}service-account-role"

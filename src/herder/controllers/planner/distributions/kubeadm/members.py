@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from herder.api.capi.kinds import NODE
 from herder.api.management.manifest import as_yaml, manifest
-from herder.api.rke.names import TAINTS
+from herder.api.policies import Policy, policy
+from herder.api.rke.names import KUBEADM_PROVIDER, TAINTS
 from herder.api.rke.plan import File, file
 from herder.controllers.planner.distributions.interface import ClusterInputs, MachineInputs
 from herder.controllers.planner.distributions.kubeadm.choices import (
@@ -32,6 +34,7 @@ from herder.engine.meta.kinds import Object
 SOCKET = "unix:///run/containerd/containerd.sock"
 TOKEN_GROUP = "system:bootstrappers:kubeadm:default-node-token"
 PATCHES = {"directory": "/var/lib/rancher/kubeadm/patches"}  # the installer puts something of its own in manifests
+NETWORK_POLICY = "herder-node-networks"
 CONTROL_PLANE_TAINT = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
 
 
@@ -118,7 +121,7 @@ def _registration(machine: MachineInputs, chosen: Mapping[str, Any]) -> Object:
     taints += [parsed_taint(marked, _as_text(each)) for each in machine.node_taints]
     if machine.roles.is_server and not machine.roles.worker:
         taints.append(CONTROL_PLANE_TAINT)
-    identity = [{"name": "provider-id", "value": f"kubeadm://{machine.uid}"}]
+    identity = [{"name": "provider-id", "value": f"{KUBEADM_PROVIDER}{machine.uid}"}]
     return {
         **({"name": machine.node_name} if machine.node_name else {}),
         "criSocket": SOCKET,
@@ -146,7 +149,7 @@ def _kubelet() -> Object:
 
 
 def _manifests(cluster: ClusterInputs) -> Iterator[File]:
-    yield file(f"{HERE}/manifests/nodes.yaml", as_yaml([_node_rights()]), dynamic=True)
+    yield file(f"{HERE}/manifests/nodes.yaml", as_yaml([_node_rights(), *_node_networks()]), dynamic=True)
     if cluster.agent is not None:
         agent = as_yaml([_by_name(each) for each in manifest(cluster.agent)])
         yield file(f"{HERE}/manifests/cluster-agent.yaml", agent, dynamic=True, minor=True)
@@ -173,3 +176,21 @@ def _node_rights() -> Object:
         "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "system:node-proxier"},
         "subjects": [{"kind": "Group", "apiGroup": group, "name": TOKEN_GROUP}],
     }
+
+
+def _node_networks() -> Policy:
+    """Every machine routes the pod network of each Node to that Node. The controller manager assigns the networks;
+    NodeRestriction would let a node choose that of another, or the default route, for a Node that it registers."""
+    unchanged = [
+        f"object.spec.?{field}.orValue({empty}) == "
+        f"(oldObject == null ? {empty} : oldObject.spec.?{field}.orValue({empty}))"
+        for field, empty in (("podCIDR", "''"), ("podCIDRs", "[]"))
+    ]
+    return policy(
+        NETWORK_POLICY,
+        (NODE,),
+        ("CREATE", "UPDATE"),
+        "'system:nodes' in request.userInfo.groups",
+        " && ".join(unchanged),
+        "spec.podCIDRs: assigned by kube-controller-manager; a node cannot choose its pod network",
+    )
