@@ -10,7 +10,7 @@ from herder.api.capi.kinds import DEFINITION
 from herder.api.machines.kinds import kinds_of
 from herder.api.rke.kinds import CUSTOM_MACHINE
 from herder.controllers.machines import node_lookup
-from herder.controllers.machines.managed import NODES
+from herder.controllers.machines.managed import BY_MACHINE, NODES
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Decision, Patch
 from herder.engine.runtime.view import Observed, Unreachable
@@ -176,3 +176,28 @@ def test_only_the_own_cluster_is_asked_and_only_while_its_agent_is_there(whose: 
     assert (decision.writes, decision.observe) == ((), ())
     assert decision.wait is not None
     assert "agent is connected" in decision.wait.reason
+
+
+def registered(provider_id: str) -> Object:
+    """A Node that has no label and is not ready yet."""
+    meta, conditions = {"name": "sheep-1"}, [{"type": "Ready", "status": "False"}]
+    return NODES.project({"metadata": meta, "spec": {"providerID": provider_id}, "status": {"conditions": conditions}})
+
+
+@pytest.mark.xfail(strict=True, reason="machines of kubeadm clusters set the label after they have registered")
+def test_a_node_that_names_the_machine_by_its_provider_id_claims_it_before_it_has_the_label() -> None:
+    """A worker sees that provider ID at once, and puts the label with the same UID on another Node of its own: it would
+    get the labels that no node may give itself, and with them pods that are meant for the machine."""
+    uid = "Machine-custom-1"
+    own, forged = registered(f"kubeadm://{uid}"), node("kubeadm://wolf", name="wolf")
+    claimants = [each for each in (own, forged) if uid in NODES.indexes[BY_MACHINE](each)]
+    decision = decide(seen=Observed(tuple(claimants), NOW))
+    assert decision.writes == ()
+    assert decision.wait is not None
+    assert decision.wait.reason.startswith("Nodes sheep-1, wolf all have the label")
+
+
+def test_the_node_of_a_machine_is_waited_for_until_it_has_the_label() -> None:
+    decision = decide(seen=Observed((registered("kubeadm://Machine-custom-1"),), NOW))
+    assert decision.writes == ()
+    assert decision.wait is not None

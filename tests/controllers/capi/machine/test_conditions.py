@@ -205,6 +205,17 @@ def test_another_node_that_claims_a_provider_id_changes_nothing_of_the_machine_t
     assert stage.status()["nodeRef"] == {"name": "ewe-node"}
 
 
+@pytest.mark.xfail(strict=True, reason="any Node with the provider ID takes the place of one that was deleted")
+def test_no_other_node_takes_the_place_of_one_that_was_deleted() -> None:
+    """It would get the Machine's labels, some of which no node may give itself, and stand for its health."""
+    stage = running(machine=machine(metadata={"labels": {"node-restriction.kubernetes.io/vault": "true"}}))
+    stage.settle()
+    stage.nodes = [node("forged")]
+    told = "Node ewe-node has been deleted while the Machine still exists"
+    assert stage.condition("NodeHealthy") == ("False", "NodeDeleted", told)
+    assert "labels" not in stage.nodes[0]["metadata"]
+
+
 def test_a_machine_does_not_refer_to_a_node_of_another_machine() -> None:
     """A worker that joins claims the provider ID of a server: deleting its Machine would drain the server's Node."""
     labels = {"rke.cattle.io/machine": "uid-of-a-server"}

@@ -143,6 +143,23 @@ def test_interruptible_machines_have_interruptible_nodes() -> None:
     assert synced(stage)["metadata"].get("labels", {}) == {}
 
 
+GUARDED = {"node-restriction.kubernetes.io/quarantine": "true", "node-role.kubernetes.io/worker": ""}
+
+
+@pytest.mark.xfail(strict=True, reason="the manager removes what an annotation of the Node names")
+def test_a_kubelet_does_not_get_rid_of_labels_that_it_may_not_change() -> None:
+    """It writes any annotation of its own Node. NodeRestriction guards these labels, and the manager may remove them."""
+    claimed = {"labels": GUARDED, "annotations": {f"{OURS}labels-from-machine": ",".join(GUARDED)}}
+    assert synced(running(nodes=[node(metadata=claimed)]))["metadata"]["labels"] == GUARDED
+
+
+def test_guarded_labels_that_leave_the_machine_leave_the_node() -> None:
+    stage = running(machine=of(GUARDED))
+    assert synced(stage)["metadata"]["labels"] == GUARDED
+    stage.machine = {**stage.machine, "metadata": {**stage.machine["metadata"], "labels": {}}}
+    assert synced(stage)["metadata"].get("labels", {}) == {}
+
+
 # --- taints ----------------------------------------------------------------------------------------------------------
 
 
@@ -217,3 +234,10 @@ def test_taints_follow_the_machine(taints: list[Object], after: list[Object], tr
     result = synced(stage)
     assert result["spec"]["taints"] == after
     assert result["metadata"]["annotations"][TRACKED] == tracked
+
+
+@pytest.mark.xfail(strict=True, reason="the manager removes what an annotation of the Node names")
+def test_a_kubelet_does_not_get_rid_of_taints() -> None:
+    claimed = {"annotations": {TRACKED: "example.com/gpu:NoSchedule"}}
+    stage = propagating([ALWAYS], nodes=[node(metadata=claimed, spec={"taints": [FOREIGN]})])
+    assert synced(stage)["spec"]["taints"] == [FOREIGN, on_node(ALWAYS)]
