@@ -184,7 +184,6 @@ def registered(provider_id: str) -> Object:
     return NODES.project({"metadata": meta, "spec": {"providerID": provider_id}, "status": {"conditions": conditions}})
 
 
-@pytest.mark.xfail(strict=True, reason="machines of kubeadm clusters set the label after they have registered")
 def test_a_node_that_names_the_machine_by_its_provider_id_claims_it_before_it_has_the_label() -> None:
     """A worker sees that provider ID at once, and puts the label with the same UID on another Node of its own: it would
     get the labels that no node may give itself, and with them pods that are meant for the machine."""

@@ -74,6 +74,8 @@ CERTIFICATE_EXPIRY = "cluster.herder.io/certificate-expiry"
 CERTIFICATE_RENEWAL = "cluster.herder.io/certificate-renewal"
 # On Machines of MachineSets: which of their labels and annotations come from the template ("labels;annotations").
 PROPAGATED = "cluster.herder.io/propagated"
+# On Machines: labels and taints that were brought to the Node, of those that no kubelet may change itself.
+BROUGHT_TO_NODE = "cluster.herder.io/brought-to-node"
 # On MachineSets: the spec.rollout.after that each was made for, whatever the server's clock said when it was made.
 ROLLOUT_AFTER = "cluster.herder.io/rollout-after"
 

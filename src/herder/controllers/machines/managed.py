@@ -9,7 +9,7 @@ from herder.api.capi.nodes import NODE_RECORD, addresses_of, node_condition, pro
 from herder.api.management import clusters
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.management.names import PROVISIONING_CLUSTER_OF
-from herder.api.rke.names import MACHINE_UID
+from herder.api.rke.names import KUBEADM_PROVIDER, MACHINE_UID
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Projection
 from herder.engine.runtime.view import View
@@ -65,8 +65,11 @@ def _name(node: Object) -> Iterable[str]:
 
 
 def _machine(node: Object) -> Iterable[str]:
-    uid = labels_of(node).get(MACHINE_UID)
-    return (uid,) if uid else ()
+    """The Machines that it claims to be, by its label and by a provider ID that names one. Nodes of kubeadm clusters
+    have that from the start, and the label later; meanwhile others could claim the same Machine by the label."""
+    provider, label = str(node.get("providerID") or ""), labels_of(node).get(MACHINE_UID, "")
+    named = provider.removeprefix(KUBEADM_PROVIDER) if provider.startswith(KUBEADM_PROVIDER) else ""
+    return {uid for uid in (label, named) if uid}
 
 
 NODES = Projection("provisioned-node", project=_facts, indexes={BY_NAME: _name, BY_MACHINE: _machine})

@@ -90,13 +90,15 @@ def _serves(machine: Object) -> bool:
 
 
 def _found(machine: Object, kind: Kind, infra: Object, nodes: Sequence[Object]) -> Decision:
-    label = f"{MACHINE_UID}={machine['metadata']['uid']}"
-    if not nodes:
+    uid = machine["metadata"]["uid"]
+    label = f"{MACHINE_UID}={uid}"
+    if all(labels_of(node).get(MACHINE_UID) != uid for node in nodes):
         role = " and the role of a server" if _serves(machine) else ""
         return waiting(f"no Node has the label {label}{role} yet")
     if len(nodes) > 1:
         names = ", ".join(sorted(node["metadata"]["name"] for node in nodes))
-        return waiting(f"Nodes {names} all have the label {label}: delete those that are not this machine")
+        claims = f"all have the label {label}, or a provider ID that names it"
+        return waiting(f"Nodes {names} {claims}: delete those that are not this machine")
     (node,) = nodes
     if not node["providerID"] or not node["ready"]:
         lacking = "is not Ready" if node["providerID"] else "has no spec.providerID"

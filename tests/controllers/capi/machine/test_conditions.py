@@ -205,7 +205,6 @@ def test_another_node_that_claims_a_provider_id_changes_nothing_of_the_machine_t
     assert stage.status()["nodeRef"] == {"name": "ewe-node"}
 
 
-@pytest.mark.xfail(strict=True, reason="any Node with the provider ID takes the place of one that was deleted")
 def test_no_other_node_takes_the_place_of_one_that_was_deleted() -> None:
     """It would get the Machine's labels, some of which no node may give itself, and stand for its health."""
     stage = running(machine=machine(metadata={"labels": {"node-restriction.kubernetes.io/vault": "true"}}))

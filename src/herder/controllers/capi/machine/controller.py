@@ -23,7 +23,7 @@ from herder.controllers.capi.machine import deletion
 from herder.controllers.capi.machine.bootstrap import Bootstrap, bootstrap
 from herder.controllers.capi.machine.infrastructure import Infrastructure, infrastructure
 from herder.controllers.capi.machine.node import look
-from herder.controllers.capi.machine.node_sync import sync
+from herder.controllers.capi.machine.node_sync import recorded, sync
 from herder.controllers.capi.machine.ownership import adopted, claim, with_finalizer
 from herder.controllers.capi.machine.scene import Scene, status_of, survey
 from herder.controllers.capi.machine.status import LEGACY_OWNED, OWNED, Findings, tell, tell_paused
@@ -73,7 +73,7 @@ def _tend(view: View, scene: Scene) -> Decision:
     over the revision that it was made from.
     """
     data, host = bootstrap(scene), infrastructure(scene)
-    changes = () if scene.deleting else _changes(scene, data, host)
+    changes = () if scene.deleting else _changes(view, scene, data, host)
     sight = look(view, scene, host.provider_id or scene.machine["spec"].get("providerID") or "")
     decision = Decision(changes + _claims(scene), observe=sight.observe)
     if sight.node is not None and not scene.deleting:
@@ -90,9 +90,9 @@ def _tend(view: View, scene: Scene) -> Decision:
     return decision + tell(Findings(scene, data, host, sight, step), view.now) + step.decision
 
 
-def _changes(scene: Scene, data: Bootstrap, host: Infrastructure) -> tuple[Patch, ...]:
+def _changes(view: View, scene: Scene, data: Bootstrap, host: Infrastructure) -> tuple[Patch, ...]:
     """What the providers found out, in the Machine's spec, and the Machine in its Cluster's hands."""
-    wanted = adopted(scene.machine, scene.cluster)
+    wanted = recorded(scene, adopted(scene.machine, scene.cluster), view.setting)
     spec = {**wanted["spec"]}
     if data.secret:
         spec["bootstrap"] = {**(spec.get("bootstrap") or {}), "dataSecretName": data.secret}

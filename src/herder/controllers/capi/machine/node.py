@@ -46,10 +46,11 @@ def look(view: View, scene: Scene, provider_id: str) -> Sight:
 
 def _own(scene: Scene, nodes: tuple[Object, ...]) -> tuple[Object, ...]:
     """Of several Nodes with its provider ID, the one that the Machine refers to: a join token registers Nodes with any
-    provider ID, but not under a name that is taken. Before it refers to one, none that says it is another Machine's."""
-    name = status_of(scene.machine, "nodeRef", {}).get("name", "")
-    known = tuple(node for node in nodes if node["metadata"]["name"] == name)
-    return known or tuple(node for node in nodes if not is_anothers(node, scene.machine))
+    provider ID, but not under a name that is taken. None replaces it when it is deleted: its labels would go along.
+    Before the Machine refers to one, none that says it is another Machine's."""
+    if name := status_of(scene.machine, "nodeRef", {}).get("name", ""):
+        return tuple(node for node in nodes if node["metadata"]["name"] == name)
+    return tuple(node for node in nodes if not is_anothers(node, scene.machine))
 
 
 def node_name(scene: Scene, sight: Sight) -> str:

@@ -1,7 +1,9 @@
 """What a Machine tells its Node: labels, annotations and taints, in one patch, and only what differs.
 
 Annotations on the Node keep what came from the Machine, so that what leaves the Machine leaves the Node too, and
-what others put there stays.
+what others put there stays. A kubelet writes any annotation of its own Node, but NodeRestriction lets it change neither
+taints nor labels of Kubernetes' own domains. Of those, an annotation of the Machine keeps what was brought over, so
+that a compromised node does not get rid of what an administrator put there.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from herder.api.capi.contract import infra_machine
 from herder.api.capi.kinds import NODE
 from herder.api.capi.names import (
     ANNOTATIONS_FROM_MACHINE,
+    BROUGHT_TO_NODE,
     INTERRUPTIBLE,
     LABELS_FROM_MACHINE,
     NODE_CLUSTER_NAME,
@@ -39,6 +42,7 @@ from herder.engine.runtime.view import View
 _ROLES = "node-role.kubernetes.io"
 _RESTRICTED = "node-restriction.kubernetes.io"
 _MANAGED = "node.cluster.x-k8s.io"
+_GUARDED = (".kubernetes.io", ".k8s.io")  # domains of labels that NodeRestriction guards
 _BOOKKEEPING = (NODE_CLUSTER_NAME, NODE_CLUSTER_NAMESPACE, NODE_MACHINE, NODE_OWNER_KIND, NODE_OWNER_NAME)
 
 Taint = Object
@@ -50,13 +54,14 @@ def sync(view: View, scene: Scene, node: Object) -> tuple[Patch, ...]:
     annotations = _annotations(scene, view.setting)
     bookkeeping = _bookkeeping(scene)
     taints = _taints_of(node)
-    kept = annotations_of(node)
+    kept, brought = annotations_of(node), _split(annotations_of(scene.machine).get(BROUGHT_TO_NODE))
     told = {LABELS_FROM_MACHINE: _joined(labels), ANNOTATIONS_FROM_MACHINE: _joined(annotations)}
     if view.setting(MACHINE_TAINT_PROPAGATION) == "true":
-        taints = _propagated(scene, taints, kept.get(TAINTS_FROM_MACHINE))
+        tracked = _split(kept[TAINTS_FROM_MACHINE]) & brought if TAINTS_FROM_MACHINE in kept else None
+        taints = _propagated(scene, taints, tracked)
         told[TAINTS_FROM_MACHINE] = _joined(_named(taint) for taint in _machine_taints(scene, "Always"))
     changes: Object = {}
-    stale_labels = _split(kept.get(LABELS_FROM_MACHINE))
+    stale_labels = {key for key in _split(kept.get(LABELS_FROM_MACHINE)) if key in brought or not _is_guarded(key)}
     if label_changes := difference(labels_of(node), _replaced(labels_of(node), stale_labels, labels)):
         changes["metadata"] = {"labels": label_changes}
     stale = _split(kept.get(ANNOTATIONS_FROM_MACHINE)) | set(_BOOKKEEPING)
@@ -71,6 +76,22 @@ def sync(view: View, scene: Scene, node: Object) -> tuple[Patch, ...]:
     locked = node["metadata"].get("resourceVersion", "") if "spec" in changes else ""
     reason = "its Machine's labels, annotations and taints"
     return (Patch(ref(NODE, node), changes, reason, resource_version=locked, target=scene.cluster_key),)
+
+
+def recorded(scene: Scene, machine: Object, setting: Setting) -> Object:
+    """The Machine with the record of what its Node gets, or got once, that no kubelet may change."""
+    brought = {key for key in _labels(scene, setting) if _is_guarded(key)}
+    if setting(MACHINE_TAINT_PROPAGATION) == "true":
+        brought |= {_named(taint) for taint in _machine_taints(scene, "Always")}
+    known = annotations_of(machine)
+    wanted = _joined(brought | _split(known.get(BROUGHT_TO_NODE)))
+    if not wanted:
+        return machine
+    return {**machine, "metadata": {**machine["metadata"], "annotations": {**known, BROUGHT_TO_NODE: wanted}}}
+
+
+def _is_guarded(label: str) -> bool:
+    return f".{label.partition('/')[0]}".endswith(_GUARDED)
 
 
 def _labels(scene: Scene, setting: Setting) -> dict[str, str]:
@@ -150,12 +171,13 @@ def _revision(obj: Object) -> int:
     return max(integer(annotations_of(obj).get(REVISION, "")), 0)
 
 
-def _propagated(scene: Scene, taints: list[Taint], tracked: str | None) -> list[Taint]:
+def _propagated(scene: Scene, taints: list[Taint], tracked: set[str] | None) -> list[Taint]:
     """Taints that are wanted always, and those wanted at first if this is the first time."""
     wanted = _machine_taints(scene, "Always")
     once = _machine_taints(scene, "OnInitialization")
     kept_for_good = {_named(taint) for taint in (*wanted, *once)}
-    result = [taint for taint in taints if _named(taint) in kept_for_good or _named(taint) not in _split(tracked)]
+    stale = (tracked or set()) - kept_for_good
+    result = [taint for taint in taints if _named(taint) not in stale]
     for taint in wanted if tracked is not None else [*wanted, *once]:
         result = _with(result, taint)
     return result
