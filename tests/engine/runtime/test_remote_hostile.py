@@ -145,6 +145,28 @@ def test_a_cluster_with_records_that_would_fill_the_memory_is_not_observed(
     run(work)
 
 
+@pytest.mark.xfail(strict=True, reason="the answer to a probe is neither read nor closed")
+def test_an_answer_without_an_end_to_a_probe_is_closed() -> None:
+    """Through a tunnel each would hold a connection, and megabytes of the budget of all clusters."""
+
+    class Endless(Hostile):
+        async def send(self, request: Request) -> Response:
+            return self.flow(iter([b"{"])) if request.path == "/" else await super().send(request)
+
+    async def work(cluster: Far) -> None:
+        def prepare(wire: FarWire) -> None:
+            wire.__class__ = type("Answering", (Endless,), {"answer": in_a_stream, "opened": []})
+
+        cluster.prepare = prepare
+        cluster.ask(Connect("far"))
+        await asyncio.sleep(60)
+        [wire] = cluster.wires
+        assert len(wire.opened) > 3
+        assert all(flow.is_closed for flow in wire.opened)
+
+    run(work)
+
+
 def test_what_comes_after_the_list_fills_no_memory_either(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observation, "MOST_BYTES", 8 * RECORD_BYTES)
 

@@ -118,6 +118,17 @@ def test_what_cannot_be_taken_in_is_told_why(changed: Object, claims: object, to
     assert problem(decide(changed, claims=claims)).startswith(told)
 
 
+@pytest.mark.xfail(strict=True, reason="the limit counts machines of pools alone")
+def test_a_cluster_has_no_more_machines_by_registration_than_by_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a dozen objects. Whoever holds the registration token invents any number of IDs."""
+    monkeypatch.setattr(requests, "MACHINES_AT_MOST", 2, raising=False)
+    assert len(writes(decide(machine("a"), machine("b", of="pasture")))) == 3
+    assert problem(decide(machine("a"), machine("b"))).startswith("the cluster has 2 machines, the most")
+    (known,) = writes(decide(machine(NAME), machine("b")))
+    assert isinstance(known, Patch)
+    assert "labels" in known.patch["metadata"], "one that is known comes back"
+
+
 def test_a_request_of_another_namespace_is_nobodys() -> None:
     view = view_of(requests.CONTROLLER, f"{WORKSPACE}/{NAME}", [management(), request(namespace=WORKSPACE)])
     assert problem(requests.reconcile(view)) == "there is no such cluster"
