@@ -145,7 +145,6 @@ def test_a_cluster_with_records_that_would_fill_the_memory_is_not_observed(
     run(work)
 
 
-@pytest.mark.xfail(strict=True, reason="the answer to a probe is neither read nor closed")
 def test_an_answer_without_an_end_to_a_probe_is_closed() -> None:
     """Through a tunnel each would hold a connection, and megabytes of the budget of all clusters."""
 

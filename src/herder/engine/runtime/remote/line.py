@@ -57,6 +57,7 @@ class Line:
         except Exception as error:
             return in_words(error)
         self._listen(response)
+        await _closed(response.stream)
         if response.status == 401:
             return "the cluster does not accept the credentials"
         return f"the server answered HTTP {response.status}" if response.status >= SERVER_FAILURE else ""
@@ -86,9 +87,7 @@ class Line:
                 self._heard()
                 yield chunk
         finally:
-            close: Any = getattr(stream, "aclose", None)  # a tunnel's streams are no generators, and hold a connection
-            if close is not None:
-                await close()
+            await _closed(stream)
 
     async def _next(self, stream: AsyncIterator[bytes], ends: float | None) -> bytes | None:
         """The next piece of an answer, None at its end."""
@@ -97,6 +96,13 @@ class Line:
                 return await anext(stream, None)
         except TimeoutError:
             raise ServiceUnavailable(f"cluster {self._cluster}: no answer in time") from None
+
+
+async def _closed(stream: AsyncIterator[bytes] | None) -> None:
+    """A tunnel's streams are no generators. Each holds a connection, and what has come of an answer, until it ends."""
+    close: Any = getattr(stream, "aclose", None)
+    if close is not None:
+        await close()
 
 
 def in_words(error: Exception) -> str:
