@@ -118,7 +118,6 @@ def test_what_cannot_be_taken_in_is_told_why(changed: Object, claims: object, to
     assert problem(decide(changed, claims=claims)).startswith(told)
 
 
-@pytest.mark.xfail(strict=True, reason="the limit counts machines of pools alone")
 def test_a_cluster_has_no_more_machines_by_registration_than_by_pools(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is a dozen objects. Whoever holds the registration token invents any number of IDs."""
     monkeypatch.setattr(requests, "MACHINES_AT_MOST", 2, raising=False)

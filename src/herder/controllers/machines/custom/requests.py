@@ -9,11 +9,12 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from herder.api.capi.kinds import CLUSTER, MACHINE, SECRET, SECRET_METADATA
-from herder.api.capi.names import CLUSTER_NAME, annotations_of, is_deleting, labels_of
+from herder.api.capi.names import CLUSTER_NAME, annotations_of, cluster_key, is_deleting, labels_of
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.rke import names
+from herder.api.rke.admission.pools import MACHINES_AT_MOST
 from herder.api.rke.kinds import BOOTSTRAP, CUSTOM_MACHINE
-from herder.api.rke.removal import NODE_DELETION_SECONDS
+from herder.api.rke.removal import BY_CLUSTER, NODE_DELETION_SECONDS, cluster_of
 from herder.api.rke.requests import BadClaim, MachineRequest, check_roles, parsed
 from herder.api.writing import delete, ref
 from herder.controllers.machines.managed import provisioning_of
@@ -86,6 +87,8 @@ def _taken_in(view: View, request: Object, cluster: Object, claims: MachineReque
         return waiting("its Machine is being deleted", ref(MACHINE, there))
     if there is not None:
         return Decision(writes=(_told(request, there),))
+    if view.count(MACHINE, (BY_CLUSTER, cluster_key(namespace, cluster["metadata"]["name"]))) >= MACHINES_AT_MOST:
+        return _refuse(request, f"the cluster has {MACHINES_AT_MOST} machines, the most that it may have; delete some")
     made = _made(view, name, cluster, claims)
     return Decision(writes=made) if made else DONE
 
@@ -188,5 +191,5 @@ CONTROLLER = Controller(
         Watches(CUSTOM_MACHINE),
     ),
     when=_matters,
-    indexes={SECRET_METADATA: {PENDING: _pending}, MACHINE: {BY_ID: _by_id}},
+    indexes={SECRET_METADATA: {PENDING: _pending}, MACHINE: {BY_ID: _by_id, BY_CLUSTER: cluster_of}},
 )
