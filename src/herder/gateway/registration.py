@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hashlib
 import hmac
 import json
@@ -146,7 +145,7 @@ class Registration:
         """The token with this SHA-256, in base64; "" if none here has it."""
         try:
             digest = base64.b64decode(shown, validate=True).hex()
-        except binascii.Error:
+        except ValueError:  # not base64, or not ASCII
             return ""
         for secret in self._secrets.select(index=(BY_DIGEST, digest)):
             tokens = registration.read(secret) if self._is_issued(secret) else None

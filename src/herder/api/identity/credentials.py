@@ -69,7 +69,10 @@ def _cookie_counts(method: str, headers: Mapping[str, str]) -> bool:
         return harmless or headers.get("sec-fetch-site", "same-origin") in {"same-origin", "none"}
     if len(origin) > _LONGEST:
         return False
-    return urlsplit(origin).netloc.lower() == headers.get("host", "").lower() != ""
+    try:
+        return urlsplit(origin).netloc.lower() == headers.get("host", "").lower() != ""
+    except ValueError:  # not a URL
+        return False
 
 
 def _cookie(header: str) -> str:

@@ -112,6 +112,6 @@ def _certificates(encoded: str) -> str:
         found = x509.load_pem_x509_certificates(pem)
     except (binascii.Error, ValueError):
         raise BadParameters("X-API-Tunnel-Params: cluster.caCert: not certificates in PEM, in base64") from None
-    if b"PRIVATE KEY" in pem or not found:
+    if b"PRIVATE KEY" in pem or not found or not pem.isascii():  # TLS libraries load ASCII alone
         raise BadParameters("X-API-Tunnel-Params: cluster.caCert: must hold certificates and nothing else")
-    return pem.decode("ascii", errors="replace")
+    return pem.decode("ascii")
