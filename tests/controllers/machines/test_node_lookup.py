@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from herder.api.capi.kinds import DEFINITION
+from herder.api.capi.nodes import NODE_RECORD
 from herder.api.machines.kinds import kinds_of
 from herder.api.rke.kinds import CUSTOM_MACHINE
 from herder.controllers.machines import node_lookup
@@ -200,3 +201,23 @@ def test_the_node_of_a_machine_is_waited_for_until_it_has_the_label() -> None:
     decision = decide(seen=Observed((registered("kubeadm://Machine-custom-1"),), NOW))
     assert decision.writes == ()
     assert decision.wait is not None
+
+
+@pytest.mark.parametrize(
+    ("label", "provider_id", "claimed"),
+    [
+        ("a", "kubeadm://a", {"a"}),
+        ("", "kubeadm://a", {"a"}),
+        ("b", "kubeadm://a", {"a", "b"}),
+        ("b", "k3s://a", {"b"}),
+        ("", "", set()),
+    ],
+)
+def test_a_node_claims_machines_by_its_label_and_by_its_provider_id(
+    label: str, provider_id: str, claimed: set[str]
+) -> None:
+    """Wherever Nodes are found by the UID of a Machine, such as for the word on an etcd member."""
+    labels = {"rke.cattle.io/machine": label} if label else {}
+    shown = {"metadata": {"name": "sheep-1", "labels": labels}, "spec": {"providerID": provider_id}}
+    for projection in (NODES, NODE_RECORD):
+        assert set(projection.indexes["machine"](projection.project(shown))) == claimed

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from herder.api.capi.kinds import NODE
 from herder.api.capi.typed import filled, mapping, mappings, string_map, text, texts, time
-from herder.api.rke.names import MACHINE_UID
+from herder.api.rke.names import KUBEADM_PROVIDER, MACHINE_UID
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Observe, Projection
 
@@ -72,9 +72,16 @@ def _by_name(node: Object) -> Iterable[str]:
     return (name,) if (name := node["metadata"].get("name")) else ()
 
 
+def claimed_machines(labels: Object, provider: str) -> set[str]:
+    """UIDs of the Machines that a Node claims to be, by its label and by a provider ID that names one. Nodes of kubeadm
+    clusters have that from the start, and the label later; meanwhile others could claim the same Machine by the label.
+    """
+    named = provider.removeprefix(KUBEADM_PROVIDER) if provider.startswith(KUBEADM_PROVIDER) else ""
+    return {uid for uid in (labels.get(MACHINE_UID), named) if uid}
+
+
 def _by_machine(node: Object) -> Iterable[str]:
-    uid = (node["metadata"].get("labels") or {}).get(MACHINE_UID)
-    return (uid,) if uid else ()
+    return claimed_machines(node["metadata"].get("labels") or {}, provider_id(node))
 
 
 def is_anothers(node: Object, machine: Object) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from herder.api.capi.names import annotations_of, cluster_key, labels_of
-from herder.api.capi.nodes import NODE_RECORD, addresses_of, node_condition, provider_id
+from herder.api.capi.nodes import NODE_RECORD, addresses_of, claimed_machines, node_condition, provider_id
 from herder.api.management import clusters
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.management.names import PROVISIONING_CLUSTER_OF
-from herder.api.rke.names import KUBEADM_PROVIDER, MACHINE_UID
+from herder.api.rke.names import MACHINE_UID
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Projection
 from herder.engine.runtime.view import View
@@ -65,11 +65,7 @@ def _name(node: Object) -> Iterable[str]:
 
 
 def _machine(node: Object) -> Iterable[str]:
-    """The Machines that it claims to be, by its label and by a provider ID that names one. Nodes of kubeadm clusters
-    have that from the start, and the label later; meanwhile others could claim the same Machine by the label."""
-    provider, label = str(node.get("providerID") or ""), labels_of(node).get(MACHINE_UID, "")
-    named = provider.removeprefix(KUBEADM_PROVIDER) if provider.startswith(KUBEADM_PROVIDER) else ""
-    return {uid for uid in (label, named) if uid}
+    return claimed_machines(labels_of(node), str(node.get("providerID") or ""))
 
 
 NODES = Projection("provisioned-node", project=_facts, indexes={BY_NAME: _name, BY_MACHINE: _machine})
