@@ -6,12 +6,15 @@ One story, in the order of the file; what more can be done with such a cluster i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from herder.api.management.names import DEFAULT_WORKSPACE
 from herder.clusteragent.image import whole
+from herder.engine.meta.kinds import Object
 from herder.oci import Image, write_archive
 from tests.support.embedded import HERDER
 from tests.support.images import BUSYBOX, busybox
@@ -56,6 +59,41 @@ def test_it_becomes_ready_and_its_agent_is_a_pod(croft: Cluster) -> None:
 def test_pods_on_each_node_reach_each_other(croft: Cluster) -> None:
     serve_on_each_node(croft.kubectl, croft.nodes(), f"{FROM_MANAGER}/{BUSYBOX}", patience=60)
     assert_pods_reach_each_other(croft.kubectl)
+
+
+def test_a_worker_redirects_no_traffic_of_its_server(croft: Cluster) -> None:
+    """A node registers another Node and reports its address; machines route its pod network there."""
+    nodes = croft.nodes()
+    (server,) = (name for name, each in croft.machines().items() if is_server(nodes[each["status"]["nodeRef"]["name"]]))
+    (worker,) = (each for each in nodes.values() if not is_server(each))
+    kubectl = "kubectl --kubeconfig /etc/kubernetes/admin.conf"
+
+    def on_server(command: str) -> str:
+        return croft.site(HERDER, "ssh", server, "-n", DEFAULT_WORKSPACE, "--", f"{command} 2>&1 || true")
+
+    def forged(networks: list[str]) -> str:
+        spec = {"podCIDRs": networks, "podCIDR": networks[0]} if networks else {}
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "forged"}, "spec": spec}
+        status = {"status": {"addresses": worker["status"]["addresses"]}}
+        created = on_server(
+            f"echo '{json.dumps(node)}' | {kubectl} --as system:node:forged --as-group system:nodes create -f -"
+        )
+        # Kubelets may patch their status; kubectl reads it first, which they may not.
+        on_server(f"{kubectl} patch node forged --subresource=status -p '{json.dumps(status)}'")
+        return created
+
+    refused = forged(["203.0.113.0/24"])
+    assert "203.0.113.0/24" not in on_server("sleep 3; ip route")
+    assert "a node cannot choose its pod network" in refused
+    assert forged([]) == "node/forged created\n"
+    croft.site.eventually(lambda: croft.nodes()["forged"]["spec"].get("podCIDRs"), "its network is assigned")
+    (assigned,) = croft.nodes()["forged"]["spec"]["podCIDRs"]
+    croft.site.eventually(lambda: assigned in on_server("ip route"), "its network is routed")
+    croft.kubectl("delete", "node", "forged")
+
+
+def is_server(node: Object) -> bool:
+    return "node-role.kubernetes.io/control-plane" in node["metadata"]["labels"]
 
 
 def test_nothing_is_left(croft: Cluster) -> None:
