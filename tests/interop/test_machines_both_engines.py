@@ -20,10 +20,12 @@ import yaml
 
 from herder.api.capi import kinds as capi
 from herder.api.machines.kinds import kinds_of
+from herder.api.machines.known import credential_variable
 from herder.api.machines.names import INFRA_REMOVE_LABEL
 from herder.engine.client.client import Client
-from herder.engine.meta.kinds import GroupVersionResource, Object
+from herder.engine.meta.kinds import GroupVersionResource, Kind, Object
 from herder.machine.host.client import HostClient
+from tests.support.api import Api
 from tests.support.canaries import canary
 from tests.support.capi import none_left, until
 from tests.support.ec2 import IMAGE, REGION, ZONE, Ec2
@@ -39,6 +41,7 @@ from tests.support.machines import (
     put_up_credential,
     put_up_machines,
 )
+from tests.support.rbac import grant
 from tests.support.sshd import Sshd
 
 NAMESPACE = "pasture"
@@ -242,6 +245,32 @@ async def test_a_cloud_credential_sets_no_variables_but_those_of_its_fields(
     await until(client, kind, NAMESPACE, none_left)
 
 
+@pytest.mark.xfail(strict=True, reason="$(NAME) in a field of a machine is replaced with the cloud credential")
+async def test_fields_of_a_machine_do_not_reveal_its_credential(provider: Provider, client: Client, ec2: Ec2) -> None:
+    """Kubernetes replaces $(NAME) in the arguments of a container with its environment variables."""
+    ec2.reset()
+    await put_up_credential(client, NAMESPACE, "of-others", "amazonec2", accessKey=AWS_KEY, secretKey=AWS_SECRET)
+    fields = {"region": REGION, "ami": IMAGE, "endpoint": ec2.url, "common": {"cloudCredentialSecretName": "of-others"}}
+    kind, name, variable = kinds_of("amazonec2").machine, "curious", credential_variable("amazonec2", "secretKey")
+    infra = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "spec": fields}
+    await client.create(kind.resource, infra, namespace=NAMESPACE)
+    admin = Api(provider.engine.connection).within(NAMESPACE)
+    try:
+        rules = [{"apiGroups": [kind.group], "resources": [kind.plural], "verbs": ["patch"]}]
+        await grant(admin, "curious", "mallory", rules)
+        mallory = admin.as_user("mallory")
+        assert (await mallory.get(mallory.at("secrets", "of-others"))).status == 403
+        where = mallory.at(f"{kind.api_version}/{kind.plural}", name)
+        (await mallory.patch(where, {"spec": {"tags": f"note,$({variable})"}})).expect(200)
+    finally:
+        await admin.close()
+    await _machine_of(client, kind, name)
+    await until(client, kind, NAMESPACE, all_created(1))
+    assert [_tag(instance, "note") for instance in ec2.instances()] == [f"$({variable})"]
+    await client.delete(capi.MACHINE.resource, name, namespace=NAMESPACE)
+    await until(client, kind, NAMESPACE, none_left)
+
+
 async def test_the_record_of_a_machine_does_not_choose_the_program_of_its_job(
     provider: Provider, client: Client, proxy: Refusing
 ) -> None:
@@ -290,6 +319,13 @@ async def _single_machine(client: Client, driver: str, fields: Object, *, name: 
     kind = kinds_of(driver).machine
     infra = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "spec": fields}
     infra["metadata"]["labels"] = {"cluster.x-k8s.io/cluster-name": NAME}
+    await client.create(kind.resource, infra, namespace=NAMESPACE)
+    await _machine_of(client, kind, name)
+    return name
+
+
+async def _machine_of(client: Client, kind: Kind, name: str) -> None:
+    """A Machine with bootstrap data for the infrastructure machine of this name."""
     secret = {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -308,9 +344,7 @@ async def _single_machine(client: Client, driver: str, fields: Object, *, name: 
         },
     }
     await client.create(capi.SECRET.resource, secret, namespace=NAMESPACE)
-    await client.create(kind.resource, infra, namespace=NAMESPACE)
     await client.create(capi.MACHINE.resource, machine, namespace=NAMESPACE)
-    return name
 
 
 async def test_machines_of_this_host_can_be_entered_copied_to_and_leave_nothing(
