@@ -79,6 +79,27 @@ def test_bootstrap_data_of_an_rke_bootstrap_is_its_own() -> None:
     assert "is not that of RKEBootstrap m" in decision.wait.reason
 
 
+@pytest.mark.xfail(strict=True, reason="a bootstrap object can name any Secret of the namespace as its data")
+def test_bootstrap_data_belongs_to_the_bootstrap_object() -> None:
+    """The core copies the name from the status of any kind, which users can write who may not read the Secret."""
+    config = {"apiGroup": "bootstrap.example", "kind": "Config", "name": "m"}
+    given = machine(data="data")
+    given["spec"]["bootstrap"]["configRef"] = config
+    decision = decide("digitalocean", infra(), given, cluster(), DRIVER, secret("data"))
+    assert decision.wait is not None
+    assert "does not belong to Config m" in decision.wait.reason
+
+
+@pytest.mark.parametrize("by_user", [False, True])
+def test_bootstrap_data_can_be_the_bootstrap_objects_or_named_by_a_user(by_user: bool) -> None:
+    config = {"apiGroup": "bootstrap.example", "kind": "Config", "name": "m"}
+    owner = {"apiVersion": "bootstrap.example/v1", "kind": "Config", "name": "m", "uid": "u", "controller": True}
+    given = approved(machine(), BOOTSTRAP_DATA, "data", "uid-data") if by_user else machine()
+    given["spec"]["bootstrap"]["configRef"] = config
+    data = secret("data") if by_user else secret("data", ownerReferences=[owner])
+    assert job_of(decide("digitalocean", infra(), given, cluster(), DRIVER, data))
+
+
 def test_the_status_names_no_credential() -> None:
     given = infra("amazonec2", status={"cloudCredentialSecretName": "cattle-global-data:theirs"})
     decision = decide("amazonec2", given, machine(), cluster(), node_driver("amazonec2"))
@@ -88,6 +109,15 @@ def test_the_status_names_no_credential() -> None:
 def test_an_object_is_no_machine_s_unless_the_machine_names_it() -> None:
     """Whoever writes an object writes its owner references as well."""
     other = machine(infrastructureRef={"apiGroup": "rke-machine.cattle.io", "kind": "DigitaloceanMachine", "name": "n"})
+    decision = decide("digitalocean", infra(), other, cluster(), DRIVER)
+    assert decision.wait is not None
+    assert "make it a Machine's" in decision.wait.reason
+
+
+@pytest.mark.xfail(strict=True, reason="a Machine that names a kind of another group is taken for the owner")
+def test_a_machine_names_an_object_by_its_group_too() -> None:
+    """Admission asks for the right to use a driver of the manager's host by the group of the reference."""
+    other = machine(infrastructureRef={"apiGroup": "cluster.x-k8s.io", "kind": "DigitaloceanMachine", "name": "m"})
     decision = decide("digitalocean", infra(), other, cluster(), DRIVER)
     assert decision.wait is not None
     assert "make it a Machine's" in decision.wait.reason
