@@ -326,6 +326,32 @@ def test_machines_of_others_are_left_alone() -> None:
     assert w.get(MACHINE, "theirs")["metadata"]["ownerReferences"][0]["uid"] == "another"
 
 
+@pytest.mark.xfail(strict=True, reason="a MachineSet adopts Machines of another cluster, and replaces bootstrap data")
+def test_machines_of_another_cluster_are_left_alone() -> None:
+    """The author of a MachineSet needs rights on its own Cluster only."""
+    given = ready_set(0, selector={"matchLabels": {"pool": "workers"}})
+    given["metadata"]["labels"]["cluster.x-k8s.io/deployment-name"] = "any"  # so that the selector stays as it is
+    theirs = machine("theirs", owner="")
+    theirs["spec"]["clusterName"] = "other"
+    w = world(given, theirs)
+    w.settle(CONTROLLER, SET)
+    assert not w.get(MACHINE, "theirs")["metadata"].get("ownerReferences")
+    assert "deletionTimestamp" not in w.get(MACHINE, "theirs")["metadata"]
+
+
+@pytest.mark.xfail(strict=True, reason="a MachineSet adopts Machines of another cluster, and replaces bootstrap data")
+def test_an_adopted_machine_keeps_its_bootstrap() -> None:
+    """Otherwise whoever creates a MachineSet would choose what an existing machine runs."""
+    given = ready_set(1)
+    given["spec"]["template"]["spec"] |= {"bootstrap": {"dataSecretName": "mine"}, "minReadySeconds": 1}
+    orphan = machine("orphan", owner="")
+    orphan["spec"] |= {"bootstrap": {"configRef": {"apiGroup": "b", "kind": "B", "name": "orphan"}}}
+    w = world(given, orphan)
+    w.settle(CONTROLLER, SET)
+    assert w.get(MACHINE, "orphan")["metadata"]["ownerReferences"]
+    assert w.get(MACHINE, "orphan")["spec"]["bootstrap"] == orphan["spec"]["bootstrap"]
+
+
 # --- following the template -----------------------------------------------------------------------------------------
 
 
