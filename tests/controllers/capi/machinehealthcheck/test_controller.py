@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
 import pytest
 
 from herder.api.capi.kinds import DEFINITION, MACHINE, MACHINE_HEALTH_CHECK, NODE
 from herder.api.capi.names import CLUSTER_NAME, PAUSED, REMEDIATE_MACHINE, REMEDIATION_PACE, SKIP_REMEDIATION
+from herder.api.references.approvals import APPROVED
 from herder.controllers.capi.machinehealthcheck import CONTROLLER
 from herder.engine.control.cache import Change, Key
 from herder.engine.meta.kinds import Kind, Object
@@ -307,6 +309,81 @@ def test_a_template_that_is_missing_is_told(others: list[Object]) -> None:
     older = status(decision)["deprecated"]["v1beta1"]["conditions"]
     assert ("ExternalRemediationTemplateAvailable", "False") in [(each["type"], each["status"]) for each in older]
     assert not any(_counts(write) for write in writes(decision))
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="remediation deletes any object with the name of a Machine, and approves references of its template",
+)
+def test_an_object_that_is_no_request_stays_when_its_machine_is_well() -> None:
+    """The author of a check needs rights on the template alone: the kind and the Machine's name are free to choose."""
+    decision = decide(
+        check(remediation=BY_REBOOT),
+        [machine("a")],
+        others=[*DEFINITIONS, TEMPLATE, made(REBOOT, "a", spec={})],
+        followed=KINDS,
+    )
+    assert not [write for write in writes(decision) if isinstance(write, Delete)]
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="remediation deletes any object with the name of a Machine, and approves references of its template",
+)
+def test_only_templates_are_cloned() -> None:
+    other = {"templateRef": {"apiVersion": "infra.example/v1", "kind": "Reboot", "name": "gently"}}
+    template = {**TEMPLATE, "kind": "Reboot"}
+    decision = decide(
+        check(remediation=other),
+        [machine("a")],
+        [node("a", "Unknown")],
+        others=[*DEFINITIONS, template],
+        followed=KINDS,
+    )
+    assert not [write for write in writes(decision) if isinstance(write, Create)]
+    assert told(decision)["a"]["ExternallyRemediated"] == "False/RemediationTemplateNotFound"
+
+
+def _record(**fields: str) -> dict[str, str]:
+    return {APPROVED: json.dumps([fields])}
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="remediation deletes any object with the name of a Machine, and approves references of its template",
+)
+def test_a_request_has_the_approvals_of_its_template_alone() -> None:
+    """Without a record, or with one that users wrote, references to recreated Secrets would count as approved."""
+    approved = {"path": "spec.template.spec.secret", "resource": "secrets", "name": "s", "uid": "u"}
+    template = made(
+        REBOOT_TEMPLATE,
+        "gently",
+        meta={"annotations": _record(**approved)},
+        spec={"template": {"metadata": {"annotations": _record(**approved | {"path": "spec.secret", "uid": ""})}}},
+    )
+    decision = decide(
+        check(remediation=BY_REBOOT), [machine("a")], SICK[:1], others=[*DEFINITIONS, template], followed=KINDS
+    )
+    (create,) = [write for write in writes(decision) if isinstance(write, Create)]
+    (kept,) = json.loads(create.obj["metadata"]["annotations"][APPROVED])
+    assert kept == approved | {"path": "spec.secret"}
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="remediation deletes any object with the name of a Machine, and approves references of its template",
+)
+def test_a_recreated_template_is_not_used() -> None:
+    approved = {"path": "spec.remediation.templateRef", "resource": "reboottemplates", "group": "infra.example"}
+    marks = _record(**approved, namespace="ns", name="gently", uid="of-an-earlier-one")
+    decision = decide(
+        check(remediation=BY_REBOOT, annotations=marks),
+        [machine("a")],
+        SICK[:1],
+        others=[*DEFINITIONS, TEMPLATE],
+        followed=KINDS,
+    )
+    assert not [write for write in writes(decision) if isinstance(write, Create)]
 
 
 # --- what wakes it ----------------------------------------------------------------------------------------------
