@@ -10,7 +10,9 @@ import base64
 from dataclasses import dataclass, field
 from typing import Any
 
+from herder.api.capi.core import DEPLOYMENT, LEASE, LEASE_NAME
 from herder.api.capi.kinds import NAMESPACE, SECRET
+from herder.api.capi.names import PROVIDER
 from herder.api.identity.projects import PROJECT_ID
 from herder.api.identity.roles import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, RBAC, cluster_role, cluster_role_binding
 from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE
@@ -43,6 +45,8 @@ RULES = [
         "verbs": ["create", "delete", "patch", "update", "get"],
     },
     {"apiGroups": [RBAC], "resources": ["roles"], "verbs": ["create", "delete", "patch", "update", "get"]},
+    {"apiGroups": [LEASE.group], "resources": [LEASE.plural], "verbs": ["create", "patch"]},
+    {"apiGroups": [DEPLOYMENT.group], "resources": [DEPLOYMENT.plural], "verbs": ["create", "patch"]},
 ]
 
 
@@ -220,6 +224,34 @@ OWN_ROLES = (
     _role("a role", "readers"),
     _role("a role is emptied", "readers-2", {"rules": []}, _READER),
     _role("a label of a role", "c-m-roles789-clusterowner", {"metadata": {"labels": {"a": "b"}}}),
+)
+
+
+_POD = {"metadata": {"labels": {"app": "core"}}, "spec": {"containers": [{"name": "core", "image": "core"}]}}
+_CORE = {PROVIDER: "cluster-api"}
+
+
+def _deployment(id_: str, name: str, labels: Object, patch: Object | None = None, replicas: int = 1) -> Case:
+    spec = {"replicas": replicas, "selector": {"matchLabels": {"app": "core"}}, "template": _POD}
+    return Case(id_, DEPLOYMENT, {"name": name, "namespace": "fleet-default", "labels": labels}, {"spec": spec}, patch)
+
+
+def _lease(id_: str, name: str, patch: Object | None = None) -> Case:
+    return Case(id_, LEASE, {"name": name, "namespace": "fleet-default"}, {"spec": {"holderIdentity": "core"}}, patch)
+
+
+SIGNS_OF_A_CORE = (
+    _lease("the Lease of a core", LEASE_NAME),
+    _lease("the Lease of a core is renewed", LEASE_NAME, {"spec": {"holderIdentity": "another"}}),
+    _deployment("the Deployment of a core", "core", _CORE),
+    _deployment("a Deployment is labeled", "core-2", {}, {"metadata": {"labels": _CORE}}),
+    _deployment("the Deployment of a core is scaled up", "core-3", _CORE, {"spec": {"replicas": 1}}, replicas=0),
+)
+"""Objects that disable the built-in Cluster API core for all users, because another core seems to be installed."""
+OTHER_WORKLOADS = (
+    _lease("a Lease", "tenancy-leader"),
+    _deployment("a Deployment", "tenancy-deployment", {"app": "web"}),
+    _deployment("a Deployment of a core is annotated", "core-4", _CORE, {"metadata": {"annotations": {"a": "b"}}}),
 )
 
 

@@ -91,6 +91,18 @@ async def test_other_roles_are_not(judged: World, case: Case) -> None:
     await write(judged, case)
 
 
+@pytest.mark.parametrize("case", tenancy.SIGNS_OF_A_CORE, ids=lambda case: case.id)
+@pytest.mark.xfail(strict=True, reason="an editor of any namespace disables the Cluster API core")
+async def test_no_user_makes_it_seem_that_another_core_is_installed(judged: World, case: Case) -> None:
+    with pytest.raises(Forbidden):
+        await write(judged, case)
+
+
+@pytest.mark.parametrize("case", tenancy.OTHER_WORKLOADS, ids=lambda case: case.id)
+async def test_other_workloads_are_not_affected(judged: World, case: Case) -> None:
+    await write(judged, case)
+
+
 async def test_a_namespace_that_exists_is_no_clusters(judged: World) -> None:
     await judged.outside.create(NAMESPACE.resource, obj(NAMESPACE, "c-taken"))
     with pytest.raises(Forbidden, match="namespace c-taken exists"):
