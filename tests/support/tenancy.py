@@ -220,6 +220,13 @@ GRANTED_ROLES = (
     _role("a role of cluster owners is emptied", "c-m-roles456-clusterowner", {"rules": []}, _READER),
 )
 """Roles that the manager fills. Users who may bind an empty one would get what the manager then grants by it."""
+MACHINE_ROLES = (
+    _role("a role of a machine's plan", "roles-machine-plan"),
+    _role("a role of a machine's Job", "roles-machine-provision"),
+    _role("a role of readers of registration tokens", "crt-token-reader"),
+    _role("a role of a machine's plan is emptied", "roles-2-machine-plan", {"rules": []}, _READER),
+)
+"""The same for Roles that let machines and their Jobs read Secrets."""
 OWN_ROLES = (
     _role("a role", "readers"),
     _role("a role is emptied", "readers-2", {"rules": []}, _READER),
