@@ -245,7 +245,6 @@ async def test_a_cloud_credential_sets_no_variables_but_those_of_its_fields(
     await until(client, kind, NAMESPACE, none_left)
 
 
-@pytest.mark.xfail(strict=True, reason="$(NAME) in a field of a machine is replaced with the cloud credential")
 async def test_fields_of_a_machine_do_not_reveal_its_credential(provider: Provider, client: Client, ec2: Ec2) -> None:
     """Kubernetes replaces $(NAME) in the arguments of a container with its environment variables."""
     ec2.reset()
