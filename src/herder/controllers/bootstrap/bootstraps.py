@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from herder.api import settings
+from herder.api.capi.contract import reference_group
 from herder.api.capi.kinds import CLUSTER, MACHINE, SECRET, SECRET_METADATA
 from herder.api.capi.names import CLUSTER_NAME, annotations_of, cluster_key, is_deleting, is_paused, labels_of
 from herder.api.machines.jobs import ROLE, ROLE_BINDING, SERVICE_ACCOUNT
@@ -101,7 +102,8 @@ def _foreign(view: View, bootstrap: Object) -> str:
 def _names(machine: Object, bootstrap: Object) -> bool:
     """An owner reference proves nothing, since whoever writes the object writes it: the Machine must name it too."""
     reference = (machine["spec"].get("bootstrap") or {}).get("configRef") or {}
-    return (reference.get("kind"), reference.get("name")) == (BOOTSTRAP.kind, bootstrap["metadata"]["name"])
+    own = (*BOOTSTRAP.group_kind, bootstrap["metadata"]["name"])
+    return (reference_group(reference), reference.get("kind"), reference.get("name")) == own
 
 
 def _hold(machine: Object) -> Iterable[Write]:

@@ -114,7 +114,6 @@ def test_an_object_is_no_machine_s_unless_the_machine_names_it() -> None:
     assert "make it a Machine's" in decision.wait.reason
 
 
-@pytest.mark.xfail(strict=True, reason="a Machine that names a kind of another group is taken for the owner")
 def test_a_machine_names_an_object_by_its_group_too() -> None:
     """Admission asks for the right to use a driver of the manager's host by the group of the reference."""
     other = machine(infrastructureRef={"apiGroup": "cluster.x-k8s.io", "kind": "DigitaloceanMachine", "name": "m"})

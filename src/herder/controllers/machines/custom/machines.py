@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from herder.api import settings
 from herder.api.capi.conditions import condition, find
+from herder.api.capi.contract import reference_group
 from herder.api.capi.kinds import MACHINE, NODE
 from herder.api.capi.names import CLUSTER_NAME, annotations_of, cluster_key, is_deleting, labels_of
 from herder.api.machines.conditions import merged_with_updates
@@ -100,9 +101,16 @@ def _owner(view: View, custom: Object) -> Object | None:
     for reference in custom["metadata"].get("ownerReferences") or ():
         if (reference["apiVersion"].rpartition("/")[0], reference["kind"]) == MACHINE.group_kind:
             found = view.get(MACHINE, reference["name"])
-            if found is not None and found["metadata"]["uid"] == reference["uid"]:
+            if found is not None and found["metadata"]["uid"] == reference["uid"] and _names(found, custom):
                 return found
     return None
+
+
+def _names(machine: Object, custom: Object) -> bool:
+    """An owner reference proves nothing, since whoever writes the object writes it: the Machine must name it too."""
+    reference = machine["spec"].get("infrastructureRef") or {}
+    own = (*CUSTOM_MACHINE.group_kind, custom["metadata"]["name"])
+    return (reference_group(reference), reference.get("kind"), reference.get("name")) == own
 
 
 # --- what sets it off -----------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from herder.api.capi.contract import reference_group
 from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_SET, POD, SECRET_METADATA
 from herder.api.capi.names import annotations_of, labels_of
 from herder.api.machines import names
@@ -100,7 +101,8 @@ def _owner(view: View, infra: Object) -> Object | None:
 def _names(machine: Object, infra: Object) -> bool:
     """An owner reference proves nothing, since whoever writes the object writes it: the Machine must name it too."""
     reference = machine["spec"].get("infrastructureRef") or {}
-    return (reference.get("kind"), reference.get("name")) == (infra["kind"], infra["metadata"]["name"])
+    own = infra["apiVersion"].rpartition("/")[0], infra["kind"], infra["metadata"]["name"]
+    return (reference_group(reference), reference.get("kind"), reference.get("name")) == own
 
 
 def _is_machine_set(owner: Object) -> bool:
