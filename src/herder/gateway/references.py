@@ -116,14 +116,15 @@ class ReferenceAdmission:
         return user.name == manager.name and user.uid == manager.uid and set(manager.groups) <= set(user.groups)
 
     def _of_manager(self, write: Write) -> Object:
-        """What the controllers derive carries its record along. What they add to a user's object is approved."""
+        """What the controllers derive carries its record along. What they add to a user's object is approved, without
+        an author."""
         stored = recorded(write.old)
         if stored is None or recorded(write.obj) != stored:
             return write.obj
         change = compare(write.obj, write.old, *_both(write))
         if not change.new:
             return write.obj
-        added = (approval(each, "", self._manager.name) for each in change.new)
+        added = (approval(each, "", "") for each in change.new)
         return with_record(write.obj, (*change.kept, *added))
 
     async def _reviewed(self, write: Write, change: Change) -> list[Approval]:

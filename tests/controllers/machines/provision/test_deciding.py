@@ -79,7 +79,6 @@ def test_bootstrap_data_of_an_rke_bootstrap_is_its_own() -> None:
     assert "is not that of RKEBootstrap m" in decision.wait.reason
 
 
-@pytest.mark.xfail(strict=True, reason="a bootstrap object can name any Secret of the namespace as its data")
 def test_bootstrap_data_belongs_to_the_bootstrap_object() -> None:
     """The core copies the name from the status of any kind, which users can write who may not read the Secret."""
     config = {"apiGroup": "bootstrap.example", "kind": "Config", "name": "m"}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from herder.api import settings
+from herder.api.capi.contract import reference_group
 from herder.api.capi.kinds import SECRET_METADATA
 from herder.api.capi.names import annotations_of
 from herder.api.machines import credentials, hosts, known, names
@@ -25,7 +26,7 @@ from herder.api.machines.documents import document_problem
 from herder.api.machines.jobs import Host, Work
 from herder.api.machines.kinds import NODE_DRIVER
 from herder.api.machines.registered import shipped
-from herder.api.references.approvals import problem
+from herder.api.references.approvals import problem, recorded
 from herder.api.references.catalogue import BOOTSTRAP_DATA, CREDENTIAL, SECRETS, Target
 from herder.api.rke import names as rke_names
 from herder.api.rke.kinds import BOOTSTRAP
@@ -203,7 +204,27 @@ def _check_bootstrap_data(scene: Scene, machine: Object) -> None:
         raise Problem(
             f"{BOOTSTRAP_DATA}: Secret {data} is not that of RKEBootstrap {config['name']}; recreate the Machine"
         )
-    _check_approved(scene.view, machine, BOOTSTRAP_DATA, Place(scene.namespace, data))
+    place = Place(scene.namespace, data)
+    found = scene.view.get(SECRET_METADATA, data, scene.namespace)
+    if config and found is not None and not _is_owned(found, config) and not _is_users(machine, place):
+        raise Problem(
+            f"{BOOTSTRAP_DATA}: Secret {place} does not belong to {config['kind']} {config['name']}; it needs an owner "
+            "reference to it"
+        )
+    _check_approved(scene.view, machine, BOOTSTRAP_DATA, place)
+
+
+def _is_owned(secret: Object, config: Object) -> bool:
+    """Whether the bootstrap object owns the Secret, as the contract of bootstrap providers requires."""
+    wanted = reference_group(config), config["kind"], config["name"]
+    owners = secret["metadata"].get("ownerReferences") or ()
+    return any((each["apiVersion"].rpartition("/")[0], each["kind"], each["name"]) == wanted for each in owners)
+
+
+def _is_users(machine: Object, place: Place) -> bool:
+    """Whether a user named the Secret, who had to be allowed to read it. The manager's own approvals have no author."""
+    key = BOOTSTRAP_DATA, Target(*SECRETS, *place)
+    return any(each.author and each.key == key for each in recorded(machine) or ())
 
 
 def _check_approved(view: View, obj: Object, path: str, place: Place) -> None:
