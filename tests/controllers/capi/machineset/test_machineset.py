@@ -326,7 +326,6 @@ def test_machines_of_others_are_left_alone() -> None:
     assert w.get(MACHINE, "theirs")["metadata"]["ownerReferences"][0]["uid"] == "another"
 
 
-@pytest.mark.xfail(strict=True, reason="a MachineSet adopts Machines of another cluster, and replaces bootstrap data")
 def test_machines_of_another_cluster_are_left_alone() -> None:
     """The author of a MachineSet needs rights on its own Cluster only."""
     given = ready_set(0, selector={"matchLabels": {"pool": "workers"}})
@@ -339,7 +338,6 @@ def test_machines_of_another_cluster_are_left_alone() -> None:
     assert "deletionTimestamp" not in w.get(MACHINE, "theirs")["metadata"]
 
 
-@pytest.mark.xfail(strict=True, reason="a MachineSet adopts Machines of another cluster, and replaces bootstrap data")
 def test_an_adopted_machine_keeps_its_bootstrap() -> None:
     """Otherwise whoever creates a MachineSet would choose what an existing machine runs."""
     given = ready_set(1)

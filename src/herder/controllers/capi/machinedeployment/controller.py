@@ -96,12 +96,13 @@ def _keep(view: View, deployment: Object, cluster: Object, paused: Object) -> De
 
 
 def _adopt(view: View, deployment: Object) -> Decision:
-    """MachineSets that the selector finds and nobody controls."""
+    """MachineSets of the same cluster that the selector finds and nobody controls."""
     selector = label_selector_from_object(deployment["spec"].get("selector"))
     if not selector:
         return DONE
     mine = owner_reference(MACHINE_DEPLOYMENT, deployment, controller=True)
-    orphans = view.select(MACHINE_SET, labels=selector, index=(ORPHANS, deployment["metadata"]["namespace"]))
+    found = view.select(MACHINE_SET, labels=selector, index=(ORPHANS, deployment["metadata"]["namespace"]))
+    orphans = [each for each in found if each["spec"]["clusterName"] == deployment["spec"]["clusterName"]]
     reason = f"MachineDeployment {deployment['metadata']['name']} selects it"
     patches = [patch for each in orphans for patch in object_patch(MACHINE_SET, each, with_owner(each, mine), reason)]
     return Decision(writes=(Together(tuple(patches)),) if patches else ())

@@ -113,12 +113,16 @@ def _told_of(view: View, machine_set: Object, members: Members, acts: Decision, 
 
 
 def _adopt(scope: Scope) -> Decision:
-    """Machines that the selector finds and nobody controls."""
+    """Machines of the same cluster that the selector finds and nobody controls.
+
+    The selector can be wider than the cluster, but its author needs rights on that Cluster alone.
+    """
     selector = label_selector_from_object(scope.machine_set["spec"]["selector"])
     if not selector:
         return DONE
     mine = owner_reference(MACHINE_SET, scope.machine_set, controller=True)
-    orphans = scope.view.select(MACHINE, labels=selector, index=(ORPHANS, scope.namespace))
+    found = scope.view.select(MACHINE, labels=selector, index=(ORPHANS, scope.namespace))
+    orphans = [each for each in found if each["spec"]["clusterName"] == scope.machine_set["spec"]["clusterName"]]
     patches = [
         patch
         for orphan in orphans[:BATCH]

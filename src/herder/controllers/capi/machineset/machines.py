@@ -41,9 +41,11 @@ def updated_machine(machine_set: Object, machine: Object) -> Object:
         spec.pop(field, None)
         if have.get(field):
             spec[field] = have[field]
-    bootstrap = {name: value for name, value in (spec.pop("bootstrap", None) or {}).items() if name != "configRef"}
-    if (have.get("bootstrap") or {}).get("configRef"):
-        bootstrap["configRef"] = have["bootstrap"]["configRef"]
+    wanted, known = spec.pop("bootstrap", None) or {}, have.get("bootstrap") or {}
+    # An adopted Machine keeps its bootstrap data: the author of the template may not be allowed to choose what it runs.
+    bootstrap = {name: value for name, value in wanted.items() if name != "configRef" and known.get(name) == value}
+    if known.get("configRef"):
+        bootstrap["configRef"] = known["configRef"]
     if bootstrap:
         spec["bootstrap"] = bootstrap
     finalizers = list(dict.fromkeys([*(meta.get("finalizers") or []), MACHINE_FINALIZER]))
