@@ -94,7 +94,6 @@ def test_names_in_the_archive_are_valid_however_long_those_of_machines_are() -> 
     assert longest != names.archived_log("n" * 63, "m" * 249 + "x")
 
 
-@pytest.mark.xfail(strict=True, reason="every ConfigMap with the label makes the manager watch the kind that it names")
 def test_no_kind_is_watched_for_a_config_map_of_a_user() -> None:
     """Users choose its annotations, and each kind that they invent would cost a watch for ever."""
     marks = {**LOG["metadata"]["annotations"], archived.KIND_OF: "Invented"}

@@ -24,6 +24,8 @@ GONE_SINCE = "machine.herder.io/gone-since"
 
 
 def reconcile(view: View) -> Decision:
+    if view.namespace != names.ARCHIVE_NAMESPACE:
+        return DONE  # of a user, whose annotations could name any kind
     log = view.get(archive.CONFIG_MAP_METADATA, view.name)
     if log is None or labels_of(log).get(names.ARCHIVE_LABEL) != archive.MACHINE_LOG or _machine_is_there(view, log):
         return DONE

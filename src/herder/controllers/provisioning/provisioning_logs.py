@@ -87,6 +87,8 @@ CONTROLLER = Controller(
 
 
 def reconcile_archive(view: View) -> Decision:
+    if view.namespace != machine_names.ARCHIVE_NAMESPACE:
+        return DONE  # of a user
     kept = view.get(CONFIG_MAP_METADATA, view.name)
     if kept is None or labels_of(kept).get(machine_names.ARCHIVE_LABEL) != log.ARCHIVED or _is_there(view, kept):
         return DONE
