@@ -9,6 +9,7 @@ import msgspec
 
 from herder.api.capi.core import MUTATING_WEBHOOKS
 from herder.api.capi.kinds import SECRET
+from herder.api.machines.kinds import CONFIG_GROUP
 from herder.api.management.syncing import SYNC, SYNC_FIRST
 from herder.api.references.approvals import APPROVED
 from herder.api.references.catalogue import DRIVER_GROUPS, KINDS
@@ -46,14 +47,16 @@ def configurations(manager: User) -> tuple[Configuration, ...]:
     concerned = f"(request.userInfo.username != '{quoted}' || {_WAS_RECORDED})"
     hooks = [_hook(kind, f"references.{kind.plural}.{kind.group}") for kind in KINDS]
     for group in DRIVER_GROUPS:
-        hooks.append(_hook(Kind(group, "v1", "*", "*"), f"references.{group}"))
+        # The fields of machine configs are not in a spec, so every update concerns us.
+        concerns = "true" if group == CONFIG_GROUP else RULED
+        hooks.append(_hook(Kind(group, "v1", "*", "*"), f"references.{group}", concerns=concerns))
     hooks.append(_hook(SECRET, "references.secrets.herder.io", f"{_SYNCED} || {_WAS_RECORDED}"))
     limited = tuple(hook._replace(only=f"({hook.only}) && {concerned}") for hook in hooks)
     return (Configuration(MUTATING_WEBHOOKS, NAME, limited),)
 
 
-def _hook(kind: Kind, name: str, only: str = "true") -> Webhook:
-    return Webhook(name, PATH, kind, _OPERATIONS, RULED, only)
+def _hook(kind: Kind, name: str, only: str = "true", concerns: str = RULED) -> Webhook:
+    return Webhook(name, PATH, kind, _OPERATIONS, concerns, only)
 
 
 # --- reviews --------------------------------------------------------------------------------------------------------
