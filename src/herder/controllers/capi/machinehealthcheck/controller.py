@@ -194,7 +194,7 @@ def _take_turns(
 
 
 def _has_begun(each: Examined, external: External | None) -> bool:
-    return external.request(each.machine) is not None if external else is_handed_to_owner(each.machine)
+    return external.has_request(each.machine) if external else is_handed_to_owner(each.machine)
 
 
 def _keep_pace(check: Object, turn: Turn) -> tuple[Patch, ...]:
@@ -224,7 +224,7 @@ def _remediate(
 
 def _recover(view: View, external: External | None, healthy: Iterable[Examined]) -> Iterable[Write]:
     for machine, health in healthy:
-        request = external.request(machine) if external else None
+        request = external.own_request(machine) if external else None
         if external and request is not None and not is_deleting(request):
             yield delete(external.kind, request, "its Machine is healthy")
         yield from patch_machine(view, machine, Told.of(health), "it is healthy", patience=PROGRESS_PATIENCE)

@@ -8,6 +8,8 @@ from herder.api.capi.conditions import Condition, condition, find, find_legacy, 
 from herder.api.capi.contract import definition_name
 from herder.api.capi.kinds import DEFINITION, MACHINE
 from herder.api.capi.names import CLONED_FROM_GROUP_KIND, CLONED_FROM_NAME, CLUSTER_NAME
+from herder.api.references.approvals import APPROVED, derived, problem
+from herder.api.references.catalogue import Target
 from herder.api.writing import owner_reference, status_patch
 from herder.controllers.capi.machinehealthcheck.health import Health
 from herder.engine.meta.kinds import GroupKind, Kind, Object
@@ -91,11 +93,24 @@ class External:
         template_kind = _kind(group, version, reference["kind"])
         self.kind = _kind(group, version, reference["kind"].removesuffix(TEMPLATE))
         self._template = self._read(template_kind, reference["name"])
-        name = f"{reference['kind']} {self._namespace}/{reference['name']}"
-        self.problem = "" if self._template else f"Error retrieving remediation template {name}"
+        self.problem = self._problem(check, template_kind, reference["name"])
 
-    def request(self, machine: Object) -> Object | None:
-        return self._read(self.kind, machine["metadata"]["name"])
+    def _problem(self, check: Object, kind: Kind, name: str) -> str:
+        if not kind.kind.endswith(TEMPLATE):
+            return f"spec.remediation.templateRef.kind: must end in {TEMPLATE}, as in {kind.kind}{TEMPLATE}"
+        if self._template is None:
+            return f"Error retrieving remediation template {kind.kind} {self._namespace}/{name}"
+        target = Target(kind.group, kind.plural, self._namespace, name)
+        return problem(check, "spec.remediation.templateRef", target, self._template["metadata"]["uid"])
+
+    def has_request(self, machine: Object) -> bool:
+        return self._read(self.kind, machine["metadata"]["name"]) is not None
+
+    def own_request(self, machine: Object) -> Object | None:
+        """The request that was created for this Machine, and not another object of the same name."""
+        found = self._read(self.kind, machine["metadata"]["name"])
+        owners = (found or {"metadata": {}})["metadata"].get("ownerReferences") or ()
+        return found if any(owner["uid"] == machine["metadata"]["uid"] for owner in owners) else None
 
     def create(self, machine: Object) -> Create:
         assert self._template is not None
@@ -105,11 +120,14 @@ class External:
             CLONED_FROM_NAME: self._template["metadata"]["name"],
             CLONED_FROM_GROUP_KIND: str(GroupKind(self.kind.group, self._template["kind"])),
         }
+        # Controllers trust the record of approvals in what the manager writes.
+        annotations = {key: value for key, value in (given.get("annotations") or {}).items() if key != APPROVED}
+        approved = derived(self._template, lambda each: each.path.removeprefix("spec.template."))
         metadata = {
             "name": machine["metadata"]["name"],
             "namespace": self._namespace,
             "labels": {**(given.get("labels") or {}), CLUSTER_NAME: machine["spec"]["clusterName"]},
-            "annotations": {**(given.get("annotations") or {}), **origin},
+            "annotations": {**annotations, **origin, **approved},
             "ownerReferences": [owner_reference(MACHINE, machine, controller=False)],
         }
         made: Object = {"apiVersion": self.kind.api_version, "kind": self.kind.kind, "metadata": metadata}
