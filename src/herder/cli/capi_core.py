@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from herder.api.capi.core import (
     CLUSTER_CRD_NAME,
+    CORE_LABEL,
     CRD,
     DEPLOYMENT,
     LEASE,
@@ -47,7 +48,7 @@ class Source(NamedTuple):
 
 WEBHOOKS = (Source(VALIDATING_WEBHOOKS), Source(MUTATING_WEBHOOKS))
 INVENTORY = Source(PROVIDERS)
-DEPLOYMENTS = Source(DEPLOYMENT, labels=f"{PROVIDER}=cluster-api")
+DEPLOYMENTS = Source(DEPLOYMENT, labels=f"{PROVIDER}={CORE_LABEL}")
 LEASES = Source(LEASE, fields=f"metadata.name={LEASE_NAME}")
 DEFINITIONS = Source(CRD, fields=f"metadata.name={CLUSTER_CRD_NAME}")
 SOURCES = (*WEBHOOKS, INVENTORY, DEPLOYMENTS, LEASES, DEFINITIONS)

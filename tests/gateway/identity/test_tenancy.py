@@ -99,7 +99,6 @@ async def test_other_roles_are_not(judged: World, case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", tenancy.SIGNS_OF_A_CORE, ids=lambda case: case.id)
-@pytest.mark.xfail(strict=True, reason="an editor of any namespace disables the Cluster API core")
 async def test_no_user_makes_it_seem_that_another_core_is_installed(judged: World, case: Case) -> None:
     with pytest.raises(Forbidden):
         await write(judged, case)

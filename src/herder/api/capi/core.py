@@ -28,6 +28,7 @@ CRD = Kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customreso
 
 CLUSTER_CRD_NAME = f"{CLUSTER.plural}.{CLUSTER.group}"
 LEASE_NAME = "controller-leader-election-capi"
+CORE_LABEL = "cluster-api"  # value of the label `cluster.x-k8s.io/provider` on a core's Deployment
 _DEFAULT_LEASE_SECONDS = 15
 # Every webhook of a core has a path like this; others with a say about Clusters, such as policy engines, do not.
 _WEBHOOK_PATHS = tuple(f"/{verb}-{GROUP.replace('.', '-')}-" for verb in ("mutate", "validate"))

@@ -12,8 +12,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
-from herder.api.capi.kinds import NAMESPACE, SECRET
-from herder.api.capi.names import annotations_of, labels_of
+from herder.api.capi.core import CORE_LABEL, DEPLOYMENT, LEASE, LEASE_NAME
+from herder.api.capi.kinds import CLUSTER, NAMESPACE, SECRET
+from herder.api.capi.names import PROVIDER, annotations_of, labels_of
 from herder.api.identity import projects
 from herder.api.identity.projects import PROJECT_ID, SYSTEM_NAMESPACES
 from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE
@@ -105,6 +106,12 @@ The API server checks what a Role grants when it is bound. A user who binds an e
 """
 BAD_ROLE = "the manager grants rights by Roles of this name: choose another name, and leave their rules as they are"
 
+# --- Cluster API cores ----------------------------------------------------------------------------------------------
+
+BAD_CORE = (
+    "a Lease of this name, or a Deployment with this label, disables the built-in Cluster API core for all users; "
+    f"it needs the right to update {CLUSTER.plural}.{CLUSTER.group} in all namespaces, which every core has"
+)
 
 # --- deletion -------------------------------------------------------------------------------------------------------
 
@@ -278,6 +285,21 @@ def _role(old: Object | None, new: Object, _user: str, _may: Rights) -> Iterator
         yield BAD_ROLE
 
 
+def _lease(_old: Object | None, new: Object, _user: str, may: Rights) -> Iterator[str]:
+    if name_of(new) == LEASE_NAME and not may("update", CLUSTER):
+        yield BAD_CORE
+
+
+def _deployment(old: Object | None, new: Object, _user: str, may: Rights) -> Iterator[str]:
+    if labels_of(new).get(PROVIDER) != CORE_LABEL:
+        return
+    was_core = old is not None and labels_of(old).get(PROVIDER) == CORE_LABEL
+    if was_core and _spec(old).get("replicas") == _spec(new).get("replicas"):
+        return
+    if not may("update", CLUSTER):
+        yield BAD_CORE
+
+
 def is_system(user: str) -> bool:
     """Service accounts and components: what they may create, an administrator decided."""
     return user.startswith("system:")
@@ -310,5 +332,7 @@ _RULES: Mapping[Kind, Callable[[Object | None, Object, str, Rights], Iterator[st
     SECRET: _secret,
     REGISTRATION_TOKEN: _registration_token,
     ROLE: _role,
+    LEASE: _lease,
+    DEPLOYMENT: _deployment,
 }
 KINDS = tuple(_RULES)

@@ -6,7 +6,9 @@ two of them.
 
 from __future__ import annotations
 
-from herder.api.capi.kinds import NAMESPACE, SECRET
+from herder.api.capi.core import CORE_LABEL, DEPLOYMENT, LEASE, LEASE_NAME
+from herder.api.capi.kinds import CLUSTER, NAMESPACE, SECRET
+from herder.api.capi.names import PROVIDER
 from herder.api.identity import tenancy
 from herder.api.identity.projects import PROJECT_ID, SYSTEM_NAMESPACES
 from herder.api.machines.credentials import CREATOR
@@ -146,6 +148,20 @@ _FILLS_ROLE = (
     f" && ({_CREATED} || object.?rules.orValue([]) != oldObject.?rules.orValue([]))"
 )
 
+# --- Cluster API cores ----------------------------------------------------------------------------------------------
+
+_MAY_RUN_CORE = f"authorizer.group('{CLUSTER.group}').resource('{CLUSTER.plural}').check('update').allowed()"
+
+
+def _is_core(of: str) -> str:
+    return f"{of}.metadata.?labels[?'{PROVIDER}'].orValue('') == '{CORE_LABEL}'"
+
+
+_BECOMES_CORE = (
+    f"{_is_core('object')} && ({_CREATED} || !({_is_core('oldObject')})"
+    " || object.spec.?replicas.orValue(1) != oldObject.spec.?replicas.orValue(1))"
+)
+
 _CREATOR = _annotation(CREATOR)
 _OTHER_CREATOR = f"{_changed(_CREATOR)} && {_new(_CREATOR)} != request.userInfo.username"
 
@@ -263,5 +279,21 @@ POLICIES = (
         tenancy.BAD_ORPHANS,
     ),
     policy("herder-granted-roles", (ROLE,), _WRITTEN, _FILLS_ROLE, _IS_MANAGER, tenancy.BAD_ROLE),
+    policy(
+        "herder-core-leases",
+        (LEASE,),
+        _WRITTEN,
+        f"{_NAME} == '{LEASE_NAME}'",
+        f"{_MAY_RUN_CORE} || {_IS_MANAGER}",
+        tenancy.BAD_CORE,
+    ),
+    policy(
+        "herder-core-deployments",
+        (DEPLOYMENT,),
+        _WRITTEN,
+        _BECOMES_CORE,
+        f"{_MAY_RUN_CORE} || {_IS_MANAGER}",
+        tenancy.BAD_CORE,
+    ),
     policy("herder-secret-creators", (SECRET,), _WRITTEN, _OTHER_CREATOR, _IS_MANAGER, tenancy.BAD_CREATOR),
 )
