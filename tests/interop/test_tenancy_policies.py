@@ -120,7 +120,6 @@ async def test_roles_that_the_manager_fills_are_the_managers_alone(engine: Engin
 
 
 @pytest.mark.parametrize("case", MACHINE_ROLES, ids=lambda case: case.id)
-@pytest.mark.xfail(strict=True, reason="a user who may bind an empty Role gets the plan that the manager grants by it")
 async def test_roles_of_machines_are_the_managers_alone(engine: Engine, judged: Api, case: Case) -> None:
     await _check_refused(engine, judged, case)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from herder.api.capi.kinds import SECRET
+from herder.api.machines.jobs import ROLE, ROLE_BINDING
 from herder.api.rke import names
 from herder.controllers.bootstrap import bootstraps, objects
-from herder.engine.meta.kinds import Object
+from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Create, Decision, Patch
 from tests.controllers.bootstrap.stage import (
     NAME,
@@ -134,6 +135,15 @@ def test_a_role_that_somebody_widened_is_made_narrow_again() -> None:
     wide = {**role, "rules": [{**role["rules"][0], "resourceNames": []}]}
     found = [wide if each["kind"] == "Role" else each for each in accounts()]
     assert list(told(decide(*scene(*found)))) == [f"Apply Role {PLAN}"]
+
+
+@pytest.mark.parametrize("kind", [ROLE, ROLE_BINDING])
+def test_a_role_of_a_user_is_not_filled(kind: Kind) -> None:
+    """Whoever bound it while it was empty would get the plan."""
+    decision = decide(*scene(made(kind, PLAN)))
+    assert decision.wait is not None
+    assert f"{kind.kind} {NAMESPACE}/{PLAN} belongs to someone else" in decision.wait.reason
+    assert decision.writes == ()
 
 
 # --- the script ------------------------------------------------------------------------------------------------------

@@ -87,7 +87,6 @@ async def test_roles_that_the_manager_fills_are_the_managers_alone(judged: World
 
 
 @pytest.mark.parametrize("case", tenancy.MACHINE_ROLES, ids=lambda case: case.id)
-@pytest.mark.xfail(strict=True, reason="a user who may bind an empty Role gets the plan that the manager grants by it")
 async def test_roles_of_machines_are_the_managers_alone(judged: World, case: Case) -> None:
     with pytest.raises(Forbidden):
         await write(judged, case)

@@ -22,7 +22,7 @@ from herder.api.machines.hosts import HOST_SECRET_TYPE
 from herder.api.machines.jobs import ROLE
 from herder.api.machines.names import STATE_SECRET_TYPE
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
-from herder.api.management.names import MANAGEMENT_NAME, TOKEN_LABEL, is_legacy
+from herder.api.management.names import MANAGEMENT_NAME, TOKEN_LABEL, TOKEN_READER, is_legacy
 from herder.api.rke import names
 from herder.engine.meta.kinds import Kind, Object
 
@@ -99,8 +99,9 @@ BAD_CREATOR = f"annotation {CREATOR}: must be your own user name"
 
 # --- Roles ----------------------------------------------------------------------------------------------------------
 
-GRANTED_ROLE = "(^cattle-globalrole-)|(-cluster(owner|member)$)"
-"""Names of Roles that the manager fills with the rights of GlobalRoles, owners and members of clusters.
+GRANTED_ROLE = f"(^cattle-globalrole-)|(-cluster(owner|member)$)|(-machine-(plan|provision)$)|(^{TOKEN_READER}$)"
+"""Names of Roles that the manager fills with the rights of GlobalRoles, of owners and members of clusters, of machines
+and their Jobs, and of readers of registration tokens.
 
 The API server checks what a Role grants when it is bound. A user who binds an empty one would get the rights later.
 """

@@ -91,6 +91,7 @@ def _foreign(view: View, bootstrap: Object) -> str:
     plan, first = names.plan_secret(view.name), names.bootstrap_secret(view.name)
     secrets = (plan, first, names.account_token(plan), names.account_token(first))
     wanted = [(SECRET_METADATA, name) for name in secrets] + [(ACCOUNT_METADATA, name) for name in (plan, first)]
+    wanted += [(ROLE, plan), (ROLE_BINDING, plan)]  # bound before it is filled, a Role grants the plan to others
     for kind, name in wanted:
         there = view.get(kind, name)
         owners = (there["metadata"].get("ownerReferences") or ()) if there else ()
