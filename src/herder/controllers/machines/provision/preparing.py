@@ -208,16 +208,16 @@ def _check_bootstrap_data(scene: Scene, machine: Object) -> None:
     found = scene.view.get(SECRET_METADATA, data, scene.namespace)
     if config and found is not None and not _is_owned(found, config) and not _is_users(machine, place):
         raise Problem(
-            f"{BOOTSTRAP_DATA}: Secret {place} does not belong to {config['kind']} {config['name']}; it needs an owner "
-            "reference to it"
+            f"{BOOTSTRAP_DATA}: Secret {place} does not belong to {config['kind']} {config['name']}; it needs a "
+            "controlling owner reference to it"
         )
     _check_approved(scene.view, machine, BOOTSTRAP_DATA, place)
 
 
 def _is_owned(secret: Object, config: Object) -> bool:
-    """Whether the bootstrap object owns the Secret, as the contract of bootstrap providers requires."""
+    """Whether the bootstrap object controls the Secret, as the contract of bootstrap providers requires."""
     wanted = reference_group(config), config["kind"], config["name"]
-    owners = secret["metadata"].get("ownerReferences") or ()
+    owners = [each for each in secret["metadata"].get("ownerReferences") or () if each.get("controller")]
     return any((each["apiVersion"].rpartition("/")[0], each["kind"], each["name"]) == wanted for each in owners)
 
 
