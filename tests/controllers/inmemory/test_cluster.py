@@ -189,3 +189,12 @@ def test_while_paused_it_says_so_and_does_nothing() -> None:
     decision = decided(resting, cluster(), CA)
     assert decision.effects == ()
     assert condition(patched(resting, decision), "Paused")[0] == "True"
+
+
+@pytest.mark.parametrize("deleting", [False, True])
+@pytest.mark.xfail(strict=True, reason="the label of an InMemoryCluster stops the API of another cluster")
+def test_the_api_of_another_cluster_is_neither_served_nor_stopped(deleting: bool) -> None:
+    """Users choose the label and the owner of an InMemoryCluster; the Cluster says which one is its own."""
+    named = cluster()
+    named["spec"]["infrastructureRef"] = {"apiGroup": IN_MEMORY_CLUSTER.group, "kind": "InMemoryCluster", "name": "own"}
+    assert decided(infra(deleting=deleting), named, CA).effects == ()
