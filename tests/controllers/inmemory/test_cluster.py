@@ -192,7 +192,6 @@ def test_while_paused_it_says_so_and_does_nothing() -> None:
 
 
 @pytest.mark.parametrize("deleting", [False, True])
-@pytest.mark.xfail(strict=True, reason="the label of an InMemoryCluster stops the API of another cluster")
 def test_the_api_of_another_cluster_is_neither_served_nor_stopped(deleting: bool) -> None:
     """Users choose the label and the owner of an InMemoryCluster; the Cluster says which one is its own."""
     named = cluster()

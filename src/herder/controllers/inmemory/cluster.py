@@ -7,6 +7,7 @@ the API is served there again, so kubeconfigs that were handed out stay good.
 from __future__ import annotations
 
 from herder.api.capi.conditions import Condition, paused_condition
+from herder.api.capi.contract import reference_group
 from herder.api.capi.kinds import CLUSTER, SECRET, SECRET_METADATA
 from herder.api.capi.names import (
     CLUSTER_NAME,
@@ -56,7 +57,7 @@ def reconcile(view: View) -> Decision:
         return _tell(infra, {}, [paused_condition(cluster, infra)], "tell that it is paused", view)
     if is_deleting(infra):
         return _remove(infra, view)
-    if cluster is None:
+    if cluster is None or _is_anothers(infra, view):
         return waiting("the core has yet to make it a Cluster's")
     if CLUSTER_FINALIZER not in (infra["metadata"].get("finalizers") or []):
         return _add_finalizer(infra)
@@ -171,11 +172,19 @@ def _remove(infra: Object, view: View) -> Decision:
         return waiting(f"annotation {STUCK_DELETION} keeps it")
     key = (infra["metadata"]["uid"], "stop")
     result = view.result(key)
-    if result is None or not result.done:
+    if (result is None or not result.done) and not _is_anothers(infra, view):
         effect = Effect(STOP_WORKLOAD, key, _which(infra), "the cluster goes")
         return Decision(effects=(effect,), wait=Wait(_error(result) or "the workload API ends"))
     left = [name for name in infra["metadata"]["finalizers"] if name != CLUSTER_FINALIZER]
     return Decision(writes=_with_finalizers(infra, left, "its workload API has ended"))
+
+
+def _is_anothers(infra: Object, view: View) -> bool:
+    """Whether the Cluster of the label names another object: users choose labels and owner references freely."""
+    cluster = view.get(CLUSTER, labels_of(infra).get(CLUSTER_NAME, ""))
+    reference = ((cluster or {}).get("spec") or {}).get("infrastructureRef") or {}
+    own = (*IN_MEMORY_CLUSTER.group_kind, infra["metadata"]["name"])
+    return bool(reference) and (reference_group(reference), reference.get("kind"), reference.get("name")) != own
 
 
 def _which(infra: Object) -> dict[str, str | int]:
