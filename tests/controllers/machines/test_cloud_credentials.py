@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from herder.api.capi.kinds import SECRET
 from herder.api.machines import jobs
 from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE, USED_BY
 from herder.api.machines.kinds import kinds_of
 from herder.controllers.machines.cloud_credentials import CONTROLLER
-from herder.engine.meta.kinds import Object
+from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Decision, Patch
 from tests.controllers.inmemory.stage import flat, made, only_patch
 from tests.support.views import view_of
@@ -35,6 +37,24 @@ def test_a_creator_gets_rights_on_that_secret_alone_and_then_the_annotation_goes
     assert isinstance(patch, Patch)
     assert patch.patch == {"metadata": {"annotations": {CREATOR: None}}}
     assert [write.reason for write in (role, binding)] == ["its creator may use it"] * 2
+
+
+@pytest.mark.parametrize("kind", [jobs.ROLE, jobs.ROLE_BINDING])
+@pytest.mark.xfail(strict=True, reason="a user who bound an empty Role of that name gets rights on the credential")
+def test_a_role_of_somebody_else_is_not_filled(kind: Kind) -> None:
+    """Whoever bound it while it was empty would read the credential."""
+    decision = decide(credential(annotations={CREATOR: "u-abc"}), made(kind, "u-abc-aws"))
+    assert flat(decision) == []
+    assert decision.wait is not None
+    assert f"{kind.kind} ns/u-abc-aws belongs to someone else" in decision.wait.reason
+
+
+def test_rights_that_were_granted_before_a_crash_are_kept() -> None:
+    given = credential(annotations={CREATOR: "u-abc"})
+    kept = [made(kind, "u-abc-aws", owner=given, controller=False) for kind in (jobs.ROLE, jobs.ROLE_BINDING)]
+    *_, patch = flat(decide(given, *kept))
+    assert isinstance(patch, Patch)
+    assert patch.patch == {"metadata": {"annotations": {CREATOR: None}}}
 
 
 def test_what_is_no_name_of_a_user_gets_no_rights() -> None:
