@@ -40,7 +40,6 @@ def test_a_creator_gets_rights_on_that_secret_alone_and_then_the_annotation_goes
 
 
 @pytest.mark.parametrize("kind", [jobs.ROLE, jobs.ROLE_BINDING])
-@pytest.mark.xfail(strict=True, reason="a user who bound an empty Role of that name gets rights on the credential")
 def test_a_role_of_somebody_else_is_not_filled(kind: Kind) -> None:
     """Whoever bound it while it was empty would read the credential."""
     decision = decide(credential(annotations={CREATOR: "u-abc"}), made(kind, "u-abc-aws"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from datetime import timedelta
 
 from herder.api.capi.kinds import SECRET, SECRET_METADATA
 from herder.api.capi.names import annotations_of, labels_of
@@ -15,12 +16,13 @@ from herder.api.writing import PROGRESS_PATIENCE, owner_reference, ref
 from herder.engine.control.cache import Change, Key
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Apply, Decision, Patch, Together, waiting
+from herder.engine.runtime.decision import DONE, Create, Decision, Patch, Together, waiting
 from herder.engine.runtime.triggers import Watches, changed, itself
 from herder.engine.runtime.view import View
 
 BY_CREDENTIAL = "cloud-credential"
 MACHINES_TOLD = 10
+RETRY = timedelta(seconds=5)  # Roles of a Secret that was deleted and recreated are collected meanwhile
 _USER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,200}")
 
 
@@ -29,22 +31,39 @@ def reconcile(view: View) -> Decision:
     if secret is None:
         return DONE
     is_credential = view.get(SECRET, view.name) is not None
-    return (_creators_rights(secret) if is_credential else DONE) + _users(view, secret)
+    return (_creators_rights(view, secret) if is_credential else DONE) + _users(view, secret)
 
 
 # --- its creator ----------------------------------------------------------------------------------------------------
 
 
-def _creators_rights(secret: Object) -> Decision:
+def _creators_rights(view: View, secret: Object) -> Decision:
     """The annotation is dropped once it is heeded: who loses the rights later does not get them back by it."""
     creator = annotations_of(secret).get(CREATOR)
     if not creator:
         return DONE
     if not _USER_NAME.fullmatch(creator):
         return waiting(f'annotation {CREATOR}: "{creator}" is not the name of a user')
-    rights = (Apply(ROLE, _role(secret, creator), "its creator may use it"), _binding(secret, creator))
+    wanted = ((ROLE, _role(secret, creator)), (ROLE_BINDING, _binding(secret, creator)))
+    known = [view.get(kind, obj["metadata"]["name"]) for kind, obj in wanted]
+    for found in known:
+        if found is not None and not _is_owned(found, secret):
+            # Whoever bound a Role of this name, which may still be empty, would get the rights too.
+            told = f"{found['kind']} {view.namespace}/{found['metadata']['name']} belongs to someone else; delete it"
+            return waiting(told, ref(SECRET, secret), wake_at=view.now + RETRY)
+    # Created rather than applied, so that one that appears meanwhile is not filled.
+    rights = tuple(
+        Create(kind, obj, "its creator may use it")
+        for (kind, obj), found in zip(wanted, known, strict=True)
+        if found is None
+    )
     heeded = Patch(ref(SECRET, secret), {"metadata": {"annotations": {CREATOR: None}}}, "its creator has the rights")
-    return Decision(writes=(Together(rights), heeded))
+    return Decision(writes=(*((Together(rights),) if rights else ()), heeded))
+
+
+def _is_owned(obj: Object, secret: Object) -> bool:
+    owners = obj["metadata"].get("ownerReferences") or ()
+    return any(owner["uid"] == secret["metadata"]["uid"] for owner in owners)
 
 
 def _role(secret: Object, creator: str) -> Object:
@@ -57,16 +76,15 @@ def _role(secret: Object, creator: str) -> Object:
     return {"apiVersion": ROLE.api_version, "kind": ROLE.kind, "metadata": _meta(secret, creator), "rules": [rule]}
 
 
-def _binding(secret: Object, creator: str) -> Apply:
+def _binding(secret: Object, creator: str) -> Object:
     meta = _meta(secret, creator)
-    binding = {
+    return {
         "apiVersion": ROLE_BINDING.api_version,
         "kind": ROLE_BINDING.kind,
         "metadata": meta,
         "roleRef": {"apiGroup": ROLE.group, "kind": ROLE.kind, "name": meta["name"]},
         "subjects": [{"apiGroup": ROLE.group, "kind": "User", "name": creator}],
     }
-    return Apply(ROLE_BINDING, binding, "its creator may use it")
 
 
 def _meta(secret: Object, creator: str) -> Object:
@@ -133,6 +151,8 @@ CONTROLLER = Controller(
     watches=(
         Watches(SECRET, itself, changed("metadata.annotations"), fields=f"type={CREDENTIAL_TYPE}"),
         Watches(STATE_SECRET, _used_credential, changed("metadata.annotations")),
+        Watches(ROLE),
+        Watches(ROLE_BINDING),
     ),
     when=_never,
     indexes={STATE_SECRET: {BY_CREDENTIAL: _credential_of}},
