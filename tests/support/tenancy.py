@@ -224,6 +224,13 @@ MACHINE_ROLES = (
     _role("a role of a machine's plan", "roles-machine-plan"),
     _role("a role of a machine's Job", "roles-machine-provision"),
     _role("a role of readers of registration tokens", "crt-token-reader"),
+    _role(
+        "a role of a machine with a long name is emptied",
+        "a-name-that-is-cut-and-distinguished-by-a-hash-12345",
+        {"rules": []},
+        _READER,
+        ownerReferences=[_CONTROLLER],
+    ),
     _role("a role of a machine's plan is emptied", "roles-2-machine-plan", {"rules": []}, _READER),
 )
 """The same for Roles that let machines and their Jobs read Secrets."""

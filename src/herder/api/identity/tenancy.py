@@ -20,10 +20,12 @@ from herder.api.identity.projects import PROJECT_ID, SYSTEM_NAMESPACES
 from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE
 from herder.api.machines.hosts import HOST_SECRET_TYPE
 from herder.api.machines.jobs import ROLE
+from herder.api.machines.kinds import MACHINE_GROUP
 from herder.api.machines.names import STATE_SECRET_TYPE
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import MANAGEMENT_NAME, TOKEN_LABEL, TOKEN_READER, is_legacy
 from herder.api.rke import names
+from herder.api.rke.kinds import GROUP as RKE_GROUP
 from herder.engine.meta.kinds import Kind, Object
 
 # --- names ----------------------------------------------------------------------------------------------------------
@@ -105,6 +107,8 @@ and their Jobs, and of readers of registration tokens.
 
 The API server checks what a Role grants when it is bound. A user who binds an empty one would get the rights later.
 """
+MACHINE_OWNERS = (f"{RKE_GROUP}/", f"{MACHINE_GROUP}/")
+"""API groups of the objects that control Roles of machines and their Jobs."""
 BAD_ROLE = "the manager grants rights by Roles of this name: choose another name, and leave their rules as they are"
 
 # --- Cluster API cores ----------------------------------------------------------------------------------------------
@@ -280,10 +284,16 @@ def _account_token(old: Object | None, new: Object, user: str, may: Rights) -> I
 
 
 def _role(old: Object | None, new: Object, _user: str, _may: Rights) -> Iterator[str]:
-    if not _GRANTED_ROLE.search(name_of(new)):
+    """A long name is cut, so Roles of machines are also known by the object that controls them."""
+    if not _GRANTED_ROLE.search(name_of(new)) and not _is_of_machine(old):
         return
     if old is None or (old.get("rules") or []) != (new.get("rules") or []):
         yield BAD_ROLE
+
+
+def _is_of_machine(role: Object | None) -> bool:
+    owners = (role or {"metadata": {}})["metadata"].get("ownerReferences") or ()
+    return any(each.get("controller") and each["apiVersion"].startswith(MACHINE_OWNERS) for each in owners)
 
 
 def _lease(_old: Object | None, new: Object, _user: str, may: Rights) -> Iterator[str]:

@@ -143,8 +143,11 @@ _ORPHANING = (
 
 # --- Roles ----------------------------------------------------------------------------------------------------------
 
+_OF_MACHINE = " || ".join(f"each.apiVersion.startsWith('{group}')" for group in tenancy.MACHINE_OWNERS)
 _FILLS_ROLE = (
-    f"{_NAME}.matches({_text(tenancy.GRANTED_ROLE)})"
+    f"({_NAME}.matches({_text(tenancy.GRANTED_ROLE)})"
+    f" || (!({_CREATED}) && oldObject.metadata.?ownerReferences.orValue([])"
+    f".exists(each, each.?controller.orValue(false) && ({_OF_MACHINE}))))"
     f" && ({_CREATED} || object.?rules.orValue([]) != oldObject.?rules.orValue([]))"
 )
 
