@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pytest
 
+from herder.api.capi.inventory import PROVIDER_CRD, PROVIDERS
 from herder.api.capi.kinds import NAMESPACE
 from herder.api.identity.crds import CRDS
 from herder.api.identity.tenancy_policies import POLICIES
@@ -34,7 +35,7 @@ from tests.support.tenancy import (
 
 PLACES = ("cattle-global-data", "fleet-default")
 ALL = (*REFUSED, *ALLOWED, *ORPHANED, *GRANTED_ROLES, *MACHINE_ROLES, *OWN_ROLES, *SIGNS_OF_A_CORE, *OTHER_WORKLOADS)
-CUSTOM = (PROJECT, PROVISIONING_CLUSTER, MANAGEMENT_CLUSTER, REGISTRATION_TOKEN)
+CUSTOM = (PROJECT, PROVISIONING_CLUSTER, MANAGEMENT_CLUSTER, REGISTRATION_TOKEN, PROVIDERS)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ async def judged(engine: Engine) -> AsyncIterator[Api]:
     """The user of the table, on a server with all policies in force."""
     client, api = engine.client(), Api(engine.connection)
     kinds = {f"{kind.plural}.{kind.group}" for kind in CUSTOM}
-    definitions = [each for each in (*CRDS, *MANAGEMENT_CRDS) if each["metadata"]["name"] in kinds]
+    definitions = [each for each in (*CRDS, *MANAGEMENT_CRDS, PROVIDER_CRD) if each["metadata"]["name"] in kinds]
     await install_kinds(client, definitions)
     await guard_tenancy(client)
     await tenancy.give_rights(client)

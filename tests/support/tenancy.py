@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from herder.api.capi.core import DEPLOYMENT, LEASE, LEASE_NAME
+from herder.api.capi.inventory import CORE_PROVIDER, PROVIDERS
 from herder.api.capi.kinds import NAMESPACE, SECRET
 from herder.api.capi.names import PROVIDER
 from herder.api.identity.projects import PROJECT_ID
@@ -45,6 +46,7 @@ RULES = [
         "verbs": ["create", "delete", "patch", "update", "get"],
     },
     {"apiGroups": [RBAC], "resources": ["roles"], "verbs": ["create", "delete", "patch", "update", "get"]},
+    {"apiGroups": [PROVIDERS.group], "resources": [PROVIDERS.plural], "verbs": ["create", "patch"]},
     {"apiGroups": [LEASE.group], "resources": [LEASE.plural], "verbs": ["create", "patch"]},
     {"apiGroups": [DEPLOYMENT.group], "resources": [DEPLOYMENT.plural], "verbs": ["create", "patch"]},
 ]
@@ -259,6 +261,12 @@ SIGNS_OF_A_CORE = (
     _lease("the Lease of a core is renewed", LEASE_NAME, {"spec": {"holderIdentity": "another"}}),
     _deployment("the Deployment of a core", "core", _CORE),
     _deployment("a Deployment is labeled", "core-2", {}, {"metadata": {"labels": _CORE}}),
+    Case(
+        "a core in the inventory of clusterctl",
+        PROVIDERS,
+        {"name": "cluster-api", "namespace": "fleet-default"},
+        {"type": CORE_PROVIDER, "providerName": "cluster-api"},
+    ),
     _deployment("the Deployment of a core is scaled up", "core-3", _CORE, {"spec": {"replicas": 1}}, replicas=0),
 )
 """Objects that disable the built-in Cluster API core for all users, because another core seems to be installed."""

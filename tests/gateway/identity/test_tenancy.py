@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pytest
 
+from herder.api.capi.inventory import PROVIDER_CRD
 from herder.api.capi.kinds import NAMESPACE
 from herder.api.identity.crds import CRDS
 from herder.api.identity.roles import CLUSTER_ROLE_BINDING, OWNED_BY
@@ -33,7 +34,7 @@ from tests.support.tenancy import Case
 async def judged() -> AsyncIterator[World]:
     """A server with all rules in force and the user of the table."""
     async with worlds.world() as made:
-        await install_kinds(made.outside, [*CRDS, *MANAGEMENT_CRDS])
+        await install_kinds(made.outside, [*CRDS, *MANAGEMENT_CRDS, PROVIDER_CRD])
         install_role_admission(made.server, made.outside)
         install_tenancy_admission(made.server, made.outside)
         for name in ("cattle-global-data", "cattle-system", "fleet-default"):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from herder.api.capi.core import CORE_LABEL, DEPLOYMENT, LEASE, LEASE_NAME
+from herder.api.capi.inventory import CORE_PROVIDER, PROVIDERS
 from herder.api.capi.kinds import CLUSTER, NAMESPACE, SECRET
 from herder.api.capi.names import PROVIDER, annotations_of, labels_of
 from herder.api.identity import projects
@@ -114,8 +115,9 @@ BAD_ROLE = "the manager grants rights by Roles of this name: choose another name
 # --- Cluster API cores ----------------------------------------------------------------------------------------------
 
 BAD_CORE = (
-    "a Lease of this name, or a Deployment with this label, disables the built-in Cluster API core for all users; "
-    f"it needs the right to update {CLUSTER.plural}.{CLUSTER.group} in all namespaces, which every core has"
+    "a Lease of this name, a Deployment with this label, or a Provider of this type disables the built-in Cluster API "
+    f"core for all users; it needs the right to update {CLUSTER.plural}.{CLUSTER.group} in all namespaces, which every "
+    "core has"
 )
 
 # --- deletion -------------------------------------------------------------------------------------------------------
@@ -301,6 +303,11 @@ def _lease(_old: Object | None, new: Object, _user: str, may: Rights) -> Iterato
         yield BAD_CORE
 
 
+def _provider(_old: Object | None, new: Object, _user: str, may: Rights) -> Iterator[str]:
+    if new.get("type") == CORE_PROVIDER and not may("update", CLUSTER):
+        yield BAD_CORE
+
+
 def _deployment(old: Object | None, new: Object, _user: str, may: Rights) -> Iterator[str]:
     if labels_of(new).get(PROVIDER) != CORE_LABEL:
         return
@@ -345,5 +352,6 @@ _RULES: Mapping[Kind, Callable[[Object | None, Object, str, Rights], Iterator[st
     ROLE: _role,
     LEASE: _lease,
     DEPLOYMENT: _deployment,
+    PROVIDERS: _provider,
 }
 KINDS = tuple(_RULES)

@@ -7,6 +7,7 @@ two of them.
 from __future__ import annotations
 
 from herder.api.capi.core import CORE_LABEL, DEPLOYMENT, LEASE, LEASE_NAME
+from herder.api.capi.inventory import CORE_PROVIDER, PROVIDERS
 from herder.api.capi.kinds import CLUSTER, NAMESPACE, SECRET
 from herder.api.capi.names import PROVIDER
 from herder.api.identity import tenancy
@@ -287,6 +288,14 @@ POLICIES = (
         (LEASE,),
         _WRITTEN,
         f"{_NAME} == '{LEASE_NAME}'",
+        f"{_MAY_RUN_CORE} || {_IS_MANAGER}",
+        tenancy.BAD_CORE,
+    ),
+    policy(
+        "herder-core-providers",
+        (PROVIDERS,),
+        _WRITTEN,
+        f"object.?type.orValue('') == '{CORE_PROVIDER}'",
         f"{_MAY_RUN_CORE} || {_IS_MANAGER}",
         tenancy.BAD_CORE,
     ),
