@@ -135,7 +135,6 @@ async def test_a_secret_is_synced_only_into_clusters_that_its_author_may_change(
     assert (await guest.patch(where, redirected)).status == 403
 
 
-@pytest.mark.xfail(strict=True, reason="a right on the name of a deleted Secret approves the next one")
 async def test_a_right_on_one_name_approves_no_object_that_is_still_to_be_created(admin: Api, mallory: Api) -> None:
     """The creator of a Secret has such a right, until a moment after the Secret is gone. The next one is another's."""
     await grant(admin, "creator", "mallory", [reading("gone")])

@@ -138,8 +138,8 @@ class ReferenceAdmission:
     async def _uid(self, write: Write, reference: FieldReference) -> str:
         """Of a target that the author may use; empty where it does not exist yet. The answer to others does not say
         whether it exists."""
-        allowed = await self._may(write.user, reference.verb, reference.target)
         target = await self._read(reference.target)
+        allowed = await self._is_allowed(write.user, reference, target)
         if not (allowed or _is_creator(write.user, reference.target, target)) and not (
             target is None and await self._could_create(write, reference.target)
         ):
@@ -148,6 +148,13 @@ class ReferenceAdmission:
         if driver := _HOSTED.get(reference.target[:2], ""):
             await self._check_use(write, driver, reference.field)
         return str((target or {"metadata": {}})["metadata"].get("uid") or "")
+
+    async def _is_allowed(self, user: User, reference: FieldReference, found: Object | None) -> bool:
+        """Rights on one name are those of the creator of an object, and end a moment after it was deleted. They are
+        good for no object of that name that is still to be created: it may be another user's."""
+        target = reference.target
+        is_absent = found is None and target.group in VERSIONS
+        return await self._may(user, reference.verb, target._replace(name="") if is_absent else target)
 
     async def _could_create(self, write: Write, target: Target) -> bool:
         """A dry run stores no reference. Clients try a Cluster before they create what it names."""
