@@ -74,7 +74,6 @@ async def test_a_watch_shows_the_past_of_the_same_object(api: Api, before: int) 
     assert [kind for kind, _ in await seen(named, query)] == ["MODIFIED"]
 
 
-@pytest.mark.xfail(strict=True, reason="a watch goes on with the next object of the name")
 async def test_a_watch_ends_with_its_object(api: Api, before: int) -> None:
     """The next object of the name may be another user's."""
     named, all_ = await grant(api, "nora", resourceNames=["a"]), await grant(api, "owen")

@@ -90,7 +90,9 @@ class _Stream:
         self._error: Expired | None = None
         self._watch: Watch | None = None
         since = self._revision if self._initial or not wanted else min(wanted, self._revision)
-        self._of_one_object = since < self._revision and is_granted_by_name(call)
+        self._of_one_object = is_granted_by_name(call)
+        self._is_past = since < self._revision
+        self._is_over = False  # the object is gone, and with it the rights that its name gave
         if is_before_namespace(call, since):
             self._error = Expired(f"too old resource version: {since} is older than the namespace")
             return
@@ -103,11 +105,13 @@ class _Stream:
             self._error = Expired(f"too old resource version: {wanted} ({error.compacted})")
 
     def push_to(self, sink: Sink) -> None:
-        if self._watch is not None and self._skip_to <= self._revision and not self._of_one_object:
+        if self._watch is not None and self._skip_to <= self._revision and not (self._of_one_object and self._is_past):
             self._watch.listener = lambda events: self._pushed(events, sink)
 
     def _pushed(self, events: Sequence[Event], sink: Sink) -> bool:
         if sink.congested or sum(len(event.record.value) for event in events) > _CHUNK_BYTES:
+            return False
+        if self._of_one_object and any(event.deleted for event in events):
             return False
         if self._selection.everything:
             lines = self._writer.everything(events)
@@ -175,6 +179,8 @@ class _Stream:
                     continue
                 async for chunk in self._chunks(map(self._wanted, batch)):
                     yield chunk
+                if self._is_over:
+                    return  # the client watches again, if it still may
         except StopAsyncIteration:
             return
         except (Overflow, Compacted):
@@ -213,11 +219,14 @@ class _Stream:
             yield b"".join(lines)
 
     def _wanted(self, event: Event) -> tuple[str, Record] | None:
-        if event.revision <= self._skip_to and self._skip_to > self._revision:
+        if self._is_over or (event.revision <= self._skip_to and self._skip_to > self._revision):
             return None
         seen = self._seen(event)
-        if seen is not None and self._of_one_object and event.revision <= self._revision:
-            self._check_object(event.record)
+        if seen is not None and self._of_one_object:
+            if event.revision <= self._revision:
+                self._check_object(event.record)
+            # The next object of the name may be another user's.
+            self._is_over = event.deleted
         return seen
 
     def _check_object(self, record: Record) -> None:
