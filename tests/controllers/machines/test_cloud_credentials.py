@@ -12,11 +12,12 @@ from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE, USED_BY
 from herder.api.machines.kinds import kinds_of
 from herder.controllers.machines.cloud_credentials import CONTROLLER
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.decision import Decision, Patch
+from herder.engine.runtime.decision import Decision, Delete, Patch
 from tests.controllers.inmemory.stage import flat, made, only_patch
 from tests.support.views import view_of
 
 KIND = kinds_of("amazonec2").machine
+RIGHTS_FINALIZER = "machine.herder.io/creator-rights"
 
 
 def credential(**more: Any) -> Object:
@@ -87,4 +88,34 @@ def test_nothing_is_written_where_nothing_has_changed() -> None:
     assert flat(decide(credential(annotations={USED_BY: "Amazonec2Machine/a"}), state("a"))) == []
     assert only_patch(decide(credential(annotations={USED_BY: "Amazonec2Machine/a"}))) == {
         "metadata": {"annotations": {USED_BY: None}}
+    }
+
+
+@pytest.mark.xfail(strict=True, reason="rights end when the garbage collector comes to them")
+def test_the_rights_of_a_creator_end_before_another_user_can_have_the_name() -> None:
+    """They go by name. The garbage collector would delete them, after everything else that it has to delete."""
+    going = credential(deleting=True, finalizers=[RIGHTS_FINALIZER, "of-others"])
+    owner = {"apiVersion": "v1", "kind": "Secret", "name": "aws", "uid": going["metadata"]["uid"]}
+    role, binding = (made(kind, "u-abc-aws", ownerReferences=[owner]) for kind in (jobs.ROLE, jobs.ROLE_BINDING))
+    *ended, released = flat(decide(going, role, binding))
+    assert {write.ref.kind for write in ended if isinstance(write, Delete)} == {jobs.ROLE, jobs.ROLE_BINDING}
+    assert isinstance(released, Patch)
+    assert released.patch["metadata"]["finalizers"] == ["of-others"]
+
+
+@pytest.mark.xfail(strict=True, reason="rights end when the garbage collector comes to them")
+def test_the_finalizer_comes_before_the_rights() -> None:
+    """If the Secret was replaced by another since it was read, the patch is refused, and nothing is granted."""
+    held, *_ = flat(decide(credential(annotations={CREATOR: "u-abc"})))
+    assert isinstance(held, Patch)
+    assert held.patch == {"metadata": {"finalizers": [RIGHTS_FINALIZER]}}
+    assert held.resource_version
+
+
+@pytest.mark.xfail(strict=True, reason="rights end when the garbage collector comes to them")
+def test_rights_that_an_earlier_version_granted_are_held_too() -> None:
+    there = credential()
+    owner = {"apiVersion": "v1", "kind": "Secret", "name": "aws", "uid": there["metadata"]["uid"]}
+    assert only_patch(decide(there, made(jobs.ROLE, "u-abc-aws", ownerReferences=[owner]))) == {
+        "metadata": {"finalizers": [RIGHTS_FINALIZER]}
     }
