@@ -91,8 +91,13 @@ async def _write(client: Client, user: Api, case: Case) -> Answer:
 
 
 async def _remove(client: Client, case: Case) -> None:
+    place = case.meta.get("namespace", "")
     with suppress(NotFound):
-        await client.delete(case.kind.resource, case.meta["name"], namespace=case.meta.get("namespace", ""))
+        if "finalizers" in case.meta:
+            await client.patch(
+                case.kind.resource, case.meta["name"], {"metadata": {"finalizers": None}}, namespace=place
+            )
+        await client.delete(case.kind.resource, case.meta["name"], namespace=place)
 
 
 async def _check_refused(engine: Engine, judged: Api, case: Case) -> None:

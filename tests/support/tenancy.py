@@ -16,7 +16,7 @@ from herder.api.capi.kinds import NAMESPACE, SECRET
 from herder.api.capi.names import PROVIDER
 from herder.api.identity.projects import PROJECT_ID
 from herder.api.identity.roles import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, RBAC, cluster_role, cluster_role_binding
-from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE
+from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE, RIGHTS_FINALIZER
 from herder.api.machines.jobs import ROLE
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import MANAGEMENT_NAME, TOKEN_LABEL
@@ -30,6 +30,7 @@ ACCOUNT = "kubernetes.io/service-account.name"
 READERS_ROLE = "tenancy-writer"
 RULES = [
     {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create", "delete"]},
+    {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["held"], "verbs": ["get", "patch", "update"]},
     {
         "apiGroups": [""],
         "resources": ["namespaces", "namespaces/status"],
@@ -204,8 +205,15 @@ ORPHANED = (
     *_orphaned(PROVISIONING_CLUSTER, "orphans", "fleet-default", spec={}),
     *_orphaned(SECRET, "orphans", "fleet-default", type=CREDENTIAL_TYPE),
     _managed("a cluster is given the finalizer", "c-orphans", {"metadata": {"finalizers": ["orphan"]}}),
+    Case(
+        "a credential loses the finalizer that ends rights",
+        SECRET,
+        {"name": "held", "namespace": "fleet-default", "finalizers": [RIGHTS_FINALIZER]},
+        {"type": CREDENTIAL_TYPE},
+        {"metadata": {"finalizers": None}},
+    ),
 )
-"""Deletions that would leave behind what grants rights by the name of the deleted object."""
+"""Writes and deletions that would leave behind what grants rights by the name of the deleted object."""
 
 
 def _role(id_: str, name: str, patch: Object | None = None, rules: list[Object] | None = None, **meta: Any) -> Case:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from herder.api.capi.kinds import SECRET
 from herder.api.machines import jobs
-from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE, USED_BY
+from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE, RIGHTS_FINALIZER, USED_BY
 from herder.api.machines.kinds import kinds_of
 from herder.controllers.machines.cloud_credentials import CONTROLLER
 from herder.engine.meta.kinds import Kind, Object
@@ -17,7 +15,6 @@ from tests.controllers.inmemory.stage import flat, made, only_patch
 from tests.support.views import view_of
 
 KIND = kinds_of("amazonec2").machine
-RIGHTS_FINALIZER = "machine.herder.io/creator-rights"
 
 
 def credential(**more: Any) -> Object:
@@ -33,7 +30,7 @@ def decide(*objects: Object) -> Decision:
 
 
 def test_a_creator_gets_rights_on_that_secret_alone_and_then_the_annotation_goes() -> None:
-    role, binding, patch = flat(decide(credential(annotations={CREATOR: "u-abc"})))
+    _finalizer, role, binding, patch = flat(decide(credential(annotations={CREATOR: "u-abc"})))
     assert not isinstance(role, Patch)
     assert isinstance(patch, Patch)
     assert patch.patch == {"metadata": {"annotations": {CREATOR: None}}}
@@ -91,19 +88,16 @@ def test_nothing_is_written_where_nothing_has_changed() -> None:
     }
 
 
-@pytest.mark.xfail(strict=True, reason="rights end when the garbage collector comes to them")
 def test_the_rights_of_a_creator_end_before_another_user_can_have_the_name() -> None:
     """They go by name. The garbage collector would delete them, after everything else that it has to delete."""
     going = credential(deleting=True, finalizers=[RIGHTS_FINALIZER, "of-others"])
-    owner = {"apiVersion": "v1", "kind": "Secret", "name": "aws", "uid": going["metadata"]["uid"]}
-    role, binding = (made(kind, "u-abc-aws", ownerReferences=[owner]) for kind in (jobs.ROLE, jobs.ROLE_BINDING))
+    role, binding = (made(kind, "u-abc-aws", owner=going, controller=False) for kind in (jobs.ROLE, jobs.ROLE_BINDING))
     *ended, released = flat(decide(going, role, binding))
     assert {write.ref.kind for write in ended if isinstance(write, Delete)} == {jobs.ROLE, jobs.ROLE_BINDING}
     assert isinstance(released, Patch)
     assert released.patch["metadata"]["finalizers"] == ["of-others"]
 
 
-@pytest.mark.xfail(strict=True, reason="rights end when the garbage collector comes to them")
 def test_the_finalizer_comes_before_the_rights() -> None:
     """If the Secret was replaced by another since it was read, the patch is refused, and nothing is granted."""
     held, *_ = flat(decide(credential(annotations={CREATOR: "u-abc"})))
@@ -112,10 +106,8 @@ def test_the_finalizer_comes_before_the_rights() -> None:
     assert held.resource_version
 
 
-@pytest.mark.xfail(strict=True, reason="rights end when the garbage collector comes to them")
 def test_rights_that_an_earlier_version_granted_are_held_too() -> None:
     there = credential()
-    owner = {"apiVersion": "v1", "kind": "Secret", "name": "aws", "uid": there["metadata"]["uid"]}
-    assert only_patch(decide(there, made(jobs.ROLE, "u-abc-aws", ownerReferences=[owner]))) == {
+    assert only_patch(decide(there, made(jobs.ROLE, "u-abc-aws", owner=there, controller=False))) == {
         "metadata": {"finalizers": [RIGHTS_FINALIZER]}
     }

@@ -18,7 +18,7 @@ from herder.api.capi.kinds import CLUSTER, NAMESPACE, SECRET
 from herder.api.capi.names import PROVIDER, annotations_of, labels_of
 from herder.api.identity import projects
 from herder.api.identity.projects import PROJECT_ID, SYSTEM_NAMESPACES
-from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE
+from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE, RIGHTS_FINALIZER
 from herder.api.machines.hosts import HOST_SECRET_TYPE
 from herder.api.machines.jobs import ROLE
 from herder.api.machines.kinds import MACHINE_GROUP
@@ -99,6 +99,7 @@ BAD_OWN = (
     "credentials of clusters and machines, a type such as Opaque, and no controlling owner"
 )
 BAD_CREATOR = f"annotation {CREATOR}: must be your own user name"
+BAD_FINALIZER = f"finalizer {RIGHTS_FINALIZER}: the manager removes it when rights on this name have ended; leave it"
 
 # --- Roles ----------------------------------------------------------------------------------------------------------
 
@@ -251,6 +252,8 @@ def _secret(old: Object | None, new: Object, user: str, may: Rights) -> Iterator
     creator = annotations_of(new).get(CREATOR)
     if creator and creator not in (user, annotations_of(old or {"metadata": {}}).get(CREATOR)):
         yield BAD_CREATOR
+    if _has_rights(old) and not _has_rights(new) and not _may_change_all(new["metadata"]["namespace"], may):
+        yield BAD_FINALIZER
     suspect = not _is_own(new) if old is None else _is_controlled(new) and not _is_controlled(old)
     if suspect and not is_system(user) and not _may_change_all(new["metadata"]["namespace"], may):
         yield BAD_OWN
@@ -330,6 +333,11 @@ def _may_change_all(namespace: str, may: Rights) -> bool:
 def is_token_controller(user: str) -> bool:
     """Of real clusters: it issues the tokens of such Secrets."""
     return user == "system:kube-controller-manager" or user.startswith("system:serviceaccount:kube-system:")
+
+
+def _has_rights(secret: Object | None) -> bool:
+    """Whether its creator has rights by its name."""
+    return RIGHTS_FINALIZER in ((secret or {"metadata": {}})["metadata"].get("finalizers") or ())
 
 
 def _is_own(secret: Object) -> bool:

@@ -12,7 +12,7 @@ from herder.api.capi.kinds import CLUSTER, NAMESPACE, SECRET
 from herder.api.capi.names import PROVIDER
 from herder.api.identity import tenancy
 from herder.api.identity.projects import PROJECT_ID, SYSTEM_NAMESPACES
-from herder.api.machines.credentials import CREATOR
+from herder.api.machines.credentials import CREATOR, RIGHTS_FINALIZER
 from herder.api.machines.jobs import ROLE
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import LEGACY_NAME, MANAGEMENT_NAME
@@ -125,6 +125,11 @@ _NOT_OWN = f"({_CREATED} ? !{_IS_OWN} : ({_is_controlled('object')} && !{_is_con
 _ALL_SECRETS = "authorizer.group('').resource('secrets').namespace(request.namespace)"
 _MAY_CHANGE_ALL = f"({_ALL_SECRETS}.check('update').allowed() || {_ALL_SECRETS}.check('patch').allowed())"
 _IS_SYSTEM = "request.userInfo.username.startsWith('system:')"
+
+
+def _has_rights(of: str) -> str:
+    return f"'{RIGHTS_FINALIZER}' in {of}.metadata.?finalizers.orValue([])"
+
 
 # --- deletion -------------------------------------------------------------------------------------------------------
 
@@ -306,6 +311,14 @@ POLICIES = (
         _BECOMES_CORE,
         f"{_MAY_RUN_CORE} || {_IS_MANAGER}",
         tenancy.BAD_CORE,
+    ),
+    policy(
+        "herder-creator-rights",
+        (SECRET,),
+        ("UPDATE",),
+        f"{_has_rights('oldObject')} && !({_has_rights('object')}) && !{_MAY_CHANGE_ALL}",
+        _IS_MANAGER,
+        tenancy.BAD_FINALIZER,
     ),
     policy("herder-secret-creators", (SECRET,), _WRITTEN, _OTHER_CREATOR, _IS_MANAGER, tenancy.BAD_CREATOR),
 )

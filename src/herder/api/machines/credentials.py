@@ -15,6 +15,8 @@ GLOBAL_NAMESPACE = "cattle-global-data"
 OPAQUE = "Opaque"
 CREATOR = "field.cattle.io/creatorId"
 USED_BY = "machine.herder.io/used-by"
+RIGHTS_FINALIZER = "machine.herder.io/creator-rights"
+"""Of a credential: its name is free for another user once the rights of its creator, which go by name, have ended."""
 
 HIDDEN = "***"
 SHORTEST_HIDDEN = 6  # what is shorter is no secret, and would blot out half of a text

@@ -7,20 +7,20 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from herder.api.capi.kinds import SECRET, SECRET_METADATA
-from herder.api.capi.names import annotations_of, labels_of
+from herder.api.capi.names import annotations_of, is_deleting, labels_of
 from herder.api.machines import names
-from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE, GLOBAL_NAMESPACE, USED_BY
+from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE, GLOBAL_NAMESPACE, RIGHTS_FINALIZER, USED_BY
 from herder.api.machines.jobs import CREDENTIAL_ANNOTATION, ROLE, ROLE_BINDING
 from herder.api.rke.kinds import STATE_SECRET
-from herder.api.writing import PROGRESS_PATIENCE, owner_reference, ref
+from herder.api.writing import PROGRESS_PATIENCE, delete, object_patch, owner_reference, ref
 from herder.engine.control.cache import Change, Key
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Create, Decision, Patch, Together, waiting
-from herder.engine.runtime.triggers import Watches, changed, itself
+from herder.engine.runtime.decision import DONE, Create, Decision, Delete, Patch, Together, waiting
+from herder.engine.runtime.triggers import Watches, changed, itself, owner
 from herder.engine.runtime.view import View
 
-BY_CREDENTIAL = "cloud-credential"
+BY_CREDENTIAL, BY_OWNER = "cloud-credential", "owner-uid"
 MACHINES_TOLD = 10
 RETRY = timedelta(seconds=5)  # Roles of a Secret that was deleted and recreated are collected meanwhile
 _USER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,200}")
@@ -30,8 +30,11 @@ def reconcile(view: View) -> Decision:
     secret = view.get(SECRET_METADATA, view.name)
     if secret is None:
         return DONE
-    is_credential = view.get(SECRET, view.name) is not None
-    return (_creators_rights(view, secret) if is_credential else DONE) + _users(view, secret)
+    if view.get(SECRET, view.name) is None:
+        return _users(view, secret)
+    if is_deleting(secret):
+        return _end_rights(view, secret)
+    return _creators_rights(view, secret) + _users(view, secret)
 
 
 # --- its creator ----------------------------------------------------------------------------------------------------
@@ -41,7 +44,7 @@ def _creators_rights(view: View, secret: Object) -> Decision:
     """The annotation is dropped once it is heeded: who loses the rights later does not get them back by it."""
     creator = annotations_of(secret).get(CREATOR)
     if not creator:
-        return DONE
+        return Decision(writes=_finalizer(secret, add=True)) if _rights(view, secret) else DONE
     if not _USER_NAME.fullmatch(creator):
         return waiting(f'annotation {CREATOR}: "{creator}" is not the name of a user')
     wanted = ((ROLE, _role(secret, creator)), (ROLE_BINDING, _binding(secret, creator)))
@@ -58,12 +61,37 @@ def _creators_rights(view: View, secret: Object) -> Decision:
         if found is None
     )
     heeded = Patch(ref(SECRET, secret), {"metadata": {"annotations": {CREATOR: None}}}, "its creator has the rights")
-    return Decision(writes=(*((Together(rights),) if rights else ()), heeded))
+    # The finalizer first: if the Secret was replaced by another of its name since it was read, nothing is granted.
+    granted = (Together(rights),) if rights else ()
+    return Decision(writes=(*_finalizer(secret, add=True), *granted, heeded))
 
 
 def _is_owned(obj: Object, secret: Object) -> bool:
     owners = obj["metadata"].get("ownerReferences") or ()
     return any(owner["uid"] == secret["metadata"]["uid"] for owner in owners)
+
+
+def _end_rights(view: View, secret: Object) -> Decision:
+    """Rights go by name, so they end before another object can have it. The garbage collector would delete them too,
+    but some time later: after everything else that it has to delete."""
+    rights = tuple(_rights(view, secret))
+    return Decision(writes=(*((Together(rights),) if rights else ()), *_finalizer(secret, add=False)))
+
+
+def _rights(view: View, secret: Object) -> list[Delete]:
+    """The deletion of each Role and RoleBinding that the Secret owns, the binding first."""
+    index, reason = (BY_OWNER, secret["metadata"]["uid"]), "the rights of its creator end with it"
+    return [delete(kind, each, reason) for kind in (ROLE_BINDING, ROLE) for each in view.select(kind, index=index)]
+
+
+def _finalizer(secret: Object, *, add: bool) -> tuple[Patch, ...]:
+    others = [each for each in secret["metadata"].get("finalizers") or () if each != RIGHTS_FINALIZER]
+    wanted = {
+        **secret,
+        "metadata": {**secret["metadata"], "finalizers": [*others, RIGHTS_FINALIZER] if add else others},
+    }
+    reason = "its name is kept until the rights of its creator have ended" if add else "nobody has rights by its name"
+    return object_patch(SECRET, secret, wanted, reason)
 
 
 def _role(secret: Object, creator: str) -> Object:
@@ -139,6 +167,11 @@ def _used_credential(state: Object) -> Iterable[Key]:
         yield Key(namespace, name)
 
 
+def _owners(obj: Object) -> Iterable[str]:
+    """Indexer."""
+    return [str(each.get("uid")) for each in obj["metadata"].get("ownerReferences") or ()]
+
+
 def _never(_change: Change) -> bool:
     """Secrets are many, and few of them are credentials: those tell of themselves by their type."""
     return False
@@ -149,12 +182,21 @@ CONTROLLER = Controller(
     kind=SECRET_METADATA,
     reconcile=reconcile,
     watches=(
-        Watches(SECRET, itself, changed("metadata.annotations"), fields=f"type={CREDENTIAL_TYPE}"),
+        Watches(
+            SECRET,
+            itself,
+            changed("metadata.annotations", "metadata.finalizers", "metadata.deletionTimestamp"),
+            fields=f"type={CREDENTIAL_TYPE}",
+        ),
+        Watches(ROLE, owner(SECRET, controller=False), changed()),
+        Watches(ROLE_BINDING, owner(SECRET, controller=False), changed()),
         Watches(STATE_SECRET, _used_credential, changed("metadata.annotations")),
-        Watches(ROLE),
-        Watches(ROLE_BINDING),
     ),
     when=_never,
-    indexes={STATE_SECRET: {BY_CREDENTIAL: _credential_of}},
+    indexes={
+        STATE_SECRET: {BY_CREDENTIAL: _credential_of},
+        ROLE: {BY_OWNER: _owners},
+        ROLE_BINDING: {BY_OWNER: _owners},
+    },
     pace=PROGRESS_PATIENCE,
 )
