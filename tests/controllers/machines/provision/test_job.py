@@ -223,3 +223,17 @@ def test_a_key_may_stand_in_the_credential_rather_than_in_an_object() -> None:
         write.obj for write in flat(decision) if isinstance(write, Apply) and "id_rsa" in write.obj.get("data", {})
     ]
     assert base64.b64decode(files["data"]["id_rsa"]) == b"KEY\n"
+
+
+@pytest.mark.xfail(strict=True, reason="a credential is used that replaced the approved one")
+def test_a_credential_that_was_replaced_while_it_was_read_is_not_used() -> None:
+    """It is read by its name, and may be another user's by then."""
+    seen = secret("do")
+    read = {**secret("do", uid="uid-another"), "type": CREDENTIAL_TYPE}
+    read["data"] = encoded(**{"digitaloceancredentialConfig-accessToken": "of another user"})
+    droplet = infra(spec={"common": {"cloudCredentialSecretName": "do"}})
+    key, result = was_read(read, droplet)
+    decision = decide("digitalocean", droplet, machine(), cluster(), DRIVER, seen, results={key: result})
+    assert flat(decision) == []
+    assert decision.wait is not None
+    assert "was recreated while it was read" in decision.wait.reason
