@@ -113,7 +113,6 @@ def test_secrets_that_grant_rights_in_the_cluster_are_not_synced(type_: str) -> 
     run(work)
 
 
-@pytest.mark.xfail(strict=True, reason="a Secret that replaced the one to be synced is synced")
 def test_a_secret_that_replaced_the_one_to_be_synced_is_not() -> None:
     """An attempt that failed is repeated up to two minutes later. Meanwhile the name can become another user's."""
 

@@ -28,6 +28,8 @@ class SecretSync:
             secret = await self._client.get(SECRET.resource, source["name"], namespace=source["namespace"])
         except NotFound:
             return
+        if secret["metadata"]["uid"] != source["uid"]:
+            return  # Attempts may be minutes apart: another user can have created one of the same name since.
         if (type_ := secret.get("type", "Opaque")) not in ALLOWED_TYPES:
             raise ValueError(f"Secrets of type {type_} cannot be synced; use type Opaque")
         wanted = _made(secret, target, cluster)

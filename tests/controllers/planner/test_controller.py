@@ -208,6 +208,10 @@ def test_the_token_of_the_cluster_s_agent_is_read_as_of_its_revision() -> None:
     (effect,) = asking.effects
     assert effect.performer == names.READ_OBJECT
     assert effect.key[-1] == "7"
+    another = {**secret, "metadata": {**secret["metadata"], "uid": "of-another"}}
+    replaced = decide(*one(init=True), secret, around=around, results={effect.key: EffectResult(another)})
+    assert not patches(replaced, PLAN_SECRET)
+    assert "was recreated while it was read" in conditions(replaced)["Ready"][1]
     data = {"token": encoded("t" * 54), "expiresAt": encoded("2027-01-01T00:00:00Z")}
     results = {effect.key: EffectResult({**secret, "data": data})}
     flags = {"server-url": "https://herder.example"}

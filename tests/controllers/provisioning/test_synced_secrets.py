@@ -54,7 +54,7 @@ def test_a_secret_is_brought_into_its_cluster_through_the_tunnel() -> None:
     assert (effect.performer, effect.key) == (syncing.SYNC_SECRET, KEY)
     assert effect.arguments == {
         "cluster": CLUSTER,
-        "source": {"namespace": "ws", "name": "a"},
+        "source": {"namespace": "ws", "name": "a", "uid": "Secret-a"},
         "target": {"namespace": "kube-system", "name": "cpi"},
     }
     assert decision.observe == (Connect(CLUSTER),)

@@ -171,6 +171,8 @@ def _contents(view: View, wanted: list[Reference]) -> dict[Reference, Referenced
         result = view.result(effect.key)
         if result is None or not result.done:
             reading.append(effect)
+        elif _is_another(result.value, there):
+            raise Lacking(f"{reference.kind} {reference.namespace}/{reference.name} was recreated while it was read")
         else:
             found[reference] = _referenced(result.value)
     if reading:
@@ -178,6 +180,11 @@ def _contents(view: View, wanted: list[Reference]) -> dict[Reference, Referenced
             f"waiting for {reading[0].arguments['kind']} {reading[0].arguments['name']} to be read", (*reading,)
         )
     return found
+
+
+def _is_another(read: Object | None, there: Object) -> bool:
+    """What was read by its name may be newer than what is seen here, and another user's."""
+    return read is not None and read["metadata"]["uid"] != there["metadata"]["uid"]
 
 
 def _read(reference: Reference, meta: Object) -> Effect:

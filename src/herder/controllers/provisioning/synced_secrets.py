@@ -67,7 +67,7 @@ def _step(view: View, management: Object, secret: Object, place: str) -> _Step:
     meta, (namespace, name) = secret["metadata"], syncing.target_of(secret)
     arguments = {
         "cluster": view.name,
-        "source": {"namespace": meta["namespace"], "name": meta["name"]},
+        "source": {"namespace": meta["namespace"], "name": meta["name"], "uid": meta["uid"]},
         "target": {"namespace": namespace, "name": name},
     }
     key = (syncing.SYNC_SECRET, management["metadata"]["uid"], meta["uid"], meta["resourceVersion"])

@@ -225,7 +225,6 @@ def test_a_key_may_stand_in_the_credential_rather_than_in_an_object() -> None:
     assert base64.b64decode(files["data"]["id_rsa"]) == b"KEY\n"
 
 
-@pytest.mark.xfail(strict=True, reason="a credential is used that replaced the approved one")
 def test_a_credential_that_was_replaced_while_it_was_read_is_not_used() -> None:
     """It is read by its name, and may be another user's by then."""
     seen = secret("do")

@@ -30,6 +30,14 @@ def read(scene: Scene, place: Place, occasion: str = "", *, though_unseen: bool 
     key = ("read-secret", scene.uid, place.namespace, place.name, revision, occasion)
     result = scene.view.result(key)
     if result is not None and result.done:
+        if (
+            known is not None
+            and result.value is not None
+            and result.value["metadata"]["uid"] != known["metadata"]["uid"]
+        ):
+            # It was read by its name, and may be another user's.
+            told = f"Secret {place} was recreated while it was read"
+            return Read(pending=waiting(told, Ref(SECRET, place.name, place.namespace)))
         return Read(result.value)
     arguments = {"namespace": place.namespace, "name": place.name}
     effect = Effect("read-secret", key, arguments, f"what is in Secret {place} is needed")
