@@ -33,6 +33,7 @@ from herder.gateway.identity.running import RunningByToken
 log = get_logger(__name__)
 
 MUST_AUTHENTICATE = "must authenticate"
+MUST_CHANGE = "the password must be changed first: create a PasswordChangeRequest of ext.cattle.io/v1"
 USE_NOTED_EVERY = timedelta(minutes=1)
 SLOW_CHECKS_AT_ONCE = 2
 
@@ -94,7 +95,7 @@ class Identity:
             log.info("token refused", token=record.id, user=record.user, why=why)
             raise Unauthorized(MUST_AUTHENTICATE)
         if record.kind == SESSION and user.get("mustChangePassword") and request.path not in _BEFORE_NEW_PASSWORD:
-            raise Forbidden("the password must be changed first: create a PasswordChangeRequest of ext.cattle.io/v1")
+            raise Forbidden(MUST_CHANGE)
         self._note_use(record, credential, user)
         return Identified(_user(record, user, request), record)
 

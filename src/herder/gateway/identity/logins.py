@@ -19,10 +19,10 @@ from herder.api.settings import TRUSTED_PROXIES
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response
 from herder.engine.logs import get_logger
-from herder.engine.meta.errors import BadRequest, MethodNotAllowed, NotFound, TooManyRequests, Unauthorized
+from herder.engine.meta.errors import BadRequest, Forbidden, MethodNotAllowed, NotFound, TooManyRequests, Unauthorized
 from herder.engine.meta.kinds import Object
 from herder.gateway.identity.answers import answer, body_of, number_of, text_of
-from herder.gateway.identity.identity import Identity
+from herder.gateway.identity.identity import MUST_CHANGE, Identity
 from herder.gateway.identity.issuing import Issued, Issuer
 from herder.gateway.identity.passwords import Passwords
 from herder.gateway.identity.sources import source_of
@@ -78,7 +78,10 @@ class Logins:
             raise BadRequest('type: must be "localProvider", the only provider that is enabled')
         user = await self._authenticated(request, text_of(body, "username"), text_of(body, "password"))
         response_type = text_of(body, "responseType")
-        issued = await self._issuer.issue(self._wanted(user, response_type, body))
+        wanted = self._wanted(user, response_type, body)
+        if wanted.kind != SESSION and user.get("mustChangePassword"):
+            raise Forbidden(MUST_CHANGE)  # only sessions are limited until then
+        issued = await self._issuer.issue(wanted)
         log.info("login", user=user["metadata"]["name"], token=issued.record.id, address=request.remote)
         if response_type == "cookie":
             cookie = _COOKIE.format(SESSION_COOKIE, issued.bearer)

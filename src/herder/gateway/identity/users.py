@@ -14,6 +14,7 @@ from herder.api.identity.hashes import Entropy, new_key
 from herder.api.identity.names import (
     BOOTSTRAP_KEY,
     BOOTSTRAP_SECRET,
+    KUBECONFIG,
     LOCAL_PRINCIPAL,
     PASSWORDS_NAMESPACE,
     SESSION,
@@ -70,7 +71,7 @@ class Users:
 
     async def end_sessions(self, user: str, but: Collection[str] = ()) -> None:
         """Whoever logged in with the password that was: a thief is out when it is changed."""
-        labels = f"{TOKEN_USER}={user},{TOKEN_KIND}={SESSION}"
+        labels = f"{TOKEN_USER}={user},{TOKEN_KIND} in ({SESSION},{KUBECONFIG})"
         for token in (await self._client.list_all(TOKEN.resource, labels=labels)).items:
             if token["metadata"]["name"] not in but:
                 with suppress(NotFound):
