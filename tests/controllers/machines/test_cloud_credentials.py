@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from herder.api.capi.kinds import SECRET
+from herder.api.capi.kinds import SECRET, SECRET_METADATA
 from herder.api.machines import jobs
 from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE, RIGHTS_FINALIZER, USED_BY
 from herder.api.machines.kinds import kinds_of
 from herder.controllers.machines.cloud_credentials import CONTROLLER
+from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Decision, Delete, Patch
 from tests.controllers.inmemory.stage import flat, made, only_patch
@@ -111,3 +112,10 @@ def test_rights_that_an_earlier_version_granted_are_held_too() -> None:
     assert only_patch(decide(there, made(jobs.ROLE, "u-abc-aws", owner=there, controller=False))) == {
         "metadata": {"finalizers": [RIGHTS_FINALIZER]}
     }
+
+
+def test_a_credential_is_not_missed_where_the_watch_of_all_secrets_is_behind() -> None:
+    there = credential(annotations={CREATOR: "u-abc"})
+    view = view_of(CONTROLLER, "ns/aws", [there])
+    view._caches[SECRET_METADATA].forget(Key("ns", "aws"), there["metadata"]["uid"])
+    assert len(flat(CONTROLLER.reconcile(view))) == 4

@@ -27,11 +27,10 @@ _USER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,200}")
 
 
 def reconcile(view: View) -> Decision:
-    secret = view.get(SECRET_METADATA, view.name)
+    secret = view.get(SECRET, view.name)  # a credential; of the two watches, this one wakes us
     if secret is None:
-        return DONE
-    if view.get(SECRET, view.name) is None:
-        return _users(view, secret)
+        other = view.get(SECRET_METADATA, view.name)
+        return _users(view, other) if other is not None else DONE
     if is_deleting(secret):
         return _end_rights(view, secret)
     return _creators_rights(view, secret) + _users(view, secret)
