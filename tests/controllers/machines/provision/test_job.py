@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from herder.api.machines import names
+from herder.api.machines import known, names
 from herder.api.machines.credentials import CREDENTIAL_TYPE
 from herder.api.machines.jobs import JOB
 from herder.engine.runtime.decision import Apply, Create, Decision, Patch
@@ -236,3 +236,38 @@ def test_a_credential_that_was_replaced_while_it_was_read_is_not_used() -> None:
     assert flat(decision) == []
     assert decision.wait is not None
     assert "was recreated while it was read" in decision.wait.reason
+
+
+@pytest.mark.xfail(strict=True, reason="variables of a Secret that is not its own reach the Job")
+@pytest.mark.parametrize("name", ["m-machine-driver-secret", "m-machine-provision"])
+def test_a_job_gets_nothing_from_a_secret_that_is_not_its_own(name: str) -> None:
+    """Long names are cut: another machine or a user, who tries many names, can have one with the name of the Job's."""
+    foreign = secret(name)
+    decision = decide("digitalocean", infra(), machine(), cluster(), DRIVER, foreign)
+    assert not [write for write in flat(decision) if isinstance(write, Create | Apply)]
+    assert decision.wait is not None
+    assert f"Secret ns/{name} is needed for its Job" in decision.wait.reason
+    owner = {"kind": "DigitaloceanMachine", "name": "m", "uid": infra()["metadata"]["uid"], "controller": True}
+    own = secret(name, ownerReferences=[owner])
+    assert job_of(decide("digitalocean", infra(), machine(), cluster(), DRIVER, own))
+
+
+@pytest.mark.xfail(strict=True, reason="the driver reads any file")
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("privateKeyPath", "/etc/shadow"), ("userDataFile", "file:///etc/shadow"), ("sshKeyPath", "~/.ssh/id_rsa")],
+)
+def test_a_downloaded_driver_reads_no_file_of_the_host_that_runs_its_job(field: str, value: str) -> None:
+    driver = node_driver("oci")
+    decision = decide("oci", infra("oci", spec={field: value}), machine(), cluster(), driver)
+    assert not [write for write in flat(decision) if isinstance(write, Create) and write.kind == JOB]
+    assert decision.wait is not None
+    assert f"spec.{field}: files of the host that runs Jobs are not used" in decision.wait.reason
+    aliases = {known.FILE_ALIASES: f"{field}:{field}"}
+    aliased = {**driver, "metadata": {**driver["metadata"], "annotations": aliases}}
+    (word,) = [
+        word
+        for word in arguments_of(decide("oci", infra("oci", spec={field: value}), machine(), cluster(), aliased))
+        if word.startswith("--oci-") and "files" in word
+    ]
+    assert word.endswith(("=/path/to/machine/files/id_rsa", f"=/path/to/machine/files/{field}"))
