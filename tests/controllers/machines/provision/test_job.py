@@ -238,7 +238,6 @@ def test_a_credential_that_was_replaced_while_it_was_read_is_not_used() -> None:
     assert "was recreated while it was read" in decision.wait.reason
 
 
-@pytest.mark.xfail(strict=True, reason="variables of a Secret that is not its own reach the Job")
 @pytest.mark.parametrize("name", ["m-machine-driver-secret", "m-machine-provision"])
 def test_a_job_gets_nothing_from_a_secret_that_is_not_its_own(name: str) -> None:
     """Long names are cut: another machine or a user, who tries many names, can have one with the name of the Job's."""

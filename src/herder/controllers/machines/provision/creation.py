@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from herder.api import settings
-from herder.api.capi.kinds import MACHINE, POD, SECRET
+from herder.api.capi.kinds import MACHINE, POD, SECRET, SECRET_METADATA
 from herder.api.capi.names import annotations_of, is_deleting, labels_of
 from herder.api.machines import jobs, names
 from herder.api.machines.archive import CONFIG_MAP_METADATA, FINISHED_AT
@@ -129,10 +129,28 @@ def _not_prepared(scene: Scene, problem: str) -> Decision:
 
 def launch(scene: Scene, work: Work) -> Decision:
     """The Job comes last: after all that it needs, and after what a successor of ours must know of it."""
+    if taken := _taken(scene, work):
+        return telling.not_prepared(scene, taken, removes=work.removes) + waiting(taken)
     tell = telling.deleting if work.removes else telling.creating
     needed = Decision(writes=(Together((*_new_state(scene), *_attendants(work))),))
     begun = Create(JOB, jobs.job(work), "its machine is removed" if work.removes else "its machine is created")
     return needed + tell(scene, **_noted(scene, work)) + Decision(writes=(begun,))
+
+
+def _taken(scene: Scene, work: Work) -> str:
+    """Long names are cut, so what this Job needs can have the name of another machine's, or of a Secret that a user
+    created. Applied over a user's Secret, variables of that user would reach the Job too."""
+    for kind, name in (
+        (SECRET_METADATA, names.environment_secret(scene.name)),
+        (SECRET_METADATA, work.job_name),
+        (JOB, work.job_name),
+    ):
+        found = scene.view.get(kind, name)
+        owners = (found["metadata"].get("ownerReferences") or ()) if found is not None else ()
+        if found is not None and not any(each.get("controller") and each["uid"] == scene.uid for each in owners):
+            where = f"{kind.kind} {scene.namespace}/{name}"
+            return f"{where} is needed for its Job and belongs to something else; delete it, or delete the Machine"
+    return ""
 
 
 def _new_state(scene: Scene) -> tuple[Write, ...]:
