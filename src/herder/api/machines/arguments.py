@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 
 from herder.api.machines.known import SSH_KEY_FIELDS, ZONE_FIELD, flag_name
@@ -146,6 +147,17 @@ def path_of_the_host(driver: str, fields: Mapping[str, Any]) -> str:
     urls = ("https://", "http://")
     given = ((field, fields.get(field)) for field in _FETCHED.get(driver, ()))
     return next((field for field, value in given if value and not str(value).startswith(urls)), "")
+
+
+_NAMES_FILE = re.compile(r"(path|file|dir|directory|user-?data|custom-?data|cloud-?(config|init))$", re.IGNORECASE)
+_LOCAL = ("/", "~", "./", "../", "file:")
+
+
+def file_of_the_host(fields: Mapping[str, Any], contents: Container[str]) -> str:
+    """The same for a driver that is downloaded, of whose flags only the names are known: a field that is named like a
+    file and holds a path. `contents` are fields that hold the content of a file."""
+    named = ((field, value) for field, value in fields.items() if _NAMES_FILE.search(field) and field not in contents)
+    return next((field for field, value in named if str(value).startswith(_LOCAL)), "")
 
 
 def spec_fields(infra: Object) -> dict[str, Any]:

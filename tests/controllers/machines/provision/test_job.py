@@ -251,7 +251,6 @@ def test_a_job_gets_nothing_from_a_secret_that_is_not_its_own(name: str) -> None
     assert job_of(decide("digitalocean", infra(), machine(), cluster(), DRIVER, own))
 
 
-@pytest.mark.xfail(strict=True, reason="the driver reads any file")
 @pytest.mark.parametrize(
     ("field", "value"),
     [("privateKeyPath", "/etc/shadow"), ("userDataFile", "file:///etc/shadow"), ("sshKeyPath", "~/.ssh/id_rsa")],

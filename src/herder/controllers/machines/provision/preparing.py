@@ -15,6 +15,7 @@ from herder.api.machines.arguments import (
     Download,
     create_arguments,
     driver_flags,
+    file_of_the_host,
     in_zone,
     path_of_the_host,
     remove_arguments,
@@ -66,6 +67,8 @@ def prepare(scene: Scene, passed: Mapping[str, str], *, removes: bool) -> Work:
     fields, files = with_files(kept_secret | spec_fields(scene.infra), aliases)
     if (field := path_of_the_host(scene.driver, fields)) and not removes:
         raise Problem(f"spec.{field}: must be an http or https URL; files of the host that runs Jobs are not used")
+    if not removes and node_driver is not None and not known.is_built_in(node_driver):
+        _check_paths(scene, aliases)
     variables = credentials.variables(scene.driver, {k: v for k, v in credential.items() if k not in aliases})
     host = _host(scene)
     environment = {**NO_HOST_ROLE.get(scene.driver, {})} | _inherited(scene.view, passed) | variables | host.environment
@@ -94,6 +97,12 @@ def prepare(scene: Scene, passed: Mapping[str, str], *, removes: bool) -> Work:
         bootstrap_secret="" if removes else bootstrap_secret(scene.machine),
         host=host.host,
     )
+
+
+def _check_paths(scene: Scene, aliases: Mapping[str, str]) -> None:
+    if field := file_of_the_host(spec_fields(scene.infra), aliases):
+        advice = f"list it in annotation {known.FILE_ALIASES} of the NodeDriver, so that it takes the content of a file"
+        raise Problem(f"spec.{field}: files of the host that runs Jobs are not used; {advice}")
 
 
 def bootstrap_secret(machine: Object | None) -> str:
