@@ -154,6 +154,32 @@ def test_a_binding_about_nothing_gives_nobody_anything_also_what_it_gave_before(
     assert why in decision.wait.reason
 
 
+@pytest.mark.xfail(strict=True, reason="rights end when the garbage collector comes to them")
+@pytest.mark.parametrize("there", [True, False], ids=["being deleted", "deleted"])
+def test_rights_end_with_the_global_binding(there: bool) -> None:
+    """The garbage collector would end them too, after everything else that it has to delete."""
+    owner = {
+        "apiVersion": "management.cattle.io/v3",
+        "kind": "GlobalRoleBinding",
+        "name": "g",
+        "uid": "GlobalRoleBinding-g",
+    }
+    meta = {"ownerReferences": [owner | {"controller": True}]}
+    name, role = "cattle-globalrolebinding-g", {"kind": "Role", "name": "x"}
+    left = [
+        obj(CLUSTER_ROLE_BINDING, name, meta=meta, roleRef=role),
+        obj(ROLE_BINDING, name, "fleet-default", meta=meta, roleRef=role),
+        obj(CLUSTER_BINDING, "grb-g-cluster-owner", "c-m-1", meta=meta, clusterName="c-m-1"),
+    ]
+    going = grb("admin", meta={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+    decision = decided(global_bindings.CONTROLLER, "/g", *left, *((going,) if there else ()))
+    assert told(decision) == [
+        f"Delete ClusterRoleBinding {name}",
+        f"Delete RoleBinding {name}",
+        "Delete ClusterRoleTemplateBinding grb-g-cluster-owner",
+    ]
+
+
 # --- cluster bindings -----------------------------------------------------------------------------------------------
 
 
