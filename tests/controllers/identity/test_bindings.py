@@ -154,7 +154,6 @@ def test_a_binding_about_nothing_gives_nobody_anything_also_what_it_gave_before(
     assert why in decision.wait.reason
 
 
-@pytest.mark.xfail(strict=True, reason="rights end when the garbage collector comes to them")
 @pytest.mark.parametrize("there", [True, False], ids=["being deleted", "deleted"])
 def test_rights_end_with_the_global_binding(there: bool) -> None:
     """The garbage collector would end them too, after everything else that it has to delete."""

@@ -16,17 +16,17 @@ from herder.api.management.kinds import CLUSTER_BINDING, GLOBAL_ROLE, GLOBAL_ROL
 from herder.api.writing import delete, owner_reference, ref, with_owner
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Apply, Create, Decision, Write, waiting
+from herder.engine.runtime.decision import Apply, Create, Decision, Write, waiting
 from herder.engine.runtime.triggers import Indexed, Watches, changed, owner
 from herder.engine.runtime.view import View
 
-BY_ROLE, ALL = "global-role", "all"
+BY_ROLE, BY_BINDING, ALL = "global-role", "global-role-binding", "all"
 
 
 def reconcile(view: View) -> Decision:
     binding = view.get(GLOBAL_ROLE_BINDING, view.name)
     if binding is None or is_deleting(binding):
-        return DONE  # what it owns goes with it
+        return _revoke(view)
     subject = roles.subject_of(binding)
     if isinstance(subject, str):
         return _nothing_left(view, binding) + waiting(subject, ref(GLOBAL_ROLE_BINDING, binding))
@@ -35,6 +35,13 @@ def reconcile(view: View) -> Decision:
         told = f"there is no GlobalRole {binding['globalRoleName']}"
         return _nothing_left(view, binding) + waiting(told, ref(GLOBAL_ROLE_BINDING, binding))
     return Decision(writes=(*_here(view, binding, role, subject), *_in_clusters(view, binding, role)))
+
+
+def _revoke(view: View) -> Decision:
+    """The rights end now. The garbage collector would delete these too, after everything else that it has to delete."""
+    kinds, index = (CLUSTER_ROLE_BINDING, ROLE_BINDING, CLUSTER_BINDING), (BY_BINDING, view.name)
+    left = [(kind, each) for kind in kinds for each in view.select(kind, index=index) if not is_deleting(each)]
+    return Decision(writes=tuple(delete(kind, each, "its binding is gone") for kind, each in left))
 
 
 def _nothing_left(view: View, binding: Object) -> Decision:
@@ -129,6 +136,10 @@ def _place(obj: Object) -> tuple[str, str]:
 # --- what sets it off -----------------------------------------------------------------------------------------------
 
 
+def _bindings_of(obj: Object) -> Iterable[str]:
+    return (key.name for key in owner(GLOBAL_ROLE_BINDING)(obj))
+
+
 def _role_of(binding: Object) -> Iterable[str]:
     return (binding.get("globalRoleName") or "",)
 
@@ -153,7 +164,10 @@ CONTROLLER = Controller(
         Watches(MANAGEMENT_CLUSTER, Indexed(ALL, _every), changed("metadata.deletionTimestamp")),
         Watches(NAMESPACE, Indexed(ALL, _every), changed("metadata.deletionTimestamp")),
     ),
-    when=changed("globalRoleName", "userName", "userPrincipalName", "groupPrincipalName"),
-    indexes={GLOBAL_ROLE_BINDING: {BY_ROLE: _role_of, ALL: _every}},
+    when=changed("globalRoleName", "userName", "userPrincipalName", "groupPrincipalName", "metadata.deletionTimestamp"),
+    indexes={
+        GLOBAL_ROLE_BINDING: {BY_ROLE: _role_of, ALL: _every},
+        **{kind: {BY_BINDING: _bindings_of} for kind in (CLUSTER_ROLE_BINDING, ROLE_BINDING, CLUSTER_BINDING)},
+    },
     pace=0.1,  # namespaces and clusters come in bursts
 )
