@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 
-import pytest
-
 from herder.cli.logs import TerminalFormatter
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\n12:00:00 all is well"
@@ -17,7 +15,6 @@ def line(message: str, **fields: str) -> str:
     return TerminalFormatter().format(record)
 
 
-@pytest.mark.xfail(strict=True, reason="fields and messages are printed as they are")
 def test_text_of_others_does_not_control_the_terminal() -> None:
     for shown in (line("cluster does not answer", reason=HOSTILE), line(f"tunnel session ended: {HOSTILE}")):
         without_colours = shown.replace("\x1b[33m", "").replace("\x1b[0m", "")

@@ -7,6 +7,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
+from herder.engine.meta.printable import printable
+
 COLOURS = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "DEBUG": "\x1b[2m"}
 
 
@@ -38,7 +40,13 @@ class TerminalFormatter(logging.Formatter):
         at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S")
         fields = " ".join(f"{key}={value}" for key, value in getattr(record, "fields", {}).items())
         colour = COLOURS.get(record.levelname, "")
-        line = f"{at} {colour}{record.getMessage()}{chr(27) + '[0m' if colour else ''}  {fields}".rstrip()
+        # Messages and fields hold text of users and of workload clusters.
+        message, fields = _one_line(record.getMessage()), _one_line(fields)
+        line = f"{at} {colour}{message}{chr(27) + '[0m' if colour else ''}  {fields}".rstrip()
         if record.exc_info and record.exc_info[0] is not None:
-            line += "\n" + self.formatException(record.exc_info)
+            line += "\n" + printable(self.formatException(record.exc_info))
         return line
+
+
+def _one_line(text: str) -> str:
+    return printable(text).replace("\n", " ")
