@@ -34,7 +34,6 @@ async def test_a_cluster_is_found_by_its_id_and_by_its_name() -> None:
     assert await found("c-m-1", c_m_1="c-m-1") == ("c-m-1", "c-m-1")
 
 
-@pytest.mark.xfail(strict=True, reason="the ID comes first")
 async def test_an_id_that_is_the_name_of_another_cluster_is_not_guessed_at() -> None:
     """Users choose IDs of management Clusters: an administrator would get into the cluster of another user."""
     with pytest.raises(click.ClickException, match="is the ID of one cluster and the name of another"):

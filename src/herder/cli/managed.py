@@ -29,10 +29,16 @@ def ask_manager(kubeconfig: str | None, question: Callable[[Client, Connection],
 async def cluster_named(client: Client, cluster: str) -> tuple[str, str]:
     """Its id and its name: people know clusters by the name that they gave them."""
     names = await _clusters(client)
+    found = [name for name, shown in names.items() if shown == cluster and name != cluster]
+    if cluster in names and found:
+        # Users choose both, so one could have the ID of a cluster be the name of another's.
+        raise click.ClickException(
+            f"{cluster} is the ID of one cluster and the name of another; pass the ID of the latter "
+            f"({', '.join(found)}), or the name of the former"
+        )
     if cluster in names:
         shown = names[cluster]
         return cluster, shown if shown and shown.isprintable() else cluster
-    found = [name for name, shown in names.items() if shown == cluster]
     if len(found) > 1:
         raise click.ClickException(
             f"several clusters are named {cluster}; pass the ID of one instead ({', '.join(found)})"
