@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 from dataclasses import replace
 
-import pytest
-
 from herder.api.machines import jobs, names
 from herder.api.machines.arguments import Download
 from herder.api.machines.jobs import Host, Work
@@ -97,7 +95,6 @@ def test_the_container_is_nobody_special_and_finds_its_store_and_its_files() -> 
     assert list(mounts_of(REMOVAL)) == ["/home/machine"]
 
 
-@pytest.mark.xfail(strict=True, reason="its memory is that of the host")
 def test_the_answer_of_a_service_does_not_fill_the_memory_of_the_host() -> None:
     """Users choose the endpoint of a driver, whose program reads whole answers."""
     assert container_of(WORK)["resources"] == {"requests": {"memory": "64Mi"}, "limits": {"memory": "1Gi"}}

@@ -24,6 +24,8 @@ CONTAINER = "machine"
 HOME = "/home/machine"
 STORAGE = f"{HOME}/.docker/machine"
 USER = 1000
+MEMORY_REQUESTED, MEMORY_LIMIT = "64Mi", "1Gi"
+"""Users choose the services and machines that a Job talks to, and its program keeps whole answers in memory."""
 CREATE_ATTEMPTS_AFTER_FIRST, REMOVE_ATTEMPTS_AFTER_FIRST = 0, 3
 CREDENTIAL_ANNOTATION = "machine.herder.io/cloud-credential"  # on state Secrets: which one the machine was made with
 
@@ -185,6 +187,7 @@ def job(work: Work) -> Object:
         "envFrom": [{"secretRef": {"name": names.environment_secret(work.name)}}],
         "env": [{"name": name, "value": value} for name, value in _variables(work).items()],
         "securityContext": {"runAsUser": USER, "runAsGroup": USER},
+        "resources": {"requests": {"memory": MEMORY_REQUESTED}, "limits": {"memory": MEMORY_LIMIT}},
         "volumeMounts": mounts,
     }
     pod: Object = {
