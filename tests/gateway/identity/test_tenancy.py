@@ -10,10 +10,13 @@ import pytest
 
 from herder.api.capi.inventory import PROVIDER_CRD
 from herder.api.capi.kinds import NAMESPACE
+from herder.api.identity import tenancy as rules
 from herder.api.identity.crds import CRDS
+from herder.api.identity.creators import CREATOR_BOUND
 from herder.api.identity.roles import CLUSTER_ROLE_BINDING, OWNED_BY
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
-from herder.api.management.kinds import CLUSTER_BINDING, MANAGEMENT_CLUSTER
+from herder.api.management.kinds import CLUSTER_BINDING, MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
+from herder.api.management.names import REMOVE_MANAGEMENT, REMOVE_PROVISIONING
 from herder.cli.admission import install_role_admission
 from herder.cli.install import install_kinds
 from herder.cli.tenancy_admission import install_tenancy_admission
@@ -21,7 +24,7 @@ from herder.engine.apiserver.inprocess import InProcess
 from herder.engine.client.client import Client
 from herder.engine.client.wire import User
 from herder.engine.meta.errors import AlreadyExists, Forbidden, Invalid, StatusError
-from herder.engine.meta.kinds import Object
+from herder.engine.meta.kinds import Kind, Object
 from tests.engine.runtime import world as worlds
 from tests.engine.runtime.world import World
 from tests.gateway.identity.test_grants import acting, allowed, crtb, here, may, obj  # noqa: F401
@@ -127,3 +130,30 @@ async def test_only_the_cluster_local_is_the_managers_own(here: World) -> None: 
     bindings = (await here.outside.list_all(CLUSTER_ROLE_BINDING.resource, labels=OWNED_BY)).items
     theirs = [each for each in bindings if each["subjects"][0]["name"] == "mallory"]
     assert {each["roleRef"]["name"] for each in theirs} == {"c-m-9-clusterowner"}
+
+
+@pytest.mark.xfail(strict=True, reason="rights by the name end some time later")
+@pytest.mark.parametrize(
+    ("kind", "finalizer", "granting"),
+    [
+        (PROVISIONING_CLUSTER, REMOVE_PROVISIONING, {"status": {"clusterName": "c-m-1"}}),
+        (MANAGEMENT_CLUSTER, REMOVE_MANAGEMENT, {}),
+    ],
+    ids=["provisioning", "management"],
+)
+def test_users_do_not_take_the_finalizer_that_ends_rights(kind: Kind, finalizer: str, granting: Object) -> None:
+    """Neither while the cluster is deleted, nor before: then it cannot be deleted until the manager restored it."""
+
+    def of(*finalizers: str, **meta: object) -> Object:
+        known = {"name": "c-one", "namespace": "fleet-default", "annotations": {CREATOR_BOUND: "true"}}
+        return obj(kind, "c-one", **granting) | {"metadata": {**known, "finalizers": [*finalizers], **meta}}
+
+    def nobody(*_: object, **__: object) -> bool:
+        return False
+
+    going = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    assert rules.refusal(kind, of(finalizer, "x", **going), of("x", **going), "mallory", nobody)
+    assert not rules.refusal(kind, of(finalizer, "x", **going), of(finalizer, **going), "mallory", nobody)
+    assert rules.deletion_refusal(kind, of(), {}, "mallory", nobody)
+    assert not rules.deletion_refusal(kind, of(finalizer), {}, "mallory", nobody)
+    assert not rules.deletion_refusal(kind, of(), {}, "system:serviceaccount:kube-system:namespace-controller", nobody)
