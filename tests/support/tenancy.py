@@ -14,6 +14,7 @@ from herder.api.capi.core import DEPLOYMENT, LEASE, LEASE_NAME
 from herder.api.capi.inventory import CORE_PROVIDER, PROVIDERS
 from herder.api.capi.kinds import NAMESPACE, SECRET
 from herder.api.capi.names import PROVIDER
+from herder.api.identity.creators import CREATOR_BOUND
 from herder.api.identity.projects import PROJECT_ID
 from herder.api.identity.roles import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, RBAC, cluster_role, cluster_role_binding
 from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE, RIGHTS_FINALIZER
@@ -205,6 +206,13 @@ ORPHANED = (
     *_orphaned(PROVISIONING_CLUSTER, "orphans", "fleet-default", spec={}),
     *_orphaned(SECRET, "orphans", "fleet-default", type=CREDENTIAL_TYPE),
     _managed("a cluster is given the finalizer", "c-orphans", {"metadata": {"finalizers": ["orphan"]}}),
+    Case(
+        "a cluster without the finalizer that ends rights is deleted",
+        MANAGEMENT_CLUSTER,
+        {"name": "c-open", "annotations": {CREATOR_BOUND: "true"}},
+        {"spec": {}},
+        delete_options={"propagationPolicy": "Background"},
+    ),
     Case(
         "a credential loses the finalizer that ends rights",
         SECRET,

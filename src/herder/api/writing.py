@@ -76,6 +76,11 @@ def owner_reference(kind: Kind, obj: Object, *, controller: bool) -> Object:
     return reference | {"controller": True, "blockOwnerDeletion": True} if controller else reference
 
 
+def owners(obj: Object) -> list[str]:
+    """Indexer: the UIDs of all owners, controlling or not."""
+    return [str(each.get("uid")) for each in obj["metadata"].get("ownerReferences") or ()]
+
+
 def with_owner(obj: Object, reference: Object) -> Object:
     """A copy of the object with this owner: in place of one of the same uid, and of another controller if it is one."""
     others = [

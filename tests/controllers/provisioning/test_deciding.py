@@ -58,7 +58,6 @@ def decide(controller: Controller, key: str, *objects: Object, **values: str) ->
 # --- whose rights go by its name --------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="rights by the name end some time later")
 def test_rights_end_before_another_cluster_can_have_the_name() -> None:
     """Another user may create the next one at once, and the owner of this one must not have rights to it."""
     for controller, key, cluster, kind in (

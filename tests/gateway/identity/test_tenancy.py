@@ -132,7 +132,6 @@ async def test_only_the_cluster_local_is_the_managers_own(here: World) -> None: 
     assert {each["roleRef"]["name"] for each in theirs} == {"c-m-9-clusterowner"}
 
 
-@pytest.mark.xfail(strict=True, reason="rights by the name end some time later")
 @pytest.mark.parametrize(
     ("kind", "finalizer", "granting"),
     [

@@ -15,8 +15,9 @@ from typing import Protocol
 from herder.api.capi.core import CORE_LABEL, DEPLOYMENT, LEASE, LEASE_NAME
 from herder.api.capi.inventory import CORE_PROVIDER, PROVIDERS
 from herder.api.capi.kinds import CLUSTER, NAMESPACE, SECRET
-from herder.api.capi.names import PROVIDER, annotations_of, labels_of
+from herder.api.capi.names import PROVIDER, annotations_of, is_deleting, labels_of
 from herder.api.identity import projects
+from herder.api.identity.creators import CREATOR_BOUND
 from herder.api.identity.projects import PROJECT_ID, SYSTEM_NAMESPACES
 from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE, RIGHTS_FINALIZER
 from herder.api.machines.hosts import HOST_SECRET_TYPE
@@ -24,7 +25,14 @@ from herder.api.machines.jobs import ROLE
 from herder.api.machines.kinds import MACHINE_GROUP
 from herder.api.machines.names import STATE_SECRET_TYPE
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
-from herder.api.management.names import MANAGEMENT_NAME, TOKEN_LABEL, TOKEN_READER, is_legacy
+from herder.api.management.names import (
+    MANAGEMENT_NAME,
+    REMOVE_MANAGEMENT,
+    REMOVE_PROVISIONING,
+    TOKEN_LABEL,
+    TOKEN_READER,
+    is_legacy,
+)
 from herder.api.rke import names
 from herder.api.rke.kinds import GROUP as RKE_GROUP
 from herder.engine.meta.kinds import Kind, Object
@@ -135,6 +143,14 @@ BAD_ORPHANS = (
 )
 
 
+HELD_BY = {MANAGEMENT_CLUSTER: REMOVE_MANAGEMENT, PROVISIONING_CLUSTER: REMOVE_PROVISIONING}
+"""The finalizers that keep a cluster until nobody has rights by its name."""
+BAD_RELEASE = (
+    "the manager's finalizer keeps the name until rights on it have ended; leave it to the manager, and try again in a "
+    "moment if it is missing"
+)
+
+
 class Rights(Protocol):
     """What the writer may do, as the authorizer answers it."""
 
@@ -163,13 +179,29 @@ def refusal(kind: Kind, old: Object | None, new: Object, user: str, may: Rights)
         and not _may_orphan(kind, new, user, may)
     ):
         return BAD_ORPHANS
+    if old is not None and is_deleting(old) and _is_held(kind, old) and not _is_held(kind, new):
+        return "" if is_manager(may) else BAD_RELEASE
     return ""
 
 
 def deletion_refusal(kind: Kind, old: Object, options: Object, user: str, may: Rights) -> str:
     """Why this user may not delete this with these DeleteOptions, or ""."""
     orphans = options.get("propagationPolicy") == ORPHAN_POLICY or options.get("orphanDependents") is True
-    return BAD_ORPHANS if orphans and not _may_orphan(kind, old, user, may) else ""
+    if orphans and not _may_orphan(kind, old, user, may):
+        return BAD_ORPHANS
+    is_open = _grants_rights(kind, old) and not _is_held(kind, old) and not is_deleting(old)
+    return BAD_RELEASE if is_open and not is_system(user) and not is_manager(may) else ""
+
+
+def _grants_rights(kind: Kind, obj: Object) -> bool:
+    """Whether somebody may have rights by its name."""
+    if kind == PROVISIONING_CLUSTER:
+        return bool((obj.get("status") or {}).get("clusterName"))
+    return kind == MANAGEMENT_CLUSTER and annotations_of(obj).get(CREATOR_BOUND) == "true"
+
+
+def _is_held(kind: Kind, obj: Object) -> bool:
+    return kind in HELD_BY and HELD_BY[kind] in (obj["metadata"].get("finalizers") or ())
 
 
 def _is_orphaning(obj: Object | None) -> bool:

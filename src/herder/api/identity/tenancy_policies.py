@@ -11,12 +11,14 @@ from herder.api.capi.inventory import CORE_PROVIDER, PROVIDERS
 from herder.api.capi.kinds import CLUSTER, NAMESPACE, SECRET
 from herder.api.capi.names import PROVIDER
 from herder.api.identity import tenancy
+from herder.api.identity.creators import CREATOR_BOUND
 from herder.api.identity.projects import PROJECT_ID, SYSTEM_NAMESPACES
 from herder.api.machines.credentials import CREATOR, RIGHTS_FINALIZER
 from herder.api.machines.jobs import ROLE
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROJECT, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
 from herder.api.management.names import LEGACY_NAME, MANAGEMENT_NAME
 from herder.api.policies import policy
+from herder.engine.meta.kinds import Kind
 
 _WRITTEN = ("CREATE", "UPDATE")
 _CREATED = "request.operation == 'CREATE'"
@@ -146,6 +148,23 @@ _ORPHANING = (
     f" : ({_holds_orphans('object')} && !({_CREATED} ? false : {_holds_orphans('oldObject')})))"
     f" && !{_IS_SYSTEM}"
 )
+
+
+def _released(kind: Kind, grants_rights: str) -> str:
+    """Whether a write takes the manager's finalizer from a cluster that is deleted, or a cluster without it is."""
+
+    def is_held(of: str) -> str:
+        return f"('{tenancy.HELD_BY[kind]}' in {of}.metadata.?finalizers.orValue([]))"
+
+    going = "has(oldObject.metadata.deletionTimestamp)"
+    return (
+        f"({_DELETED} ? (!{going} && {grants_rights} && !{is_held('oldObject')} && !{_IS_SYSTEM})"
+        f" : ({going} && {is_held('oldObject')} && !{is_held('object')}))"
+    )
+
+
+_HAS_MANAGEMENT = "oldObject.?status.?clusterName.orValue('') != ''"
+_HAS_OWNER = f"oldObject.{_annotation(CREATOR_BOUND)}.orValue('') == 'true'"
 
 # --- Roles ----------------------------------------------------------------------------------------------------------
 
@@ -286,6 +305,22 @@ POLICIES = (
         f"{_ORPHANING} && !{_MAY_CHANGE_ALL}",
         _IS_MANAGER,
         tenancy.BAD_ORPHANS,
+    ),
+    policy(
+        "herder-held-clusters",
+        (PROVISIONING_CLUSTER,),
+        ("UPDATE", "DELETE"),
+        _released(PROVISIONING_CLUSTER, _HAS_MANAGEMENT),
+        _IS_MANAGER,
+        tenancy.BAD_RELEASE,
+    ),
+    policy(
+        "herder-held-management-clusters",
+        (MANAGEMENT_CLUSTER,),
+        ("UPDATE", "DELETE"),
+        _released(MANAGEMENT_CLUSTER, _HAS_OWNER),
+        _IS_MANAGER,
+        tenancy.BAD_RELEASE,
     ),
     policy("herder-granted-roles", (ROLE,), _WRITTEN, _FILLS_ROLE, _IS_MANAGER, tenancy.BAD_ROLE),
     policy(

@@ -12,7 +12,7 @@ from herder.api.machines import names
 from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE, GLOBAL_NAMESPACE, RIGHTS_FINALIZER, USED_BY
 from herder.api.machines.jobs import CREDENTIAL_ANNOTATION, ROLE, ROLE_BINDING
 from herder.api.rke.kinds import STATE_SECRET
-from herder.api.writing import PROGRESS_PATIENCE, delete, object_patch, owner_reference, ref
+from herder.api.writing import PROGRESS_PATIENCE, delete, object_patch, owner_reference, owners, ref
 from herder.engine.control.cache import Change, Key
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
@@ -166,11 +166,6 @@ def _used_credential(state: Object) -> Iterable[Key]:
         yield Key(namespace, name)
 
 
-def _owners(obj: Object) -> Iterable[str]:
-    """Indexer."""
-    return [str(each.get("uid")) for each in obj["metadata"].get("ownerReferences") or ()]
-
-
 def _never(_change: Change) -> bool:
     """Secrets are many, and few of them are credentials: those tell of themselves by their type."""
     return False
@@ -194,8 +189,8 @@ CONTROLLER = Controller(
     when=_never,
     indexes={
         STATE_SECRET: {BY_CREDENTIAL: _credential_of},
-        ROLE: {BY_OWNER: _owners},
-        ROLE_BINDING: {BY_OWNER: _owners},
+        ROLE: {BY_OWNER: owners},
+        ROLE_BINDING: {BY_OWNER: owners},
     },
     pace=PROGRESS_PATIENCE,
 )

@@ -8,11 +8,12 @@ from herder.api.capi.conditions import condition
 from herder.api.capi.kinds import NAMESPACE, NODE
 from herder.api.capi.names import cluster_key, is_deleting
 from herder.api.capi.nodes import NODE_RECORD
+from herder.api.identity.roles import CLUSTER_ROLE_BINDING
 from herder.api.machines.conditions import merged_with_updates
 from herder.api.machines.jobs import ROLE
 from herder.api.management import clusters, names
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER, REGISTRATION_TOKEN
-from herder.api.writing import delete, object_patch, owner_reference, ref, status_patch
+from herder.api.writing import delete, object_patch, owner_reference, owners, ref, status_patch
 from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.controller import Controller
@@ -32,6 +33,7 @@ from herder.engine.runtime.triggers import Watches, changed, itself
 from herder.engine.runtime.view import Observed, View
 
 PUSHED = "agentTokenExpiresAt"  # in the status
+BY_OWNER = "owner-uid"
 
 
 def reconcile(view: View) -> Decision:
@@ -227,7 +229,9 @@ def _remove(view: View, management: Object) -> Decision:
         return DONE
     pairs = [] if names.is_legacy(view.name) else _pairs(view, management)
     if not pairs:
-        return Decision(writes=_finalizer(management, add=False))
+        rights = view.select(CLUSTER_ROLE_BINDING, index=(BY_OWNER, management["metadata"]["uid"]))
+        ended = tuple(delete(CLUSTER_ROLE_BINDING, each, "its cluster is deleted") for each in rights)
+        return Decision(writes=(*ended, *_finalizer(management, add=False)))
     reason = "its management Cluster is deleted"
     going = tuple(delete(PROVISIONING_CLUSTER, each, reason) for each in pairs if not is_deleting(each))
     meta = pairs[0]["metadata"]
@@ -271,6 +275,7 @@ CONTROLLER = Controller(
     reconcile=reconcile,
     watches=(
         Watches(NAMESPACE, itself, changed("metadata.deletionTimestamp", "metadata.ownerReferences")),
+        Watches(CLUSTER_ROLE_BINDING),
         Watches(REGISTRATION_TOKEN, _of_namespace, changed("status.expiresAt")),
         Watches(
             PROVISIONING_CLUSTER,
@@ -278,5 +283,8 @@ CONTROLLER = Controller(
             changed("status.clusterName", "status.clientSecretName", "metadata.deletionTimestamp"),
         ),
     ),
-    indexes={PROVISIONING_CLUSTER: {clusters.BY_MANAGEMENT: clusters.management_name}},
+    indexes={
+        PROVISIONING_CLUSTER: {clusters.BY_MANAGEMENT: clusters.management_name},
+        CLUSTER_ROLE_BINDING: {BY_OWNER: owners},
+    },
 )

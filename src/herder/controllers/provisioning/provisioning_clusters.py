@@ -11,18 +11,19 @@ from herder.api.capi.kinds import SECRET_METADATA
 from herder.api.capi.names import annotations_of, is_deleting, kubeconfig_secret
 from herder.api.identity.tenancy import is_cluster_name
 from herder.api.machines.conditions import merged_with_updates
+from herder.api.machines.jobs import ROLE_BINDING
 from herder.api.management import clusters, names
 from herder.api.management.commands import ca_checksum
 from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.settings import SETTING
-from herder.api.writing import delete, object_patch, owner_reference, ref, status_patch
+from herder.api.writing import delete, object_patch, owner_reference, owners, ref, status_patch
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Create, Decision, Effect, Write, requesting, waiting
 from herder.engine.runtime.triggers import Indexed, Watches, changed, owner
 from herder.engine.runtime.view import View
 
-BY_NAME, ALL = "named-management-cluster", "all-provisioning-clusters"
+BY_NAME, BY_OWNER, ALL = "named-management-cluster", "owner-uid", "all-provisioning-clusters"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -172,7 +173,10 @@ def _remove(view: View, provisioning: Object) -> Decision:
     """Its management Cluster goes too, but is not waited for: that one waits for this. The manager's own stays."""
     if names.REMOVE_PROVISIONING not in (provisioning["metadata"].get("finalizers") or ()):
         return DONE
-    released = _finalizer(provisioning, add=False)
+    # Rights go by name: they end before another user's cluster can have it.
+    rights = view.select(ROLE_BINDING, index=(BY_OWNER, provisioning["metadata"]["uid"]))
+    ended = tuple(delete(ROLE_BINDING, each, f"{view.key} is deleted") for each in rights)
+    released = (*ended, *_finalizer(provisioning, add=False))
     name = (provisioning.get("status") or {}).get("clusterName", "")
     management = view.get(MANAGEMENT_CLUSTER, name) if name else None
     meta = provisioning["metadata"]
@@ -231,8 +235,9 @@ CONTROLLER = Controller(
     watches=(
         Watches(MANAGEMENT_CLUSTER, Indexed(BY_NAME, _own_name)),
         Watches(SECRET_METADATA, owner(PROVISIONING_CLUSTER), changed()),
+        Watches(ROLE_BINDING),
         Watches(SETTING, Indexed(ALL, _everything), changed("value")),
     ),
     when=changed("spec", "metadata.finalizers", "metadata.deletionTimestamp", "metadata.annotations", "status"),
-    indexes={PROVISIONING_CLUSTER: {BY_NAME: _named, ALL: _all}},
+    indexes={PROVISIONING_CLUSTER: {BY_NAME: _named, ALL: _all}, ROLE_BINDING: {BY_OWNER: owners}},
 )
