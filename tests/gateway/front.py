@@ -108,7 +108,7 @@ async def front(engine: str, directory: Path) -> AsyncIterator[Front]:
         def clock() -> datetime:
             return datetime.now(UTC) + made.ahead
 
-        parts = build(client, api, Settings(found=found), local=local, clock=clock)
+        parts = build(client, api, Settings(found=found), local=local, clock=clock, check_seconds=0.2)
         made = Front(engine, client, parts, pki.authority.certificate_pem)
         http = HttpFront(parts.gateway, clock=clock, body_bytes=BODY_BYTES, upgrade=parts.gateway.upgrade)
         ready = asyncio.Event()

@@ -36,6 +36,7 @@ from herder.gateway.proxy.behind import Behind
 from herder.gateway.proxy.channels import Channel
 from herder.gateway.proxy.connections import Connections
 from herder.gateway.proxy.local import InProcess, Remote
+from herder.gateway.proxy.members import CHECK_SECONDS
 from herder.gateway.proxy.proxy import ClusterProxy
 from herder.gateway.proxy.transport import DownstreamTransport
 from herder.gateway.registration import Registration
@@ -133,8 +134,10 @@ def build(
     local: InProcess | Remote,
     place: Place | None = None,
     clock: Callable[[], datetime] = wall_clock,
+    check_seconds: float = CHECK_SECONDS,
 ) -> Parts:
-    """`api` is the management API, None where it is behind `local`; `place` is that of one gateway among several."""
+    """`api` is the management API, None where it is behind `local`; `place` is that of one gateway among several.
+    `check_seconds`: how often it is asked whether users of watches and shells still have the right to them."""
     setting = settings.get
     access, clusters, tunnels = Access(client), Clusters(client), Registry()
     identity = assemble(client, clock=clock, entropy=os.urandom, setting=setting, reachable=access.reachable)
@@ -148,8 +151,10 @@ def build(
         dial=through_tunnel,
         may_use=access.may_use,
         may_impersonate=access.may_impersonate,
+        may_request=access.may_request,
         local=local,
         server_url=lambda: setting(SERVER_URL),
+        check_seconds=check_seconds,
     )
 
     def gone(cluster: str) -> None:

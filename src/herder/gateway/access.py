@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from herder.api.management.kinds import MANAGEMENT_CLUSTER
 from herder.api.references.catalogue import Target
+from herder.engine.apiserver.request import RequestInfo
 from herder.engine.client.client import Client
 from herder.engine.client.wire import User
 from herder.engine.meta.kinds import GroupVersionResource, Object
@@ -40,6 +41,20 @@ class Access:
             namespace=target.namespace,
         )
 
+    async def may_request(self, user: User, info: RequestInfo) -> bool:
+        """Whether the user may still ask the management API for this."""
+        if not info.is_resource_request:
+            return await self._reviewed(user, {"nonResourceAttributes": {"verb": info.verb, "path": info.path}})
+        return await self._allowed(
+            user,
+            verb=info.verb,
+            group=info.group,
+            resource=info.resource,
+            name=info.name,
+            subresource=info.subresource,
+            namespace=info.namespace,
+        )
+
     async def may_impersonate(self, user: User, other: User) -> bool:
         """As an API server decides it: the name, every group and every extra on its own."""
         wishes = [("", "users", other.name, ""), *(("", "groups", group, "") for group in other.groups)]
@@ -62,12 +77,15 @@ class Access:
     ) -> bool:
         wish = {"verb": verb, "group": group, "resource": resource, "name": name, "subresource": subresource}
         wish["namespace"] = namespace
+        return await self._reviewed(user, {"resourceAttributes": {key: value for key, value in wish.items() if value}})
+
+    async def _reviewed(self, user: User, wish: Object) -> bool:
         spec: Object = {
             "user": user.name,
             "uid": user.uid,
             "groups": list(user.groups),
             "extra": {name: list(values) for name, values in user.extra.items()},
-            "resourceAttributes": {key: value for key, value in wish.items() if value},
+            **wish,
         }
         review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
         answer = await self._client.create(REVIEWS, review)

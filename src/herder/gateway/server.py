@@ -102,6 +102,8 @@ class Gateway:
         response = await self._api.handle(replace(request, user=who.user, headers=headers))
         if asks_for_groups:
             return self._identity.ext.groups(response)
+        if not isinstance(self._api, Behind):  # else the proxy has tied it
+            response = self._proxy.tied_here(response, request, who.user, request.path)
         return self._tied(response, request, who)
 
     async def _identified(self, request: Request) -> Identified:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import yaml
 
+from herder.engine.apiserver.request import RequestInfo
 from herder.engine.client.wire import Request, Response, User
 from herder.engine.front.http import HttpFront
 from herder.engine.front.takeover import Takeover
@@ -59,6 +60,7 @@ class Gateway:
             dial=dial,
             may_use=self._may_use,
             may_impersonate=self._may_impersonate,
+            may_request=self._may_request,
             local=self.local,
             server_url=lambda: self.url,
             tokens=tokens,
@@ -96,6 +98,9 @@ class Gateway:
 
     async def _may_use(self, user: User, cluster: str) -> bool:
         return user.name not in {MALLORY.name, *self.removed} and cluster != OUTSIDE
+
+    async def _may_request(self, user: User, _info: RequestInfo) -> bool:
+        return user.name not in self.removed
 
     async def _may_impersonate(self, user: User, wanted: User) -> bool:
         return user.name == SUPPORT.name and wanted.name == ALICE.name and set(wanted.groups) <= set(ALICE.groups)

@@ -22,7 +22,7 @@ from herder.engine.apiserver.limits import check_body_size
 from herder.engine.apiserver.negotiation import Rendering, negotiate
 from herder.engine.apiserver.openapi import OpenApi
 from herder.engine.apiserver.rendering import answer
-from herder.engine.apiserver.request import RequestInfo, request_info
+from herder.engine.apiserver.request import RequestInfo, is_long_running, request_info
 from herder.engine.apiserver.scope import Parts
 from herder.engine.client.wire import Query, Request, Response, User, told_path
 from herder.engine.control.supervision import supervised
@@ -32,7 +32,6 @@ from herder.engine.meta.kinds import Object
 log = logging.getLogger(__name__)
 
 _LONGEST_REMEMBERED = 256
-_LONG_RUNNING = frozenset({"attach", "exec", "portforward", "proxy"})
 
 Handler = Callable[[Request, User], Awaitable[Response]]
 Background = Callable[[], Awaitable[None]]
@@ -141,7 +140,7 @@ class ApiServer:
         user = await self.authenticator.authenticate(request)
         caller.user = user or ANONYMOUS
         if request.incoming is not None:
-            await request.incoming.admit(user, long_running=_is_long_running(request, info))
+            await request.incoming.admit(user, long_running=is_long_running(request, info))
         authorizer = self.parts.authorizer
         if wants_impersonation(request.headers):
             acting = impersonated(request, caller.user, authorizer, attributes)
@@ -202,13 +201,6 @@ class ApiServer:
                 status=failure,
             )
         )
-
-
-def _is_long_running(request: Request, info: RequestInfo) -> bool:
-    """As kube-apiserver has it: requests that hold their connection for as long as the client likes."""
-    if info.verb == "watch" or info.subresource in _LONG_RUNNING:
-        return True
-    return info.subresource == "log" and request.flows
 
 
 def _understood(request: Request) -> tuple[RequestInfo, AccessAttributes]:

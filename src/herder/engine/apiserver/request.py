@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from herder.engine.client.wire import Query
+from herder.engine.client.wire import Query, Request
 from herder.engine.meta.kinds import GroupResource
 from herder.engine.meta.selectors import SelectorError, parse_field_selector
 
@@ -18,6 +18,7 @@ _VERBS = {"POST": "create", "GET": "get", "HEAD": "get", "PUT": "update", "PATCH
 # Below /namespaces/<name>/ these are subresources of the namespace itself, all else is a resource inside it.
 _NAMESPACE_SUBRESOURCES = frozenset({"status", "finalize"})
 
+_LONG_RUNNING = frozenset({"attach", "exec", "portforward", "proxy"})  # subresources
 _NARROWED_VERBS = frozenset({"list", "watch"})  # rules with resourceNames never grant deletecollection
 
 
@@ -90,6 +91,13 @@ def request_info(method: str, path: str, query: Query) -> RequestInfo:
         name=name,
         parts=tuple(rest[3:]),
     )
+
+
+def is_long_running(request: Request, info: RequestInfo) -> bool:
+    """As kube-apiserver has it: requests that hold their connection for as long as the client likes."""
+    if info.verb == "watch" or info.subresource in _LONG_RUNNING:
+        return True
+    return info.subresource == "log" and request.flows
 
 
 def _selected_name(query: Query) -> str:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
+from urllib.parse import unquote
 
 from herder.api.management.names import LOCAL
+from herder.engine.apiserver.request import RequestInfo, is_long_running, request_info
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response, User
 from herder.engine.front.takeover import Takeover
@@ -32,6 +35,12 @@ from herder.gateway.proxy.transport import DownstreamTransport
 MayImpersonate = Callable[[User, User], Awaitable[bool]]
 """Whether the first may act as the second, with all of its groups and extras."""
 
+MayRequest = Callable[[User, RequestInfo], Awaitable[bool]]
+"""Whether a user may ask the management API for this."""
+
+
+_ACCOUNTS = "system:serviceaccount:"
+
 
 class ClusterProxy:
     def __init__(
@@ -41,6 +50,7 @@ class ClusterProxy:
         dial: Dial,
         may_use: MayUse,
         may_impersonate: MayImpersonate,
+        may_request: MayRequest,
         local: InProcess | Remote,
         server_url: Callable[[], str],
         tokens: Tokens | None = None,
@@ -49,10 +59,11 @@ class ClusterProxy:
     ) -> None:
         """`server_url`: where browsers reach us. `tokens`: by what right requests become a user's; by default that of
         impersonators, which are made where they are missing. `dial_local`: the way to a `Remote` management cluster.
-        `check_seconds`: how often it is asked whether users of watches and shells still may use their cluster."""
+        `check_seconds`: how often it is asked whether users of watches and shells still have the right to them."""
         self._target_of = target_of
         self._may_use = may_use
-        self._members = Members(may_use, check_seconds)
+        self._may_request = may_request
+        self._members = Members(check_seconds)
         self._may_impersonate = may_impersonate
         self._local = local
         self._server_url = server_url
@@ -86,10 +97,10 @@ class ClusterProxy:
     async def _handled(self, request: Request, user: User) -> Response:
         wanted = self._checked(request, user, upgrade=False)
         if wanted.cluster == LOCAL and isinstance(self._local, InProcess):
-            return await self._local.handle(request, wanted, user)
+            return self.tied_here(await self._local.handle(request, wanted, user), request, user, unquote(wanted.path))
         passage = await self._passage(request, wanted, user)
         await request.receive_body()
-        return _tied(await passage.response(request), passage)
+        return _tied(await passage.response(request), passage.bind)
 
     def _checked(self, request: Request, user: User, *, upgrade: bool) -> Asked:
         check_authenticated(user)
@@ -104,7 +115,8 @@ class ClusterProxy:
             return await self._passage_of_account(wanted, user, account)
         acting = await self._acting(wanted, user, someone)
         if wanted.cluster == LOCAL and isinstance(self._local, Remote):
-            return Passage(self._local_connections, self._local.target, wanted, AsUser(acting, self._local))
+            bind = self._bound_here(request, user, unquote(wanted.path))
+            return Passage(self._local_connections, self._local.target, wanted, AsUser(acting, self._local), bind)
         acting, target = await self._usable(wanted, acting)
         return Passage(self._connections, target, wanted, AsUser(acting, self._tokens), self._bound(wanted, acting))
 
@@ -117,7 +129,19 @@ class ClusterProxy:
 
     def _bound(self, wanted: Asked, user: User) -> Bind:
         """What goes on in the cluster ends when this user may not use it any more."""
-        return partial(self._members.bind, user, wanted.cluster)
+        return partial(self._members.bind, user, wanted.cluster, partial(self._may_use, user, wanted.cluster))
+
+    def tied_here(self, response: Response, request: Request, user: User, path: str) -> Response:
+        """An answer of the management API that goes on, such as a watch, ends when the user may not ask for it any
+        more. `path`: that of the API."""
+        if response.stream is None or not _goes_on(request, path):
+            return response
+        return _tied(response, self._bound_here(request, user, path))
+
+    def _bound_here(self, request: Request, user: User, path: str) -> Bind:
+        """What goes on in the management cluster ends when this very request would be refused."""
+        acting, info = _acting_here(request, user), request_info(request.method, path, request.query)
+        return partial(self._members.bind, acting, info, partial(self._may_request, acting, info))
 
     async def _usable(self, wanted: Asked, user: User) -> tuple[User, Target]:
         """The user as the cluster sees it, and where that is."""
@@ -159,10 +183,30 @@ class ClusterProxy:
         return True
 
 
-def _tied(response: Response, passage: Passage) -> Response:
+def _goes_on(request: Request, path: str) -> bool:
+    return is_long_running(request, request_info(request.method, path, request.query))
+
+
+def _acting_here(request: Request, user: User) -> User:
+    """As whom the management API answers. It has checked already that the user may act so."""
+    named = {name: value for name, value in request.headers.items() if name != "impersonate-uid"}
+    someone = wanted_user(named)
+    if someone is None:
+        return user
+    return replace(someone, groups=(*someone.groups, *_implied_groups(someone.name)))
+
+
+def _implied_groups(name: str) -> tuple[str, ...]:
+    """API servers add these to whoever is acted as."""
+    account = name.removeprefix(_ACCOUNTS)
+    of_accounts = ("system:serviceaccounts", f"system:serviceaccounts:{account.partition(':')[0]}")
+    return ("system:authenticated", *(of_accounts if account != name else ()))
+
+
+def _tied(response: Response, bind: Bind) -> Response:
     """An answer that goes on, such as a watch, ends with the task that sends it."""
     task = asyncio.current_task()
     if response.stream is not None and task is not None:
-        untie = passage.bind(task.cancel)
+        untie = bind(task.cancel)
         task.add_done_callback(lambda _task: untie())
     return response
