@@ -104,3 +104,50 @@ async def _tamper(world: World) -> None:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_rights_are_given_kept_and_taken_away(seed: int, faults: Faults) -> None:
     loop.run(live_through(seed, faults))
+
+
+# --- clusters that are imported again -------------------------------------------------------------------------------
+
+
+async def imported_twice(seed: int, faults: Faults) -> None:
+    """A cluster that is removed from the manager is out of reach, and keeps what bindings made there."""
+    definitions = [*CRDS, *MANAGEMENT_CRDS]
+    async with World(seed, CONTROLLERS, crds=definitions, faults=faults) as world:
+        client = world.client
+        for role in ROLE_TEMPLATES:
+            await client.create(ROLE_TEMPLATE.resource, role)
+        await world.workloads.serve("c-m-1")
+        cluster = obj(MANAGEMENT_CLUSTER, "c-m-1", spec={})
+        cluster["metadata"]["annotations"] = {CONNECTED_SINCE: "2026-01-01T00:00:00Z"}
+        await create_with_home(client, cluster)
+        bound = {"clusterName": "c-m-1", "roleTemplateName": "cluster-owner", "userName": "bob"}
+        await client.create(CLUSTER_BINDING.resource, obj(CLUSTER_BINDING, "bob", "c-m-1", **bound), namespace="c-m-1")
+        owner, guest = ("bob", "cattle-roletemplate-cluster-owner"), ("bob", "cattle-roletemplate-cluster-member")
+
+        async def is_owner() -> bool:
+            return await subjects(world, "c-m-1") == [owner]
+
+        await world.until(is_owner)
+        await client.delete(MANAGEMENT_CLUSTER.resource, "c-m-1")
+
+        async def is_removed() -> bool:
+            return "c-m-1" not in {each["metadata"]["name"] for each in (await client.list(NAMESPACE.resource)).items}
+
+        await world.until(is_removed)
+        await create_with_home(client, cluster)
+        bound["roleTemplateName"] = "cluster-member"
+        again = obj(CLUSTER_BINDING, "bob-again", "c-m-1", **bound)
+        await client.create(CLUSTER_BINDING.resource, again, namespace="c-m-1")
+
+        async def is_guest() -> bool:
+            return await subjects(world, "c-m-1") == [guest]
+
+        await world.until(is_guest)
+        world.check()
+
+
+@pytest.mark.xfail(strict=True, reason="what bindings made stays in a cluster that is removed")
+@pytest.mark.parametrize("faults", [NONE, ROUGH], ids=["calm", "rough"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_former_members_have_no_rights_in_a_cluster_that_is_imported_again(seed: int, faults: Faults) -> None:
+    loop.run(imported_twice(seed, faults))
