@@ -105,6 +105,7 @@ def management_controllers() -> list[Controller]:
         first_projects,
         global_bindings,
         global_roles,
+        leftover_bindings,
         project_bindings,
         projects,
         users,
@@ -118,7 +119,7 @@ def management_controllers() -> list[Controller]:
 
     clusters = (provisioning_clusters, management_clusters, registration_tokens, synced_secrets)
     people = (users, creators, global_roles, global_bindings, cluster_bindings)
-    identity = (*people, first_projects, projects, project_bindings, cluster_policies)
+    identity = (*people, first_projects, projects, project_bindings, cluster_policies, leftover_bindings)
     return [*(module.CONTROLLER for module in (*clusters, *identity)), *provisioning_controllers()]
 
 

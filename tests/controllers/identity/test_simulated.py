@@ -9,8 +9,9 @@ import pytest
 
 from herder.api.capi.kinds import NAMESPACE
 from herder.api.identity.crds import CRDS
-from herder.api.identity.roles import CLUSTER_ROLE_BINDING, OWNED_BY
+from herder.api.identity.roles import CLUSTER_ROLE_BINDING, OWNED_BY, RBAC
 from herder.api.identity.shipped import GLOBAL_ROLES, ROLE_TEMPLATES
+from herder.api.machines.jobs import ROLE_BINDING
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
 from herder.api.management.kinds import (
     CLUSTER_BINDING,
@@ -20,7 +21,7 @@ from herder.api.management.kinds import (
     ROLE_TEMPLATE,
 )
 from herder.api.management.names import CONNECTED_SINCE
-from herder.controllers.identity import cluster_bindings, global_bindings, global_roles
+from herder.controllers.identity import cluster_bindings, global_bindings, global_roles, leftover_bindings
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Kind, Object
 from herder.sim import loop
@@ -28,7 +29,7 @@ from herder.sim.faults import NONE, ROUGH, Faults
 from herder.sim.world import World
 from tests.support.homes import create_with_home
 
-CONTROLLERS = [module.CONTROLLER for module in (global_roles, global_bindings, cluster_bindings)]
+CONTROLLERS = [module.CONTROLLER for module in (global_roles, global_bindings, cluster_bindings, leftover_bindings)]
 
 
 def obj(kind: Kind, name: str, namespace: str = "", **fields: Any) -> Object:
@@ -109,6 +110,9 @@ def test_rights_are_given_kept_and_taken_away(seed: int, faults: Faults) -> None
 # --- clusters that are imported again -------------------------------------------------------------------------------
 
 
+REFERENCE = {"apiGroup": RBAC, "kind": "ClusterRole", "name": "cattle-roletemplate-project-member"}
+
+
 async def imported_twice(seed: int, faults: Faults) -> None:
     """A cluster that is removed from the manager is out of reach, and keeps what bindings made there."""
     definitions = [*CRDS, *MANAGEMENT_CRDS]
@@ -134,19 +138,23 @@ async def imported_twice(seed: int, faults: Faults) -> None:
             return "c-m-1" not in {each["metadata"]["name"] for each in (await client.list(NAMESPACE.resource)).items}
 
         await world.until(is_removed)
+        there = world.workloads.client("c-m-1")
+        left = obj(ROLE_BINDING, "prtb-left", "default", roleRef=REFERENCE, subjects=[])
+        left["metadata"]["labels"] = {OWNED_BY: "c-m-1-p-team_molly"}  # of a binding in a project
+        await there.create(ROLE_BINDING.resource, left, namespace="default")
         await create_with_home(client, cluster)
         bound["roleTemplateName"] = "cluster-member"
         again = obj(CLUSTER_BINDING, "bob-again", "c-m-1", **bound)
         await client.create(CLUSTER_BINDING.resource, again, namespace="c-m-1")
 
         async def is_guest() -> bool:
-            return await subjects(world, "c-m-1") == [guest]
+            in_projects = (await there.list(ROLE_BINDING.resource, labels=OWNED_BY)).items
+            return await subjects(world, "c-m-1") == [guest] and not in_projects
 
         await world.until(is_guest)
         world.check()
 
 
-@pytest.mark.xfail(strict=True, reason="what bindings made stays in a cluster that is removed")
 @pytest.mark.parametrize("faults", [NONE, ROUGH], ids=["calm", "rough"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_former_members_have_no_rights_in_a_cluster_that_is_imported_again(seed: int, faults: Faults) -> None:
