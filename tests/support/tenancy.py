@@ -224,6 +224,26 @@ ORPHANED = (
 """Writes and deletions that would leave behind what grants rights by the name of the deleted object."""
 
 
+_OWNER = {"apiVersion": MANAGEMENT_CLUSTER.api_version, "kind": MANAGEMENT_CLUSTER.kind, "name": "c-mine", "uid": "1-2"}
+OWNED = (
+    _managed("a management Cluster is given an owner", "c-owned", {"metadata": {"ownerReferences": [_OWNER]}}),
+    Case(
+        "a provisioning Cluster is given an owner",
+        PROVISIONING_CLUSTER,
+        {"name": "owned", "namespace": "fleet-default"},
+        {"spec": {}},
+        {"metadata": {"ownerReferences": [_OWNER]}},
+    ),
+    Case(
+        "a provisioning Cluster is created with an owner",
+        PROVISIONING_CLUSTER,
+        {"name": "owned-2", "namespace": "fleet-default", "ownerReferences": [_OWNER]},
+        {"spec": {}},
+    ),
+)
+"""Owners of clusters. The garbage collector deletes a cluster with its owner, whoever deletes that."""
+
+
 def _role(id_: str, name: str, patch: Object | None = None, rules: list[Object] | None = None, **meta: Any) -> Case:
     named = {"name": name} if name else {}
     return Case(id_, ROLE, {**named, "namespace": "fleet-default", **meta}, {"rules": rules or []}, patch)
