@@ -121,7 +121,6 @@ async def test_nothing_that_grants_rights_outlives_its_object(engine: Engine, ju
     await _check_refused(engine, judged, case)
 
 
-@pytest.mark.xfail(strict=True, reason="users can give a cluster an owner of their own")
 @pytest.mark.parametrize("case", OWNED, ids=lambda case: case.id)
 async def test_no_former_owner_deletes_a_cluster_by_an_object_of_its_own(
     engine: Engine, judged: Api, case: Case

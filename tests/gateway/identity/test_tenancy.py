@@ -84,7 +84,6 @@ async def test_nothing_that_grants_rights_outlives_its_object(judged: World, cas
         await write(judged, case)
 
 
-@pytest.mark.xfail(strict=True, reason="users can give a cluster an owner of their own")
 @pytest.mark.parametrize("case", tenancy.OWNED, ids=lambda case: case.id)
 async def test_no_former_owner_deletes_a_cluster_by_an_object_of_its_own(judged: World, case: Case) -> None:
     with pytest.raises(Forbidden):

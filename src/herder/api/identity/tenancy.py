@@ -149,6 +149,11 @@ BAD_RELEASE = (
     "the manager's finalizer keeps the name until rights on it have ended; leave it to the manager, and try again in a "
     "moment if it is missing"
 )
+OWNED_CLUSTERS = (MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER)
+BAD_OWNERS = (
+    "metadata.ownerReferences: the cluster would be deleted with its owner, also by users who may not delete the "
+    "cluster; leave the new references out"
+)
 
 
 class Rights(Protocol):
@@ -179,6 +184,8 @@ def refusal(kind: Kind, old: Object | None, new: Object, user: str, may: Rights)
         and not _may_orphan(kind, new, user, may)
     ):
         return BAD_ORPHANS
+    if kind in OWNED_CLUSTERS and _owners(new) - _owners(old) and not is_system(user) and not is_manager(may):
+        return BAD_OWNERS
     if old is not None and is_deleting(old) and _is_held(kind, old) and not _is_held(kind, new):
         return "" if is_manager(may) else BAD_RELEASE
     return ""
@@ -206,6 +213,10 @@ def _is_held(kind: Kind, obj: Object) -> bool:
 
 def _is_orphaning(obj: Object | None) -> bool:
     return ORPHAN_FINALIZER in ((obj or {"metadata": {}})["metadata"].get("finalizers") or ())
+
+
+def _owners(obj: Object | None) -> set[str]:
+    return {str(each.get("uid")) for each in (obj or {"metadata": {}})["metadata"].get("ownerReferences") or ()}
 
 
 def _may_orphan(kind: Kind, obj: Object, user: str, may: Rights) -> bool:

@@ -166,6 +166,16 @@ def _released(kind: Kind, grants_rights: str) -> str:
 _HAS_MANAGEMENT = "oldObject.?status.?clusterName.orValue('') != ''"
 _HAS_OWNER = f"oldObject.{_annotation(CREATOR_BOUND)}.orValue('') == 'true'"
 
+
+def _owners(of: str) -> str:
+    return f"{of}.metadata.?ownerReferences.orValue([])"
+
+
+_NEW_OWNER = (
+    f"{_owners('object')}.exists(each, {_CREATED} || !{_owners('oldObject')}.exists(known, known.uid == each.uid))"
+    f" && !{_IS_SYSTEM}"
+)
+
 # --- Roles ----------------------------------------------------------------------------------------------------------
 
 _OF_MACHINE = " || ".join(f"each.apiVersion.startsWith('{group}')" for group in tenancy.MACHINE_OWNERS)
@@ -322,6 +332,7 @@ POLICIES = (
         _IS_MANAGER,
         tenancy.BAD_RELEASE,
     ),
+    policy("herder-owners-of-clusters", tenancy.OWNED_CLUSTERS, _WRITTEN, _NEW_OWNER, _IS_MANAGER, tenancy.BAD_OWNERS),
     policy("herder-granted-roles", (ROLE,), _WRITTEN, _FILLS_ROLE, _IS_MANAGER, tenancy.BAD_ROLE),
     policy(
         "herder-core-leases",
