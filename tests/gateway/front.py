@@ -42,6 +42,7 @@ class Front:
     engine: str
     client: Client  # the manager's own
     parts: Parts
+    http: HttpFront
     ca: bytes
     ahead: timedelta = timedelta(0)  # of the real time
     url: str = ""
@@ -109,8 +110,8 @@ async def front(engine: str, directory: Path) -> AsyncIterator[Front]:
             return datetime.now(UTC) + made.ahead
 
         parts = build(client, api, Settings(found=found), local=local, clock=clock, check_seconds=0.2)
-        made = Front(engine, client, parts, pki.authority.certificate_pem)
         http = HttpFront(parts.gateway, clock=clock, body_bytes=BODY_BYTES, upgrade=parts.gateway.upgrade)
+        made = Front(engine, client, parts, http, pki.authority.certificate_pem)
         ready = asyncio.Event()
 
         async def opened() -> None:
