@@ -26,7 +26,7 @@ from herder.gateway.peers import Peers
 from herder.gateway.proxy.behind import Behind
 from herder.gateway.proxy.passage import bound_to
 from herder.gateway.proxy.proxy import ClusterProxy
-from herder.gateway.proxy.targets import PREFIXES
+from herder.gateway.proxy.targets import PREFIXES, is_watch
 from herder.gateway.registration import Refused, Registration
 from herder.tunnel import websocket
 from herder.tunnel.registry import Registry
@@ -109,7 +109,8 @@ class Gateway:
     async def _identified(self, request: Request) -> Identified:
         """Who asks, within the limits of that user. Bodies are read later, by whoever checks the user's rights."""
         who = await self._identity.identity.identify(request)
-        await request.admit(who.user, long_running=request.flows or "upgrade" in request.headers)
+        long_running = request.flows or "upgrade" in request.headers or is_watch(request)
+        await request.admit(who.user, long_running=long_running)
         return who
 
     def _tied(self, response: Response, request: Request, who: Identified) -> Response:

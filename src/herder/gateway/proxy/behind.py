@@ -17,7 +17,7 @@ from herder.gateway.proxy.local import Remote
 from herder.gateway.proxy.passage import AsItself, Bind, Passage, Upgraded, bound_to, refusal, unbound
 from herder.gateway.proxy.proxy import ClusterProxy
 from herder.gateway.proxy.rebuilding import check_connection, requested_upgrade
-from herder.gateway.proxy.targets import asked
+from herder.gateway.proxy.targets import asked, is_watch
 
 _PREFIX = f"{PROXY_PREFIX}{LOCAL}"
 
@@ -35,7 +35,7 @@ class Behind:
         try:
             passage = self._passage(request)
             # Only the API server can say whose token this is: until then the sender is known by its address.
-            await request.admit(None, long_running=request.flows)
+            await request.admit(None, long_running=request.flows or is_watch(request))
             await request.receive_body()
             return await passage.response(request)
         except StatusError as error:

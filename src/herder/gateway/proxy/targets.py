@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
 from herder.api.management.names import PROXY_PREFIX
+from herder.engine.apiserver.request import request_info
 from herder.engine.client.wire import Request
 from herder.engine.meta.errors import BadRequest, NotFound
 
@@ -68,6 +69,13 @@ def asked(request: Request) -> Asked:
     if has_dot_segments(rest):
         raise BadRequest('invalid URL: the path of a cluster may not contain "." or ".." as a segment')
     return Asked(cluster, root + cluster, slash + rest or "/", query)
+
+
+def is_watch(request: Request) -> bool:
+    """Whether the API that is asked answers with a watch, however that is written."""
+    root = next((root for root in PREFIXES if request.path.startswith(root)), None)
+    inside = request.path.removeprefix(root).partition("/")[2] if root else request.path
+    return request_info(request.method, inside, request.query).verb == "watch"
 
 
 def has_dot_segments(path: str) -> bool:
