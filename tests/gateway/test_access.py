@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-import pytest
-
 from herder.engine.client.client import Client, Page
 from herder.engine.client.wire import User
 from herder.engine.meta.kinds import Object
@@ -32,7 +30,6 @@ class Reviewing:
         return {"status": {"allowed": number % 2 == 0}}
 
 
-@pytest.mark.xfail(strict=True, reason="all clusters are looked up at once")
 async def test_the_clusters_of_a_user_are_looked_up_a_few_at_a_time() -> None:
     """Others get their turn in between, however many clusters there are."""
     api = Reviewing()

@@ -13,6 +13,8 @@ from herder.engine.client.wire import User
 from herder.engine.meta.kinds import GroupVersionResource, Object
 
 REVIEWS = GroupVersionResource("authorization.k8s.io", "v1", "subjectaccessreviews")
+REVIEWS_AT_ONCE = 50
+"""The embedded server answers all that are asked together before it looks at other requests."""
 
 
 def _shown(cluster: Object) -> str:
@@ -69,8 +71,12 @@ class Access:
     async def reachable(self, user: User) -> Mapping[str, str]:
         """The clusters that a user may use: id → the name that people know it by."""
         clusters = (await self._client.list_all(MANAGEMENT_CLUSTER.resource)).items
-        allowed = await asyncio.gather(*(self.may_use(user, each["metadata"]["name"]) for each in clusters))
-        return {each["metadata"]["name"]: _shown(each) for each, may in zip(clusters, allowed, strict=True) if may}
+        found: dict[str, str] = {}
+        for start in range(0, len(clusters), REVIEWS_AT_ONCE):
+            some = clusters[start : start + REVIEWS_AT_ONCE]
+            allowed = await asyncio.gather(*(self.may_use(user, each["metadata"]["name"]) for each in some))
+            found |= {each["metadata"]["name"]: _shown(each) for each, may in zip(some, allowed, strict=True) if may}
+        return found
 
     async def _allowed(
         self, user: User, *, verb: str, group: str, resource: str, name: str, subresource: str = "", namespace: str = ""
