@@ -179,6 +179,19 @@ async def test_owners_of_one_cluster_hand_out_its_rights_and_no_others(here: Wor
             await carol.create(CLUSTER_BINDING.resource, crtb("dave", template, "c-m-2"), namespace="c-m-2")
 
 
+@pytest.mark.xfail(strict=True, reason="rights on the objects of a cluster are not compared")
+async def test_an_administrator_of_a_cluster_makes_nobody_its_owner(here: World) -> None:
+    """Owners also have rights on the objects of the cluster in the manager, and so on its machines."""
+    carla = await let(here, "carla")
+    root = acting(here, "root")
+    await root.create(CLUSTER_BINDING.resource, crtb("carla", "cluster-admin"), namespace="c-m-1")
+    with pytest.raises(Forbidden, match="only owners"):
+        await carla.create(CLUSTER_BINDING.resource, crtb("carla", "cluster-owner"), namespace="c-m-1")
+    await carla.create(CLUSTER_BINDING.resource, crtb("dora", "cluster-member"), namespace="c-m-1")
+    await root.create(CLUSTER_BINDING.resource, crtb("carla", "cluster-owner"), namespace="c-m-1")
+    await carla.create(CLUSTER_BINDING.resource, crtb("dora", "cluster-owner"), namespace="c-m-1")
+
+
 def prtb(user: str, template: str, project: str = "p-x", cluster: str = "c-m-1", **fields: Any) -> Object:
     named = {"projectName": f"{cluster}:{project}", "roleTemplateName": template, "userName": user} | fields
     return obj(PROJECT_BINDING, f"{user}-{template}", f"{cluster}-{project}", **named)
