@@ -179,7 +179,6 @@ async def test_owners_of_one_cluster_hand_out_its_rights_and_no_others(here: Wor
             await carol.create(CLUSTER_BINDING.resource, crtb("dave", template, "c-m-2"), namespace="c-m-2")
 
 
-@pytest.mark.xfail(strict=True, reason="rights on the objects of a cluster are not compared")
 async def test_an_administrator_of_a_cluster_makes_nobody_its_owner(here: World) -> None:
     """Owners also have rights on the objects of the cluster in the manager, and so on its machines."""
     carla = await let(here, "carla")

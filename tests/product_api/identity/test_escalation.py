@@ -68,7 +68,10 @@ def actor(*here: Object, everywhere: tuple[Object, ...] = (), **clusters: Object
         own = [READ_PODS] if name == "c-m-1:p-mine" else []
         return [*in_cluster(name.partition(":")[0]), *own]
 
-    return Actor(here, lambda place: [READ_PODS] if place == "mine" else [], in_cluster, in_project, everywhere)
+    def owns(_cluster: str) -> bool:
+        return bool(here) and [*here] == EVERYTHING
+
+    return Actor(here, lambda place: [READ_PODS] if place == "mine" else [], in_cluster, in_project, everywhere, owns)
 
 
 ADMIN = actor(*EVERYTHING, everywhere=tuple(EVERYTHING))

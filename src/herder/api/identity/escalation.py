@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from herder.api.identity.projects import placed
-from herder.api.identity.roles import Templates, granted_rules, subject_of, unusable
+from herder.api.identity.roles import Templates, granted_rules, is_owner, subject_of, unusable
 from herder.api.identity.shipped import CLUSTER, EVERYTHING, PROJECT
 from herder.api.management.kinds import (
     CLUSTER_BINDING,
@@ -35,6 +35,7 @@ class Actor:
     in_cluster: Callable[[str], Rules]
     in_project: Callable[[str], Rules]  # <cluster>:<project>: in all of its namespaces
     everywhere: Rules  # in every managed cluster, also in those to come
+    owns: Callable[[str], bool]  # a cluster; "": every one. Owners have rights on its objects here as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ def _grants_global(kind: Kind, name: str, role: Object, actor: Actor, roles: Rol
             return _invalid(kind, name, "inheritedClusterRoles", inherited, problem)
         rules = granted_rules(template, roles.template)
         refusal = refusal or _missing(kind, name, actor.everywhere, rules, "in every cluster")
+        refusal = refusal or _unowned(kind, name, template, "", actor, roles)
     return refusal
 
 
@@ -120,7 +122,8 @@ def _cluster_binding(old: Object | None, new: Object, actor: Actor, roles: Roles
         told = told or "there is no such RoleTemplate"
         return _invalid(CLUSTER_BINDING, name, "roleTemplateName", new["roleTemplateName"], told)
     rules = granted_rules(template, roles.template)
-    return _missing(CLUSTER_BINDING, name, actor.in_cluster(cluster), rules, f"in cluster {cluster}")
+    refusal = _missing(CLUSTER_BINDING, name, actor.in_cluster(cluster), rules, f"in cluster {cluster}")
+    return refusal or _unowned(CLUSTER_BINDING, name, template, cluster, actor, roles)
 
 
 def _project_binding(old: Object | None, new: Object, actor: Actor, roles: Roles) -> StatusError | None:
@@ -170,6 +173,14 @@ def _missing(kind: Kind, name: str, held: Rules, wanted: Rules, where: str) -> S
         return None
     told = "; ".join(_shown(rule) for rule in missing[:10]) + ("; and more" if len(missing) > 10 else "")
     return forbidden(kind.resource.group_resource, name, f"it grants rights that you do not have {where}: {told}")
+
+
+def _unowned(kind: Kind, name: str, template: Object, cluster: str, actor: Actor, roles: Roles) -> StatusError | None:
+    """Who has every right inside of a cluster need not be its owner."""
+    if not is_owner(template, roles.template) or actor.owns(cluster):
+        return None
+    told = "only owners of the cluster make others its owners: they get rights on its objects in the manager"
+    return forbidden(kind.resource.group_resource, name, told)
 
 
 def _shown(rule: Object) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from herder.api.identity.escalation import Actor, Roles, validate
 from herder.api.identity.projects import Place, placed
-from herder.api.identity.roles import held_rules, subject_of
+from herder.api.identity.roles import held_rules, is_owner, subject_of
 from herder.api.identity.shipped import EVERYTHING
 from herder.api.management.kinds import (
     CLUSTER_BINDING,
@@ -72,9 +72,13 @@ async def _actor(
     in_places = {place: await rules_of(user, place) for place in about.namespaces}
     everywhere = _everywhere(user, roles, bindings, here)
     there = list(everywhere)
+    owned = {"", about.cluster} if _owns_everywhere(user, roles, bindings, here) else set[str]()
     if about.cluster:
-        found = await _all(client, CLUSTER_BINDING, namespace=about.cluster)
-        there += _bound(user, roles, (each for each in found if each.get("clusterName") == about.cluster))
+        listed = await _all(client, CLUSTER_BINDING, namespace=about.cluster)
+        found = [each for each in listed if each.get("clusterName") == about.cluster]
+        there += _bound(user, roles, found)
+        names = (each.get("roleTemplateName") or "" for each in found if _is_for(each, user))
+        owned |= {about.cluster} if _has_owner(names, roles) else set()
     if about.cluster == LOCAL:
         there += here
     inside, project = list(there), about.project
@@ -87,6 +91,7 @@ async def _actor(
         in_cluster=lambda name: there if name == about.cluster else everywhere,
         in_project=lambda name: inside if project is not None and name == project.id else everywhere,
         everywhere=everywhere,
+        owns=lambda name: name in owned,
     )
 
 
@@ -101,6 +106,18 @@ def _everywhere(user: User, roles: Roles, bindings: Iterable[Object], here: list
             templates = (roles.template(name) for name in role.get("inheritedClusterRoles") or ())
             rules += [rule for template in templates if template for rule in held_rules(template, roles.template)]
     return rules
+
+
+def _owns_everywhere(user: User, roles: Roles, bindings: Iterable[Object], here: list[Object]) -> bool:
+    own = (roles.global_role(each.get("globalRoleName") or "") for each in bindings if _is_for(each, user))
+    names = (name for role in own if role for name in role.get("inheritedClusterRoles") or ())
+    return not missing_rules(here, EVERYTHING) or _has_owner(names, roles)
+
+
+def _has_owner(names: Iterable[str], roles: Roles) -> bool:
+    """Whether one of these templates makes its holder an owner."""
+    templates = (roles.template(name) for name in names)
+    return any(template is not None and is_owner(template, roles.template) for template in templates)
 
 
 def _bound(user: User, roles: Roles, bindings: Iterable[Object]) -> list[Object]:
