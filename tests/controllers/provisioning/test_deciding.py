@@ -99,6 +99,21 @@ def test_what_a_provisioning_cluster_says_is_no_proof_of_whose_a_management_clus
     assert any(isinstance(write, Delete) for write in flat(removal)) is is_ours
 
 
+@pytest.mark.xfail(strict=True, reason="the provisioning Cluster stays, for whoever takes the name")
+@pytest.mark.parametrize("status", [{"clusterName": "c-abcde"}, {}], ids=["named", "not named yet"])
+def test_the_pair_of_a_management_cluster_goes_with_it(status: Object) -> None:
+    """Whoever creates a management Cluster of that name next would own it."""
+    of_old = {"fleetWorkspaceName": "ws"}
+    meta = {"finalizers": [names.REMOVE_MANAGEMENT]}
+    known = made(MANAGEMENT_CLUSTER, "c-abcde", going=True, meta=meta, spec=of_old)
+    pair = made(PROVISIONING_CLUSTER, "c-abcde", "ws", spec={}, status=status)
+    (write,) = flat(decide(management_clusters.CONTROLLER, "/c-abcde", known, pair))
+    assert isinstance(write, Delete)
+    assert (write.ref.kind, write.ref.name) == (PROVISIONING_CLUSTER, "c-abcde")
+    (write,) = flat(decide(management_clusters.CONTROLLER, "/c-abcde", known))
+    assert isinstance(write, Patch), "then its finalizer is removed"
+
+
 @pytest.mark.parametrize("name", ["kube-system", "local", "team", "c-m-abc-p-x"])
 def test_no_management_cluster_is_made_of_a_name_that_only_a_status_has(name: str) -> None:
     """A management Cluster owns the namespace of its name."""
