@@ -99,7 +99,6 @@ def test_what_a_provisioning_cluster_says_is_no_proof_of_whose_a_management_clus
     assert any(isinstance(write, Delete) for write in flat(removal)) is is_ours
 
 
-@pytest.mark.xfail(strict=True, reason="the provisioning Cluster stays, for whoever takes the name")
 @pytest.mark.parametrize("status", [{"clusterName": "c-abcde"}, {}], ids=["named", "not named yet"])
 def test_the_pair_of_a_management_cluster_goes_with_it(status: Object) -> None:
     """Whoever creates a management Cluster of that name next would own it."""

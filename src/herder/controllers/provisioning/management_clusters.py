@@ -227,7 +227,7 @@ def _remove(view: View, management: Object) -> Decision:
     """Its provisioning Clusters go first; the namespace goes with it, by its owner."""
     if names.REMOVE_MANAGEMENT not in (management["metadata"].get("finalizers") or ()):
         return DONE
-    pairs = [] if names.is_legacy(view.name) else _pairs(view, management)
+    pairs = _pairs(view, management) or _unnamed_pair(view, management)
     if not pairs:
         rights = view.select(CLUSTER_ROLE_BINDING, index=(BY_OWNER, management["metadata"]["uid"]))
         ended = tuple(delete(CLUSTER_ROLE_BINDING, each, "its cluster is deleted") for each in rights)
@@ -242,6 +242,13 @@ def _remove(view: View, management: Object) -> Decision:
 def _pairs(view: View, management: Object) -> list[Object]:
     named = view.select(PROVISIONING_CLUSTER, index=(clusters.BY_MANAGEMENT, view.name))
     return [each for each in named if clusters.belongs(management, *_place(each))]
+
+
+def _unnamed_pair(view: View, management: Object) -> list[Object]:
+    """The provisioning Cluster that was made for this one, before its status names it."""
+    workspace = (management.get("spec") or {}).get("fleetWorkspaceName")
+    pair = view.get(PROVISIONING_CLUSTER, view.name, workspace) if workspace else None
+    return [pair] if pair is not None and clusters.belongs(management, *_place(pair)) else []
 
 
 def _place(provisioning: Object) -> tuple[str, str]:
