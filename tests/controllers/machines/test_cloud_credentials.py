@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from herder.api.capi.kinds import SECRET, SECRET_METADATA
 from herder.api.machines import jobs
 from herder.api.machines.credentials import CREATOR, CREDENTIAL_TYPE, RIGHTS_FINALIZER, USED_BY
