@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from herder.engine.client.wire import Request, Response, User
+from herder.engine.front import limits
 from herder.engine.front.flow import Limiter
 from herder.engine.front.http import HttpFront
 from herder.engine.front.limits import Limits
@@ -171,3 +172,43 @@ async def test_a_large_request_is_not_overtaken_for_ever() -> None:
     assert not limiter.try_take(("c", ""), 3)
     with pytest.raises(TooManyRequests):
         await limiter.take(("c", ""), 11)
+
+
+def sweep(served: Served, seconds: float) -> None:
+    """As the front does it after this many seconds."""
+    now = asyncio.get_running_loop().time() + seconds
+    for connection in list(served.front.connections):
+        connection.check(now)
+
+
+async def test_a_request_that_takes_long_gives_its_turn_to_others(served: Served) -> None:
+    """Otherwise a few users of clusters that never finish their answers would hold all turns."""
+    slow = [await served.ask_as("a"), await served.ask_as("b"), await served.ask_as("c")]
+    await served.until(lambda: len(served.api.running) == 3)
+    waiting = await served.ask_as("d")
+    await served.until(lambda: served.front.usage()["in_flight"]["waiting"] == 1)
+    sweep(served, limits.TURN_SECONDS - 1)
+    assert served.front.usage()["long_running"]["total"] == 0
+    sweep(served, limits.TURN_SECONDS + 1)
+    await served.until(lambda: served.api.running[3:] == ["d"])
+    usage = served.front.usage()
+    assert (usage["in_flight"]["total"], usage["long_running"]["total"]) == (1, 3)
+    served.api.answers.set()
+    assert [(await raw.answer()).status for raw in (*slow, waiting)] == [200] * 4
+    await served.until(lambda: not any(served.front.usage()[each]["total"] for each in ("in_flight", "long_running")))
+
+
+async def test_slow_requests_beyond_the_limit_of_long_running_ones_are_ended(served: Served) -> None:
+    slow = [await served.ask_as("a") for _ in range(2)]  # one long-running request is allowed
+    await served.until(lambda: len(served.api.running) == 2)
+    sweep(served, limits.TURN_SECONDS + 1)
+    await served.until(lambda: served.front.usage()["in_flight"]["total"] == 0)
+    assert served.front.usage()["long_running"]["total"] == 1
+    served.api.answers.set()
+    ended = 0
+    for raw in slow:
+        try:
+            assert (await raw.answer()).status == 200
+        except (ConnectionError, EOFError, asyncio.IncompleteReadError):
+            ended += 1
+    assert ended == 1

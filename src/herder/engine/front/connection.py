@@ -228,6 +228,8 @@ class Connection(asyncio.BufferedProtocol):
         elif now >= self._intake.body_deadline:
             self._intake.expire()
             self._parser.end()
+        if now >= self._intake.turn_deadline and not self._intake.become_long_running():
+            self._transport.abort()
         if now < self._deadline:
             return
         if self._drained is not None or self._transport.is_closing():

@@ -32,6 +32,7 @@ class Intake:
         self.parsed: Parsed | None = None
         self.long_running = False
         self.body_deadline = NEVER
+        self.turn_deadline = NEVER
         self._admitted: Holder | None = None
         self._grants: list[tuple[Limiter, Holder, int]] = []
 
@@ -59,6 +60,7 @@ class Intake:
         """The request was answered: give back what it took."""
         self._admitted = None
         self.long_running = False
+        self.turn_deadline = NEVER
         if self._grants:
             _give_back(self._grants)
 
@@ -83,6 +85,20 @@ class Intake:
             await limiter.take(holder)
         self.long_running = long_running
         self._grants.append((limiter, holder, 1))
+        if not long_running:
+            self.turn_deadline = self._loop.time() + limits.TURN_SECONDS
+
+    def become_long_running(self) -> bool:
+        """Count the request as long-running, which gives its turn to others; False if its user has no room for it."""
+        self.turn_deadline = NEVER
+        flow = self._front.flow
+        for position, (limiter, holder, units) in enumerate(self._grants):
+            if limiter is flow.in_flight:
+                if not flow.long_running.try_take(holder, units):
+                    return False
+                self._grants[position] = (flow.long_running, holder, units)
+                limiter.give_back(holder, units)
+        return True
 
     async def receive(self, limit: int | None) -> bytes:
         parsed = self.parsed
@@ -122,6 +138,7 @@ class Intake:
         self._grants.append((limiter, holder, size))
 
     def detach(self) -> Callable[[], None]:
+        self.turn_deadline = NEVER
         grants, self._grants = self._grants, []
         return lambda: _give_back(grants)
 

@@ -31,6 +31,7 @@ WRITE_HIGH_WATER = 64 << 10
 WRITE_BYTES = 64 << 10  # handed to the transport at a time: TLS keeps a buffer as large as its largest write
 
 QUEUE_SECONDS = 15.0  # how long a request waits for its turn before it is answered with 429
+TURN_SECONDS = 5.0  # how long a request has its turn before it counts as long-running; less than others wait
 RETRY_AFTER = "1"
 
 
