@@ -61,11 +61,13 @@ def _with_token(view: View, registration: Object) -> Decision:
 
 
 def _renew(registration: Object, secret: Object | None, lifetime: Lifetime, status: Object) -> Effect:
-    """Keyed by what it replaces: requested again it has nothing left to do, unless there is no Secret at all."""
+    """Keyed by what it replaces: requested again it has nothing left to do, unless there is no Secret at all.
+
+    A Secret that is deleted after its status was written is created again at once, by another key; one that is deleted
+    before is created again when the effect is repeated.
+    """
     meta = registration["metadata"]
-    key = (RENEW, meta["uid"], "", "")
-    if secret is not None:
-        key = (RENEW, meta["uid"], status.get("expiresAt") or "", secret["metadata"]["uid"])
+    key = (RENEW, meta["uid"], status.get("expiresAt") or "", secret["metadata"]["uid"] if secret else "")
     arguments = {
         "namespace": meta["namespace"],
         "name": meta["name"],
