@@ -81,6 +81,8 @@ def test_the_check_accepts_what_computes_only() -> None:
 def test_controllers_are_given_a_copy_of_the_environment() -> None:
     """A reconciler that holds `os.environ` itself would decide by what changes under it."""
     tree = ast.parse((SOURCE / "cli" / "parts.py").read_text())
-    builders = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name == "families"]
+    builders = [
+        each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name == "dynamic_controllers"
+    ]
     passed = [ast.unparse(each) for each in ast.walk(builders[0]) if isinstance(each, ast.Call)]
     assert "dict(os.environ)" in passed

@@ -23,7 +23,7 @@ from herder.engine.control.tasks import Tasks
 from herder.engine.meta.errors import ServiceUnavailable
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Connect, Observe
-from herder.engine.runtime.remote import Remotes, line, link
+from herder.engine.runtime.remote import Remotes, connection, transport
 from herder.engine.runtime.view import Observed, Unreachable
 from tests.engine.runtime.world import World, until, world
 from tests.support.embedded import Embedded
@@ -77,9 +77,9 @@ class Fleet:
 @pytest.fixture
 async def fleet(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Fleet]:
     """Where nobody waits as long as in real life."""
-    monkeypatch.setattr(link, "SILENCE_SECONDS", 0.2)
-    monkeypatch.setattr(link, "RETRY_SECONDS", 0.5)
-    monkeypatch.setattr(line, "PROBE_SECONDS", 0.5)
+    monkeypatch.setattr(connection, "SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "RETRY_SECONDS", 0.5)
+    monkeypatch.setattr(transport, "PROBE_SECONDS", 0.5)
     async with world() as management:
         made = Fleet(management)
         try:

@@ -21,8 +21,8 @@ from herder.engine import certificates
 from herder.engine.certificates import KeyPair
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response
+from herder.engine.front.hijack import Hijack
 from herder.engine.front.http import HttpFront
-from herder.engine.front.takeover import Takeover
 from herder.gateway.agent_identity import Answer
 from herder.gateway.registration import Admitted, Registration
 from herder.tunnel.registry import Registry
@@ -91,12 +91,12 @@ class Manager:
         self._note(request)
         return self.registration.answer(request) or Response(404)
 
-    async def upgrade(self, takeover: Takeover, request: Request) -> bool:
+    async def upgrade(self, hijack: Hijack, request: Request) -> bool:
         self._note(request)
         answer = await self.registration.authorise(request.headers)
         if not isinstance(answer, Admitted):
             return False
-        self.registry.accept(answer.key, request.headers, takeover)
+        self.registry.accept(answer.key, request.headers, hijack)
         return True
 
     def _note(self, request: Request) -> None:

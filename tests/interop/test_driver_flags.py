@@ -32,8 +32,8 @@ from herder.controllers.machines import dynamic_schemas, node_drivers
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import Invalid, StatusError
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.listing import list_names
 from herder.engine.runtime.manager import Manager
+from herder.engine.runtime.performers.find import list_names
 from herder.machine.drivers import create_flags
 from herder.machine.probing import driver_flags, read_help
 from tests.support.capi import none_left, served, until

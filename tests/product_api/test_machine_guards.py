@@ -11,10 +11,10 @@ from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_
 from herder.api.guards import GUARDS
 from herder.api.guards.machines import INDEXES
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.carrying import Act
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Apply, Delete, Ref
-from herder.engine.runtime.triggers import Watches
+from herder.engine.runtime.executor import Act
+from herder.engine.runtime.handlers import Watches
 from tests.support.views import view_of
 
 READER = Controller(

@@ -17,10 +17,10 @@ from herder.api.rke.plan import Plan, file
 from herder.api.rke.plan_secret import encoded
 from herder.controllers.planner import etcd_members
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.carrying import Act
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import Delete, Effect, Observe, Patch, Ref, Refusal
-from herder.engine.runtime.triggers import Watches
+from herder.engine.runtime.executor import Act
+from herder.engine.runtime.handlers import Watches
 from herder.engine.runtime.view import Observed, View
 from tests.controllers.planner import objects
 from tests.controllers.planner.objects import (

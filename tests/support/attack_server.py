@@ -25,9 +25,9 @@ from herder.engine.apiserver.server import assemble
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, User
 from herder.engine.front.connection import Connection
+from herder.engine.front.hijack import Hijack
 from herder.engine.front.http import HttpFront
 from herder.engine.front.limits import Limits
-from herder.engine.front.takeover import Takeover
 from herder.engine.meta.kinds import GroupVersionResource
 from tests.support.turns import Turns, measured_turns
 
@@ -44,7 +44,7 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-async def _silent(takeover: Takeover, request: Request) -> bool:
+async def _silent(hijack: Hijack, request: Request) -> bool:
     """A cluster that accepts the connection and never decides on the upgrade."""
     if request.path.startswith("/silent"):
         await asyncio.sleep(3)

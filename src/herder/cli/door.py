@@ -20,7 +20,7 @@ from herder.embedded.installer import InstallerImage
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response
 from herder.engine.control.supervision import supervised
-from herder.engine.front.takeover import Takeover
+from herder.engine.front.hijack import Hijack
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import AlreadyExists
 from herder.gateway.access import Access
@@ -70,8 +70,8 @@ class Door:
             return await self._api.handle(replace(request, headers=kept))
         return await self.gateway.handle(request)
 
-    async def upgrade(self, takeover: Takeover, request: Request) -> bool:
-        return await self.gateway.upgrade(takeover, request) if self.gateway is not None else False
+    async def upgrade(self, hijack: Hijack, request: Request) -> bool:
+        return await self.gateway.upgrade(hijack, request) if self.gateway is not None else False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from herder.engine.client.wire import Query
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import GroupVersionResource, Object
 from herder.engine.runtime.effects import Performer
-from herder.engine.runtime.listing import list_names
+from herder.engine.runtime.performers.find import list_names
 
 PODS = GroupVersionResource("", "v1", "pods")
 LOG_LINES = 5000

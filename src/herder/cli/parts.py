@@ -27,9 +27,9 @@ from herder.engine.control.metrics import Metrics
 from herder.engine.logs import get_logger
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.family import Family
+from herder.engine.runtime.dynamic import DynamicController
 from herder.engine.runtime.manager import Manager
-from herder.engine.runtime.reaching import REMOTE_PERFORMERS
+from herder.engine.runtime.performers import REMOTE_PERFORMERS
 from herder.gateway.cluster_authorities import ClusterAuthorities
 from herder.gateway.cluster_kubeconfigs import ClusterKubeconfigs
 from herder.gateway.cluster_tokens import ClusterTokens
@@ -148,7 +148,7 @@ def planners() -> list[Controller]:
     return [module.CONTROLLER for module in (controller, plan_secrets, machine_drains, etcd_members)]
 
 
-def families(roles: Roles) -> list[Family]:
+def dynamic_controllers(roles: Roles) -> list[DynamicController]:
     if not roles.machines:
         return []
     from herder.controllers.machines.provision.controller import family
@@ -182,7 +182,7 @@ def make_manager(
     return Manager(
         client,
         controllers(roles),
-        families=families(roles),
+        dynamic_controllers=dynamic_controllers(roles),
         clock=wall_clock,
         entropy=os.urandom,
         guards=GUARDS,

@@ -274,8 +274,8 @@ async def _lead(
     connection: kubeconfigs.Connection, namespace: str, manager: Manager, tell: Callable[[float], None]
 ) -> None:
     """Until the lease is lost."""
-    from herder.engine.runtime.beside import lead_beside
     from herder.engine.runtime.election import LeaderElection
+    from herder.engine.runtime.leader_thread import run_as_leader
 
     identity = f"{socket.gethostname()}_{os.getpid()}_{os.urandom(4).hex()}"
 
@@ -290,7 +290,7 @@ async def _lead(
         finally:
             tell(0)
 
-    await lead_beside(election, lead, abort=manager.abort)
+    await run_as_leader(election, lead, abort=manager.abort)
 
 
 @asynccontextmanager

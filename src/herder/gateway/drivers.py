@@ -9,7 +9,7 @@ from herder.api.machines.known import age, driver_name, name_problem
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import InternalError, StatusError
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.listing import list_names
+from herder.engine.runtime.performers.find import list_names
 
 
 async def refusal(client: Client, old: Object, new: Object | None) -> StatusError | None:

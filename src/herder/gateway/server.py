@@ -18,7 +18,7 @@ import msgspec
 from herder.api.identity.credentials import credential_of
 from herder.api.management.names import TUNNELS
 from herder.engine.client.wire import Request, Response
-from herder.engine.front.takeover import Takeover
+from herder.engine.front.hijack import Hijack
 from herder.engine.meta.errors import StatusError
 from herder.gateway.identity.identity import Identified
 from herder.gateway.identity.parts import IdentityParts
@@ -123,15 +123,15 @@ class Gateway:
 
     # --- upgrades -----------------------------------------------------------------------------------------------------
 
-    async def upgrade(self, takeover: Takeover, request: Request) -> bool:
+    async def upgrade(self, hijack: Hijack, request: Request) -> bool:
         """True where the connection was taken over; else the request is answered like any other."""
         if request.path in TUNNELS:
-            return await self._tunnel(takeover, request)
+            return await self._tunnel(hijack, request)
         if request.path.startswith(PREFIXES):
             upgrade = self._proxy.upgrade
         elif isinstance(self._api, Behind) and request.path.startswith(_API):
             if credential_of(request.method, request.headers) is None:
-                return await self._api.upgrade_stranger(takeover, request)
+                return await self._api.upgrade_stranger(hijack, request)
             upgrade = self._api.upgrade
         else:
             return False
@@ -140,23 +140,23 @@ class Gateway:
         except StatusError:
             return False  # and refused on the usual way
         bind = partial(self._identity.identity.bind, who, request.path)
-        return await upgrade(takeover, request, who.user, bound_to(request, bind))
+        return await upgrade(hijack, request, who.user, bound_to(request, bind))
 
     async def close(self) -> None:
         if isinstance(self._api, Behind):
             await self._api.close()
 
-    async def _tunnel(self, takeover: Takeover, request: Request) -> bool:
+    async def _tunnel(self, hijack: Hijack, request: Request) -> bool:
         """False where there is none to be had: why not is then told on the usual way."""
         if websocket.upgrade_problem(request.method, request.headers):
             return False
         if self._peers is not None and (peer := self._peers.admitted(request.headers)):
-            self._tunnels.accept(peer, request.headers, takeover, peering=True)
+            self._tunnels.accept(peer, request.headers, hijack, peering=True)
             return True
         verdict = await self._registration.authorise(request.headers)
         if isinstance(verdict, Refused):
             return False
-        self._tunnels.accept(verdict.key, request.headers, takeover)
+        self._tunnels.accept(verdict.key, request.headers, hijack)
         return True
 
     def _why_no_tunnel(self, request: Request) -> Response:

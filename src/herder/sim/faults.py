@@ -53,7 +53,7 @@ class FaultyTransport:
         self.dead = False  # the process that sent through here has crashed
 
     async def send(self, request: Request) -> Response:
-        await self._dally()
+        await self._delay()
         if self.dead:
             await asyncio.get_running_loop().create_future()
         if request.method not in WRITES:
@@ -65,13 +65,13 @@ class FaultyTransport:
         response = await self._inner.send(request)
         self.writes += 1
         await self._after(request)
-        await self._dally()
+        await self._delay()
         return response
 
     async def close(self) -> None:
         await self._inner.close()
 
-    async def _dally(self) -> None:
+    async def _delay(self) -> None:
         await asyncio.sleep(self._random.uniform(0, self.faults.delay))
 
     async def _before(self, request: Request) -> None:
@@ -97,7 +97,7 @@ class FaultyTransport:
 
     async def _breaking(self, stream: AsyncIterator[bytes], path: str) -> AsyncIterator[bytes]:
         async for chunk in stream:
-            await self._dally()
+            await self._delay()
             if self._strikes(self.faults.broken_watch):
                 self._note(f"watch broken {path}")
                 raise ServiceUnavailable("the watch was cut")

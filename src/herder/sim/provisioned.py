@@ -31,9 +31,9 @@ from herder.engine.apiserver.server import ApiServer
 from herder.engine.client.client import Client
 from herder.engine.client.wire import User
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.carrying import Guard
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.reaching import REMOTE_PERFORMERS
+from herder.engine.runtime.executor import Guard
+from herder.engine.runtime.performers import REMOTE_PERFORMERS
 from herder.gateway.cluster_authorities import ClusterAuthorities
 from herder.gateway.cluster_tokens import ClusterTokens
 from herder.gateway.referenced_objects import ReferencedObjects

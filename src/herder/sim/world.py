@@ -19,10 +19,10 @@ from herder.engine.client.client import Client, WatchEvent
 from herder.engine.client.wire import Transport, User
 from herder.engine.control.metrics import Metrics
 from herder.engine.meta.kinds import GroupVersionResource, Kind, Object
-from herder.engine.runtime.carrying import Guard
 from herder.engine.runtime.controller import Controller
+from herder.engine.runtime.dynamic import DynamicController
 from herder.engine.runtime.effects import Performer
-from herder.engine.runtime.family import Family
+from herder.engine.runtime.executor import Guard
 from herder.engine.runtime.manager import Manager
 from herder.engine.runtime.remote import RemotePerformer
 from herder.sim.faults import NONE, Faults, FaultyTransport
@@ -42,7 +42,7 @@ class World:
         seed: int,
         controllers: Sequence[Controller],
         *,
-        families: Sequence[Family] = (),
+        dynamic_controllers: Sequence[DynamicController] = (),
         crds: Sequence[Object] = (),
         guards: Sequence[Guard] = (),
         performers: Mapping[str, Performer] | None = None,
@@ -61,7 +61,7 @@ class World:
         self.log: list[str] = []
         self.crashes = 0
         self._controllers = controllers
-        self._families = families
+        self._dynamic_controllers = dynamic_controllers
         self._crds = crds
         self._guards = guards
         self.workloads = Workloads(clock=self.now, entropy=self.random.randbytes, note=self.note)
@@ -123,7 +123,7 @@ class World:
         self.manager = Manager(
             self._managers_client(InProcess(self.server, MANAGER)),
             self._controllers,
-            families=self._families,
+            dynamic_controllers=self._dynamic_controllers,
             clock=self.now,
             entropy=self.random.randbytes,
             guards=self._guards,

@@ -29,7 +29,7 @@ class StreamObserver(Protocol):
         """No more can be sent. What was received can still be taken."""
 
 
-class Nobody:
+class NullObserver:
     """Until someone looks after the stream."""
 
     def received(self) -> None: ...
@@ -50,7 +50,7 @@ class Stream:
         self.id = number
         self.proto = proto
         self.address = address
-        self.observer: StreamObserver = Nobody()
+        self.observer: StreamObserver = NullObserver()
         self.open = True  # the peer may send, and so may we
         self.closing = False  # by us: an orderly end follows what is still queued
         self.error = ""  # why it ended; END for an orderly close

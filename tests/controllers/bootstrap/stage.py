@@ -11,7 +11,7 @@ from herder.api.rke.kinds import BOOTSTRAP, CONTROL_PLANE, CUSTOM_MACHINE
 from herder.api.settings import Settings
 from herder.controllers.bootstrap import bootstraps, objects
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.decision import Decision, Together, Write
+from herder.engine.runtime.decision import Decision, Parallel, Write
 from tests.support.views import view_of
 
 NAMESPACE, NAME = "fleet-default", "pool-1-abcde"
@@ -99,7 +99,7 @@ def decide(*objects_: Object, **settings: str) -> Decision:
 
 
 def writes(decision: Decision) -> list[Write]:
-    return [write for step in decision.writes for write in (step.writes if isinstance(step, Together) else (step,))]
+    return [write for step in decision.writes for write in (step.writes if isinstance(step, Parallel) else (step,))]
 
 
 def told(decision: Decision) -> Iterable[str]:

@@ -7,7 +7,7 @@ import pytest
 from herder.api.capi.contract import Contract
 from herder.controllers.capi.externals import look_up
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.view import NotFollowed
+from herder.engine.runtime.view import KindNotWatched
 from tests.controllers.capi.cluster.herd import CONTROLLER, INFRA, INFRA_REF, cluster, definition, infra, look
 from tests.support.views import view_of
 
@@ -51,6 +51,6 @@ def test_an_object_of_another_namespace_is_another_object() -> None:
 
 def test_a_kind_that_nobody_follows_yet_is_left_to_the_runtime() -> None:
     view = view_of(CONTROLLER, "ns/c", [cluster(), definition(INFRA)])
-    with pytest.raises(NotFollowed) as raised:
+    with pytest.raises(KindNotWatched) as raised:
         look_up(view, INFRA_REF, "ns")
     assert raised.value.kind == INFRA

@@ -15,7 +15,7 @@ from herder.api.capi.kinds import MACHINE
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.patch import apply_merge_patch
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import Apply, Decision, Delete, Patch, Refusal, Together, Write
+from herder.engine.runtime.decision import Apply, Decision, Delete, Parallel, Patch, Refusal, Write
 from herder.engine.runtime.view import View
 from tests.support.views import NOW, view_of
 
@@ -239,7 +239,7 @@ _GOOD = ("Ready", "Available", "UpToDate", "NodeReady", "NodeHealthy", "Bootstra
 
 def written(decision: Decision) -> Iterator[Write]:
     for step in decision.writes:
-        if isinstance(step, Together):
+        if isinstance(step, Parallel):
             yield from step.writes
         else:
             yield step

@@ -12,7 +12,7 @@ from herder.api.inmemory import kinds
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.patch import apply_merge_patch
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import Decision, Patch, Together, Write
+from herder.engine.runtime.decision import Decision, Parallel, Patch, Write
 from tests.support.views import NOW, view_of
 
 NAMESPACE = "ns"
@@ -115,7 +115,7 @@ def decide(controller: Controller, name: str, *objects: Object, **more: Any) -> 
 
 
 def flat(decision: Decision) -> list[Write]:
-    return [w for write in decision.writes for w in (write.writes if isinstance(write, Together) else (write,))]
+    return [w for write in decision.writes for w in (write.writes if isinstance(write, Parallel) else (write,))]
 
 
 def only_patch(decision: Decision) -> Object:

@@ -26,7 +26,7 @@ from herder.controllers.capi.machine import controller as core_machine
 from herder.controllers.capi.machineset import controller as core_machine_set
 from herder.controllers.inmemory import bootstrap, cluster, controlplane, machine
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.reaching import REMOTE_PERFORMERS
+from herder.engine.runtime.performers import REMOTE_PERFORMERS
 from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH, Faults
 from herder.sim.world import World

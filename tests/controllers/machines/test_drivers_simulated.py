@@ -14,7 +14,7 @@ from herder.api.machines.known import DRIVER_LABEL
 from herder.controllers.machines import dynamic_schemas, node_drivers
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.listing import list_names
+from herder.engine.runtime.performers.find import list_names
 from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH, Faults
 from herder.sim.world import World

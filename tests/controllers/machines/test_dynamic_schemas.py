@@ -15,7 +15,7 @@ from herder.api.machines.tables import table_flags
 from herder.controllers.machines.dynamic_schemas import CONTROLLER
 from herder.engine.control.cache import Change, Key
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import Apply, Decision, Delete, EffectKey, EffectResult, Together
+from herder.engine.runtime.decision import Apply, Decision, Delete, EffectKey, EffectResult, Parallel
 from herder.engine.runtime.view import View
 from tests.controllers.machines.asking import answered
 from tests.support.views import view_of
@@ -47,7 +47,7 @@ def decided(*objects: Object, name: str = f"{DRIVER}config", listed: list[str] |
 
 def applied(decision: Decision) -> dict[str, Object]:
     (together,) = decision.writes
-    assert isinstance(together, Together)
+    assert isinstance(together, Parallel)
     return {write.obj["spec"]["names"]["kind"]: write.obj for write in together.writes if isinstance(write, Apply)}
 
 
@@ -136,7 +136,7 @@ def test_a_field_of_an_unknown_type_is_told_and_keeps_the_kinds_as_they_are() ->
 def test_kinds_go_when_the_driver_is_not_active_or_gone(objects: list[Object]) -> None:
     assert decided(*objects, *DEFINITIONS).writes == (), "the server is asked first"
     (together,) = decided(*objects, *DEFINITIONS, listed=[]).writes
-    assert isinstance(together, Together)
+    assert isinstance(together, Parallel)
     assert all(isinstance(write, Delete) for write in together.writes)
     assert len(together.writes) == 3
 

@@ -17,7 +17,7 @@ from herder.controllers.machines.node_drivers import FINALIZER, controller
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.patch import apply_merge_patch
 from herder.engine.runtime.decision import Apply, Decision, Delete, EffectKey, EffectResult, Patch, Ref
-from herder.engine.runtime.view import NotFollowed, View
+from herder.engine.runtime.view import KindNotWatched, View
 from tests.controllers.machines.asking import answered
 from tests.support.views import view_of
 
@@ -334,7 +334,7 @@ def test_objects_are_only_looked_for_where_their_kind_is_defined() -> None:
     view = view_of(CONTROLLER, "process", [built_in("process", active=False)])
     CONTROLLER.reconcile(view)
     view = view_of(CONTROLLER, "process", [built_in("process", active=False), *definitions("process")])
-    with pytest.raises(NotFollowed):
+    with pytest.raises(KindNotWatched):
         CONTROLLER.reconcile(view)
 
 

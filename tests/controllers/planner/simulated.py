@@ -23,7 +23,7 @@ from herder.controllers.planner import controller, plan_secrets
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import Conflict, NotFound
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.carrying import Guard
+from herder.engine.runtime.executor import Guard
 from herder.gateway.cluster_tokens import ClusterTokens
 from herder.gateway.referenced_objects import ReferencedObjects
 from herder.sim.faults import NONE, Faults

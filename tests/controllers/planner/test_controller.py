@@ -22,7 +22,7 @@ from herder.controllers.planner.controller import CONTROLLER, reconcile
 from herder.controllers.planner.joining import url_of
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.patch import apply_merge_patch
-from herder.engine.runtime.decision import DONE, Decision, EffectResult, Patch, Together
+from herder.engine.runtime.decision import DONE, Decision, EffectResult, Parallel, Patch
 from tests.controllers.planner import objects
 from tests.controllers.planner.objects import ALL, ETCD, NAME, NAMESPACE, WORKER, made, plan_of
 from tests.support.views import view_of
@@ -41,7 +41,7 @@ def decide(*there: Object, around: tuple[Object, ...] = SOUND, results: Any = No
 
 
 def patches(decision: Decision, kind: Kind) -> list[Patch]:
-    writes = [each for step in decision.writes for each in (step.writes if isinstance(step, Together) else (step,))]
+    writes = [each for step in decision.writes for each in (step.writes if isinstance(step, Parallel) else (step,))]
     return [write for write in writes if isinstance(write, Patch) and write.ref.kind == kind]
 
 

@@ -14,8 +14,8 @@ from herder.api.guards import GUARDS
 from herder.api.rke import names
 from herder.api.rke.kinds import CONTROL_PLANE
 from herder.api.rke.plan_secret import PlanSecret
-from herder.engine.runtime.carrying import Act
 from herder.engine.runtime.decision import Patch, Refusal
+from herder.engine.runtime.executor import Act
 from herder.engine.runtime.view import View
 from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH, Faults

@@ -20,7 +20,7 @@ from herder.controllers.provisioning.generation import pools, templates, whole
 from herder.controllers.provisioning.generation.asked import Problem, checked_pools, pools_of
 from herder.controllers.provisioning.generation.controller import CONTROLLER
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.decision import Apply, Decision, Delete, Patch, Together, Write
+from herder.engine.runtime.decision import Apply, Decision, Delete, Parallel, Patch, Write
 from tests.controllers.provisioning.provisioned import KINDS, NAME, SCHEMA, WORKSPACE, cluster, config, new, pool
 from tests.support.views import view_of
 
@@ -328,7 +328,7 @@ def decide(*objects: Object) -> Decision:
 
 
 def writes(decision: Decision) -> list[Write]:
-    steps = [step.writes if isinstance(step, Together) else (step,) for step in decision.writes]
+    steps = [step.writes if isinstance(step, Parallel) else (step,) for step in decision.writes]
     return [write for step in steps for write in step]
 
 

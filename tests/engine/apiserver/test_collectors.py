@@ -85,7 +85,7 @@ async def test_a_namespace_is_furnished_after_a_refused_attempt(api: Api) -> Non
 
 
 async def test_an_exception_in_one_collector_ends_none(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    furnish = AccountCollector._furnish
+    furnish = AccountCollector.ensure_defaults
     settle = GarbageCollector._settle
     failures: list[str] = []
 

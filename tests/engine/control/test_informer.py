@@ -282,7 +282,7 @@ def test_who_knows_that_a_kind_is_served_again_need_not_wait_for_the_next_try() 
             await asyncio.sleep(300)
             here.wire.bend = lambda request: request
             began = clock()
-            seen.informer.hurry()
+            seen.informer.retry_now()
             await seen.informer.synced.wait()
             return clock() - began
 

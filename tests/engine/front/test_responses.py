@@ -10,7 +10,7 @@ import pytest
 
 from herder.engine.client.wire import Request, Response
 from herder.engine.front import limits
-from herder.engine.front.takeover import Takeover
+from herder.engine.front.hijack import Hijack
 from tests.engine.front.sockets import PATIENCE, Fronted
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -256,9 +256,9 @@ class Shouting(asyncio.Protocol):
 
 
 async def test_an_upgraded_connection_is_the_handlers_with_all_that_was_sent(fronted: Fronted) -> None:
-    async def upgrade(takeover: Takeover, request: Request) -> bool:
+    async def upgrade(hijack: Hijack, request: Request) -> bool:
         await asyncio.sleep(0.02)
-        takeover.take(Shouting(), b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
+        hijack.take(Shouting(), b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
         return True
 
     upgrading = await Fronted.listen(fronted.told, upgrade)
@@ -275,7 +275,7 @@ async def test_an_upgraded_connection_is_the_handlers_with_all_that_was_sent(fro
 
 @pytest.mark.parametrize("with_handler", [True, False])
 async def test_where_nobody_upgrades_http_goes_on(fronted: Fronted, with_handler: bool) -> None:
-    async def upgrade(takeover: Takeover, request: Request) -> bool:
+    async def upgrade(hijack: Hijack, request: Request) -> bool:
         return False
 
     upgrading = await Fronted.listen(fronted.told, upgrade if with_handler else None)

@@ -13,8 +13,8 @@ import pytest
 from herder.engine.client.client import Client
 from herder.engine.client.http import HttpTransport
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.beside import lead_beside
 from herder.engine.runtime.election import LEASES, LeaderElection, LeaseTimes
+from herder.engine.runtime.leader_thread import run_as_leader
 from herder.sim import loop as virtual
 from tests.engine.runtime.world import ADMIN, Wire, World, now, until, world
 from tests.support.api import Api
@@ -158,7 +158,7 @@ class Replica:
         self.name = name
         self.leading = asyncio.Event()
         self.aborted = False
-        self.task = asyncio.ensure_future(lead_beside(self._make, self._lead, abort=self._abort))
+        self.task = asyncio.ensure_future(run_as_leader(self._make, self._lead, abort=self._abort))
 
     def _make(self) -> LeaderElection:
         return LeaderElection(

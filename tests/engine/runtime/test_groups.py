@@ -11,7 +11,7 @@ import pytest
 from herder.engine.control.cache import Cache, Change, Key
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.groups import Grouping, Groups, OutOfDate
-from herder.engine.runtime.triggers import Watches, labelled
+from herder.engine.runtime.handlers import Watches, labelled
 from herder.engine.runtime.view import UndeclaredKind, View
 
 SHEEP = Kind("", "v1", "ConfigMap", "configmaps")

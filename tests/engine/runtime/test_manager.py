@@ -18,7 +18,6 @@ from herder.engine.control.cache import Change, Key
 from herder.engine.meta.errors import Conflict, NotFound, ServiceUnavailable
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime import manager as manager_module
-from herder.engine.runtime.carrying import Act
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import (
     DONE,
@@ -31,8 +30,9 @@ from herder.engine.runtime.decision import (
     requesting,
     waiting,
 )
+from herder.engine.runtime.executor import Act
+from herder.engine.runtime.handlers import Follows, Watches, changed, labelled
 from herder.engine.runtime.manager import Manager
-from herder.engine.runtime.triggers import Follows, Watches, changed, labelled
 from herder.engine.runtime.view import View
 from herder.sim import loop as virtual
 from tests.engine.runtime.world import CONFIG_MAP, SECRET, World, now, thing, until, world
@@ -121,7 +121,7 @@ async def test_a_stale_view_is_decided_on_again_until_it_works() -> None:
             return request
 
         here.wire.bend = bend
-        async with managed(here, controller(reconcile, when=lambda change: change.key.name == "a")) as manager:
+        async with managed(here, controller(reconcile, predicate=lambda change: change.key.name == "a")) as manager:
             await here.create("a")
             await until(lambda: (manager.caches[CONFIG_MAP].get(Key("default", "a")) or {}).get("data"))
             assert here.wire.count("PUT") == 4
@@ -220,7 +220,7 @@ async def test_effects_come_back_through_the_view() -> None:
         return Decision(writes=(Apply(CONFIG_MAP, thing("a", data={"rolled": result.value}), "told"),))
 
     async with world() as here:
-        only_a = controller(reconcile, when=lambda change: change.key.name == "a")
+        only_a = controller(reconcile, predicate=lambda change: change.key.name == "a")
         async with managed(here, only_a, performers={"roll": roll}) as manager:
             await here.create("a")
             found: Callable[[], Object | None] = lambda: manager.caches[CONFIG_MAP].get(Key("default", "a"))  # noqa: E731
@@ -274,7 +274,7 @@ async def test_one_controllers_faulty_trigger_does_not_hide_a_change_from_the_ot
         seen.append(view.name)
         return DONE
 
-    bad = Controller("bad", CONFIG_MAP, lambda _view: DONE, when=faulty)
+    bad = Controller("bad", CONFIG_MAP, lambda _view: DONE, predicate=faulty)
     async with world() as here, managed(here, bad, controller(reconcile)):
         await here.create("a")
         await here.create("b")

@@ -16,8 +16,8 @@ from herder.engine.control.cache import Key
 from herder.engine.control.informer import INITIAL_EVENTS_END
 from herder.engine.meta.errors import ServiceUnavailable
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.carrying import DOWNSTREAM_SECONDS, Carrier
-from herder.engine.runtime.decision import Apply, Connect, Decision, Observe, Together
+from herder.engine.runtime.decision import Apply, Connect, Decision, Observe, Parallel
+from herder.engine.runtime.executor import DOWNSTREAM_SECONDS, DecisionExecutor
 from herder.engine.runtime.remote import observation
 from herder.engine.runtime.view import Observed, Unreachable, View
 from herder.engine.runtime.writer import Writer
@@ -268,14 +268,14 @@ def test_a_cluster_that_answers_each_write_late_holds_a_worker_for_its_share_of_
         cluster.prepare = prepare
         cluster.ask(Connect("far"), WATCHED)
         await asyncio.sleep(1)
-        carrier = Carrier(
+        executor = DecisionExecutor(
             Writer(cluster.there.client, caches={}, on_change=lambda *_change: None, remote=cluster.remotes.client)
         )
         writes = tuple(Apply(CONFIG_MAP, thing(f"a{number}"), "wanted", target="far") for number in range(1000))
-        decision = Decision((Together(writes),) if together else writes)
+        decision = Decision((Parallel(writes),) if together else writes)
         began = asyncio.get_running_loop().time()
         with pytest.raises(ServiceUnavailable, match="far"):
-            await carrier.carry_out(decision, VIEW, manager="tester", now=now())
+            await executor.carry_out(decision, VIEW, manager="tester", now=now())
         assert asyncio.get_running_loop().time() - began <= DOWNSTREAM_SECONDS + 10, "on virtual time"
         assert (await cluster.there.outside.list_all(CONFIG_MAP.resource)).items, "what was written stays"
 

@@ -9,7 +9,7 @@ import pytest
 from herder.engine.control.cache import Cache, Change, Key, controller_uid
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import DONE, Decision, Wait
-from herder.engine.runtime.triggers import Watches, changed, itself, labelled, owner
+from herder.engine.runtime.handlers import Watches, changed, itself, labelled, owner
 from herder.engine.runtime.view import UndeclaredKind, View, ViewChanged
 from tests.engine.runtime.world import CONFIG_MAP, SECRET, START, thing
 

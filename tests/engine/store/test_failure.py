@@ -14,7 +14,7 @@ import pytest
 
 from herder.engine.store import Cipher, Put, Record, Store, StoreFailed
 from herder.engine.store import store as store_module
-from herder.engine.store.compaction import Sweep
+from herder.engine.store.compaction import Compaction
 from tests.engine.apiserver.commit_gate import CommitGate, sqlite_error
 
 from .conftest import Opener, fill, key, put, shown, values
@@ -145,7 +145,7 @@ async def test_commits_are_synced_after_a_failed_sweep(
     for _ in range(3):
         await fill(store, "a")
     with monkeypatch.context() as patch:
-        patch.setattr(Sweep, "_delete", _refuse)
+        patch.setattr(Compaction, "_delete", _refuse)
         with pytest.raises(StoreFailed, match="cannot be tidied"):
             await store.compact(2)
     assert store._database.connection.execute("PRAGMA synchronous").fetchone() == (2,)
@@ -156,7 +156,7 @@ async def test_compaction_goes_on_after_a_failed_sweep(opener: Opener, monkeypat
     await fill(store, "a")
     opener.clock.now += 100
     with monkeypatch.context() as patch:
-        patch.setattr(Sweep, "_delete", _refuse)
+        patch.setattr(Compaction, "_delete", _refuse)
         compaction = asyncio.ensure_future(store.compact_by_age(10, every=0.001))
         async with asyncio.timeout(20):
             while store.compacted < 1:

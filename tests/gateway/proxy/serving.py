@@ -13,8 +13,8 @@ import yaml
 
 from herder.engine.apiserver.request import RequestInfo
 from herder.engine.client.wire import Request, Response, User
+from herder.engine.front.hijack import Hijack
 from herder.engine.front.http import HttpFront
-from herder.engine.front.takeover import Takeover
 from herder.engine.meta.errors import NotFound
 from herder.gateway.proxy import ClusterProxy, InProcess, Remote, Target, dial_tcp
 from herder.gateway.proxy.channels import Dial
@@ -87,9 +87,9 @@ class Gateway:
             return Response(401, {}, b"must authenticate")
         return await self.proxy.handle(request, user)
 
-    async def upgrade(self, takeover: Takeover, request: Request) -> bool:
+    async def upgrade(self, hijack: Hijack, request: Request) -> bool:
         user = _who(request)
-        return user is not None and await self.proxy.upgrade(takeover, request, user)
+        return user is not None and await self.proxy.upgrade(hijack, request, user)
 
     async def _target_of(self, cluster: str) -> Target:
         if cluster not in self.targets:

@@ -26,7 +26,7 @@ from herder.cli.admission import install_admission
 from herder.cli.parts import core_controllers, in_memory_controllers
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.reaching import REMOTE_PERFORMERS
+from herder.engine.runtime.performers import REMOTE_PERFORMERS
 from herder.sim.faults import Faults
 from herder.sim.world import SAME_MOMENT, World
 from tests.sim.capi.model import WATCHED, Account

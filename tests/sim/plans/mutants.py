@@ -28,8 +28,8 @@ from herder.api.guards.members import (
 )
 from herder.api.guards.plans import plans_do_no_harm
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.carrying import Act, Guard
 from herder.engine.runtime.decision import Refusal
+from herder.engine.runtime.executor import Act, Guard
 from herder.engine.runtime.view import View
 from herder.sim import loop
 from herder.sim.nodes import TROUBLES

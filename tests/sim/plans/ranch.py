@@ -23,8 +23,8 @@ from herder.controllers.provisioning import management_clusters, provisioning_cl
 from herder.engine.apiserver.server import ApiServer
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.carrying import Guard
 from herder.engine.runtime.controller import Controller
+from herder.engine.runtime.executor import Guard
 from herder.sim.faults import Faults
 from herder.sim.nodes import NO_TROUBLES, SimulatedNode, Troubles
 from herder.sim.provisioned import NAME, Provisioned, pool

@@ -20,7 +20,7 @@ from herder.api.guards.members import (
     no_release_while_joined,
 )
 from herder.api.guards.plans import plans_do_no_harm
-from herder.engine.runtime.carrying import Guard
+from herder.engine.runtime.executor import Guard
 
 GUARDS: tuple[Guard, ...] = (
     no_machine_in_a_cluster_that_goes,

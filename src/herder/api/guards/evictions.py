@@ -10,8 +10,8 @@ from herder.api.capi.names import is_deleting, is_paused
 from herder.api.rke import names
 from herder.api.rke.kinds import PLAN_SECRET
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.carrying import Act
 from herder.engine.runtime.decision import Delete, Effect, Ref, Refusal
+from herder.engine.runtime.executor import Act
 from herder.engine.runtime.view import UndeclaredKind, View
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from herder.api.example import CONFIG_MAP, FLOCK, FLOCK_LABEL
-from herder.engine.runtime.carrying import Act
 from herder.engine.runtime.decision import Delete, Refusal
+from herder.engine.runtime.executor import Act
 from herder.engine.runtime.view import View
 
 

@@ -13,8 +13,8 @@ from herder.api.capi.names import DELETE_MACHINE, REMEDIATE_MACHINE, annotations
 from herder.api.capi.rollout import limits_of
 from herder.engine.control.cache import Indexer, controller_in_namespace, owned_by
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.carrying import Act
 from herder.engine.runtime.decision import Apply, Create, Delete, Refusal
+from herder.engine.runtime.executor import Act
 from herder.engine.runtime.view import View
 
 AVAILABLE = "available-by-owner"

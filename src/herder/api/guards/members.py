@@ -15,8 +15,8 @@ from herder.api.rke.kinds import BOOTSTRAP, CONTROL_PLANE, PLAN_SECRET
 from herder.api.rke.plan_secret import PlanSecret
 from herder.api.rke.strategy import is_lost, quorum
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.carrying import Act
 from herder.engine.runtime.decision import Delete, Observe, Patch, Refusal
+from herder.engine.runtime.executor import Act
 from herder.engine.runtime.view import Observed, UndeclaredKind, View
 
 

@@ -21,10 +21,10 @@ from herder.api.rke.plan_secret import PlanSecret
 from herder.engine.control.cache import Indexer
 from herder.engine.meta.kinds import Object
 from herder.engine.patch import apply_merge_patch
-from herder.engine.runtime.carrying import Act
 from herder.engine.runtime.decision import Apply, Create, Patch, Refusal, Update
+from herder.engine.runtime.executor import Act
 from herder.engine.runtime.groups import Grouping
-from herder.engine.runtime.triggers import Indexed, Watches
+from herder.engine.runtime.handlers import Indexed, Watches
 from herder.engine.runtime.view import UndeclaredKind, View
 
 PLANS_OF, PLAN_OF = "plans-of", "plan-of"

@@ -35,8 +35,8 @@ from herder.api.rke.plan import Plan
 from herder.api.rke.plan_secret import PlanSecret
 from herder.api.rke.strategy import UNLIMITED, BadConcurrency, is_lost, limit_of, quorum
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.carrying import Act
 from herder.engine.runtime.decision import Patch, Refusal
+from herder.engine.runtime.executor import Act
 from herder.engine.runtime.view import View
 
 COMING_UP = timedelta(minutes=5)

@@ -31,13 +31,13 @@ from herder.engine.runtime.decision import (
     Create,
     Decision,
     Effect,
+    Parallel,
     Patch,
-    Together,
     Write,
     Writes,
     waiting,
 )
-from herder.engine.runtime.triggers import Indexed, Watches, changed, owner
+from herder.engine.runtime.handlers import Indexed, Watches, changed, owner
 from herder.engine.runtime.view import View
 
 ACCOUNT_METADATA = SERVICE_ACCOUNT.metadata_only()
@@ -127,7 +127,7 @@ def _plan(view: View, bootstrap: Object, machine: Object, cluster: Object) -> Wr
         *_right(view, ROLE, objects.plan_role(bootstrap), "rules"),
         *_right(view, ROLE_BINDING, objects.plan_binding(bootstrap), "subjects"),
     )
-    return (Together(made),) if made else ()
+    return (Parallel(made),) if made else ()
 
 
 def _missing(view: View, kind: Kind, wanted: Object, reason: str) -> tuple[Write, ...]:
@@ -217,7 +217,7 @@ def _rendered(view: View, bootstrap: Object, machine: Object, arguments: Object)
         *_missing(view, SECRET, token, "what it proves that with"),
     )
     if made:
-        return Decision(writes=(Together(made),))
+        return Decision(writes=(Parallel(made),))
     there = view.get(SECRET_METADATA, token["metadata"]["name"])
     if there is None or objects.TOKEN_OF_UID not in annotations_of(there):
         return waiting("its account has no token yet", ref(SECRET, token))
@@ -311,7 +311,7 @@ CONTROLLER = Controller(
         Watches(ROLE_BINDING, owner(BOOTSTRAP), changed("subjects")),
         Watches(SETTING, Indexed(ALL, _everything), changed("value")),
     ),
-    when=changed("metadata.labels", "metadata.annotations", "metadata.ownerReferences", "spec", "status"),
+    predicate=changed("metadata.labels", "metadata.annotations", "metadata.ownerReferences", "spec", "status"),
     indexes={BOOTSTRAP: {BY_CLUSTER: _cluster_of, ALL: lambda _bootstrap: (ALL,)}},
     cluster_of=lambda bootstrap: next(iter(_cluster_of(bootstrap)), ""),
 )

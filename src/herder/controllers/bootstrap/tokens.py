@@ -15,7 +15,7 @@ from herder.engine.control.cache import Change
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Patch
-from herder.engine.runtime.triggers import Indexed, Watches, changed
+from herder.engine.runtime.handlers import Indexed, Watches, changed
 from herder.engine.runtime.view import View
 
 BOOTSTRAP_TOKENS = "bootstrap-tokens"
@@ -58,6 +58,6 @@ CONTROLLER = Controller(
     kind=SECRET_METADATA,
     reconcile=reconcile,
     watches=(Watches(SETTING, Indexed(BOOTSTRAP_TOKENS, _everything), changed("value")),),
-    when=_matters,
+    predicate=_matters,
     indexes={SECRET_METADATA: {BOOTSTRAP_TOKENS: _indexed}},
 )

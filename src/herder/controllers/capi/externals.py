@@ -24,7 +24,7 @@ class External(NamedTuple):
 
 
 def look_up(view: View, reference: Object | None, namespace: str) -> External:
-    """May raise NotFollowed, for the runtime: it begins to watch the kind and asks again."""
+    """May raise KindNotWatched, for the runtime: it begins to watch the kind and asks again."""
     if not reference or not reference.get("kind") or not reference.get("name"):
         return External(problem="the reference names no object")
     definition = view.get(DEFINITION, definition_name(reference_group(reference), reference["kind"]))

@@ -14,7 +14,7 @@ from herder.api.writing import object_patch, owner_reference, with_owner
 from herder.controllers.capi.externals import External, look_up
 from herder.engine.meta.kinds import GroupVersionKind, Object
 from herder.engine.runtime.decision import Patch
-from herder.engine.runtime.triggers import changed
+from herder.engine.runtime.handlers import changed
 from herder.engine.runtime.view import View
 
 SUFFIX = "Template"

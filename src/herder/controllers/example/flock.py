@@ -13,7 +13,7 @@ from herder.api.example import CONFIG_MAP, CONTENT_LABEL, FINALIZER, FLOCK, FLOC
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Apply, Decision, Delete, Effect, Patch, Ref, Wait, waiting
-from herder.engine.runtime.triggers import Watches, changed, owner
+from herder.engine.runtime.handlers import Watches, changed, owner
 from herder.engine.runtime.view import View
 
 CHANGED_AT = "examples.herder.io/changed-at"
@@ -165,5 +165,5 @@ CONTROLLER = Controller(
         Watches(CONFIG_MAP, owner(FLOCK), changed("data", "metadata.labels", "metadata.deletionTimestamp")),
         Watches(SECRET, owner(FLOCK), changed("metadata.deletionTimestamp")),
     ),
-    when=changed("spec", "metadata.finalizers", "metadata.deletionTimestamp"),
+    predicate=changed("spec", "metadata.finalizers", "metadata.deletionTimestamp"),
 )

@@ -17,7 +17,7 @@ from herder.controllers.identity.granting import template_of
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, MANAGEMENT, Decision, waiting
-from herder.engine.runtime.triggers import Watches
+from herder.engine.runtime.handlers import Watches
 from herder.engine.runtime.view import Observed, View
 
 FINALIZER = "management.herder.io/cluster-binding"

@@ -20,7 +20,7 @@ from herder.controllers.identity import granting
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Apply, Decision, Observe, Projection, Write
-from herder.engine.runtime.triggers import changed
+from herder.engine.runtime.handlers import changed
 from herder.engine.runtime.view import Observed, View
 
 REVISION = f"{PREFIX}policy-revision"
@@ -83,6 +83,6 @@ CONTROLLER = Controller(
     name="cluster-policies",
     kind=MANAGEMENT_CLUSTER,
     reconcile=reconcile,
-    when=changed("spec.internal", "metadata.annotations", "metadata.deletionTimestamp"),
+    predicate=changed("spec.internal", "metadata.annotations", "metadata.deletionTimestamp"),
     cluster_of=lambda cluster: str(cluster["metadata"]["name"]),
 )

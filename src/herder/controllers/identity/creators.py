@@ -13,7 +13,7 @@ from herder.api.writing import ref
 from herder.controllers.identity import granting
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Create, Decision, Patch, Write, waiting
-from herder.engine.runtime.triggers import Watches, changed, itself
+from herder.engine.runtime.handlers import Watches, changed, itself
 from herder.engine.runtime.view import View
 
 
@@ -47,5 +47,5 @@ CONTROLLER = Controller(
         Watches(NAMESPACE, itself, changed("metadata.deletionTimestamp")),
         Watches(CLUSTER_BINDING),
     ),
-    when=changed("metadata.annotations"),
+    predicate=changed("metadata.annotations"),
 )

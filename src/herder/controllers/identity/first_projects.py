@@ -19,7 +19,7 @@ from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, MANAGEMENT, Create, Decision, Observe, Patch, Ref, Write, waiting
-from herder.engine.runtime.triggers import Watches, changed
+from herder.engine.runtime.handlers import Watches, changed
 from herder.engine.runtime.view import Observed, View
 
 _FIRST = (
@@ -100,7 +100,7 @@ CONTROLLER = Controller(
         Watches(NAMESPACE, _of_namespace, changed("metadata.deletionTimestamp", "metadata.annotations")),
         Watches(PROJECT),
     ),
-    when=changed("spec.internal", "metadata.annotations", "metadata.deletionTimestamp"),
+    predicate=changed("spec.internal", "metadata.annotations", "metadata.deletionTimestamp"),
     indexes={NAMESPACE: {BY_PROJECT: projects.indexed}},
     cluster_of=lambda cluster: str(cluster["metadata"]["name"]),
 )

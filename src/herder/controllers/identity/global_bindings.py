@@ -17,7 +17,7 @@ from herder.api.writing import delete, owner_reference, ref, with_owner
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import Apply, Create, Decision, Write, waiting
-from herder.engine.runtime.triggers import Indexed, Watches, changed, owner
+from herder.engine.runtime.handlers import Indexed, Watches, changed, owner
 from herder.engine.runtime.view import View
 
 BY_ROLE, BY_BINDING, ALL = "global-role", "global-role-binding", "all"
@@ -164,7 +164,9 @@ CONTROLLER = Controller(
         Watches(MANAGEMENT_CLUSTER, Indexed(ALL, _every), changed("metadata.deletionTimestamp")),
         Watches(NAMESPACE, Indexed(ALL, _every), changed("metadata.deletionTimestamp")),
     ),
-    when=changed("globalRoleName", "userName", "userPrincipalName", "groupPrincipalName", "metadata.deletionTimestamp"),
+    predicate=changed(
+        "globalRoleName", "userName", "userPrincipalName", "groupPrincipalName", "metadata.deletionTimestamp"
+    ),
     indexes={
         GLOBAL_ROLE_BINDING: {BY_ROLE: _role_of, ALL: _every},
         **{kind: {BY_BINDING: _bindings_of} for kind in (CLUSTER_ROLE_BINDING, ROLE_BINDING, CLUSTER_BINDING)},

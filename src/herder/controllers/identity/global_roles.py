@@ -11,7 +11,7 @@ from herder.api.writing import delete, owner_reference, with_owner
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Apply, Decision, Write
-from herder.engine.runtime.triggers import Watches, changed, owner
+from herder.engine.runtime.handlers import Watches, changed, owner
 from herder.engine.runtime.view import View
 
 
@@ -46,5 +46,5 @@ CONTROLLER = Controller(
         Watches(CLUSTER_ROLE, owner(GLOBAL_ROLE), changed("rules")),
         Watches(ROLE, owner(GLOBAL_ROLE), changed("rules")),
     ),
-    when=changed("rules", "namespacedRules"),
+    predicate=changed("rules", "namespacedRules"),
 )

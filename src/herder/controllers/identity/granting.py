@@ -32,7 +32,7 @@ from herder.engine.runtime.decision import (
     Write,
     waiting,
 )
-from herder.engine.runtime.triggers import Indexed, Watches, changed
+from herder.engine.runtime.handlers import Indexed, Watches, changed
 from herder.engine.runtime.view import Observed, Unreachable, View
 
 BY_CLUSTER, ALL, BY_USER = "cluster", "all", "user"

@@ -17,7 +17,7 @@ from herder.controllers.identity import granting
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Observe, Write
-from herder.engine.runtime.triggers import Watches, changed
+from herder.engine.runtime.handlers import Watches, changed
 from herder.engine.runtime.view import Observed, View
 
 _LISTED_AFTER_SECONDS = 60.0
@@ -59,7 +59,7 @@ CONTROLLER = Controller(
     kind=MANAGEMENT_CLUSTER,
     reconcile=reconcile,
     watches=(Watches(CLUSTER_BINDING), Watches(PROJECT_BINDING)),
-    when=changed("spec.internal", "metadata.annotations", "metadata.deletionTimestamp"),
+    predicate=changed("spec.internal", "metadata.annotations", "metadata.deletionTimestamp"),
     indexes={kind: granting.INDEXES[kind] for kind in (CLUSTER_BINDING, PROJECT_BINDING)},
     cluster_of=lambda cluster: str(cluster["metadata"]["name"]),
 )

@@ -18,7 +18,7 @@ from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Create, Decision, Patch, Write, waiting
-from herder.engine.runtime.triggers import Watches, changed
+from herder.engine.runtime.handlers import Watches, changed
 from herder.engine.runtime.view import View
 
 FINALIZER = "management.herder.io/project"
@@ -109,5 +109,5 @@ CONTROLLER = Controller(
         Watches(PROJECT_BINDING, lambda binding: _of_namespace(binding["metadata"]["namespace"]), changed()),
         Watches(MANAGEMENT_CLUSTER),
     ),
-    when=changed("spec", "metadata.finalizers", "metadata.deletionTimestamp"),
+    predicate=changed("spec", "metadata.finalizers", "metadata.deletionTimestamp"),
 )

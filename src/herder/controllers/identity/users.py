@@ -12,7 +12,7 @@ from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Write
-from herder.engine.runtime.triggers import Watches, changed
+from herder.engine.runtime.handlers import Watches, changed
 from herder.engine.runtime.view import View
 
 FINALIZER = "management.herder.io/user"
@@ -58,6 +58,6 @@ CONTROLLER = Controller(
     kind=USER,
     reconcile=reconcile,
     watches=tuple(Watches(kind, _user, changed("metadata.deletionTimestamp")) for kind in _KINDS),
-    when=changed("metadata.finalizers", "metadata.deletionTimestamp"),
+    predicate=changed("metadata.finalizers", "metadata.deletionTimestamp"),
     indexes={kind: {BY_SUBJECT: _subject} for kind in _KINDS},
 )

@@ -33,7 +33,7 @@ from herder.controllers.inmemory.telling import failure, ready, status_with, tro
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Create, Decision, waiting
-from herder.engine.runtime.triggers import Watches, changed
+from herder.engine.runtime.handlers import Watches, changed
 from herder.engine.runtime.view import View
 
 
@@ -142,7 +142,7 @@ CONTROLLER = Controller(
         Watches(CLUSTER, all_of_the_cluster(), changed("spec.paused", "status.initialization")),
         Watches(SECRET_METADATA, fields=f"type={SECRET_TYPE}"),
     ),
-    when=changed("metadata.annotations", "metadata.labels", "metadata.ownerReferences", "spec"),
+    predicate=changed("metadata.annotations", "metadata.labels", "metadata.ownerReferences", "spec"),
     indexes={IN_MEMORY_BOOTSTRAP: {BY_CLUSTER: cluster_label}},
     cluster_of=group,
 )

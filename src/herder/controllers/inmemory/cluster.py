@@ -42,7 +42,7 @@ from herder.controllers.inmemory.telling import failure, health, not_ready, stat
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Create, Decision, Effect, EffectResult, Patch, Wait, waiting
-from herder.engine.runtime.triggers import Watches, changed
+from herder.engine.runtime.handlers import Watches, changed
 from herder.engine.runtime.view import View
 
 SERVING_FAILED = "ServingFailed"
@@ -218,7 +218,7 @@ CONTROLLER = Controller(
         Watches(CLUSTER, referred(IN_MEMORY_CLUSTER, "spec", "infrastructureRef"), changed("spec.paused")),
         Watches(SECRET_METADATA, all_that_need(authority_secret), changed(), fields=f"type={SECRET_TYPE}"),
     ),
-    when=changed(
+    predicate=changed(
         "metadata.annotations",
         "metadata.labels",
         "metadata.ownerReferences",

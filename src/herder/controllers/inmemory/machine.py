@@ -34,7 +34,7 @@ from herder.controllers.inmemory.telling import failure, health, ready, status_w
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Create, Decision, Observe, Patch, Ref, Wait, waiting
-from herder.engine.runtime.triggers import Watches, changed
+from herder.engine.runtime.handlers import Watches, changed
 from herder.engine.runtime.view import Observed, Unreachable, View
 
 
@@ -231,7 +231,7 @@ CONTROLLER = Controller(
         ),
         Watches(SECRET_METADATA, all_that_need(kubeconfig_secret), changed(), fields=f"type={SECRET_TYPE}"),
     ),
-    when=changed(
+    predicate=changed(
         "metadata.annotations",
         "metadata.labels",
         "metadata.ownerReferences",

@@ -10,7 +10,7 @@ from herder.api.capi.kinds import CLUSTER, MACHINE
 from herder.api.capi.names import CLUSTER_NAME, CONTROL_PLANE, cluster_key, labels_of
 from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.triggers import Indexed, KeysOf
+from herder.engine.runtime.handlers import Indexed, KeysOf
 from herder.engine.runtime.view import View
 
 BY_CLUSTER = "cluster"

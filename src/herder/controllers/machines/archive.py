@@ -17,7 +17,7 @@ from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Patch, waiting
-from herder.engine.runtime.triggers import Follows, Watches, changed
+from herder.engine.runtime.handlers import Follows, Watches, changed
 from herder.engine.runtime.view import View
 
 GONE_SINCE = "machine.herder.io/gone-since"
@@ -59,7 +59,7 @@ CONTROLLER = Controller(
     kind=archive.CONFIG_MAP_METADATA,
     reconcile=reconcile,
     watches=(Watches(DEFINITION),),
-    when=changed("metadata.annotations"),
+    predicate=changed("metadata.annotations"),
     labels=archive.SELECTOR,
     follows=Follows(_its_log, changed()),
 )

@@ -16,8 +16,8 @@ from herder.api.writing import PROGRESS_PATIENCE, delete, object_patch, owner_re
 from herder.engine.control.cache import Change, Key
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Create, Decision, Delete, Patch, Together, waiting
-from herder.engine.runtime.triggers import Watches, changed, itself, owner
+from herder.engine.runtime.decision import DONE, Create, Decision, Delete, Parallel, Patch, waiting
+from herder.engine.runtime.handlers import Watches, changed, itself, owner
 from herder.engine.runtime.view import View
 
 BY_CREDENTIAL, BY_OWNER = "cloud-credential", "owner-uid"
@@ -61,7 +61,7 @@ def _creators_rights(view: View, secret: Object) -> Decision:
     )
     heeded = Patch(ref(SECRET, secret), {"metadata": {"annotations": {CREATOR: None}}}, "its creator has the rights")
     # The finalizer first: if the Secret was replaced by another of its name since it was read, nothing is granted.
-    granted = (Together(rights),) if rights else ()
+    granted = (Parallel(rights),) if rights else ()
     return Decision(writes=(*_finalizer(secret, add=True), *granted, heeded))
 
 
@@ -74,7 +74,7 @@ def _end_rights(view: View, secret: Object) -> Decision:
     """Rights go by name, so they end before another object can have it. The garbage collector would delete them too,
     but some time later: after everything else that it has to delete."""
     rights = tuple(_rights(view, secret))
-    return Decision(writes=(*((Together(rights),) if rights else ()), *_finalizer(secret, add=False)))
+    return Decision(writes=(*((Parallel(rights),) if rights else ()), *_finalizer(secret, add=False)))
 
 
 def _rights(view: View, secret: Object) -> list[Delete]:
@@ -186,7 +186,7 @@ CONTROLLER = Controller(
         Watches(ROLE_BINDING, owner(SECRET, controller=False), changed()),
         Watches(STATE_SECRET, _used_credential, changed("metadata.annotations")),
     ),
-    when=_never,
+    predicate=_never,
     indexes={
         STATE_SECRET: {BY_CREDENTIAL: _credential_of},
         ROLE: {BY_OWNER: owners},

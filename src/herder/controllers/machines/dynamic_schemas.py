@@ -17,8 +17,8 @@ from herder.controllers.machines.left import driver_of_definition, driver_of_obj
 from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Apply, Decision, Ref, Together, waiting
-from herder.engine.runtime.triggers import Follows, Watches, changed
+from herder.engine.runtime.decision import DONE, Apply, Decision, Parallel, Ref, waiting
+from herder.engine.runtime.handlers import Follows, Watches, changed
 from herder.engine.runtime.view import View
 
 BY_DRIVER = "driver"
@@ -42,7 +42,7 @@ def _with_kinds(driver: str, schema: Object) -> Decision:
         ref = Ref(DYNAMIC_SCHEMA, schema["metadata"]["name"])
         return waiting(f"spec.resourceFields: {problem}; no kinds can be made of it until that is corrected", ref)
     reason = f"driver {driver} is active"
-    return Decision(writes=(Together(tuple(Apply(DEFINITION, each, reason) for each in definitions)),))
+    return Decision(writes=(Parallel(tuple(Apply(DEFINITION, each, reason) for each in definitions)),))
 
 
 def _without_kinds(view: View, driver: str, since: Sequence[Object | None]) -> Decision:
@@ -56,7 +56,7 @@ def _without_kinds(view: View, driver: str, since: Sequence[Object | None]) -> D
     if not left.known:
         return left.needs
     reason = f"driver {driver} is not active, and there are no objects of its kinds"
-    return Decision(writes=(Together(tuple(delete(DEFINITION, each, reason) for each in definitions)),))
+    return Decision(writes=(Parallel(tuple(delete(DEFINITION, each, reason) for each in definitions)),))
 
 
 # --- what sets it off -----------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ CONTROLLER = Controller(
             changed("metadata.labels", "metadata.generation", "metadata.deletionTimestamp"),
         ),
     ),
-    when=changed("spec"),
+    predicate=changed("spec"),
     indexes={DEFINITION: {BY_DRIVER: driver_of_definition}},
     follows=Follows(_schema_of_object, gone),
     pace=0.1,

@@ -24,7 +24,7 @@ from herder.engine.control.cache import Change
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Apply, Decision, Effect, Patch, Ref, Wait, Write, Writes
-from herder.engine.runtime.triggers import Follows, Indexed, Watches, changed
+from herder.engine.runtime.handlers import Follows, Indexed, Watches, changed
 from herder.engine.runtime.view import View
 
 NAME = "node-driver"
@@ -275,7 +275,7 @@ def controller(create_flags: CreateFlags) -> Controller:
             Watches(DYNAMIC_SCHEMA, Indexed(BY_DRIVER, _drivers_of_schema), _taken_from),
             Watches(DEFINITION),
         ),
-        when=changed("spec", "metadata.annotations", "metadata.finalizers", "metadata.deletionTimestamp"),
+        predicate=changed("spec", "metadata.annotations", "metadata.finalizers", "metadata.deletionTimestamp"),
         indexes={NODE_DRIVER: {BY_DRIVER: lambda node_driver: (known.driver_name(node_driver), ANY)}},
         follows=Follows(Indexed(BY_DRIVER, _drivers_of_object), gone),
         pace=0.1,

@@ -18,7 +18,7 @@ from herder.controllers.machines.managed import BY_MACHINE, NODES, management_of
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Observe, Patch, waiting
-from herder.engine.runtime.triggers import Follows, Indexed, Watches, changed, owner
+from herder.engine.runtime.handlers import Follows, Indexed, Watches, changed, owner
 from herder.engine.runtime.view import Observed, Unreachable, View
 
 BY_CLUSTER, BY_PROVIDER_ID = "cluster-without-provider-id", "cluster-and-provider-id"
@@ -141,7 +141,7 @@ CONTROLLER = Controller(
             changed("metadata.annotations", "status.apiEndpoint"),
         ),
     ),
-    when=changed("spec", "metadata.deletionTimestamp", "metadata.annotations"),
+    predicate=changed("spec", "metadata.deletionTimestamp", "metadata.annotations"),
     follows=Follows(owner(MACHINE, controller=False), changed("status.conditions", "spec.providerID")),
     indexes={MACHINE: {BY_CLUSTER: _cluster_of, BY_PROVIDER_ID: _by_provider_id}},
     cluster_of=lambda machine: cluster_key(machine["metadata"]["namespace"], machine["spec"]["clusterName"]),

@@ -26,8 +26,8 @@ from herder.controllers.planner.telling import tell_control_plane, tell_error, t
 from herder.engine.control.cache import Change, Key
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Decision, Patch, Together, Wait, Write, waiting
-from herder.engine.runtime.triggers import Indexed, Watches, changed, labelled
+from herder.engine.runtime.decision import DONE, Decision, Parallel, Patch, Wait, Write, waiting
+from herder.engine.runtime.handlers import Indexed, Watches, changed, labelled
 from herder.engine.runtime.view import View
 
 NEEDS, ALL, BY_MANAGEMENT = "needs", "all-control-planes", "planned-for-management"
@@ -113,14 +113,14 @@ def _carried_out(scene: Scene, result: Result, beacon: Object) -> Decision:
     """Whose turn it is stands before the plans, and is given back when there are none left to write."""
     done = not (result.waiting or result.error or result.unfinished)
     owner = names.PLANNER if result.plans else "" if done else _writer(beacon)
-    writes: list[Write | Together] = [*_turn(beacon, owner), *result.writes]
+    writes: list[Write | Parallel] = [*_turn(beacon, owner), *result.writes]
     refused = scene.view.refused if result.writes else None
     if refused is not None:
         # Told before it is tried again, since nothing comes after what is refused.
         writes = [*tell_control_plane(scene, Result(waiting=str(refused))), *writes]
     elif not result.unfinished:
         told = [patch for standing in result.standings for patch in tell_machine(standing, scene.view.now)]
-        writes += [Together(tuple(told))] if told else []
+        writes += [Parallel(tuple(told))] if told else []
         writes += uninitialize(scene.cluster, scene.view.now) if result.initialized is False else ()
         writes += tell_control_plane(scene, result)
     reason = str(refused or "") or result.error or result.waiting
@@ -189,7 +189,7 @@ CONTROLLER = Controller(
     name="planner",
     kind=CONTROL_PLANE,
     reconcile=reconcile,
-    when=changed("spec", "status", "metadata.annotations", "metadata.labels", "metadata.deletionTimestamp"),
+    predicate=changed("spec", "status", "metadata.annotations", "metadata.labels", "metadata.deletionTimestamp"),
     watches=(
         Watches(CLUSTER, _of_cluster, changed("spec", "status.initialization", "metadata")),
         Watches(MACHINE, _planned, changed("metadata.labels", "metadata.deletionTimestamp", "spec", "status")),

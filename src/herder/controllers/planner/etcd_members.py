@@ -31,7 +31,7 @@ from herder.engine.control.cache import Change
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Observe, Patch, Ref, waiting
-from herder.engine.runtime.triggers import Indexed, Watches, changed
+from herder.engine.runtime.handlers import Indexed, Watches, changed
 from herder.engine.runtime.view import Observed, Unreachable, View
 
 LEAVING = "leaving-members"
@@ -198,7 +198,7 @@ CONTROLLER = Controller(
     name="etcd-member",
     kind=MACHINE,
     reconcile=reconcile,
-    when=_matters,
+    predicate=_matters,
     watches=(
         Watches(PLAN_SECRET, _in_cluster(names.CLUSTER_NAME)),
         Watches(BOOTSTRAP, _in_cluster(CLUSTER_NAME), changed("metadata.annotations")),

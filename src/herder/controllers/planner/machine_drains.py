@@ -25,7 +25,7 @@ from herder.controllers.planner.emptying import empty
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Patch, Ref, Wait, waiting
-from herder.engine.runtime.triggers import Watches, changed
+from herder.engine.runtime.handlers import Watches, changed
 from herder.engine.runtime.view import Observed, Unreachable, View
 
 STARTED = "plan.herder.io/drain-started"
@@ -179,7 +179,7 @@ CONTROLLER = Controller(
     name="machine-drain",
     kind=PLAN_SECRET,
     reconcile=reconcile,
-    when=changed("metadata.annotations"),
+    predicate=changed("metadata.annotations"),
     watches=(Watches(MACHINE), Watches(CLUSTER)),
     indexes={PLAN_SECRET: {**plan_acts.INDEXES}},
     groupings=(plan_acts.TRAITS,),

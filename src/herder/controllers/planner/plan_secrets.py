@@ -26,7 +26,7 @@ from herder.engine.control.cache import Change
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Patch, Wait
-from herder.engine.runtime.triggers import Indexed, Watches, changed
+from herder.engine.runtime.handlers import Indexed, Watches, changed
 from herder.engine.runtime.view import View
 
 FAILED, FAILED_ON = "failed-plans", "failed-plans-on"
@@ -226,7 +226,7 @@ CONTROLLER = Controller(
     name="plan-secret",
     kind=PLAN_SECRET,
     reconcile=reconcile,
-    when=changed("data", "metadata.annotations"),
+    predicate=changed("data", "metadata.annotations"),
     watches=(
         Watches(MACHINE, Indexed(FAILED_ON, _named), _paused_or_let_go_on),
         Watches(CONTROL_PLANE, Indexed(FAILED, _named), changed("metadata.annotations")),

@@ -25,7 +25,7 @@ from herder.controllers.planner.resting import Resting
 from herder.controllers.planner.stranded import release_leaving_members
 from herder.controllers.planner.tiers import Progress, Surroundings, Tier, bring
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import Effect, Patch, Together, Write, effect_reason
+from herder.engine.runtime.decision import Effect, Parallel, Patch, Write, effect_reason
 from herder.engine.runtime.view import View
 
 
@@ -81,7 +81,7 @@ class Standing:
 class Result:
     """What came of a pass. `waiting` says why it ended before everything was as it should be."""
 
-    writes: list[Write | Together] = field(default_factory=list)
+    writes: list[Write | Parallel] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
     unfinished: bool = False  # more is decided in the next pass
     waiting: str = ""
@@ -129,7 +129,7 @@ def _learn(scene: Scene, result: Result) -> None:
     port = scene.distribution.supervisor_port
     news = [found for entry in scene.entries if (found := learned(entry, port))] or _endpoint(scene)
     if news:
-        result.writes += [Together(tuple(news))]
+        result.writes += [Parallel(tuple(news))]
         raise _Again
 
 
@@ -250,8 +250,8 @@ def _workers(scene: Scene, around: Surroundings, result: Result) -> Iterator[str
 def _bring(tier: Tier, around: Surroundings, result: Result) -> str:
     """What is wrong with machines of the tier but holds up nobody; it ends the pass where the tier is not done."""
     progress = bring(tier, around)
-    result.writes += [Together(tuple(progress.writes))] if progress.writes else []
-    result.writes += [Together(tuple(progress.marks))] if progress.marks else []
+    result.writes += [Parallel(tuple(progress.writes))] if progress.writes else []
+    result.writes += [Parallel(tuple(progress.marks))] if progress.marks else []
     result.plans = result.plans or bool(progress.writes)
     _remember(progress, around, result)
     if waiting := progress.waiting(tier.name):

@@ -23,7 +23,7 @@ from herder.controllers.planner.rendering import Mark
 from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.groups import Grouping
-from herder.engine.runtime.triggers import Indexed, Watches, labelled
+from herder.engine.runtime.handlers import Indexed, Watches, labelled
 from herder.engine.runtime.view import View
 
 BY_STATE = "by-state-secret"

@@ -29,7 +29,7 @@ from herder.engine.runtime.decision import (
     requesting,
     waiting,
 )
-from herder.engine.runtime.triggers import Watches, changed, itself
+from herder.engine.runtime.handlers import Watches, changed, itself
 from herder.engine.runtime.view import Observed, View
 
 PUSHED = "agentTokenExpiresAt"  # in the status

@@ -20,7 +20,7 @@ from herder.api.writing import delete, object_patch, owner_reference, owners, re
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Create, Decision, Effect, Write, requesting, waiting
-from herder.engine.runtime.triggers import Indexed, Watches, changed, owner
+from herder.engine.runtime.handlers import Indexed, Watches, changed, owner
 from herder.engine.runtime.view import View
 
 BY_NAME, BY_OWNER, ALL = "named-management-cluster", "owner-uid", "all-provisioning-clusters"
@@ -238,6 +238,6 @@ CONTROLLER = Controller(
         Watches(ROLE_BINDING),
         Watches(SETTING, Indexed(ALL, _everything), changed("value")),
     ),
-    when=changed("spec", "metadata.finalizers", "metadata.deletionTimestamp", "metadata.annotations", "status"),
+    predicate=changed("spec", "metadata.finalizers", "metadata.deletionTimestamp", "metadata.annotations", "status"),
     indexes={PROVISIONING_CLUSTER: {BY_NAME: _named, ALL: _all}, ROLE_BINDING: {BY_OWNER: owners}},
 )

@@ -21,7 +21,7 @@ from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Apply, Create, Decision, Patch, Write, waiting
-from herder.engine.runtime.triggers import Indexed, Watches, changed
+from herder.engine.runtime.handlers import Indexed, Watches, changed
 from herder.engine.runtime.view import View
 
 # --- writing it -----------------------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ CONTROLLER = Controller(
     name="provisioning-log",
     kind=PROVISIONING_CLUSTER,
     reconcile=reconcile,
-    when=changed("status.clusterName", "status.conditions", "status.ready", "metadata.deletionTimestamp"),
+    predicate=changed("status.clusterName", "status.conditions", "status.ready", "metadata.deletionTimestamp"),
     watches=(
         Watches(MANAGEMENT_CLUSTER, Indexed(BY_MANAGEMENT, _name), changed("metadata.annotations")),
         Watches(NAMESPACE, Indexed(BY_MANAGEMENT, _name), changed("metadata.deletionTimestamp")),
@@ -117,6 +117,6 @@ ARCHIVE = Controller(
     kind=CONFIG_MAP_METADATA,
     reconcile=reconcile_archive,
     watches=(Watches(PROVISIONING_CLUSTER, _its_archive, changed()),),
-    when=changed("metadata.annotations"),
+    predicate=changed("metadata.annotations"),
     labels=SELECTOR,
 )

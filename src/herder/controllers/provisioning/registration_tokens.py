@@ -20,7 +20,7 @@ from herder.api.writing import difference, owner_reference, ref
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Effect, Patch, requesting, waiting
-from herder.engine.runtime.triggers import Indexed, Watches, changed, owner
+from herder.engine.runtime.handlers import Indexed, Watches, changed, owner
 from herder.engine.runtime.view import View
 
 ALL = "all"

@@ -9,7 +9,7 @@ from herder.api.writing import object_patch, ref, status_patch
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, waiting
-from herder.engine.runtime.triggers import Watches, changed, itself
+from herder.engine.runtime.handlers import Watches, changed, itself
 from herder.engine.runtime.view import View
 
 PLACEHOLDER = {"host": "localhost", "port": 6443}

@@ -19,7 +19,7 @@ from herder.engine.control.cache import Change, Key
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Write, waiting
-from herder.engine.runtime.triggers import Indexed, Watches, changed
+from herder.engine.runtime.handlers import Indexed, Watches, changed
 from herder.engine.runtime.view import View
 
 BY_MANAGEMENT = "management-of-plane"
@@ -110,7 +110,7 @@ CONTROLLER = Controller(
     name="rke-control-plane",
     kind=CONTROL_PLANE,
     reconcile=reconcile,
-    when=changed("metadata.generation", "metadata.finalizers", "metadata.deletionTimestamp"),
+    predicate=changed("metadata.generation", "metadata.finalizers", "metadata.deletionTimestamp"),
     watches=(
         Watches(
             MANAGEMENT_CLUSTER,

@@ -18,7 +18,7 @@ from herder.api.writing import status_patch
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Connect, Decision, Effect, Wait
-from herder.engine.runtime.triggers import Indexed, Watches, changed
+from herder.engine.runtime.handlers import Indexed, Watches, changed
 from herder.engine.runtime.view import View
 
 BY_PLACE = "synced-into"
@@ -138,7 +138,7 @@ CONTROLLER = Controller(
     name="synced-secrets",
     kind=MANAGEMENT_CLUSTER,
     reconcile=reconcile,
-    when=changed("metadata.annotations", "metadata.deletionTimestamp"),
+    predicate=changed("metadata.annotations", "metadata.deletionTimestamp"),
     watches=(
         Watches(SECRET_METADATA, Indexed(BY_PLACE, syncing.synced_to)),
         Watches(PROVISIONING_CLUSTER, Indexed(BY_PLACE, _own), changed("status.clusterName")),

@@ -23,7 +23,7 @@ import msgspec
 
 from herder.engine.apiserver.auth.access import AccessAttributes
 from herder.engine.apiserver.auth.users import user_info
-from herder.engine.client.wire import Query, Request, User, told_path
+from herder.engine.client.wire import Query, Request, User, loggable_path
 from herder.engine.meta.kinds import Object
 
 logger = logging.getLogger(__name__)
@@ -198,7 +198,7 @@ def _response_status(record: AuditRecord) -> Object:
 
 
 def _uri(path: str, query: Query) -> str:
-    path = told_path(path)[:_LONGEST_URI]
+    path = loggable_path(path)[:_LONGEST_URI]
     if not _PLAIN_PATH(path):
         path = quote(path, safe="/:@!$&'()*+,;=~")
     if not query.items:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from herder.engine.apiserver.resources import Registry, Resource
-from herder.engine.apiserver.scope import Call
+from herder.engine.apiserver.scope import RequestContext
 from herder.engine.apiserver.stored import decode
 from herder.engine.meta.kinds import Object
 from herder.engine.store import Record
@@ -26,7 +26,7 @@ def decode_reshaped(resource: Resource, record: Record) -> Object:
     return obj
 
 
-async def to_version(call: Call, objects: Sequence[Object]) -> list[Object]:
+async def to_version(call: RequestContext, objects: Sequence[Object]) -> list[Object]:
     """Stored objects, the caller's own copies, in the version that the request speaks."""
     resource = call.resource
     if resource.reshape is not None:
@@ -36,7 +36,7 @@ async def to_version(call: Call, objects: Sequence[Object]) -> list[Object]:
     return await _converted(resource, objects, call.api_version)
 
 
-async def to_storage(call: Call, objects: Sequence[Object]) -> list[Object]:
+async def to_storage(call: RequestContext, objects: Sequence[Object]) -> list[Object]:
     """Objects of the request's version as they are stored."""
     return await _converted(call.resource, objects, storage_api_version(call.resource, call.parts.registry))
 
@@ -51,10 +51,10 @@ async def _converted(resource: Resource, objects: Sequence[Object], api_version:
 
 def is_stale(resource: Resource, revision: int) -> bool:
     """Whether what was stored at this revision is to be reshaped before anybody sees it."""
-    return resource.reshape is not None and revision < resource.reshaped_before
+    return resource.reshape is not None and revision < resource.schema_changed_at
 
 
-def needs_conversion(call: Call) -> bool:
+def needs_conversion(call: RequestContext) -> bool:
     """Whether stored bytes must be decoded to be shown in the request's version."""
     stored = storage_api_version(call.resource, call.parts.registry)
     return call.resource.convert is not None and stored != call.api_version

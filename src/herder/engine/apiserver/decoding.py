@@ -8,7 +8,7 @@ from herder.engine.apiserver.bodies import expect_object, read_body, shown
 from herder.engine.apiserver.negotiation import JSON, body_type
 from herder.engine.apiserver.options import WriteOptions
 from herder.engine.apiserver.resources import TypeModel
-from herder.engine.apiserver.scope import Call
+from herder.engine.apiserver.scope import RequestContext
 from herder.engine.meta.errors import BadRequest, Invalid, invalid, invalid_value
 from herder.engine.meta.kinds import GroupKind, GroupVersionKind, Object
 
@@ -16,7 +16,7 @@ _MOST_COMPLAINTS = 100
 """As many as the real server names."""
 
 
-def decode_object(call: Call, options: WriteOptions) -> Object:
+def decode_object(call: RequestContext, options: WriteOptions) -> Object:
     """The request's object, without unknown fields and not yet defaulted."""
     body = read_body(call.request, call.resource.kind, call.kind)
     obj = expect_object(body.value, call.request, call.resource.kind)
@@ -35,7 +35,7 @@ def decode_object(call: Call, options: WriteOptions) -> Object:
     return obj
 
 
-def decode_as(call: Call, options: WriteOptions, kind: GroupVersionKind, model: TypeModel | None) -> Object:
+def decode_as(call: RequestContext, options: WriteOptions, kind: GroupVersionKind, model: TypeModel | None) -> Object:
     """A body of another kind than the resource's own: what a subresource is sent."""
     body = read_body(call.request, kind.kind, kind)
     obj = expect_object(body.value, call.request, kind.kind)
@@ -72,7 +72,7 @@ def _in_order_of_document(body: bytes, complaints: list[str]) -> list[str]:
     return sorted(complaints, key=lambda complaint: places.get(complaint, len(places)))
 
 
-def tell_complaints(call: Call, complaints: list[str], options: WriteOptions, kind: GroupVersionKind) -> None:
+def tell_complaints(call: RequestContext, complaints: list[str], options: WriteOptions, kind: GroupVersionKind) -> None:
     if not complaints or options.field_validation == "Ignore":
         return
     del complaints[_MOST_COMPLAINTS:]
@@ -84,7 +84,7 @@ def tell_complaints(call: Call, complaints: list[str], options: WriteOptions, ki
         call.warn(complaint)
 
 
-def check_kind(call: Call, obj: Object, wanted: GroupVersionKind) -> None:
+def check_kind(call: RequestContext, obj: Object, wanted: GroupVersionKind) -> None:
     """The object is what the path says; where it does not say what it is, it is told."""
     api_version, kind = obj.get("apiVersion"), obj.get("kind")
     for name, value in (("apiVersion", api_version), ("kind", kind)):
@@ -104,7 +104,7 @@ def check_kind(call: Call, obj: Object, wanted: GroupVersionKind) -> None:
     raise BadRequest(_mismatch(call, api_version, kind, wanted))
 
 
-def _check_custom_kind(call: Call, obj: Object, wanted: GroupVersionKind) -> None:
+def _check_custom_kind(call: RequestContext, obj: Object, wanted: GroupVersionKind) -> None:
     """Custom objects must say what they are: nothing but their kind tells how to read them."""
     for told, name in (("Kind", "kind"), ("apiVersion", "apiVersion")):
         if not obj.get(name):
@@ -121,7 +121,7 @@ def _check_custom_kind(call: Call, obj: Object, wanted: GroupVersionKind) -> Non
         raise invalid(GroupKind(wanted.group, kind), called if isinstance(called, str) else "", [problem])
 
 
-def _mismatch(call: Call, api_version: str, kind: str, wanted: GroupVersionKind) -> str:
+def _mismatch(call: RequestContext, api_version: str, kind: str, wanted: GroupVersionKind) -> str:
     group, _, version = api_version.rpartition("/")
     other_version = (
         f"the API version in the data ({api_version}) does not match the expected API version ({wanted.api_version})"

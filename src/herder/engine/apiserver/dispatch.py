@@ -11,7 +11,7 @@ from herder.engine.apiserver.negotiation import is_yaml, negotiate
 from herder.engine.apiserver.options import check_timeout
 from herder.engine.apiserver.request import RequestInfo
 from herder.engine.apiserver.resources import Resource, Version
-from herder.engine.apiserver.scope import Call, Parts
+from herder.engine.apiserver.scope import RequestContext, ServerDeps
 from herder.engine.apiserver.verbs.create import create
 from herder.engine.apiserver.verbs.delete import delete
 from herder.engine.apiserver.verbs.deletecollection import delete_collection
@@ -42,7 +42,7 @@ _ENDS_OF_PATHS = frozenset({"log", "token", "eviction", "binding"})  # others ma
 
 
 class Dispatcher:
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ServerDeps) -> None:
         self._parts = parts
         self._shared_lines = SharedLines()
         self.stopping = asyncio.Event()
@@ -55,7 +55,7 @@ class Dispatcher:
             _check_path(request, info, resource)
         except NotFound:
             raise self._missing(info) from None
-        call = Call(
+        call = RequestContext(
             self._parts,
             request,
             info,
@@ -94,7 +94,7 @@ class Dispatcher:
             return _unknown()
         return PageNotFound()
 
-    async def _run(self, call: Call) -> Response:
+    async def _run(self, call: RequestContext) -> Response:
         info = call.info
         if info.subresource:
             return await self._run_subresource(call)
@@ -104,7 +104,7 @@ class Dispatcher:
             return await watch(_narrowed(call), self._shared_lines, self.stopping)
         return await _VERBS[info.verb](call)
 
-    async def _run_subresource(self, call: Call) -> Response:
+    async def _run_subresource(self, call: RequestContext) -> Response:
         name, verb = call.info.subresource, call.info.verb
         if name in call.resource.subresources:
             subresource = call.resource.subresources[name]
@@ -130,7 +130,7 @@ class PageNotFound(Exception):
     """A path that nobody serves: answered in plain text, as a web server would."""
 
 
-def _prepare_body(call: Call) -> bool:
+def _prepare_body(call: RequestContext) -> bool:
     """Decide where to compute with the body; True if it is YAML to be converted to JSON in a process of its own."""
     request, size = call.request, len(call.request.body)
     if size < SMALLEST_LARGE_BYTES:
@@ -141,7 +141,7 @@ def _prepare_body(call: Call) -> bool:
     return size > LARGE_YAML_BYTES and not is_flow(request.body) and (applied or is_yaml(request))
 
 
-def _is_refused_head(call: Call) -> bool:
+def _is_refused_head(call: RequestContext) -> bool:
     """As on the real server, which routes built-in kinds by method, and takes HEAD for a GET on custom ones."""
     return call.request.method == "HEAD" and not call.resource.custom
 
@@ -206,7 +206,7 @@ def _nameless(request: Request, info: RequestInfo, resource: Resource) -> Status
     return BadRequest("name must be provided")
 
 
-def _narrowed(call: Call) -> Call:
+def _narrowed(call: RequestContext) -> RequestContext:
     """The deprecated `/watch/…/name` is a watch with a field selector. The name is what was granted: no selector of
     the caller's takes its place."""
     name = call.info.name

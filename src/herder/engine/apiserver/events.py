@@ -10,7 +10,7 @@ from herder.engine.apiserver.conversion import needs_conversion, storage_api_ver
 from herder.engine.apiserver.negotiation import YAML
 from herder.engine.apiserver.rendering import content, one_row_table, partial, stored_content
 from herder.engine.apiserver.resources import Resource
-from herder.engine.apiserver.scope import Call
+from herder.engine.apiserver.scope import RequestContext
 from herder.engine.apiserver.stored import decode, encode, head, ordered
 from herder.engine.meta.errors import StatusError
 from herder.engine.meta.kinds import Object
@@ -59,7 +59,7 @@ def kind_of(event: Event) -> str:
 class EventWriter:
     """Writes one watch's events. Tables carry their columns once, with the first event."""
 
-    def __init__(self, call: Call, shared: SharedLines) -> None:
+    def __init__(self, call: RequestContext, shared: SharedLines) -> None:
         self._call = call
         self._shared = shared
         self._spliced = (

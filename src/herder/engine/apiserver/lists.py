@@ -11,7 +11,7 @@ from herder.engine.apiserver import tables
 from herder.engine.apiserver.conversion import is_stale, needs_conversion, storage_api_version, to_version
 from herder.engine.apiserver.negotiation import JSON, YAML
 from herder.engine.apiserver.rendering import answer_in_thread, check_yaml_size, go_type, include_object, partial
-from herder.engine.apiserver.scope import Call
+from herder.engine.apiserver.scope import RequestContext
 from herder.engine.apiserver.stored import decode, encode, head, ordered
 from herder.engine.client.wire import LazyPieces, Response
 from herder.engine.meta.errors import NotAcceptable
@@ -27,7 +27,7 @@ _COUNTED_AT_ONCE = 5_000
 Show = Callable[[Sequence[Object]], list[Object]]
 
 
-async def list_response(call: Call, records: Sequence[Record], metadata: Object) -> Response:
+async def list_response(call: RequestContext, records: Sequence[Record], metadata: Object) -> Response:
     rendering = call.rendering
     if rendering.transform == "PartialObjectMetadata":
         raise NotAcceptable(
@@ -45,11 +45,11 @@ async def list_response(call: Call, records: Sequence[Record], metadata: Object)
     return Response(200, {"content-type": JSON}, stream=pieces)
 
 
-def list_kind(call: Call) -> str:
+def list_kind(call: RequestContext) -> str:
     return call.resource.list_kind or f"{call.resource.kind}List"
 
 
-def _shape(call: Call, metadata: Object) -> tuple[Object, str, Show]:
+def _shape(call: RequestContext, metadata: Object) -> tuple[Object, str, Show]:
     """The list without its items, the name of the items, and how objects become items."""
     rendering = call.rendering
     if rendering.transform == "Table":
@@ -78,7 +78,7 @@ def _headless(obj: Object) -> Object:
 # --- stored bytes as they are -------------------------------------------------------------------------------------
 
 
-async def _spliced_list(call: Call, records: Sequence[Record], metadata: Object) -> bytes | LazyPieces:
+async def _spliced_list(call: RequestContext, records: Sequence[Record], metadata: Object) -> bytes | LazyPieces:
     stored = head(call.resource.kind, storage_api_version(call.resource, call.parts.registry))
     wanted = head(call.resource.kind, call.api_version) if call.resource.custom else b"{"
     start = b'{"kind":' + encode(list_kind(call)) + b',"apiVersion":' + encode(call.api_version)
@@ -143,7 +143,7 @@ class _Stored(msgspec.Struct):
 _decode_metadata = msgspec.json.Decoder(_Stored).decode
 
 
-def _batches(call: Call, records: Sequence[Record]) -> AsyncIterator[list[Object]]:
+def _batches(call: RequestContext, records: Sequence[Record]) -> AsyncIterator[list[Object]]:
     rendering = call.rendering
     if (
         rendering.transform == "PartialObjectMetadataList"
@@ -169,7 +169,7 @@ async def _metadata_batches(records: Sequence[Record]) -> AsyncIterator[list[Obj
         yield batch
 
 
-async def _decoded_batches(call: Call, records: Sequence[Record]) -> AsyncIterator[list[Object]]:
+async def _decoded_batches(call: RequestContext, records: Sequence[Record]) -> AsyncIterator[list[Object]]:
     batch: list[Object] = []
     size = 0
     for record in records:
@@ -185,7 +185,7 @@ async def _decoded_batches(call: Call, records: Sequence[Record]) -> AsyncIterat
 
 
 async def _encoded_pieces(
-    call: Call, records: Sequence[Record], frame: Object, key: str, show: Show
+    call: RequestContext, records: Sequence[Record], frame: Object, key: str, show: Show
 ) -> AsyncIterator[bytes]:
     pretty = call.rendering.pretty
     yield _opened(frame, key, pretty=pretty)
@@ -218,7 +218,7 @@ def _closed(*, pretty: bool, empty: bool) -> bytes:
     return b"]\n}\n" if empty else b"\n  ]\n}\n"
 
 
-async def _yaml_list(call: Call, records: Sequence[Record], frame: Object, key: str, show: Show) -> Response:
+async def _yaml_list(call: RequestContext, records: Sequence[Record], frame: Object, key: str, show: Show) -> Response:
     size = sum(len(record.value) for record in records)
     check_yaml_size(call.rendering, size)
     items: list[Object] = []

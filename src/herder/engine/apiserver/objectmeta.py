@@ -10,7 +10,7 @@ import msgspec
 
 from herder.engine.apiserver.options import manager_problems
 from herder.engine.apiserver.resources import Resource
-from herder.engine.apiserver.scope import Call
+from herder.engine.apiserver.scope import RequestContext
 from herder.engine.meta import names
 from herder.engine.meta.errors import (
     BadRequest,
@@ -48,7 +48,7 @@ def metadata_of(obj: Object) -> Object:
 # --- before a create ----------------------------------------------------------------------------------------------
 
 
-def settle_namespace(call: Call, obj: Object) -> None:
+def settle_namespace(call: RequestContext, obj: Object) -> None:
     """An object without a namespace gets the request's; one with another is refused; cluster-scoped ones have none."""
     metadata = metadata_of(obj)
     wanted = call.namespace
@@ -75,7 +75,7 @@ def generated_name(base: str, entropy: Callable[[int], bytes]) -> str:
     return base[:_GENERATED_LIMIT] + suffix
 
 
-def without_repeated_owners(call: Call, obj: Object, *, after_admission: bool = False) -> None:
+def without_repeated_owners(call: RequestContext, obj: Object, *, after_admission: bool = False) -> None:
     owners = metadata_of(obj).get("ownerReferences")
     if not isinstance(owners, list) or len(owners) < 2:
         return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from herder.engine.apiserver.options import WriteOptions
 from herder.engine.apiserver.reset_fields import reset_fields
 from herder.engine.apiserver.resources import Resource
-from herder.engine.apiserver.scope import Call
+from herder.engine.apiserver.scope import RequestContext
 from herder.engine.apiserver.stored import copied, encode
 from herder.engine.meta.errors import BadRequest
 from herder.engine.meta.kinds import Object
@@ -28,7 +28,7 @@ _MAX_MANAGER = 128
 _Answer = TypeVar("_Answer")
 
 
-def manager_name(call: Call, options: WriteOptions) -> str:
+def manager_name(call: RequestContext, options: WriteOptions) -> str:
     """The field manager: as named, or the program's name at the front of its User-Agent."""
     if options.field_manager:
         return options.field_manager
@@ -49,7 +49,9 @@ def types_of(resource: Resource) -> Callable[[str], TypeRef | None]:
     return type_of
 
 
-async def track(call: Call, obj: Object, old: Object | None, options: WriteOptions, subresource: str = "") -> None:
+async def track(
+    call: RequestContext, obj: Object, old: Object | None, options: WriteOptions, subresource: str = ""
+) -> None:
     """Set the managedFields that this write leads to, in place."""
     now = call.parts.clock()
 
@@ -76,7 +78,9 @@ def put_entries(obj: Object, entries: list[Object]) -> None:
         obj["metadata"].pop("managedFields", None)
 
 
-async def applied(call: Call, live: Object | None, given: Any, options: WriteOptions, subresource: str = "") -> Object:
+async def applied(
+    call: RequestContext, live: Object | None, given: Any, options: WriteOptions, subresource: str = ""
+) -> Object:
     """The object after server-side apply of `given`."""
     if given is not None and not isinstance(given, dict):
         raise BadRequest("error decoding YAML: the applied configuration is not an object")
@@ -109,7 +113,7 @@ class _Unconverted(Exception):
         self.api_version = api_version
 
 
-async def _with_conversions(call: Call, run: Callable[[Convert | None], _Answer]) -> _Answer:
+async def _with_conversions(call: RequestContext, run: Callable[[Convert | None], _Answer]) -> _Answer:
     """What `run` answers, given objects in the versions that their managers last wrote.
 
     `run` is pure, and conversion may need a webhook: where it asks for an object in another version it is stopped,
@@ -134,7 +138,7 @@ async def _with_conversions(call: Call, run: Callable[[Convert | None], _Answer]
             known[encode(needed.obj), needed.api_version] = found
 
 
-def check_after_admission(call: Call, obj: Object, before: list[Object] | None) -> None:
+def check_after_admission(call: RequestContext, obj: Object, before: list[Object] | None) -> None:
     """What a webhook broke of the managedFields is put back, and the caller told."""
     entries = obj["metadata"].get("managedFields")
     if entries is before or entries == before:

@@ -23,8 +23,8 @@ from herder.engine.apiserver.negotiation import Rendering, negotiate
 from herder.engine.apiserver.openapi import OpenApi
 from herder.engine.apiserver.rendering import answer
 from herder.engine.apiserver.request import RequestInfo, is_long_running, request_info
-from herder.engine.apiserver.scope import Parts
-from herder.engine.client.wire import Query, Request, Response, User, told_path
+from herder.engine.apiserver.scope import ServerDeps
+from herder.engine.client.wire import Query, Request, Response, User, loggable_path
 from herder.engine.control.supervision import supervised
 from herder.engine.meta.errors import InternalError, NotAcceptable, StatusError
 from herder.engine.meta.kinds import Object
@@ -56,7 +56,7 @@ class ApiServer:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: ServerDeps,
         *,
         authenticator: Authenticator,
         audit: AuditLog | None = None,
@@ -113,18 +113,18 @@ class ApiServer:
     async def handle(self, request: Request) -> Response:
         audit_id = self.parts.uid()
         received = self.parts.clock() if self.audit is not None else None
-        info, attributes = _understood(request)
+        info, attributes = _parse_request_info(request)
         caller = _Caller()
         failure: Object | None = None
         try:
-            response = compressed(request, await self._walk(request, info, attributes, caller))
+            response = compressed(request, await self._run_handler_chain(request, info, attributes, caller))
         except StatusError as error:
             failure = error.to_status()
             response = _refused(request, error, failure)
         except PageNotFound:
             response = _page_not_found()
         except Exception:
-            log.exception("%s %s failed", request.method, told_path(request.path))
+            log.exception("%s %s failed", request.method, loggable_path(request.path))
             unexpected = InternalError("Internal error occurred: the server's log tells more")
             failure = unexpected.to_status()
             response = _refused(request, unexpected, failure)
@@ -134,7 +134,7 @@ class ApiServer:
             self._record(request, attributes, caller, audit_id, received, response.status, failure)
         return response
 
-    async def _walk(
+    async def _run_handler_chain(
         self, request: Request, info: RequestInfo, attributes: AccessAttributes, caller: _Caller
     ) -> Response:
         user = await self.authenticator.authenticate(request)
@@ -203,7 +203,7 @@ class ApiServer:
         )
 
 
-def _understood(request: Request) -> tuple[RequestInfo, AccessAttributes]:
+def _parse_request_info(request: Request) -> tuple[RequestInfo, AccessAttributes]:
     """What a request asks for. The same collections are asked for again and again, so what they mean is remembered."""
     if request.query.items or len(request.path) > _LONGEST_REMEMBERED:
         info = request_info(request.method, request.path, request.query)

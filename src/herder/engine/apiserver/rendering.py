@@ -10,7 +10,7 @@ from herder.engine.apiserver import tables
 from herder.engine.apiserver.compute import LARGE_BYTES
 from herder.engine.apiserver.conversion import is_stale, needs_conversion, storage_api_version, to_version
 from herder.engine.apiserver.negotiation import JSON, YAML, Rendering
-from herder.engine.apiserver.scope import Call
+from herder.engine.apiserver.scope import RequestContext
 from herder.engine.apiserver.stored import decode, encode, head, ordered
 from herder.engine.client.wire import Response
 from herder.engine.meta.errors import NotAcceptable
@@ -36,7 +36,7 @@ def answer(obj: Object, rendering: Rendering, status: int = 200) -> Response:
     return Response(status, {"content-type": rendering.media_type}, content(obj, rendering))
 
 
-async def object_response(call: Call, found: Record | Object, status: int = 200) -> Response:
+async def object_response(call: RequestContext, found: Record | Object, status: int = 200) -> Response:
     """One object of the resource: a record (as stored), or an object in the request's version."""
     rendering = call.rendering
     if isinstance(found, Record) and rendering.plain and not needs_conversion(call):
@@ -52,7 +52,7 @@ async def object_response(call: Call, found: Record | Object, status: int = 200)
     )
 
 
-async def answer_in_thread(call: Call, obj: Object, status: int, size: int) -> Response:
+async def answer_in_thread(call: RequestContext, obj: Object, status: int, size: int) -> Response:
     """As `answer`; a large object is encoded in a thread: YAML would keep the event loop busy for seconds."""
     rendering = call.rendering
     check_yaml_size(rendering, size)
@@ -67,7 +67,7 @@ def check_yaml_size(rendering: Rendering, size: int) -> None:
         raise NotAcceptable(f"the answer has more than {_MOST_YAML} bytes: request it as {JSON}")
 
 
-def stored_content(call: Call, record: Record) -> bytes | None:
+def stored_content(call: RequestContext, record: Record) -> bytes | None:
     """The stored bytes with the head that the request's version has; None where they cannot be shown as they are."""
     if is_stale(call.resource, record.revision):
         return None
@@ -78,7 +78,7 @@ def stored_content(call: Call, record: Record) -> bytes | None:
     return record.value if wanted == stored else wanted + record.value[len(stored) :]
 
 
-def transformed(call: Call, obj: Object) -> Object:
+def transformed(call: RequestContext, obj: Object) -> Object:
     rendering = call.rendering
     match rendering.transform:
         case "":
@@ -93,7 +93,7 @@ def transformed(call: Call, obj: Object) -> Object:
             )
 
 
-def one_row_table(call: Call, obj: Object, *, with_columns: bool = True) -> Object:
+def one_row_table(call: RequestContext, obj: Object, *, with_columns: bool = True) -> Object:
     return tables.render(
         call.resource,
         call.version.name,
@@ -105,12 +105,12 @@ def one_row_table(call: Call, obj: Object, *, with_columns: bool = True) -> Obje
     )
 
 
-def include_object(call: Call) -> str:
+def include_object(call: RequestContext) -> str:
     """How much of each object the rows of a table hold."""
     return call.rendering.include_object or "Metadata"
 
 
-def go_type(call: Call) -> str:
+def go_type(call: RequestContext) -> str:
     """The type that the real server's messages name."""
     if call.resource.custom:
         return "*unstructured.Unstructured"

@@ -130,7 +130,7 @@ class Resource:
     convert_renames: bool = False  # all that `convert` does is rename, and drop what the other version does not know
     # Objects stored before this revision were written under another schema: `reshape` makes them, in place, what
     # the schema of the version that they are stored in says now.
-    reshaped_before: int = 0
+    schema_changed_at: int = 0
     reshape: Callable[[Object], None] | None = None
 
     # Derived, and asked for several times with each request.

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Parts:
+class ServerDeps:
     """What an API server is built from. Time and randomness come from outside, so that a simulator can give them."""
 
     store: Store
@@ -48,10 +48,10 @@ class Parts:
 
 
 @dataclass(slots=True)
-class Call:
+class RequestContext:
     """One request on a resource."""
 
-    parts: Parts
+    parts: ServerDeps
     request: Request
     info: RequestInfo
     user: User
@@ -121,7 +121,7 @@ class Call:
         )
 
 
-def rebound(call: Call, obj: Object) -> Call:
+def rebound(call: RequestContext, obj: Object) -> RequestContext:
     """The same call on another object of the collection, as deletecollection makes one for each."""
     metadata = obj["metadata"]
     info = call.info

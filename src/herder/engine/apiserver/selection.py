@@ -9,7 +9,7 @@ import msgspec
 
 from herder.engine.apiserver.options import ListOptions
 from herder.engine.apiserver.resources import Resource, Version
-from herder.engine.apiserver.scope import Call
+from herder.engine.apiserver.scope import RequestContext
 from herder.engine.apiserver.stored import decode, memo_of
 from herder.engine.meta.errors import BadRequest
 from herder.engine.meta.kinds import Object
@@ -24,7 +24,7 @@ class Selection:
 
     __slots__ = ("_call", "_extra", "_fields", "_labels", "everything", "name", "needs_object")
 
-    def __init__(self, call: Call, options: ListOptions) -> None:
+    def __init__(self, call: RequestContext, options: ListOptions) -> None:
         self._call = call
         self._labels: LabelSelector = options.labels
         self._fields: FieldSelector = options.fields
@@ -53,7 +53,7 @@ class Selection:
         return {**known, **own}
 
 
-def is_granted_by_name(call: Call) -> bool:
+def is_granted_by_name(call: RequestContext) -> bool:
     """Whether the request is allowed for the name that it is narrowed to, and not for the whole collection."""
     if not call.info.name:
         return False
@@ -61,14 +61,14 @@ def is_granted_by_name(call: Call) -> bool:
     return not call.parts.authorizer.authorize(call.user, whole).allowed
 
 
-def is_of_earlier_object(call: Call, record: Record) -> bool:
+def is_of_earlier_object(call: RequestContext, record: Record) -> bool:
     """Whether this state of the past is of an object that was deleted since. Rights on a name do not reach back to it:
     it may have been another user's."""
     now = call.parts.store.get(record.key)
     return now is None or now.created != record.created
 
 
-def is_before_namespace(call: Call, revision: int) -> bool:
+def is_before_namespace(call: RequestContext, revision: int) -> bool:
     """Whether rights in a namespace do not reach back to this revision: an earlier one of the name was there then."""
     home = call.parts.store.get(Key("namespaces", "", call.namespace)) if call.namespace else None
     if home is None or revision >= home.created:

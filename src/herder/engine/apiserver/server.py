@@ -31,7 +31,7 @@ from herder.engine.apiserver.inprocess import InProcess
 from herder.engine.apiserver.pipeline import ApiServer, Background
 from herder.engine.apiserver.pki import Pki
 from herder.engine.apiserver.resources import Registry, Resource
-from herder.engine.apiserver.scope import Parts
+from herder.engine.apiserver.scope import ServerDeps
 from herder.engine.apiserver.stored import decode, encode, encoder
 from herder.engine.client.wire import Request, Response, User
 from herder.engine.meta.kinds import GroupResource
@@ -97,7 +97,7 @@ async def assemble(
     if data_dir is not None and retain is not None:
         background.append(lambda: store.compact_by_age(retain))
     server = ApiServer(
-        Parts(store, registry, authorizer, admission.chain, clock, entropy, computer),
+        ServerDeps(store, registry, authorizer, admission.chain, clock, entropy, computer),
         authenticator=authenticator,
         audit=AuditLog(data_dir / "audit.log") if data_dir is not None else None,
         background=background,

@@ -37,7 +37,7 @@ class Strategy:
     unconditional_update = True  # PUT without resourceVersion is accepted
     counts_generations = True  # metadata.generation moves when anything outside metadata and status changes
     standard_finalizers = False  # refuses finalizers that are neither Kubernetes' own nor say whose they are
-    tells_metadata_twice = False  # an update's complaints about metadata repeat those of a create
+    repeats_metadata_errors = False  # an update's complaints about metadata repeat those of a create
     has_status = True  # create and update drop status; only the subresource writes it
     answers_deleted_object = False  # a delete answers the last state instead of a Status
     default_propagation = "Background"  # Orphan for a few old kinds: what a delete does that names no policy
@@ -58,7 +58,7 @@ class Strategy:
         """Seconds the object may take to go, for kinds that someone else finishes (pods); None deletes at once."""
         return None
 
-    def may_vanish(self, obj: Object) -> bool:
+    def removable(self, obj: Object) -> bool:
         """Whether a deleted object without metadata.finalizers may go; namespaces have finalizers of their own."""
         return True
 

@@ -69,7 +69,7 @@ _API_PATH = re.compile(
 )
 
 
-def told_path(path: str) -> str:
+def loggable_path(path: str) -> str:
     """A path as logs and records may tell it. Of paths that are not the API's only the beginning: people put all kinds
     of things into addresses, and some addresses are secrets by design."""
     if _API_PATH.fullmatch(path):

@@ -23,7 +23,7 @@ from herder.engine.meta.selectors import FieldSelector, LabelSelector, parse_fie
 log = get_logger(__name__)
 
 DECODED_KEPT = 2048
-GONE_KEPT = 4096
+TOMBSTONES_KEPT = 4096
 TAKEN_AT_ONCE = 500
 """Objects of a long list, between two turns of the event loop."""
 FOREVER = float("inf")
@@ -96,17 +96,17 @@ class Cache:
         self._indexes: dict[str, dict[str, dict[Key, None]]] = {name: {} for name in self._indexers}
         # Revision as of which each of the last removed objects was gone, by uid. Answers and events overtake one
         # another: without this, the answer to a write that comes in after the DELETED event would revive the object.
-        self._gone: OrderedDict[str, float] = OrderedDict()
+        self._tombstones: OrderedDict[str, float] = OrderedDict()
         self._decoded: OrderedDict[Key, Object] = OrderedDict()
         self._labels, self._fields = LabelSelector(), FieldSelector()
-        self._turns: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
+        self._write_locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
 
-    def turn(self, key: Key) -> asyncio.Lock:
+    def write_lock(self, key: Key) -> asyncio.Lock:
         """Whose turn it is to write the object; kept while somebody has it or waits for it."""
-        turn = self._turns.get(key)
-        if turn is None:
-            turn = self._turns[key] = asyncio.Lock()
-        return turn
+        write_lock = self._write_locks.get(key)
+        if write_lock is None:
+            write_lock = self._write_locks[key] = asyncio.Lock()
+        return write_lock
 
     def hold_only(self, labels: str, fields: str) -> None:
         """Of the kind, only the objects that these selectors choose: nobody keeps others true."""
@@ -195,7 +195,7 @@ class Cache:
         """Take in a newer state of an object; None where it was not newer."""
         key = key_of(obj)
         revision = int(obj["metadata"].get("resourceVersion") or 0)
-        if revision <= self._gone.get(obj["metadata"].get("uid", ""), -1):
+        if revision <= self._tombstones.get(obj["metadata"].get("uid", ""), -1):
             return None
         old = self._entries.get(key)
         if old is not None and old.revision >= revision:
@@ -208,7 +208,7 @@ class Cache:
         """A DELETED event."""
         key = key_of(obj)
         uid = obj["metadata"].get("uid", "")
-        self._bury(uid, int(obj["metadata"].get("resourceVersion") or 0))
+        self._add_tombstone(uid, int(obj["metadata"].get("resourceVersion") or 0))
         entry = self._entries.get(key)
         if entry is None or (uid and entry.uid != uid):
             return None
@@ -216,7 +216,7 @@ class Cache:
 
     def forget(self, key: Key, uid: str) -> Change | None:
         """We deleted the object and the server said that it is gone; its event will find nothing to do."""
-        self._bury(uid, FOREVER)
+        self._add_tombstone(uid, FOREVER)
         entry = self._entries.get(key)
         if entry is None or entry.uid != uid:
             return None
@@ -247,16 +247,16 @@ class Cache:
                 changes.append(change)
         left = [(key, e.uid) for key, e in self._entries.items() if key not in seen and e.revision <= revision]
         for key, uid in left:
-            self._bury(uid, revision)
+            self._add_tombstone(uid, revision)
             changes.append(self._drop(key))
         return changes
 
-    def _bury(self, uid: str, revision: float) -> None:
+    def _add_tombstone(self, uid: str, revision: float) -> None:
         if not uid:
             return
-        self._gone[uid] = max(revision, self._gone.pop(uid, 0))
-        if len(self._gone) > GONE_KEPT:
-            self._gone.popitem(last=False)
+        self._tombstones[uid] = max(revision, self._tombstones.pop(uid, 0))
+        if len(self._tombstones) > TOMBSTONES_KEPT:
+            self._tombstones.popitem(last=False)
 
     def _put(self, key: Key, entry: Entry) -> None:
         self._unindex(key)

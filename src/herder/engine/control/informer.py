@@ -65,40 +65,40 @@ class Informer:
         self._most_objects = most_objects  # of a server that is not trusted; 0: as many as there are
         self._most_bytes = most_bytes  # of all that is kept, encoded
         self._jitter = jitter  # in [0, 1); keeps a fleet of managers from coming back all at once
-        self._hurry = asyncio.Event()
+        self._retry_requested = asyncio.Event()
         self._revision = ""
         self._streams = True  # until the server turns out not to know streaming lists
-        self._heard = False  # whether the server told us anything in this round
+        self._received = False  # whether the server told us anything in this round
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         failures = quick = 0
         while True:
             began, resumed = loop.time(), bool(self._revision)
-            self._heard = False
+            self._received = False
             failed = await self._round()
             lasted = loop.time() - began >= LASTING_SECONDS
             quick = 0 if lasted else quick + 1
-            if lasted or (self._heard and quick <= QUICK_ROUNDS):
+            if lasted or (self._received and quick <= QUICK_ROUNDS):
                 failures = 0
                 if not failed:
                     continue
-            well = resumed and self._heard and not failed
+            well = resumed and self._received and not failed
             delay = min(RETRY_FIRST * 2.0**failures, QUICK_LIMIT if well else RETRY_LIMIT)
             failures = min(failures + 1, 10)
-            if await self._hurried_within(delay * (0.5 + self._jitter())):
+            if await self._wait_for_retry(delay * (0.5 + self._jitter())):
                 failures = 0
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """Somebody has reason to believe that the server can be read again: do not wait any longer."""
-        self._hurry.set()
+        self._retry_requested.set()
 
-    async def _hurried_within(self, seconds: float) -> bool:
+    async def _wait_for_retry(self, seconds: float) -> bool:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._hurry.wait()
-        hurried = self._hurry.is_set()
-        self._hurry.clear()
+                await self._retry_requested.wait()
+        hurried = self._retry_requested.is_set()
+        self._retry_requested.clear()
         return hurried
 
     async def _round(self) -> bool:
@@ -111,26 +111,28 @@ class Informer:
             # The kind is not served (any more). Whoever reads it next is not to see what once was there.
             self._revision = ""
             self.synced.clear()
-            self._ill(str(error), tell=log.info)  # kinds come and go with their definitions: nothing is wrong
+            self._mark_unhealthy(
+                str(error), tell=log.info
+            )  # kinds come and go with their definitions: nothing is wrong
             return True
         except (StatusError, OSError) as error:  # a time that ran out is one too, and says nothing
-            self._ill(str(error) or "the server fell silent")
+            self._mark_unhealthy(str(error) or "the server fell silent")
             return True
         except Exception as error:
             # A bug of ours or of the server's. What was taken in may be incomplete: begin anew, but do not end.
             self._revision = ""
             log.error("informer failed", kind=str(self.cache.kind), exc_info=error)
-            self._ill(f"{type(error).__name__}: {error}")
+            self._mark_unhealthy(f"{type(error).__name__}: {error}")
             return True
         return False
 
-    def _ill(self, failure: str, tell: Callable[..., None] = log.warning) -> None:
+    def _mark_unhealthy(self, failure: str, tell: Callable[..., None] = log.warning) -> None:
         if failure != self.failure:
             tell("informer waits", kind=str(self.cache.kind), error=failure)
         self.failure = failure
         self._on_health(failure)
 
-    def _well(self) -> None:
+    def _mark_healthy(self) -> None:
         if self.failure:
             log.info("informer goes on", kind=str(self.cache.kind))
             self.failure = ""
@@ -146,7 +148,7 @@ class Informer:
                 await self._fill_by_stream()
                 return
             except (BadRequest, Invalid):
-                if self._heard:
+                if self._received:
                     raise
                 self._streams = False
         kind = self.cache.kind
@@ -192,9 +194,9 @@ class Informer:
             await self.cache.take_in(objects, self._on_change)
         changes = self.cache.replace(objects, int(revision or 0))
         self._revision = revision
-        self._heard = True
+        self._received = True
         self.cache.synced = True
-        self._well()
+        self._mark_healthy()
         for change in changes:
             self._on_change(change)
         self.synced.set()
@@ -204,14 +206,14 @@ class Informer:
     async def _follow(self) -> None:
         async with (
             asyncio.timeout(OVERDUE_SECONDS),
-            aclosing(self._watch(resource_version=self._revision, opened=self._well)) as events,
+            aclosing(self._watch(resource_version=self._revision, opened=self._mark_healthy)) as events,
         ):
             async for event in events:
                 self._take(event)
 
     def _take(self, event: WatchEvent) -> None:
         revision = event.object["metadata"]["resourceVersion"]
-        self._heard = True
+        self._received = True
         if event.type != "BOOKMARK":
             obj = self._keep(event.object)
             change = self.cache.remove(obj) if event.type == "DELETED" else self._upsert(obj)

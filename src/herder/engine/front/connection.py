@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
-from herder.engine.client.wire import Pushed, Request, Response, told_path
+from herder.engine.client.wire import Pushed, Request, Response, loggable_path
 from herder.engine.front import limits, writing
 from herder.engine.front.flow import FlowControl, Holder, too_many_requests
 from herder.engine.front.intake import NEVER, Intake
@@ -26,13 +26,13 @@ from herder.engine.front.transports import CLOSED
 from herder.engine.meta.errors import StatusError
 
 if TYPE_CHECKING:
-    from herder.engine.front.takeover import Takeover
+    from herder.engine.front.hijack import Hijack
 
 log = logging.getLogger(__name__)
 
 _BODILESS = frozenset({204, 304})
 
-Upgrade = Callable[["Takeover", Request], Awaitable[bool]]
+Upgrade = Callable[["Hijack", Request], Awaitable[bool]]
 """A handler that may take over the connection (an upgraded one): True where it did."""
 
 
@@ -298,7 +298,7 @@ class Connection(asyncio.BufferedProtocol):
             has_body=parsed.pending is None,
         )
         try:
-            if parsed.upgrade and self._front.upgrade is not None and await self._taken_over(request):
+            if parsed.upgrade and self._front.upgrade is not None and await self._hijacked(request):
                 return
             handle = self._front.handle if self._front.handler_receives_body else self._handled
             response = await handle(request)
@@ -310,7 +310,7 @@ class Connection(asyncio.BufferedProtocol):
         except ConnectionError:
             self._transport.abort()
         except Exception:
-            log.exception("%s %s: the answer could not be sent", parsed.method, told_path(parsed.path))
+            log.exception("%s %s: the answer could not be sent", parsed.method, loggable_path(parsed.path))
             self._transport.abort()
         finally:
             self._intake.end()
@@ -339,12 +339,12 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- upgrades and refusals ----------------------------------------------------------------------------------
 
-    async def _taken_over(self, request: Request) -> bool:
-        from herder.engine.front.takeover import Takeover
+    async def _hijacked(self, request: Request) -> bool:
+        from herder.engine.front.hijack import Hijack
 
         assert self._front.upgrade is not None
-        takeover = Takeover(self._transport, self._take_rest, self._leave)
-        if await self._front.upgrade(takeover, request) or takeover.taken:
+        hijack = Hijack(self._transport, self._take_rest, self._leave)
+        if await self._front.upgrade(hijack, request) or hijack.taken:
             return True
         self._parser.not_upgraded()
         self._read_on()

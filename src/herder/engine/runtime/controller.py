@@ -13,11 +13,11 @@ from herder.engine.control.loop import ControlLoop, describe
 from herder.engine.control.metrics import Metrics
 from herder.engine.logs import get_logger
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.carrying import Carrier
 from herder.engine.runtime.decision import Decision, Outcome, Refusal, waiting
+from herder.engine.runtime.executor import DecisionExecutor
 from herder.engine.runtime.groups import Grouping
-from herder.engine.runtime.triggers import Follows, Lookup, Watches, any_change, itself
-from herder.engine.runtime.view import NotFollowed, View
+from herder.engine.runtime.handlers import Follows, Lookup, Watches, any_change, itself
+from herder.engine.runtime.view import KindNotWatched, View
 
 log = get_logger(__name__)
 
@@ -37,7 +37,7 @@ class Controller:
     kind: Kind  # keys name objects of this kind
     reconcile: Callable[[View], Decision]
     watches: tuple[Watches, ...] = ()
-    when: Callable[[Change], bool] = any_change  # which changes of the kind itself matter
+    predicate: Callable[[Change], bool] = any_change  # which changes of the kind itself matter
     labels: str = ""  # only these objects of the kind
     indexes: Mapping[Kind, Mapping[str, Indexer]] = field(default_factory=dict)
     groupings: tuple[Grouping[Any], ...] = ()  # of kinds that it watches
@@ -47,13 +47,13 @@ class Controller:
     pace: float = 0.0  # seconds between two passes over the same object, so that what comes in a burst is seen once
 
     def kinds(self) -> tuple[Watches, ...]:
-        return (Watches(self.kind, itself, self.when, labels=self.labels), *self.watches)
+        return (Watches(self.kind, itself, self.predicate, labels=self.labels), *self.watches)
 
     def indexers(self, kind: Kind) -> dict[str, Indexer]:
         return {"controller": controller_uid, **self.indexes.get(kind, {})}
 
 
-class Running:
+class ControllerWorker:
     """A controller at work."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Running:
         *,
         now: Callable[[], datetime],
         view_of: Callable[[Key, Refusal | None], View],
-        carrier: Carrier,
+        executor: DecisionExecutor,
         object_of: Callable[[Key], Object | None],
         indexed: Lookup,
         observe: Callable[[Decision, Key], None],
@@ -77,7 +77,7 @@ class Running:
         self._refused: dict[Key, Refusal] = {}  # what guards said of the last decision, where they said no
         self._now = now
         self._view_of = view_of
-        self._carrier = carrier
+        self._executor = executor
         self._object_of = object_of
         self._indexed = indexed
         self._observe = observe
@@ -124,11 +124,11 @@ class Running:
         await self._loop.work()
 
     async def _reconcile(self, key: Key) -> None:
-        await self._carrier.settle()
+        await self._executor.settle()
         view = self._view_of(key, self._refused.get(key))
         try:
             outcome = await self._carry_out(self._decide(view), view)
-        except NotFollowed as met:
+        except KindNotWatched as met:
             self.outcomes[key] = Outcome(waiting(f"{met.kind} is being read for the first time"), view.now)
             self._follow(met.kind, key)
         else:
@@ -146,7 +146,7 @@ class Running:
 
     async def _carry_out(self, decision: Decision, view: View) -> Outcome:
         self._observe(decision, view.key)
-        outcome = await self._carrier.carry_out(decision, view, manager=self.controller.name, now=view.now)
+        outcome = await self._executor.carry_out(decision, view, manager=self.controller.name, now=view.now)
         _check_wake_at(decision)
         return outcome
 
@@ -161,7 +161,7 @@ class Running:
     def _settled(self, key: Key, view: View, outcome: Outcome) -> None:
         if self._object_of(key) is None:
             self.outcomes.pop(key, None)
-            self._carrier.forget(key)
+            self._executor.forget(key)
             self._refused.pop(key, None)
             self.queue.forget(key)
         else:

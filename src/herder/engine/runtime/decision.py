@@ -98,13 +98,13 @@ Write = Apply | Create | Update | Patch | Delete
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class Parallel:
     """Writes that do not depend on one another: carried out at the same time, all of them even if one fails."""
 
     writes: tuple[Write, ...]
 
 
-Writes = tuple[Write | Together, ...]
+Writes = tuple[Write | Parallel, ...]
 
 EffectKey = tuple[str, ...]
 """Identity of an effect, such as (uid, generation, step): asked for twice, it is performed once if it can be."""

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from herder.engine.control.cache import Cache, Change, Key
 from herder.engine.logs import get_logger
 from herder.engine.meta.kinds import Kind
-from herder.engine.runtime.triggers import Watches, itself
+from herder.engine.runtime.handlers import Watches, itself
 from herder.engine.runtime.view import View
 
 log = get_logger(__name__)

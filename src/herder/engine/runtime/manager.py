@@ -16,14 +16,14 @@ from herder.engine.control.metrics import Metrics
 from herder.engine.control.tasks import Tasks
 from herder.engine.logs import get_logger
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.carrying import Carrier, Guard
-from herder.engine.runtime.controller import Controller, Running
+from herder.engine.runtime.controller import Controller, ControllerWorker
 from herder.engine.runtime.decision import Decision, Effect, Refusal
+from herder.engine.runtime.dynamic import UNKNOWN, DynamicController
 from herder.engine.runtime.effects import Effects, Performer
-from herder.engine.runtime.family import UNKNOWN, Family
+from herder.engine.runtime.executor import DecisionExecutor, Guard
 from herder.engine.runtime.groups import Grouping, Groups
+from herder.engine.runtime.handlers import Watches
 from herder.engine.runtime.remote import Connector, RemotePerformer, Remotes
-from herder.engine.runtime.triggers import Watches
 from herder.engine.runtime.view import UndeclaredKind, View
 from herder.engine.runtime.writer import Writer
 
@@ -39,7 +39,7 @@ class Manager:
         client: Client,
         controllers: Sequence[Controller],
         *,
-        families: Sequence[Family] = (),
+        dynamic_controllers: Sequence[DynamicController] = (),
         clock: Callable[[], datetime],
         entropy: Callable[[int], bytes],
         guards: Sequence[Guard] = (),
@@ -64,12 +64,12 @@ class Manager:
         self._workers: list[asyncio.Task[None]] = []
         self._remotes = Remotes(connect, clock=clock, tasks=self._tasks) if connect else None
         self._effects = Effects({**(performers or {}), **self._reaching(remote_performers or {})}, self._tasks)
-        self._families = families
+        self._dynamic_controllers = dynamic_controllers
         self._guards = guards
         declared = [watch for controller in controllers for watch in controller.kinds()]
-        declared += [watch for family in families for watch in family.watches()]
+        declared += [watch for dynamic in dynamic_controllers for watch in dynamic.watches()]
         self.caches = {watch.kind: Cache(watch.kind) for watch in declared}
-        for controller in (*controllers, *(family.controller(UNKNOWN) for family in families)):
+        for controller in (*controllers, *(dynamic.controller(UNKNOWN) for dynamic in dynamic_controllers)):
             self._add_indexes(controller)
         selected = _selected(declared)
         self.informers = {kind: self._informer(kind, *selected[kind]) for kind in self.caches}
@@ -100,7 +100,7 @@ class Manager:
             raise UndeclaredKind(f"grouping {grouping.name} is not declared by anybody here")
         return groups.within(scope)
 
-    def _make(self, controller: Controller) -> Running:
+    def _make(self, controller: Controller) -> ControllerWorker:
         name = controller.name
         declared = {watch.kind for watch in controller.kinds()}
         caches = {kind: cache for kind, cache in self.caches.items() if kind in declared}
@@ -111,13 +111,15 @@ class Manager:
             on_change=self._changed,
             remote=self._remotes.client if self._remotes else None,
         )
-        carrier = Carrier(writer, guards=self._guards, perform=lambda effect, key: self._perform(name, effect, key))
+        executor = DecisionExecutor(
+            writer, guards=self._guards, perform=lambda effect, key: self._perform(name, effect, key)
+        )
         followed = self._followed if controller.follows is not None else None
-        return Running(
+        return ControllerWorker(
             controller,
             now=self._clock,
             view_of=lambda key, refused: self._view(key, caches, followed, refused),
-            carrier=carrier,
+            executor=executor,
             object_of=own.get,
             indexed=own.indexed,
             observe=lambda decision, key: self._observe(name, decision, key),
@@ -138,7 +140,7 @@ class Manager:
         finally:
             await self._stop()
 
-    async def _start(self, running: Running) -> None:
+    async def _start(self, running: ControllerWorker) -> None:
         """A controller starts when everything it reads is there; a kind that is missing holds up nobody else."""
         controller = running.controller
         for watch in controller.kinds():
@@ -171,11 +173,11 @@ class Manager:
 
     # --- kinds met at run time ----------------------------------------------------------------------------------
 
-    def _adopt(self, family: Family, definition: Object) -> None:
+    def _start_dynamic(self, dynamic: DynamicController, definition: Object) -> None:
         """A kind was defined that a family has a controller for: it works from now on. One whose definition goes has
         no objects any more, and nothing to do."""
-        kind = family.kind_of(definition)
-        controller = family.controller(kind) if kind is not None else None
+        kind = dynamic.kind_of(definition)
+        controller = dynamic.controller(kind) if kind is not None else None
         if kind is None or controller is None or controller.name in self.running:
             return
         known = kind in self.informers
@@ -202,7 +204,7 @@ class Manager:
             self.caches[kind] = Cache(kind, {"controller": controller_uid})
             self.informers[kind] = self._informer(kind)
             self._tasks.spawn(self.informers[kind].run(), name=f"informer {kind}")
-        self.informers[kind].hurry()  # a kind that was not served is read for a reason: it is by now
+        self.informers[kind].retry_now()  # a kind that was not served is read for a reason: it is by now
         if first:
             self._tasks.spawn(self._tell_followers(kind), name=f"first look at {kind}")
 
@@ -217,7 +219,7 @@ class Manager:
         return Informer(
             self._client,
             self.caches[kind],
-            self._hearing(kind),
+            self._event_handler(kind),
             labels=labels,
             fields=fields or kind.fields,
             jitter=self._jitter,
@@ -247,7 +249,7 @@ class Manager:
             refused=refused,
         )
 
-    def _hearing(self, kind: Kind) -> Callable[[Change], None]:
+    def _event_handler(self, kind: Kind) -> Callable[[Change], None]:
         return lambda change: self._changed(kind, change)
 
     def _changed(self, kind: Kind, change: Change) -> None:
@@ -262,12 +264,12 @@ class Manager:
                 log.error("trigger failed", controller=name, kind=str(kind), key=str(change.key), exc_info=error)
             if change.new is None and kind == running.controller.kind:
                 self._effects.forget((name, change.key))
-        for family in self._families:
-            if change.new is not None and kind == family.definitions:
+        for dynamic in self._dynamic_controllers:
+            if change.new is not None and kind == dynamic.definitions:
                 try:
-                    self._adopt(family, change.new)
+                    self._start_dynamic(dynamic, change.new)
                 except Exception as error:
-                    log.error("definition not understood", family=family.name, key=str(change.key), exc_info=error)
+                    log.error("definition not understood", dynamic=dynamic.name, key=str(change.key), exc_info=error)
 
     def _observe(self, controller: str, decision: Decision, key: Key) -> None:
         if self._remotes is not None:

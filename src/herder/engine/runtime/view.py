@@ -28,7 +28,7 @@ class UndeclaredKind(LookupError):
     """A reconciler reads a kind that its controller did not declare, so nobody watches it."""
 
 
-class NotFollowed(LookupError):
+class KindNotWatched(LookupError):
     """A reconciler reads a kind that it met only now. The runtime starts to follow it, and asks again when it can
     be read: a pass that ends this way has decided nothing."""
 
@@ -114,7 +114,7 @@ class View:
 
     def watch(self, kind: Kind) -> None:
         """Watch a kind that the controller writes without reading it, so that a write that changes nothing is not sent.
-        May raise NotFollowed, for the runtime."""
+        May raise KindNotWatched, for the runtime."""
         self._cache(kind)
 
     def select(
@@ -169,7 +169,7 @@ class View:
         digest = hashlib.blake2b(f"{self.key}\0{purpose}".encode(), key=self._seed[:64], digest_size=length).digest()
         return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest)
 
-    def whole(self) -> View:
+    def unrestricted(self) -> View:
         """The same moment over everything that anybody here watches: guards do not depend on whom they check."""
         return View(
             key=self.key,
@@ -193,7 +193,7 @@ class View:
         if cache is None and self._followed is not None:
             cache = self._followed(kind)
             if cache is None:
-                raise NotFollowed(kind)
+                raise KindNotWatched(kind)
         if cache is None:
             raise UndeclaredKind(f"{kind} is not among the kinds that are declared here, so nobody watches it")
         return cache

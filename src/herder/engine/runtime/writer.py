@@ -56,23 +56,23 @@ class Writer:
 
     async def write(self, write: Write, manager: str) -> bool:
         """Whether a request was made; False where the cache shows that it would have changed nothing."""
-        if self.stands(write):
+        if self.is_noop(write):
             return False
         cache = self._caches.get(_kind(write)) if write.target == MANAGEMENT else None
         if cache is None:
-            return await self._certainly(write, manager)
-        async with cache.turn(_key(write)):
-            if self.stands(write):
+            return await self._send_or_mark_unknown(write, manager)
+        async with cache.write_lock(_key(write)):
+            if self.is_noop(write):
                 return False
             if self._is_overtaken(write):
                 raise Overtaken(f"{_kind(write).kind} {_key(write)} has changed since it was looked at")
-            return await self._certainly(write, manager)
+            return await self._send_or_mark_unknown(write, manager)
 
     def _is_overtaken(self, write: Write) -> bool:
         live, decided_on = self._live(write), _decided_on(write)
         return live is not None and 0 < decided_on < int(live["metadata"].get("resourceVersion") or 0)
 
-    async def _certainly(self, write: Write, manager: str) -> bool:
+    async def _send_or_mark_unknown(self, write: Write, manager: str) -> bool:
         """Or it is noted that nobody knows."""
         try:
             return await self._send(write, self._reach(write.target), manager)
@@ -91,13 +91,13 @@ class Writer:
 
     async def _look_up(self, kind: Kind, key: Key, cache: Cache) -> None:
         try:
-            self._learn(kind, await self._client.get(kind.resource, key.name, namespace=key.namespace))
+            self._update_cache(kind, await self._client.get(kind.resource, key.name, namespace=key.namespace))
         except NotFound:
             known = cache.get(key)
             if known is not None:
-                self._tell(kind, cache.forget(key, known["metadata"].get("uid", "")))
+                self._notify(kind, cache.forget(key, known["metadata"].get("uid", "")))
 
-    def stands(self, write: Write) -> bool:
+    def is_noop(self, write: Write) -> bool:
         """Whether the cache shows already what the write is to bring about."""
         live = self._live(write)
         match write:
@@ -128,7 +128,7 @@ class Writer:
                 await self._delete(client, write)
                 return True
         if write.target == MANAGEMENT:
-            self._learn(_kind(write), answer)
+            self._update_cache(_kind(write), answer)
         return True
 
     async def _apply(self, client: Client, write: Apply, manager: str) -> bool:
@@ -144,7 +144,7 @@ class Writer:
         meta = answer["metadata"]
         self._applied[mark] = _Applied(digest, meta.get("uid", ""), int(meta.get("resourceVersion") or 0))
         if write.target == MANAGEMENT:
-            self._learn(write.kind, answer)
+            self._update_cache(write.kind, answer)
         return True
 
     def _applied_before(self, write: Apply, before: _Applied | None, digest: bytes) -> bool:
@@ -176,12 +176,12 @@ class Writer:
         if write.target != MANAGEMENT:
             return
         if answer.get("kind") != "Status" and _is_held(answer):
-            self._learn(ref.kind, answer)
+            self._update_cache(ref.kind, answer)
             return
         for kind in (ref.kind, ref.kind.metadata_only()):
             cache = self._caches.get(kind)
             if cache is not None:
-                self._tell(kind, cache.forget(Key(ref.namespace, ref.name), write.uid))
+                self._notify(kind, cache.forget(Key(ref.namespace, ref.name), write.uid))
 
     def _reach(self, target: str) -> Client:
         if target == MANAGEMENT:
@@ -194,16 +194,16 @@ class Writer:
         cache = self._caches.get(_kind(write)) if write.target == MANAGEMENT else None
         return cache.get(_key(write)) if cache else None
 
-    def _learn(self, kind: Kind, answer: Object) -> None:
+    def _update_cache(self, kind: Kind, answer: Object) -> None:
         """Our own writes go into the caches at once; the watch will find them there."""
         if (answer.get("apiVersion"), answer.get("kind")) != (kind.api_version, kind.kind):
             return  # some subresources answer with a kind of their own
         for view in (kind, kind.metadata_only()):
             cache = self._caches.get(view)
             if cache is not None and cache.holds(answer):
-                self._tell(view, cache.upsert(kept(view, answer)))
+                self._notify(view, cache.upsert(kept(view, answer)))
 
-    def _tell(self, kind: Kind, change: Change | None) -> None:
+    def _notify(self, kind: Kind, change: Change | None) -> None:
         if change is not None:
             self._on_change(kind, change)
 

@@ -15,7 +15,7 @@ STEP = 256
 """Revisions looked at in one transaction: one to three milliseconds."""
 
 
-class Sweep:
+class Compaction:
     """One compaction up to a revision, as a chore for the writer."""
 
     def __init__(self, up_to: int) -> None:

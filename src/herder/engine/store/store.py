@@ -10,7 +10,7 @@ from pathlib import Path
 from herder.engine.logs import get_logger
 from herder.engine.store.backup import write_backup
 from herder.engine.store.cipher import Cipher
-from herder.engine.store.compaction import Sweep
+from herder.engine.store.compaction import Compaction
 from herder.engine.store.database import Database, connect
 from herder.engine.store.directory import RESERVE, Directory, where_to_start
 from herder.engine.store.errors import Compacted, FutureRevision, RevisionConflict, StoreFailed
@@ -19,7 +19,7 @@ from herder.engine.store.hub import BACKLOG, Hub, Watch, matches
 from herder.engine.store.records import Change, Delete, Encode, Event, Key, Put, Record
 from herder.engine.store.reseal import Reseal
 from herder.engine.store.table import Table, page, path_of
-from herder.engine.store.writer import Chore, InlineWriter, ThreadWriter, Write, Writer
+from herder.engine.store.writer import InlineWriter, MaintenanceTask, ThreadWriter, Write, Writer
 
 log = get_logger(__name__)
 
@@ -94,7 +94,7 @@ class Store:
             connection = connect(opened.database)
             try:
                 database = Database(connection, cipher=cipher, encrypted=encrypted)
-                _go_on(database, opened, clock())
+                resume_revision(database, opened, clock())
                 return cls(database, opened, clock=clock, inline=inline)
             except BaseException:
                 connection.close()
@@ -261,7 +261,7 @@ class Store:
             return
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         done.add_done_callback(lambda done: self._probed(done, delay))
-        self._writer.add_chore(Chore(_probe, done))
+        self._writer.add_chore(MaintenanceTask(_probe, done))
 
     def _probed(self, done: asyncio.Future[None], delay: float) -> None:
         failed = done.cancelled() or done.exception() is not None
@@ -379,7 +379,7 @@ class Store:
         self._compacted = revision
         for wanted in [wanted for wanted in self._snapshots if wanted[2] < revision]:
             del self._snapshots[wanted]
-        await self._do(Sweep(revision))
+        await self._do(Compaction(revision))
 
     async def reseal(self) -> None:
         """Encrypt everything with the current key; the others are no longer needed after. Writes go on meanwhile."""
@@ -387,7 +387,7 @@ class Store:
 
     async def _do(self, chore: Callable[[Database], bool]) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._writer.add_chore(Chore(chore, done))
+        self._writer.add_chore(MaintenanceTask(chore, done))
         await done
 
     async def compact_by_age(self, retain: float | Callable[[], float], *, every: float = 60.0) -> None:
@@ -442,7 +442,7 @@ def _probe(database: Database) -> bool:
     return False
 
 
-def _go_on(database: Database, directory: Directory, now: float) -> None:
+def resume_revision(database: Database, directory: Directory, now: float) -> None:
     """Decide the revision to go on from, so that none is ever given out twice (see `directory`)."""
     revision, written = database.last()
     backup_at = database.state("backup_at")

@@ -66,7 +66,7 @@ class Write:
             raise self.failure
 
 
-class Chore(NamedTuple):
+class MaintenanceTask(NamedTuple):
     """Housekeeping: `step` does a little and says whether there is more to do."""
 
     step: Callable[[Database], bool]
@@ -78,7 +78,7 @@ Publish = Callable[[Sequence[Write], StoreFailed | None], None]
 
 class Writer(Protocol):
     def submit(self, write: Write) -> None: ...
-    def add_chore(self, chore: Chore) -> None: ...
+    def add_chore(self, chore: MaintenanceTask) -> None: ...
     async def close(self) -> None: ...
 
 
@@ -92,13 +92,13 @@ class InlineWriter:
     def submit(self, write: Write) -> None:
         self._publish([write], self._log.commit([write]))  # nothing is ever checked before the one before it is done
 
-    def add_chore(self, chore: Chore) -> None:
+    def add_chore(self, chore: MaintenanceTask) -> None:
         try:
             while chore.step(self._log.database):
                 pass
         except Exception as error:
             self._log.roll_back()
-            chore.done.set_exception(_untidy(error))
+            chore.done.set_exception(maintenance_error(error))
         else:
             chore.done.set_result(None)
 
@@ -112,8 +112,8 @@ class ThreadWriter:
     def __init__(self, database: Database, directory: Directory | None, publish: Publish) -> None:
         self._log = _Log(database, directory, aside=True)
         self._publish = publish
-        self._queue: SimpleQueue[Write | Chore | None] = SimpleQueue()
-        self._chores: deque[Chore] = deque()
+        self._queue: SimpleQueue[Write | MaintenanceTask | None] = SimpleQueue()
+        self._chores: deque[MaintenanceTask] = deque()
         self._closing = False
         self._thread: threading.Thread | None = None
 
@@ -122,7 +122,7 @@ class ThreadWriter:
         if self._thread is None:
             self._start()
 
-    def add_chore(self, chore: Chore) -> None:
+    def add_chore(self, chore: MaintenanceTask) -> None:
         self._queue.put(chore)
         if self._thread is None:
             self._start()
@@ -183,7 +183,7 @@ class ThreadWriter:
             _tell(chore.done.get_loop(), _finish, chore.done, None)
         except Exception as error:
             self._log.roll_back()
-            _tell(chore.done.get_loop(), _finish, chore.done, _untidy(error))
+            _tell(chore.done.get_loop(), _finish, chore.done, maintenance_error(error))
         self._chores.popleft()
 
 
@@ -246,6 +246,6 @@ def _finish(done: asyncio.Future[None], error: Exception | None) -> None:
         done.set_exception(error)
 
 
-def _untidy(error: Exception) -> StoreFailed:
+def maintenance_error(error: Exception) -> StoreFailed:
     """Housekeeping that fails is told to whoever asked for it; whether writes still work, the next one finds out."""
     return StoreFailed(f"the store cannot be tidied: {error}")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from herder.api.management.names import LOCAL, PROXY_PREFIX
 from herder.engine.client.wire import Request, Response, User
-from herder.engine.front.takeover import Takeover
+from herder.engine.front.hijack import Hijack
 from herder.engine.meta.errors import BadRequest, StatusError, Unauthorized
 from herder.gateway.proxy.acting import wanted_user
 from herder.gateway.proxy.channels import Dial, dial_tcp
@@ -41,10 +41,10 @@ class Behind:
         except StatusError as error:
             return refusal(error)
 
-    async def upgrade(self, takeover: Takeover, request: Request, user: User, bind: Bind = unbound) -> bool:
-        return await self._proxy.upgrade(takeover, _inside(request), user, bind)
+    async def upgrade(self, hijack: Hijack, request: Request, user: User, bind: Bind = unbound) -> bool:
+        return await self._proxy.upgrade(hijack, _inside(request), user, bind)
 
-    async def upgrade_stranger(self, takeover: Takeover, request: Request) -> bool:
+    async def upgrade_stranger(self, hijack: Hijack, request: Request) -> bool:
         """True where the connection was taken: by the upgrade, or by the answer that refuses it."""
         protocol = requested_upgrade(request.headers)
         if not protocol:
@@ -56,7 +56,7 @@ class Behind:
             outcome = await passage.switched(request, protocol)
         except StatusError as error:
             outcome = refusal(error)
-        self._upgraded.answer(takeover, outcome, protocol, bound_to(request))
+        self._upgraded.answer(hijack, outcome, protocol, bound_to(request))
         return True
 
     async def close(self) -> None:

@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from herder.engine.client.wire import Request, Response, User
-from herder.engine.front.takeover import Takeover
+from herder.engine.front.hijack import Hijack
 from herder.engine.front.writing import head
 from herder.engine.meta.errors import StatusError
 from herder.gateway.proxy.connections import Connections
@@ -162,12 +162,12 @@ class Upgraded:
     def __init__(self) -> None:
         self._pumps: dict[Pump, Release] = {}
 
-    def answer(self, takeover: Takeover, outcome: Exchange | Response, protocol: str, bind: Bind) -> None:
+    def answer(self, hijack: Hijack, outcome: Exchange | Response, protocol: str, bind: Bind) -> None:
         if isinstance(outcome, Response):
-            _say(takeover, outcome)
+            _say(hijack, outcome)
             return
         pump = Pump(outcome.channel, outcome.rest, self._over)
-        takeover.take(pump, switching(outcome.headers, protocol))
+        hijack.take(pump, switching(outcome.headers, protocol))
         self._pumps[pump] = bind(pump.end)
 
     async def close(self) -> None:
@@ -178,8 +178,8 @@ class Upgraded:
         self._pumps.pop(pump)()
 
 
-def _say(takeover: Takeover, response: Response) -> None:
+def _say(hijack: Hijack, response: Response) -> None:
     body = response.content()
     start = head(response, "", length=len(body), chunked=False, keep_alive=False)
-    transport: asyncio.Transport = takeover.take(Farewell(), start + body)
+    transport: asyncio.Transport = hijack.take(Farewell(), start + body)
     transport.close()

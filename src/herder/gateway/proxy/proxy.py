@@ -16,7 +16,7 @@ from herder.api.management.names import LOCAL
 from herder.engine.apiserver.request import RequestInfo, is_long_running, request_info
 from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response, User
-from herder.engine.front.takeover import Takeover
+from herder.engine.front.hijack import Hijack
 from herder.engine.meta.errors import Forbidden, StatusError
 from herder.gateway.proxy.accounts import Account, Accounts, AsAccount, account_of
 from herder.gateway.proxy.acting import check_authenticated, check_wanted, crossing, wanted_user
@@ -164,7 +164,7 @@ class ClusterProxy:
 
     # --- upgrades -----------------------------------------------------------------------------------------------------
 
-    async def upgrade(self, takeover: Takeover, request: Request, user: User, bind: Bind = unbound) -> bool:
+    async def upgrade(self, hijack: Hijack, request: Request, user: User, bind: Bind = unbound) -> bool:
         """True where the connection was taken: by the upgrade, or by the answer that refuses it."""
         protocol = requested_upgrade(request.headers)
         if not protocol:
@@ -179,7 +179,7 @@ class ClusterProxy:
             bind = together(bind, passage.bind)
         except StatusError as error:
             outcome = refusal(error)
-        self._upgraded.answer(takeover, outcome, protocol, bind)
+        self._upgraded.answer(hijack, outcome, protocol, bind)
         return True
 
 

@@ -20,7 +20,7 @@ from herder.api.capi.names import CLUSTER_FINALIZER, CLUSTER_NAME, CONTROL_PLANE
 from herder.controllers.capi.cluster.controller import CONTROLLER, reconcile
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.patch import apply_merge_patch
-from herder.engine.runtime.decision import Decision, EffectKey, EffectResult, Patch, Together, Write
+from herder.engine.runtime.decision import Decision, EffectKey, EffectResult, Parallel, Patch, Write
 from herder.engine.runtime.view import Connection, View
 from tests.support.views import NOW, view_of
 
@@ -150,7 +150,7 @@ def decide(*objects: Object, **more: Any) -> Decision:
 
 
 def writes(decision: Decision) -> list[Write]:
-    return [write for step in decision.writes for write in (step.writes if isinstance(step, Together) else (step,))]
+    return [write for step in decision.writes for write in (step.writes if isinstance(step, Parallel) else (step,))]
 
 
 def patches(decision: Decision, kind: Kind, subresource: str = "") -> list[Patch]:

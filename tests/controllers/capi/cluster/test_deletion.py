@@ -7,7 +7,7 @@ import pytest
 from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_POOL, MACHINE_SET
 from herder.api.capi.names import ABANDON_INFRASTRUCTURE, CLUSTER_FINALIZER
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.decision import Decision, Delete, Ref, Together
+from herder.engine.runtime.decision import Decision, Delete, Parallel, Ref
 from tests.controllers.capi.cluster.herd import (
     DEFINITIONS,
     ENDPOINT,
@@ -71,7 +71,7 @@ def test_workers_go_first_and_together() -> None:
         (MACHINE_SET, "alone"),
         (MACHINE, "alone"),
     ]
-    assert isinstance(decision.writes[0], Together)
+    assert isinstance(decision.writes[0], Parallel)
     assert all(write.uid for write in writes(decision) if isinstance(write, Delete))
     status = status_after(going(), *BELONGINGS, *members)
     assert status["phase"] == "Deleting"

@@ -7,7 +7,7 @@ import pytest
 from herder.api.capi.kinds import CLUSTER
 from herder.api.capi.names import CLUSTER_FINALIZER, CLUSTER_NAME, PAUSED
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import DONE, Together
+from herder.engine.runtime.decision import DONE, Parallel
 from tests.controllers.capi.cluster.herd import (
     DEFINITIONS,
     ENDPOINT,
@@ -59,7 +59,7 @@ def test_what_the_cluster_names_is_adopted_at_once() -> None:
         infra(meta={"ownerReferences": [theirs], "labels": {"a": "b"}}),
         plane(meta={"ownerReferences": [], "labels": {}}),
     )
-    assert isinstance(decision.writes[0], Together)
+    assert isinstance(decision.writes[0], Parallel)
     (of_infra,), (of_plane,) = patches(decision, INFRA), patches(decision, PLANE)
     assert of_infra.patch == {"metadata": {"ownerReferences": [theirs, OWNER], "labels": {CLUSTER_NAME: "c"}}}
     assert of_plane.patch == {"metadata": {"ownerReferences": [OWNER], "labels": {CLUSTER_NAME: "c"}}}

@@ -14,7 +14,7 @@ from herder.controllers.capi.machine.deletion import INDEXES, WATCHES, DeletionS
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, EffectKey, EffectResult, Observe, Refusal
-from herder.engine.runtime.triggers import Follows, Watches, owner
+from herder.engine.runtime.handlers import Follows, Watches, owner
 from herder.engine.runtime.view import Observed, Unreachable
 from tests.support.views import NOW, view_of
 

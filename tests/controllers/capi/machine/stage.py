@@ -14,7 +14,7 @@ from herder.api.settings import Settings
 from herder.controllers.capi.machine.controller import CONTROLLER, reconcile
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.patch import apply_merge_patch
-from herder.engine.runtime.decision import Decision, Observe, Patch, Together
+from herder.engine.runtime.decision import Decision, Observe, Parallel, Patch
 from herder.engine.runtime.view import Connection, Observed, Unreachable
 from tests.support.views import NOW, view_of
 
@@ -202,7 +202,7 @@ def _said(conditions: list[Object], type_: str, fields: tuple[str, ...]) -> tupl
 
 
 def patches(decision: Decision) -> list[Patch]:
-    flat = [each for write in decision.writes for each in (write.writes if isinstance(write, Together) else (write,))]
+    flat = [each for write in decision.writes for each in (write.writes if isinstance(write, Parallel) else (write,))]
     assert all(isinstance(write, Patch) for write in flat), flat
     return [write for write in flat if isinstance(write, Patch)]
 

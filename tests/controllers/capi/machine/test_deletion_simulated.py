@@ -14,7 +14,7 @@ from herder.api.capi.names import CONTROL_PLANE
 from herder.controllers.capi.machine.controller import CONTROLLER
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.reaching import REMOTE_PERFORMERS
+from herder.engine.runtime.performers import REMOTE_PERFORMERS
 from herder.sim import loop
 from herder.sim.faults import NONE, ROUGH, Faults
 from herder.sim.world import World

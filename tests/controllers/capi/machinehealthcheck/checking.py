@@ -11,7 +11,7 @@ from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_HEALTH_CHECK, NODE
 from herder.api.capi.names import CLUSTER_NAME
 from herder.controllers.capi.machinehealthcheck import CONTROLLER
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.decision import Decision, Observe, Patch, Together, Write
+from herder.engine.runtime.decision import Decision, Observe, Parallel, Patch, Write
 from herder.engine.runtime.view import Observed, Unreachable
 from tests.support.views import NOW, view_of
 
@@ -137,7 +137,7 @@ def decide(
 
 
 def writes(decision: Decision) -> list[Write]:
-    return [write for step in decision.writes for write in (step.writes if isinstance(step, Together) else (step,))]
+    return [write for step in decision.writes for write in (step.writes if isinstance(step, Parallel) else (step,))]
 
 
 def patches(decision: Decision, kind: Kind) -> dict[str, Patch]:

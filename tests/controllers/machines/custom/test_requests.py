@@ -12,7 +12,7 @@ from herder.api.rke import names
 from herder.api.rke.kinds import BOOTSTRAP
 from herder.controllers.machines.custom import requests
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import Create, Decision, Delete, EffectResult, Patch, Together, Write
+from herder.engine.runtime.decision import Create, Decision, Delete, EffectResult, Parallel, Patch, Write
 from tests.controllers.machines.custom.stage import (
     CLUSTER_ID,
     WORKSPACE,
@@ -46,7 +46,7 @@ def decide(*objects: Object, claims: object = CLAIMS, read: bool = True) -> Deci
 
 
 def writes(decision: Decision) -> list[Write]:
-    return [write for step in decision.writes for write in (step.writes if isinstance(step, Together) else (step,))]
+    return [write for step in decision.writes for write in (step.writes if isinstance(step, Parallel) else (step,))]
 
 
 def problem(decision: Decision) -> str:

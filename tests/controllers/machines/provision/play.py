@@ -193,7 +193,7 @@ def simulate(
     world = World(
         seed,
         [module.CONTROLLER for module in MODULES],
-        families=[family({"HTTP_PROXY": "http://proxy:3128"})],
+        dynamic_controllers=[family({"HTTP_PROXY": "http://proxy:3128"})],
         crds=[*CORE_CRDS, *IN_MEMORY_CRDS, *MACHINE_CRDS, *driver_definitions("amazonec2", FIELDS)],
         performers={"kubeconfig": kubeconfig, "pod-log": pod_log, "read-secret": read_secret},
         faults=faults,

@@ -73,13 +73,13 @@ def test_a_node_port_service_that_becomes_internal_loses_its_node_ports() -> Non
 def test_a_namespace_keeps_its_finalizers_and_goes_when_it_has_none() -> None:
     strategy = resource_of(SAMPLE["Namespace", "ns"]).strategy
     namespace = create(SAMPLE["Namespace", "ns"])
-    assert not strategy.may_vanish(namespace)
+    assert not strategy.removable(namespace)
     changed = update(namespace, _with(namespace, "spec/finalizers", []))
     assert changed["spec"]["finalizers"] == ["kubernetes"]
     strategy.prepare_delete(namespace, context())
     assert namespace["status"]["phase"] == "Terminating"
     namespace["spec"].pop("finalizers")
-    assert strategy.may_vanish(namespace)
+    assert strategy.removable(namespace)
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,7 @@ async def test_objects_from_before_a_new_schema_are_known_by_their_revision(benc
 
     old = bench.store.get(key)
     assert old is not None
-    assert widgets().reshaped_before <= old.revision
+    assert widgets().schema_changed_at <= old.revision
 
     def grow(crd: Object) -> None:
         spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
@@ -207,7 +207,7 @@ async def test_objects_from_before_a_new_schema_are_known_by_their_revision(benc
         del spec["color"]
 
     await bench.change("widgets.example.com", grow)
-    await bench.until(lambda: widgets().reshaped_before > old.revision)
+    await bench.until(lambda: widgets().schema_changed_at > old.revision)
     reshape = widgets().reshape
     assert reshape is not None
     obj: Object = {"apiVersion": "example.com/v1", "spec": {"color": "red"}}
@@ -221,7 +221,7 @@ async def test_objects_from_before_a_new_schema_are_known_by_their_revision(benc
     CrdController(bench.store, restarted, clock=lambda: NOW).load()
     again = restarted.get(WIDGETS)
     assert again is not None
-    assert again.reshaped_before > old.revision
+    assert again.schema_changed_at > old.revision
 
 
 async def test_a_change_that_serves_the_same_touches_nothing(bench: Bench) -> None:

@@ -18,8 +18,8 @@ from herder.controllers.capi.cluster import connection, deletion, kubeconfig, me
 from herder.controllers.capi.cluster.scene import Scene, survey
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Decision, Together, Wait
-from herder.engine.runtime.triggers import Follows, Indexed, Watches, changed, labelled
+from herder.engine.runtime.decision import DONE, Decision, Parallel, Wait
+from herder.engine.runtime.handlers import Follows, Indexed, Watches, changed, labelled
 from herder.engine.runtime.view import View
 
 
@@ -56,7 +56,7 @@ def _take_apart(scene: Scene) -> Decision:
     stage = deletion.stage(scene)
     if stage is None:
         return _remove_finalizer(scene.cluster)
-    deletes = (Together(stage.deletes),) if stage.deletes else ()
+    deletes = (Parallel(stage.deletes),) if stage.deletes else ()
     told = status.report(scene, condition("Deleting", "True", stage.reason, stage.message))
     return Decision(writes=deletes, wait=Wait(stage.message, stage.waits_for)) + told
 
@@ -91,7 +91,7 @@ CONTROLLER = Controller(
     name="cluster",
     kind=CLUSTER,
     reconcile=reconcile,
-    when=changed(
+    predicate=changed(
         "spec",
         "metadata.annotations",
         "metadata.finalizers",

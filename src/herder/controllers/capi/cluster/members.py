@@ -15,7 +15,7 @@ from herder.api.capi.kinds import CLUSTER, MACHINE, MACHINE_DEPLOYMENT, MACHINE_
 from herder.api.capi.names import CLUSTER_NAME, CONTROL_PLANE, POOL_NAME, cluster_key, is_deleting, labels_of
 from herder.engine.control.cache import Change
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.triggers import changed
+from herder.engine.runtime.handlers import changed
 from herder.engine.runtime.view import View
 
 MEMBERS_INDEX = "cluster-members"  # of pools, deployments and sets, by cluster

@@ -12,7 +12,7 @@ from herder.api.writing import object_patch, owner_reference, with_owner
 from herder.controllers.capi.cluster.scene import Scene
 from herder.controllers.capi.externals import External
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import Decision, Patch, Ref, Together, Wait
+from herder.engine.runtime.decision import Decision, Parallel, Patch, Ref, Wait
 
 REFERENCES_INDEX = "cluster-references"
 DEFINITIONS_INDEX = "cluster-definitions"
@@ -24,7 +24,7 @@ def adopt(scene: Scene) -> Decision:
     """Providers begin to work when their object has the Cluster as an owner, and its label."""
     named = [external for external in (scene.infrastructure, scene.control_plane) if external is not None]
     writes = tuple(patch for external in named for patch in _adoption(scene.cluster, external))
-    return Decision(writes=(Together(writes),)) if writes else Decision()
+    return Decision(writes=(Parallel(writes),)) if writes else Decision()
 
 
 def take_endpoint(scene: Scene) -> tuple[Patch, ...]:

@@ -30,8 +30,8 @@ from herder.controllers.capi.machine.status import LEGACY_OWNED, OWNED, Findings
 from herder.engine.control.cache import Change, Indexer
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Decision, Patch, Ref, Together, Writes, waiting
-from herder.engine.runtime.triggers import Follows, Indexed, Matters, Watches, changed
+from herder.engine.runtime.decision import DONE, Decision, Parallel, Patch, Ref, Writes, waiting
+from herder.engine.runtime.handlers import Follows, Indexed, Matters, Watches, changed
 from herder.engine.runtime.view import View
 
 
@@ -107,7 +107,7 @@ def _claims(scene: Scene) -> Writes:
     if scene.deleting:
         return ()
     patches = claim(scene, scene.bootstrap) + claim(scene, scene.infrastructure)
-    return (Together(patches),) if patches else ()
+    return (Parallel(patches),) if patches else ()
 
 
 # --- what wakes a Machine --------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ CONTROLLER = Controller(
     name="machine",
     kind=MACHINE,
     reconcile=reconcile,
-    when=_differs(_of_machine),
+    predicate=_differs(_of_machine),
     watches=(
         Watches(CLUSTER, Indexed("machine.cluster", _own_name), _differs(_of_cluster)),
         Watches(MACHINE_SET, Indexed("controller", _own_uid), _differs(_of_template)),

@@ -33,8 +33,8 @@ from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.selectors import label_selector_from_object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Decision, Patch, Ref, Together, waiting
-from herder.engine.runtime.triggers import Follows, Indexed, Watches, changed, labelled, owner
+from herder.engine.runtime.decision import DONE, Decision, Parallel, Patch, Ref, waiting
+from herder.engine.runtime.handlers import Follows, Indexed, Watches, changed, labelled, owner
 from herder.engine.runtime.view import View
 
 ORPHANS = "deployment-orphans"
@@ -105,7 +105,7 @@ def _adopt(view: View, deployment: Object) -> Decision:
     orphans = [each for each in found if each["spec"]["clusterName"] == deployment["spec"]["clusterName"]]
     reason = f"MachineDeployment {deployment['metadata']['name']} selects it"
     patches = [patch for each in orphans for patch in object_patch(MACHINE_SET, each, with_owner(each, mine), reason)]
-    return Decision(writes=(Together(tuple(patches)),) if patches else ())
+    return Decision(writes=(Parallel(tuple(patches)),) if patches else ())
 
 
 # --- when it goes ---------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def _remove(view: View, deployment: Object, paused: Object) -> Decision:
         freed = {**deployment, "metadata": {**meta, "finalizers": finalizers}}
         return Decision(writes=object_patch(MACHINE_DEPLOYMENT, deployment, freed, "all its MachineSets are gone"))
     deletes = [delete(MACHINE_SET, each, f"MachineDeployment {meta['name']} is being deleted") for each in sets]
-    going = Decision(writes=(Together(tuple(deletes)),))
+    going = Decision(writes=(Parallel(tuple(deletes)),))
     waits = waiting(
         f"{len(sets)} MachineSets are being deleted", Ref(MACHINE_SET, sets[0]["metadata"]["name"], view.namespace)
     )
@@ -158,7 +158,7 @@ CONTROLLER = Controller(
         Watches(CLUSTER, Indexed(REFERS, cluster_itself), changed("spec.paused", "metadata.deletionTimestamp")),
         Watches(DEFINITION, Indexed(REFERS, definition_itself), changed("metadata.labels")),
     ),
-    when=changed(*_META, "metadata.finalizers", "spec"),
+    predicate=changed(*_META, "metadata.finalizers", "spec"),
     indexes={
         MACHINE: INDEXES,
         MACHINE_SET: {ORPHANS: _orphaned},

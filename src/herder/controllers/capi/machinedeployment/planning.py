@@ -31,7 +31,7 @@ from herder.controllers.capi.machinedeployment.sets import (
 from herder.controllers.capi.members import Members
 from herder.controllers.capi.reports import counters
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import Apply, Decision, Patch, Together
+from herder.engine.runtime.decision import Apply, Decision, Parallel, Patch
 from herder.engine.runtime.view import View
 
 
@@ -73,7 +73,7 @@ def advance(rollout: Rollout) -> Decision:
         if not is_deleting(each)
     ]
     if rollout.identity is None:
-        return Decision(writes=(Together(tuple(applies)),) if applies else ())
+        return Decision(writes=(Parallel(tuple(applies)),) if applies else ())
     current = _apply(rollout, rollout.revisions.current, rollout.identity, plan, creates=True, revision=revision)
     told = Patch(
         ref(MACHINE_DEPLOYMENT, rollout.deployment),
@@ -81,7 +81,7 @@ def advance(rollout: Rollout) -> Decision:
         "tell the current revision",
     )
     known = annotations_of(rollout.deployment).get(REVISION)
-    return Decision(writes=(Together((current, *applies)), *([told] if known != revision else [])))
+    return Decision(writes=(Parallel((current, *applies)), *([told] if known != revision else [])))
 
 
 def clean_up(rollout: Rollout, members: Members) -> Decision:
@@ -91,7 +91,7 @@ def clean_up(rollout: Rollout, members: Members) -> Decision:
         return Decision()
     empty = [each for each in rollout.revisions.old if _is_empty(rollout.view, each)]
     deletes = tuple(delete(MACHINE_SET, each, "an old MachineSet without Machines") for each in empty)
-    return Decision(writes=(Together(deletes),) if deletes else ())
+    return Decision(writes=(Parallel(deletes),) if deletes else ())
 
 
 def _arrived(members: Members) -> tuple[int, int, int]:

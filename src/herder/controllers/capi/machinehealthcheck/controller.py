@@ -54,8 +54,8 @@ from herder.engine.control.cache import Change
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.selectors import label_selector_from_object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Decision, Observe, Patch, Ref, Together, Write, Writes, waiting
-from herder.engine.runtime.triggers import Follows, Indexed, Watches, changed
+from herder.engine.runtime.decision import DONE, Decision, Observe, Parallel, Patch, Ref, Write, Writes, waiting
+from herder.engine.runtime.handlers import Follows, Indexed, Watches, changed
 from herder.engine.runtime.view import Observed, Unreachable, View
 
 OF_CLUSTER = "health-check.cluster"
@@ -232,7 +232,7 @@ def _recover(view: View, external: External | None, healthy: Iterable[Examined])
 
 def _together(writes: Iterable[Write]) -> Writes:
     made = tuple(writes)
-    return (Together(made),) if made else ()
+    return (Parallel(made),) if made else ()
 
 
 # --- what is told -----------------------------------------------------------------------------------------------
@@ -347,7 +347,7 @@ CONTROLLER = Controller(
         Watches(CLUSTER, Indexed(OF_CLUSTER, _itself), _cluster_matters),
         Watches(DEFINITION),
     ),
-    when=changed("spec", "metadata.labels", "metadata.annotations", "metadata.ownerReferences"),
+    predicate=changed("spec", "metadata.labels", "metadata.annotations", "metadata.ownerReferences"),
     # Requests and templates of remediation providers; the former carry the label of their Cluster.
     follows=Follows(Indexed(OF_CLUSTER, _cluster_by_label), changed("metadata.deletionTimestamp")),
     indexes={

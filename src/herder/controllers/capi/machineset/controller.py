@@ -40,8 +40,8 @@ from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.selectors import label_selector_from_object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Decision, Ref, Together, Wait, waiting
-from herder.engine.runtime.triggers import Follows, Indexed, Watches, changed, owner
+from herder.engine.runtime.decision import DONE, Decision, Parallel, Ref, Wait, waiting
+from herder.engine.runtime.handlers import Follows, Indexed, Watches, changed, owner
 from herder.engine.runtime.view import View
 
 ORPHANS = "set-orphans"
@@ -128,7 +128,7 @@ def _adopt(scope: Scope) -> Decision:
         for orphan in orphans[:BATCH]
         for patch in object_patch(MACHINE, orphan, with_owner(orphan, mine), f"MachineSet {scope.name} selects it")
     ]
-    return Decision(writes=(Together(tuple(patches)),) if patches else ())
+    return Decision(writes=(Parallel(tuple(patches)),) if patches else ())
 
 
 def _act(scope: Scope, templates: Templates, paused: Object) -> tuple[Decision, Findings]:
@@ -240,7 +240,7 @@ CONTROLLER = Controller(
         ),
         Watches(DEFINITION, Indexed(REFERS, definition_itself), changed("metadata.labels")),
     ),
-    when=changed(*_META, "metadata.finalizers", "spec"),
+    predicate=changed(*_META, "metadata.finalizers", "spec"),
     indexes={
         MACHINE: {
             **guards.INDEXES,

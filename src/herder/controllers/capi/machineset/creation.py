@@ -15,7 +15,7 @@ from herder.controllers.capi.machineset.scope import BATCH, MANAGER, Scope
 from herder.controllers.capi.members import only
 from herder.engine.control.cache import owned_by
 from herder.engine.meta.kinds import GroupVersion, Kind, Object
-from herder.engine.runtime.decision import Apply, Decision, Together
+from herder.engine.runtime.decision import Apply, Decision, Parallel
 
 INCOMPLETE = "set-incomplete"
 LABELLED = "set-labelled"  # by "<namespace>/<set name as label>", whoever controls them
@@ -28,7 +28,7 @@ def create(scope: Scope, templates: Templates, missing: int) -> Decision:
         Apply(MACHINE, new_machine(scope.machine_set, templates, name), "there are too few Machines", manager=MANAGER)
         for name in _new_names(scope, min(missing, BATCH))
     ]
-    return Decision(writes=(Together(tuple(machines)),))
+    return Decision(writes=(Parallel(tuple(machines)),))
 
 
 def obstacles(scope: Scope, templates: Templates) -> Iterator[str]:
@@ -61,7 +61,7 @@ def complete(scope: Scope, templates: Templates) -> Decision:
         objects += _objects(scope, templates, machine, kinds)
         if len(objects) >= 2 * BATCH:
             break
-    return Decision(writes=(Together(tuple(objects)),) if objects else ())
+    return Decision(writes=(Parallel(tuple(objects)),) if objects else ())
 
 
 def _new_names(scope: Scope, count: int) -> list[str]:

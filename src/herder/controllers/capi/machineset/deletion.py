@@ -13,7 +13,7 @@ from herder.api.writing import delete
 from herder.controllers.capi.machineset.scope import BATCH, Scope
 from herder.controllers.capi.members import DELETING, moment
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import Decision, Together
+from herder.engine.runtime.decision import Decision, Parallel
 
 RANDOM, OLDEST, NEWEST = "Random", "Oldest", "Newest"
 
@@ -32,7 +32,7 @@ def shrink(scope: Scope, surplus: int) -> Decision:
 
 def delete_machines(machines: list[Object], reason: str) -> Decision:
     deletes = tuple(delete(MACHINE, machine, reason) for machine in machines[:BATCH])
-    return Decision(writes=(Together(deletes),) if deletes else ())
+    return Decision(writes=(Parallel(deletes),) if deletes else ())
 
 
 def by_priority(machines: list[Object], order: str, now: datetime) -> list[Object]:

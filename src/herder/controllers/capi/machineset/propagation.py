@@ -24,7 +24,7 @@ from herder.controllers.capi.machineset.machines import (
 from herder.controllers.capi.machineset.scope import BATCH, MANAGER, METADATA_MANAGER, Scope
 from herder.engine.control.cache import controller_in_namespace
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import Apply, Decision, Patch, Together, Write
+from herder.engine.runtime.decision import Apply, Decision, Parallel, Patch, Write
 
 IN_STEP = "set-in-step"
 DEFAULT_NODE_DELETION_SECONDS = 10  # what admission fills in where the template says nothing
@@ -45,7 +45,7 @@ def propagate(scope: Scope) -> Decision:
         [_metadata(scope.machine_set, external) for external, _ in externals],
         [write for machine in behind for write in _in_step(scope.machine_set, machine)],
     )
-    return Decision(writes=tuple(Together(tuple(writes)) for writes in steps if writes))
+    return Decision(writes=tuple(Parallel(tuple(writes)) for writes in steps if writes))
 
 
 def in_step(machine: Object) -> Iterable[str]:

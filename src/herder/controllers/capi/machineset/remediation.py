@@ -24,7 +24,7 @@ from herder.controllers.capi.machineset.scope import Scope
 from herder.controllers.capi.members import UNHEALTHY, Members, moment, only, to_be_remediated
 from herder.engine.control.cache import Change
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import Decision, Patch, Together, Write
+from herder.engine.runtime.decision import Decision, Parallel, Patch, Write
 
 REMEDIATED = "OwnerRemediated"
 DELETING_REASON = "MachineDeleting"
@@ -155,7 +155,7 @@ def _conditions(
 
 
 def _together(writes: Sequence[Write]) -> Decision:
-    return Decision(writes=(Together(tuple(writes)),) if writes else ())
+    return Decision(writes=(Parallel(tuple(writes)),) if writes else ())
 
 
 # --- indexes --------------------------------------------------------------------------------------------------------

@@ -53,8 +53,8 @@ from herder.controllers.inmemory.surroundings import (
 from herder.controllers.inmemory.telling import status_with, trouble
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Apply, Create, Decision, Patch, Together, Write, waiting
-from herder.engine.runtime.triggers import Indexed, Watches, changed, owner
+from herder.engine.runtime.decision import DONE, Apply, Create, Decision, Parallel, Patch, Write, waiting
+from herder.engine.runtime.handlers import Indexed, Watches, changed, owner
 from herder.engine.runtime.view import View
 
 BY_TEMPLATE = "template"
@@ -188,7 +188,7 @@ def _complete(scene: Scene) -> Decision:
         if scene.view.get(IN_MEMORY_MACHINE, name) is None:
             infra = making.infra_machine(scene.plane, machine, scene.template)
             writes.append(Create(IN_MEMORY_MACHINE, infra, "a Machine needs a machine"))
-    return Decision(writes=(Together(tuple(writes)),)) if writes else DONE
+    return Decision(writes=(Parallel(tuple(writes)),)) if writes else DONE
 
 
 def _sync(scene: Scene) -> Decision:
@@ -261,7 +261,7 @@ def _remove(scene: Scene) -> Decision:
         return DONE
     if scene.machines:
         gone = tuple(delete(MACHINE, machine, "its control plane goes") for machine in scene.machines)
-        return Decision(writes=(Together(gone),)) + _tell(scene) + waiting("the Machines go first")
+        return Decision(writes=(Parallel(gone),)) + _tell(scene) + waiting("the Machines go first")
     return _released(scene.plane)
 
 
@@ -330,7 +330,7 @@ CONTROLLER = Controller(
         Watches(IN_MEMORY_MACHINE_TEMPLATE, Indexed(BY_TEMPLATE, _template_itself), changed()),
         Watches(SECRET_METADATA, all_that_need(kubeconfig_secret), changed(), fields=f"type={SECRET_TYPE}"),
     ),
-    when=changed(
+    predicate=changed(
         "metadata.annotations",
         "metadata.labels",
         "metadata.ownerReferences",

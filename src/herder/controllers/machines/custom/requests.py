@@ -21,8 +21,8 @@ from herder.controllers.machines.managed import provisioning_of
 from herder.engine.control.cache import Change
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.decision import DONE, Create, Decision, Effect, Patch, Together, Write, requesting, waiting
-from herder.engine.runtime.triggers import Indexed, Watches, changed
+from herder.engine.runtime.decision import DONE, Create, Decision, Effect, Parallel, Patch, Write, requesting, waiting
+from herder.engine.runtime.handlers import Indexed, Watches, changed
 from herder.engine.runtime.view import View
 
 KEPT = timedelta(minutes=3)
@@ -93,7 +93,7 @@ def _taken_in(view: View, request: Object, cluster: Object, claims: MachineReque
     return Decision(writes=made) if made else DONE
 
 
-def _made(view: View, name: str, cluster: Object, claims: MachineRequest) -> tuple[Write | Together, ...]:
+def _made(view: View, name: str, cluster: Object, claims: MachineRequest) -> tuple[Write | Parallel, ...]:
     """The Machine last: what it refers to is there then. Its own change wakes this once more."""
     namespace, of = cluster["metadata"]["namespace"], cluster["metadata"]["name"]
     labels, reason = claims.machine_labels(of), "somebody registered the machine"
@@ -117,7 +117,7 @@ def _made(view: View, name: str, cluster: Object, claims: MachineRequest) -> tup
         },
     )
     missing = [Create(kind, obj, reason) for kind, obj in parts.items() if view.get(kind, name, namespace) is None]
-    return (*((Together(tuple(missing)),) if missing else ()), Create(MACHINE, machine, reason))
+    return (*((Parallel(tuple(missing)),) if missing else ()), Create(MACHINE, machine, reason))
 
 
 def _reference(kind: Kind, name: str) -> Object:
@@ -190,6 +190,6 @@ CONTROLLER = Controller(
         Watches(BOOTSTRAP),
         Watches(CUSTOM_MACHINE),
     ),
-    when=_matters,
+    predicate=_matters,
     indexes={SECRET_METADATA: {PENDING: _pending}, MACHINE: {BY_ID: _by_id, BY_CLUSTER: cluster_of}},
 )

@@ -29,8 +29,8 @@ from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision, Patch, waiting
-from herder.engine.runtime.family import Family
-from herder.engine.runtime.triggers import Indexed, KeysOf, Watches, changed, owner
+from herder.engine.runtime.dynamic import DynamicController
+from herder.engine.runtime.handlers import Indexed, KeysOf, Watches, changed, owner
 from herder.engine.runtime.view import View
 
 BY_CLUSTER, BY_NEED = "cluster", "need"
@@ -182,7 +182,7 @@ def controller(kind: Kind, passed: Mapping[str, str]) -> Controller:
                 archive.CONFIG_MAP_METADATA, _archived(kind), changed("metadata.annotations"), labels=archive.SELECTOR
             ),
         ),
-        when=changed(
+        predicate=changed(
             "metadata.annotations",
             "metadata.labels",
             "metadata.ownerReferences",
@@ -208,9 +208,9 @@ def _kind_of(definition: Object) -> Kind | None:
     return machine if definition["metadata"]["name"] == name else None
 
 
-def family(passed: Mapping[str, str]) -> Family:
+def family(passed: Mapping[str, str]) -> DynamicController:
     """`passed` is the environment of which Jobs may inherit what a setting names."""
-    return Family("machine-provision", DEFINITION, _kind_of, lambda kind: controller(kind, passed))
+    return DynamicController("machine-provision", DEFINITION, _kind_of, lambda kind: controller(kind, passed))
 
 
 FAMILY = family({})

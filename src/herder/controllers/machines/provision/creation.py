@@ -34,7 +34,7 @@ from herder.controllers.machines.provision.scene import (
     state_of_another,
 )
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.decision import DONE, Apply, Create, Decision, Together, Write, waiting
+from herder.engine.runtime.decision import DONE, Apply, Create, Decision, Parallel, Write, waiting
 
 POD_PATIENCE = timedelta(seconds=10)
 """A Job may be seen to have failed before its pod is; one that is gone is not waited for any longer."""
@@ -132,7 +132,7 @@ def launch(scene: Scene, work: Work) -> Decision:
     if taken := _taken(scene, work):
         return telling.not_prepared(scene, taken, removes=work.removes) + waiting(taken)
     tell = telling.deleting if work.removes else telling.creating
-    needed = Decision(writes=(Together((*_new_state(scene), *_attendants(work))),))
+    needed = Decision(writes=(Parallel((*_new_state(scene), *_attendants(work))),))
     begun = Create(JOB, jobs.job(work), "its machine is removed" if work.removes else "its machine is created")
     return needed + tell(scene, **_noted(scene, work)) + Decision(writes=(begun,))
 

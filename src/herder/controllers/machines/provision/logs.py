@@ -14,7 +14,7 @@ from herder.api.writing import delete
 from herder.controllers.machines.provision.reading import read, texts
 from herder.controllers.machines.provision.scene import Ended, Scene, ended, ended_at, newest_pod, removes
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.decision import Apply, Decision, Delete, Effect, Ref, Together, Writes, waiting
+from herder.engine.runtime.decision import Apply, Decision, Delete, Effect, Parallel, Ref, Writes, waiting
 
 TRIES = 3
 """To read a log: a pod that is gone must not hold anything up."""
@@ -142,7 +142,7 @@ def _without_words(job: Object) -> str:
 def clear(scene: Scene, job: Object, why: str) -> Writes:
     """What serves the Job first, the Job last: while it is there, there is something to clear away."""
     served = tuple(write for kind, name in attendants(scene.name) for write in _unserve(scene, kind, name, why))
-    return (Together(served), delete(JOB, job, why))
+    return (Parallel(served), delete(JOB, job, why))
 
 
 def _unserve(scene: Scene, kind: Kind, name: str, why: str) -> tuple[Delete, ...]:

@@ -36,7 +36,7 @@ from herder.engine.control.cache import Change, Key
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Decision
-from herder.engine.runtime.triggers import Follows, Indexed, Watches, changed, itself
+from herder.engine.runtime.handlers import Follows, Indexed, Watches, changed, itself
 from herder.engine.runtime.view import View
 
 REFERENCES, DEFINITIONS, CREDENTIALS = "pool-references", "pool-definitions", "pool-credentials"
@@ -112,7 +112,7 @@ CONTROLLER = Controller(
     name="rke-cluster",
     kind=PROVISIONING_CLUSTER,
     reconcile=reconcile,
-    when=changed("spec", "metadata.finalizers", "status.clusterName", *_METADATA),
+    predicate=changed("spec", "metadata.finalizers", "status.clusterName", *_METADATA),
     watches=(
         Watches(CONTROL_PLANE, itself, changed("spec", "status.conditions", "status.observedGeneration", *_METADATA)),
         Watches(CLUSTER, itself, _edited),

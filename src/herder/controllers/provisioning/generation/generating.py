@@ -17,7 +17,7 @@ from herder.api.writing import delete, object_patch, owner_reference, ref, with_
 from herder.controllers.provisioning.generation import pools, templates, whole
 from herder.controllers.provisioning.generation.asked import Pool, Problem, checked_pools, pools_of, rke_config
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.decision import Apply, Delete, Patch, Together, Write, Writes
+from herder.engine.runtime.decision import Apply, Delete, Parallel, Patch, Write, Writes
 from herder.engine.runtime.view import View
 
 SET = "made-from"  # the index of what was made from a provisioning Cluster
@@ -41,7 +41,7 @@ class _Wanted:
     def __init__(self, view: View, cluster: Object) -> None:
         self._view = view
         self._cluster = cluster
-        self.steps: list[Together] = []
+        self.steps: list[Parallel] = []
         self.names: set[tuple[Kind, str]] = set()
 
     def whole(self, core: Object) -> None:
@@ -84,7 +84,7 @@ class _Wanted:
 
     def _step(self, writes: Iterable[Write]) -> None:
         if together := tuple(writes):
-            self.steps.append(Together(together))
+            self.steps.append(Parallel(together))
 
 
 def _prune(view: View, cluster: Object, wanted: set[tuple[Kind, str]]) -> Iterator[Delete]:

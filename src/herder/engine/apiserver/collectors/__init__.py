@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from herder.engine.apiserver.collectors.accounts import AccountCollector, IssueToken
+from herder.engine.apiserver.collectors.controller_client import ControllerClient
 from herder.engine.apiserver.collectors.expiry import EventExpiry
 from herder.engine.apiserver.collectors.garbage import GarbageCollector
-from herder.engine.apiserver.collectors.hands import Hands
 from herder.engine.apiserver.collectors.namespaces import NamespaceCollector
 from herder.engine.apiserver.resources import Registry
 from herder.engine.client.wire import Transport, User
@@ -44,20 +44,20 @@ class Collectors:
         self._ca = ca
         self._issue = issue
 
-    def _hands(self, account: str) -> Hands:
-        return Hands(self._store, self._registry, self._act_as(_controller(account)), name=account)
+    def _api(self, account: str) -> ControllerClient:
+        return ControllerClient(self._store, self._registry, self._act_as(_controller(account)), name=account)
 
     def _make(self) -> tuple[GarbageCollector, NamespaceCollector, AccountCollector]:
         return (
-            GarbageCollector(self._hands("generic-garbage-collector")),
-            NamespaceCollector(self._hands("namespace-controller"), self._clock),
-            AccountCollector(self._hands("service-account-controller"), ca=self._ca, issue=self._issue),
+            GarbageCollector(self._api("generic-garbage-collector")),
+            NamespaceCollector(self._api("namespace-controller"), self._clock),
+            AccountCollector(self._api("service-account-controller"), ca=self._ca, issue=self._issue),
         )
 
     async def run(self) -> None:
         """Until cancelled."""
         collectors = self._make()
-        expiry = EventExpiry(self._hands("ttl-controller"), self._clock)
+        expiry = EventExpiry(self._api("ttl-controller"), self._clock)
 
         def resync() -> None:
             for collector in collectors:

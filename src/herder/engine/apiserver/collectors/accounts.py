@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from herder.engine.apiserver.collectors.controller_client import RETRY_SECONDS, ControllerClient
 from herder.engine.apiserver.collectors.graph import Node
-from herder.engine.apiserver.collectors.hands import RETRY_SECONDS, Hands
 from herder.engine.control.loop import ControlLoop
 from herder.engine.meta.errors import AlreadyExists, Forbidden, NotFound
 from herder.engine.meta.kinds import GroupVersionResource, Object
@@ -27,8 +27,8 @@ IssueToken = Callable[[Object, str], str]
 
 
 class AccountCollector:
-    def __init__(self, hands: Hands, *, ca: bytes, issue: IssueToken) -> None:
-        self._hands = hands
+    def __init__(self, api: ControllerClient, *, ca: bytes, issue: IssueToken) -> None:
+        self._api = api
         self._ca = ca
         self._issue = issue
         self._loop: ControlLoop[Key] = ControlLoop(
@@ -47,7 +47,7 @@ class AccountCollector:
         if key.resource == "configmaps" and key.name == ROOT_CA and not event.deleted:
             self._loop.add(Key("namespaces", "", key.namespace))
         if key.resource == "serviceaccounts":
-            for record in self._hands.store.list("secrets", key.namespace):
+            for record in self._api.store.list("secrets", key.namespace):
                 if _is_token(msgspec.json.decode(record.value), key.name):
                     self._loop.add(record.key)
         elif key.resource == "secrets" and not event.deleted and TOKEN_TYPE.encode() in event.record.value:
@@ -59,49 +59,49 @@ class AccountCollector:
     async def _settle(self, key: Key) -> None:
         try:
             if key.resource == "namespaces":
-                await self._furnish(key.name)
+                await self.ensure_defaults(key.name)
             else:
                 await self._settle_token(key)
         except (AlreadyExists, NotFound):
             pass  # another client did it, or it is gone: both are fine
 
-    async def _furnish(self, namespace: str) -> None:
-        record = self._hands.store.get(Key("namespaces", "", namespace))
+    async def ensure_defaults(self, namespace: str) -> None:
+        record = self._api.store.get(Key("namespaces", "", namespace))
         if record is None or Node.of(record).deleting:
             return
         try:
-            if self._hands.store.get(Key("serviceaccounts", namespace, "default")) is None:
+            if self._api.store.get(Key("serviceaccounts", namespace, "default")) is None:
                 account = _object("ServiceAccount", namespace, "default")
-                await self._hands.client.create(ACCOUNTS, account, namespace=namespace)
+                await self._api.client.create(ACCOUNTS, account, namespace=namespace)
             await self._publish_ca(namespace)
         except Forbidden:
             return  # the namespace began to terminate meanwhile
 
     async def _publish_ca(self, namespace: str) -> None:
         data = {"ca.crt": self._ca.decode()}
-        record = self._hands.store.get(Key("configmaps", namespace, ROOT_CA))
+        record = self._api.store.get(Key("configmaps", namespace, ROOT_CA))
         if record is None:
             config = _object("ConfigMap", namespace, ROOT_CA) | {"data": data}
             config["metadata"]["annotations"] = {
                 "kubernetes.io/description": "Contains a CA bundle that can be used to verify the API server."
             }
-            await self._hands.client.create(CONFIG_MAPS, config, namespace=namespace)
+            await self._api.client.create(CONFIG_MAPS, config, namespace=namespace)
         elif msgspec.json.decode(record.value).get("data") != data:
-            await self._hands.client.patch(CONFIG_MAPS, ROOT_CA, {"data": data}, namespace=namespace)
+            await self._api.client.patch(CONFIG_MAPS, ROOT_CA, {"data": data}, namespace=namespace)
 
     async def _settle_token(self, key: Key) -> None:
-        record = self._hands.store.get(key)
+        record = self._api.store.get(key)
         if record is None:
             return
         secret = msgspec.json.decode(record.value)
         name = (secret["metadata"].get("annotations") or {}).get(ACCOUNT_NAME)
         if secret.get("type") != TOKEN_TYPE or not name or secret["metadata"].get("deletionTimestamp"):
             return
-        account_record = self._hands.store.get(Key("serviceaccounts", key.namespace, name))
+        account_record = self._api.store.get(Key("serviceaccounts", key.namespace, name))
         account = msgspec.json.decode(account_record.value) if account_record is not None else None
         known_uid = (secret["metadata"].get("annotations") or {}).get(ACCOUNT_UID)
         if account is None or (known_uid and known_uid != account["metadata"]["uid"]):
-            await self._hands.client.delete(SECRETS, key.name, namespace=key.namespace, uid=secret["metadata"]["uid"])
+            await self._api.client.delete(SECRETS, key.name, namespace=key.namespace, uid=secret["metadata"]["uid"])
             return
         await self._fill(key, secret, account)
 
@@ -120,7 +120,7 @@ class AccountCollector:
                 },
                 "data": missing,
             }
-            await self._hands.client.patch(SECRETS, key.name, patch, namespace=key.namespace)
+            await self._api.client.patch(SECRETS, key.name, patch, namespace=key.namespace)
 
 
 def _is_token(secret: Object, account: str) -> bool:

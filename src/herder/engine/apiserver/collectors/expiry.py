@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from herder.engine.apiserver.collectors.hands import Hands
+from herder.engine.apiserver.collectors.controller_client import ControllerClient
 from herder.engine.control.loop import ControlLoop, Result
 from herder.engine.logs import get_logger
 from herder.engine.meta.kinds import GroupVersionResource
@@ -33,8 +33,8 @@ _decoder = msgspec.json.Decoder(_Event)
 class EventExpiry:
     """Reconciles one key, the set of all Events, every few minutes."""
 
-    def __init__(self, hands: Hands, clock: Callable[[], datetime]) -> None:
-        self._hands = hands
+    def __init__(self, api: ControllerClient, clock: Callable[[], datetime]) -> None:
+        self._api = api
         self._clock = clock
         self._loop: ControlLoop[str] = ControlLoop("event-expiry", self._expire, longest_retry=EVERY_SECONDS)
 
@@ -44,10 +44,10 @@ class EventExpiry:
 
     async def _expire(self, _key: str) -> Result:
         horizon = self._clock() - LIFETIME
-        for record in self._hands.store.list("events"):
+        for record in self._api.store.list("events"):
             try:
                 if _decoder.decode(record.value).metadata.creation_timestamp < horizon:
-                    await self._hands.client.delete(EVENTS, record.key.name, namespace=record.key.namespace)
+                    await self._api.client.delete(EVENTS, record.key.name, namespace=record.key.namespace)
             except Exception as error:  # what is still there is found again in the next round
                 log.debug("event not expired", object=str(record.key), error=str(error))
         return Result(requeue_after=EVERY_SECONDS)

@@ -6,8 +6,8 @@ tells where to look, and every deletion carries the uid that was looked at.
 
 from __future__ import annotations
 
+from herder.engine.apiserver.collectors.controller_client import RETRY_SECONDS, ControllerClient
 from herder.engine.apiserver.collectors.graph import FOREGROUND, ORPHAN, Node, Owner, OwnershipGraph, without
-from herder.engine.apiserver.collectors.hands import RETRY_SECONDS, Hands
 from herder.engine.control.loop import ControlLoop
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import GroupKind, Object
@@ -17,8 +17,8 @@ WORKERS = 16
 
 
 class GarbageCollector:
-    def __init__(self, hands: Hands) -> None:
-        self._hands = hands
+    def __init__(self, api: ControllerClient) -> None:
+        self._api = api
         self._graph = OwnershipGraph()
         self._loop: ControlLoop[str] = ControlLoop(
             "garbage-collector", self._collect, workers=WORKERS, longest_retry=RETRY_SECONDS
@@ -119,7 +119,7 @@ class GarbageCollector:
             propagation = "Foreground"
         else:
             propagation = "Background"
-        await self._hands.delete(node.key, node.uid, propagation)
+        await self._api.delete(node.key, node.uid, propagation)
 
     def _sorted_owners(self, node: Node) -> tuple[list[Owner], list[Owner], list[Owner]]:
         solid: list[Owner] = []
@@ -138,32 +138,32 @@ class GarbageCollector:
     def _exists(self, node: Node, owner: Owner) -> bool:
         """Whether the reference names a living object. One that cannot be judged counts as living: an unknown kind,
         or a namespaced owner of a cluster-scoped object, must not cost anyone their data."""
-        resource = self._hands.registry.by_kind(GroupKind(owner.group, owner.kind))
+        resource = self._api.registry.by_kind(GroupKind(owner.group, owner.kind))
         if resource is None or (resource.namespaced and not node.key.namespace):
             return True
         namespace = node.key.namespace if resource.namespaced else ""
-        record = self._hands.store.get(Key(str(resource.storage), namespace, owner.name))
+        record = self._api.store.get(Key(str(resource.storage), namespace, owner.name))
         return record is not None and Node.of(record).uid == owner.uid
 
     async def _drop_owners(self, node: Node, uids: set[str]) -> None:
-        record = self._hands.store.get(node.key)
+        record = self._api.store.get(node.key)
         current = Node.of(record) if record is not None else None
         if record is None or current is None or current.uid != node.uid:
             return
         left = without(current.owners, uids)
         metadata: Object = {"ownerReferences": left or None, "resourceVersion": str(record.revision), "uid": node.uid}
-        await self._hands.patch_metadata(node.key, metadata)
+        await self._api.patch_metadata(node.key, metadata)
 
     async def _unblock_owners(self, node: Node) -> None:
         owners = without(node.owners, set())
         references = [owner | {"blockOwnerDeletion": False} for owner in owners]
-        await self._hands.patch_metadata(node.key, {"ownerReferences": references, "uid": node.uid})
+        await self._api.patch_metadata(node.key, {"ownerReferences": references, "uid": node.uid})
 
     async def _drop_finalizer(self, node: Node, finalizer: str) -> None:
-        record = self._hands.store.get(node.key)
+        record = self._api.store.get(node.key)
         current = Node.of(record) if record is not None else None
         if record is None or current is None or current.uid != node.uid:
             return
         left = [name for name in current.finalizers if name != finalizer]
         metadata: Object = {"finalizers": left or None, "resourceVersion": str(record.revision), "uid": node.uid}
-        await self._hands.patch_metadata(node.key, metadata)
+        await self._api.patch_metadata(node.key, metadata)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 
+from herder.engine.apiserver.collectors.controller_client import RETRY_SECONDS, ControllerClient
 from herder.engine.apiserver.collectors.graph import Node
-from herder.engine.apiserver.collectors.hands import RETRY_SECONDS, Hands
 from herder.engine.control.loop import ControlLoop
 from herder.engine.meta.errors import NotFound, StatusError
 from herder.engine.meta.kinds import GroupVersionResource, Object
@@ -23,8 +23,8 @@ class ContentDeletionFailed(Exception):
 
 
 class NamespaceCollector:
-    def __init__(self, hands: Hands, clock: Callable[[], datetime]) -> None:
-        self._hands = hands
+    def __init__(self, api: ControllerClient, clock: Callable[[], datetime]) -> None:
+        self._api = api
         self._clock = clock
         self._terminating: set[str] = set()
         self._loop: ControlLoop[str] = ControlLoop(
@@ -58,19 +58,19 @@ class NamespaceCollector:
         if name not in self._terminating:
             return
         failures = await self._delete_content(name)
-        namespace = await self._hands.client.get(NAMESPACES, name)
+        namespace = await self._api.client.get(NAMESPACES, name)
         remaining = self._remaining(name)
         conditions = _conditions(namespace, remaining, self._finalizers(remaining), failures, self._clock())
         if conditions != (namespace.get("status") or {}).get("conditions"):
             namespace["status"] = {**(namespace.get("status") or {}), "phase": "Terminating", "conditions": conditions}
-            namespace = await self._hands.client.update(NAMESPACES, namespace, subresource="status")
+            namespace = await self._api.client.update(NAMESPACES, namespace, subresource="status")
         if failures:
             raise ContentDeletionFailed("; ".join(failures[:FAILURES_SHOWN]))  # tried again, with back-off
         if remaining:
             return
         left = [each for each in (namespace.get("spec") or {}).get("finalizers") or [] if each != "kubernetes"]
         namespace["spec"] = {**(namespace.get("spec") or {}), "finalizers": left}
-        await self._hands.client.update(NAMESPACES, namespace, subresource="finalize")
+        await self._api.client.update(NAMESPACES, namespace, subresource="finalize")
 
     async def _delete_content(self, name: str) -> list[str]:
         """Delete each object; what is already being deleted is left to its finalizers. Pods first.
@@ -78,14 +78,14 @@ class NamespaceCollector:
         Returns one message for each resource of which something could not be deleted.
         """
         failures: dict[str, str] = {}
-        resources = sorted(self._hands.namespaced(), key=lambda pair: (pair[1].resource != "pods", pair[1]))
+        resources = sorted(self._api.namespaced(), key=lambda pair: (pair[1].resource != "pods", pair[1]))
         for resource, served in resources:
-            for record in self._hands.store.list(str(resource.storage), name):
+            for record in self._api.store.list(str(resource.storage), name):
                 node = Node.of(record)
                 if node.deleting:
                     continue
                 try:
-                    await self._hands.client.delete(served, record.key.name, namespace=name, uid=node.uid)
+                    await self._api.client.delete(served, record.key.name, namespace=name, uid=node.uid)
                 except NotFound:
                     continue
                 except StatusError as error:
@@ -95,8 +95,8 @@ class NamespaceCollector:
     def _remaining(self, name: str) -> dict[str, list[Key]]:
         """What is still there, by resource."""
         found = {}
-        for resource, _ in self._hands.namespaced():
-            records = self._hands.store.list(str(resource.storage), name)
+        for resource, _ in self._api.namespaced():
+            records = self._api.store.list(str(resource.storage), name)
             if records:
                 # As the real server names it: with a dot, also where there is no group.
                 found[f"{resource.plural}.{resource.group}"] = [record.key for record in records]
@@ -106,7 +106,7 @@ class NamespaceCollector:
         """What holds the remaining objects back, and how many each holds."""
         counts: dict[str, int] = {}
         for key in (key for keys in remaining.values() for key in keys):
-            record = self._hands.store.get(key)
+            record = self._api.store.get(key)
             for finalizer in Node.of(record).finalizers if record is not None else ():
                 counts[finalizer] = counts.get(finalizer, 0) + 1
         return counts

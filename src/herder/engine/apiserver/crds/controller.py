@@ -71,7 +71,7 @@ class CrdController:
             try:
                 crd = decode(record)
                 if condition_is(crd, "Established", "True"):
-                    self._serve(crd, reshaped_before=record.revision)
+                    self._serve(crd, schema_changed_at=record.revision)
             except Exception:  # the other definitions are served; this one is tried again by `run`
                 log.exception("custom resource definition %s cannot be served", record.key.name)
 
@@ -117,15 +117,15 @@ class CrdController:
         others = [{"status": names.status} for other, names in self._group(crd["spec"]["group"]) if other != name]
         wanted = settled(crd, Taken.by(others), self._now())
         if condition_is(wanted, "Established", "True"):
-            self._serve(wanted, reshaped_before=self._store.revision)
+            self._serve(wanted, schema_changed_at=self._store.revision)
         if wanted["status"] == crd.get("status"):
             return False
         freed = bool(wanted["status"].get("acceptedNames") != (crd.get("status") or {}).get("acceptedNames"))
         await self._write(record, wanted)
         return freed
 
-    def _serve(self, crd: Object, *, reshaped_before: int) -> None:
-        """`reshaped_before` counts where the spec is another than the one served until now."""
+    def _serve(self, crd: Object, *, schema_changed_at: int) -> None:
+        """`schema_changed_at` counts where the spec is another than the one served until now."""
         name = crd["metadata"]["name"]
         status = crd.get("status") or {}
         made_from = (crd["spec"], status.get("acceptedNames"), condition_is(crd, "Terminating", "True"))
@@ -134,8 +134,8 @@ class CrdController:
             return
         present = self._registry.get(before) if before else None
         if present is not None and served_from[0] == crd["spec"]:
-            reshaped_before = present.reshaped_before
-        resource = resource_from_crd(crd, webhooks=self._webhooks, reshaped_before=reshaped_before)
+            schema_changed_at = present.schema_changed_at
+        resource = resource_from_crd(crd, webhooks=self._webhooks, schema_changed_at=schema_changed_at)
         present = self._registry.get(resource.group_resource)
         if present is not None and not present.custom:
             return  # built-in kinds cannot be taken over
@@ -153,7 +153,7 @@ class CrdController:
 
     def _clean_up(self, name: str, crd: Object) -> None:
         if condition_is(crd, "Established", "True") and name not in self._ending:
-            self._serve(crd, reshaped_before=self._store.revision)
+            self._serve(crd, schema_changed_at=self._store.revision)
         if _holds(crd):
             self._deletions.add(name)
 

@@ -17,8 +17,8 @@ _VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "updat
 _AGE = Column("Age", "date", json_path=".metadata.creationTimestamp")
 
 
-def resource_from_crd(crd: Object, *, webhooks: WebhookCaller | None = None, reshaped_before: int = 0) -> Resource:
-    """`reshaped_before`: objects stored earlier than that were checked against another schema.
+def resource_from_crd(crd: Object, *, webhooks: WebhookCaller | None = None, schema_changed_at: int = 0) -> Resource:
+    """`schema_changed_at`: objects stored earlier than that were checked against another schema.
 
     Without `webhooks`, a definition that asks for conversion by webhook is served as if all versions were alike.
     """
@@ -47,7 +47,7 @@ def resource_from_crd(crd: Object, *, webhooks: WebhookCaller | None = None, res
         custom=True,
         convert=_conversion(spec, models, webhooks),
         convert_renames=not _by_webhook(spec, webhooks),
-        reshaped_before=reshaped_before,
+        schema_changed_at=schema_changed_at,
         reshape=_reshaper(models),
     )
 

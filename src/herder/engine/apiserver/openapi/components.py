@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from herder.engine.apiserver.builtin import DEFINITIONS, BuiltinType
-from herder.engine.apiserver.openapi.words import described
+from herder.engine.apiserver.openapi.descriptions import described
 from herder.engine.apiserver.resources import Resource, Version
 from herder.engine.meta.kinds import Object
 

@@ -21,7 +21,7 @@ from herder.engine.apiserver.objectmeta import (
 from herder.engine.apiserver.options import WriteOptions, write_options
 from herder.engine.apiserver.ownership import check_after_admission, track
 from herder.engine.apiserver.rendering import answer, object_response
-from herder.engine.apiserver.scope import Call
+from herder.engine.apiserver.scope import RequestContext
 from herder.engine.apiserver.strategy import Context
 from herder.engine.client.wire import Response
 from herder.engine.meta.errors import BadRequest, FieldError, already_exists, invalid
@@ -31,7 +31,7 @@ from herder.engine.store import Put, Record, RevisionConflict
 _NAME_ATTEMPTS = 8
 
 
-async def create(call: Call) -> Response:
+async def create(call: RequestContext) -> Response:
     options = write_options(call.request.query, "CreateOptions")
     if call.resource.virtual is not None:
         return await _answer_virtual(call, options)
@@ -47,7 +47,7 @@ async def create(call: Call) -> Response:
     return await object_response(call, made, 201)
 
 
-async def _answer_virtual(call: Call, options: WriteOptions) -> Response:
+async def _answer_virtual(call: RequestContext, options: WriteOptions) -> Response:
     """Reviews: computed, answered, never stored."""
     assert call.resource.virtual is not None
     obj = await call.compute(decode_object, call, options)
@@ -67,18 +67,18 @@ async def _answer_virtual(call: Call, options: WriteOptions) -> Response:
     return answer(stored.ordered(told), call.rendering, 201)
 
 
-async def default(call: Call, obj: Object) -> None:
+async def default(call: RequestContext, obj: Object) -> None:
     await call.compute(call.version.model.default, obj)
     call.resource.strategy.default(obj, call.context())
 
 
-def drop_status(call: Call, obj: Object) -> None:
+def drop_status(call: RequestContext, obj: Object) -> None:
     """A status that only its subresource may write is left out of creates."""
     if call.version.status and call.resource.strategy.has_status:
         obj.pop("status", None)
 
 
-async def create_object(call: Call, obj: Object, options: WriteOptions) -> Record | Object:
+async def create_object(call: RequestContext, obj: Object, options: WriteOptions) -> Record | Object:
     """Admit, settle, validate and store an object that is decoded, defaulted and has its managers."""
     attributes = Attributes(
         operation=CREATE,
@@ -117,7 +117,9 @@ async def create_object(call: Call, obj: Object, options: WriteOptions) -> Recor
     raise AssertionError("unreachable")
 
 
-async def _settle_and_store(call: Call, obj: Object, attributes: Attributes, options: WriteOptions) -> Record | Object:
+async def _settle_and_store(
+    call: RequestContext, obj: Object, attributes: Attributes, options: WriteOptions
+) -> Record | Object:
     strategy = call.resource.strategy
     context = call.context()
     obj["metadata"].setdefault("name", "")  # hooks may rely on it; that it is empty is told with all else
@@ -147,7 +149,7 @@ async def _settle_and_store(call: Call, obj: Object, attributes: Attributes, opt
     return record
 
 
-def _problems(call: Call, obj: Object, context: Context) -> list[FieldError]:
+def _problems(call: RequestContext, obj: Object, context: Context) -> list[FieldError]:
     strategy = call.resource.strategy
     problems = [*validate_metadata(obj["metadata"], call.resource)]
     if strategy.standard_finalizers:
@@ -157,7 +159,7 @@ def _problems(call: Call, obj: Object, context: Context) -> list[FieldError]:
     return problems
 
 
-def _exists(call: Call, obj: Object, *, generated: bool) -> Exception:
+def _exists(call: RequestContext, obj: Object, *, generated: bool) -> Exception:
     error = already_exists(call.group_resource, obj["metadata"]["name"])
     if generated:
         error.message += ", the server was not able to generate a unique name for the object"
@@ -166,5 +168,5 @@ def _exists(call: Call, obj: Object, *, generated: bool) -> Exception:
     return error
 
 
-def _is_namespace(call: Call) -> bool:
+def _is_namespace(call: RequestContext) -> bool:
     return call.resource.plural == "namespaces" and not call.resource.group

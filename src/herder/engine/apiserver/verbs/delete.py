@@ -12,7 +12,7 @@ from herder.engine.apiserver.conversion import decode_reshaped, to_version
 from herder.engine.apiserver.objectmeta import FOREGROUND, ORPHAN
 from herder.engine.apiserver.options import DeleteOptions, delete_options
 from herder.engine.apiserver.rendering import answer, object_response
-from herder.engine.apiserver.scope import Call
+from herder.engine.apiserver.scope import RequestContext
 from herder.engine.apiserver.verbs.update import is_stored, vanishes
 from herder.engine.client.wire import Response
 from herder.engine.meta.errors import MODIFIED, conflict, not_found
@@ -27,7 +27,7 @@ _JOBS_KEPT = (
 )
 
 
-async def delete(call: Call) -> Response:
+async def delete(call: RequestContext) -> Response:
     options = delete_options(call.request)
     found, gone = await delete_object(call, options)
     if gone and not call.resource.strategy.answers_deleted_object:
@@ -36,7 +36,7 @@ async def delete(call: Call) -> Response:
     return await object_response(call, found, 202 if accepted else 200)
 
 
-def _success(call: Call, found: Record | Object) -> Object:
+def _success(call: RequestContext, found: Record | Object) -> Object:
     obj = stored.decode(found) if isinstance(found, Record) else found
     details: Object = {"name": call.info.name}
     if call.resource.group:
@@ -45,7 +45,7 @@ def _success(call: Call, found: Record | Object) -> Object:
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
 
 
-async def delete_object(call: Call, options: DeleteOptions) -> tuple[Record | Object, bool]:
+async def delete_object(call: RequestContext, options: DeleteOptions) -> tuple[Record | Object, bool]:
     """The object's last state, and whether it is gone."""
     if options.grace_period is not None and options.grace_period < 0:
         options = replace(options, grace_period=1)
@@ -66,7 +66,9 @@ async def delete_object(call: Call, options: DeleteOptions) -> tuple[Record | Ob
     raise conflict(call.group_resource, call.info.name, MODIFIED)
 
 
-async def _delete_current(call: Call, options: DeleteOptions, current: Record) -> tuple[Record | Object, bool]:
+async def _delete_current(
+    call: RequestContext, options: DeleteOptions, current: Record
+) -> tuple[Record | Object, bool]:
     call.large = len(current.value) > LARGE_BYTES
     obj = await call.compute(decode_reshaped, call.resource, current)
     _check_preconditions(call, options, obj, current)
@@ -90,7 +92,7 @@ async def _delete_current(call: Call, options: DeleteOptions, current: Record) -
     return record, False
 
 
-def _check_preconditions(call: Call, options: DeleteOptions, obj: Object, current: Record) -> None:
+def _check_preconditions(call: RequestContext, options: DeleteOptions, obj: Object, current: Record) -> None:
     uid, revision = obj["metadata"].get("uid", ""), str(current.revision)
     named = GroupResource(call.resource.group, call.resource.kind)
     if options.uid is not None and options.uid != uid:
@@ -107,7 +109,7 @@ def _check_preconditions(call: Call, options: DeleteOptions, obj: Object, curren
         raise conflict(named, call.info.name, why)
 
 
-async def _admit(call: Call, options: DeleteOptions, current: Record) -> None:
+async def _admit(call: RequestContext, options: DeleteOptions, current: Record) -> None:
     (old,) = await to_version(call, [await call.compute(stored.decode, current)])
     attributes = Attributes(
         operation=DELETE,
@@ -128,7 +130,7 @@ async def _admit(call: Call, options: DeleteOptions, current: Record) -> None:
 # --- marking ------------------------------------------------------------------------------------------------------
 
 
-def _mark(call: Call, options: DeleteOptions, obj: Object) -> bool:
+def _mark(call: RequestContext, options: DeleteOptions, obj: Object) -> bool:
     """Set what a delete sets, in place; whether someone else is to finish it within a grace period."""
     metadata = obj["metadata"]
     if metadata.get("deletionTimestamp") and metadata.get("deletionGracePeriodSeconds"):
@@ -141,12 +143,12 @@ def _mark(call: Call, options: DeleteOptions, obj: Object) -> bool:
         return seconds > 0
     if metadata.get("finalizers"):
         _stamp(call, metadata, 0)
-    elif not call.resource.strategy.may_vanish(obj):
+    elif not call.resource.strategy.removable(obj):
         _stamp(call, metadata, None)
     return False
 
 
-def _stamp(call: Call, metadata: Object, seconds: int | None) -> None:
+def _stamp(call: RequestContext, metadata: Object, seconds: int | None) -> None:
     if not metadata.get("deletionTimestamp"):
         when = call.parts.clock().astimezone(UTC) + timedelta(seconds=seconds or 0)
         metadata["deletionTimestamp"] = when.strftime(_TIME)
@@ -156,7 +158,7 @@ def _stamp(call: Call, metadata: Object, seconds: int | None) -> None:
         metadata["deletionGracePeriodSeconds"] = seconds
 
 
-def _shorten(call: Call, options: DeleteOptions, metadata: Object) -> bool:
+def _shorten(call: RequestContext, options: DeleteOptions, metadata: Object) -> bool:
     """A second delete may only bring the end nearer."""
     wanted, given = options.grace_period, metadata["deletionGracePeriodSeconds"]
     if wanted is None or wanted >= given:
@@ -171,7 +173,7 @@ def _shorten(call: Call, options: DeleteOptions, metadata: Object) -> bool:
     return wanted > 0
 
 
-def _set_finalizers(call: Call, options: DeleteOptions, metadata: Object) -> None:
+def _set_finalizers(call: RequestContext, options: DeleteOptions, metadata: Object) -> None:
     """Dependents are dealt with by the garbage collector, which is told by a finalizer."""
     present = metadata.get("finalizers") or []
     policy = _policy(call, options, present)
@@ -188,7 +190,7 @@ def _set_finalizers(call: Call, options: DeleteOptions, metadata: Object) -> Non
         metadata.pop("finalizers", None)
 
 
-def _policy(call: Call, options: DeleteOptions, finalizers: list[str]) -> str:
+def _policy(call: RequestContext, options: DeleteOptions, finalizers: list[str]) -> str:
     if options.propagation is not None:
         return options.propagation
     if options.orphan_dependents is not None:
@@ -203,5 +205,5 @@ def _policy(call: Call, options: DeleteOptions, finalizers: list[str]) -> str:
     return policy
 
 
-def vanishes_now(call: Call, obj: Object) -> bool:
+def vanishes_now(call: RequestContext, obj: Object) -> bool:
     return vanishes(call, {**obj, "metadata": {**obj["metadata"], "deletionTimestamp": "now"}})

@@ -9,7 +9,7 @@ from dataclasses import replace
 from herder.engine.apiserver.compute import LARGE_BYTES
 from herder.engine.apiserver.lists import list_response
 from herder.engine.apiserver.options import delete_options, list_options, revision_of
-from herder.engine.apiserver.scope import Call, rebound
+from herder.engine.apiserver.scope import RequestContext, rebound
 from herder.engine.apiserver.selection import Selection
 from herder.engine.apiserver.stored import decode
 from herder.engine.apiserver.verbs.delete import delete_object
@@ -21,7 +21,7 @@ from herder.engine.store import Record
 _AT_ONCE = 64  # deletions on their way together share commits
 
 
-async def delete_collection(call: Call) -> Response:
+async def delete_collection(call: RequestContext) -> Response:
     listing = list_options(call.request.query)
     options = delete_options(call.request)
     if listing.continue_token:

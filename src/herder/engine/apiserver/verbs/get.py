@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from herder.engine.apiserver.options import revision_of, unreadable_revision
 from herder.engine.apiserver.rendering import object_response
-from herder.engine.apiserver.scope import Call
+from herder.engine.apiserver.scope import RequestContext
 from herder.engine.client.wire import Response
 from herder.engine.meta.errors import BadRequest, Timeout, not_found
 
 
-async def get(call: Call) -> Response:
+async def get(call: RequestContext) -> Response:
     query = call.request.query
     if query.items:
         if "export" in query and query.get("export") not in ("", "false", "0"):
@@ -21,7 +21,7 @@ async def get(call: Call) -> Response:
     return await object_response(call, record)
 
 
-def refuse_future_revision(call: Call, text: str) -> int | None:
+def refuse_future_revision(call: RequestContext, text: str) -> int | None:
     """The revision that must have been reached, as a number. One that has not been is refused, to be tried again."""
     try:
         wanted = revision_of(text)

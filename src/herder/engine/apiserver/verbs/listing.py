@@ -12,7 +12,7 @@ import msgspec
 from herder.engine.apiserver.bodies import read_json
 from herder.engine.apiserver.lists import list_response
 from herder.engine.apiserver.options import ListOptions, list_options, revision_of
-from herder.engine.apiserver.scope import Call
+from herder.engine.apiserver.scope import RequestContext
 from herder.engine.apiserver.selection import (
     Selection,
     is_before_namespace,
@@ -48,7 +48,7 @@ class _PageGone(Expired):
         return super().to_status() | {"metadata": {"continue": self.token}}
 
 
-async def list_objects(call: Call) -> Response:
+async def list_objects(call: RequestContext) -> Response:
     options = list_options(call.request.query)
     selection = Selection(call, options)
     after, revision, exact = _place(call, options)
@@ -67,7 +67,7 @@ async def list_objects(call: Call) -> Response:
     return await list_response(call, chosen, metadata)
 
 
-def _place(call: Call, options: ListOptions) -> tuple[str, int, bool]:
+def _place(call: RequestContext, options: ListOptions) -> tuple[str, int, bool]:
     """Where the list starts, its revision, and whether it must be read as of exactly that one."""
     store = call.parts.store
     current = store.revision
@@ -91,7 +91,9 @@ def _place(call: Call, options: ListOptions) -> tuple[str, int, bool]:
     return "", current, False
 
 
-async def _records(call: Call, selection: Selection, *, after: str, revision: int, exact: bool) -> Sequence[Record]:
+async def _records(
+    call: RequestContext, selection: Selection, *, after: str, revision: int, exact: bool
+) -> Sequence[Record]:
     store, resource = call.parts.store, str(call.resource.storage)
     if selection.name and not exact and not after and (call.namespace or not call.resource.namespaced):
         found = store.get(key_of(call.resource, call.namespace, selection.name))
@@ -122,7 +124,7 @@ async def matching(selection: Selection, records: Sequence[Record]) -> list[Reco
 # --- continue tokens ----------------------------------------------------------------------------------------------
 
 
-def continue_token(call: Call, last: Record, revision: int) -> str:
+def continue_token(call: RequestContext, last: Record, revision: int) -> str:
     spans_namespaces = call.resource.namespaced and not call.namespace
     return _token(last.key.path if spans_namespaces else last.key.name, revision)
 

@@ -11,7 +11,7 @@ from herder.engine.apiserver.objectmeta import metadata_of, settle_namespace
 from herder.engine.apiserver.options import WriteOptions, write_options
 from herder.engine.apiserver.ownership import applied
 from herder.engine.apiserver.rendering import object_response
-from herder.engine.apiserver.scope import Call
+from herder.engine.apiserver.scope import RequestContext
 from herder.engine.apiserver.stored import encode
 from herder.engine.apiserver.verbs.create import default
 from herder.engine.apiserver.verbs.update import Change, change_object, check_name
@@ -27,7 +27,7 @@ STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
 
-async def patch(call: Call) -> Response:
+async def patch(call: RequestContext) -> Response:
     media_type = patch_type(call)
     applies = media_type == APPLY_PATCH
     options = write_options(call.request.query, "PatchOptions", applies=applies)
@@ -43,7 +43,7 @@ async def patch(call: Call) -> Response:
     return await object_response(call, changed.found, 201 if changed.created else 200)
 
 
-def patch_type(call: Call) -> str:
+def patch_type(call: RequestContext) -> str:
     accepted = [JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH]
     if call.resource.custom:
         accepted.remove(STRATEGIC_PATCH)
@@ -56,7 +56,7 @@ def patch_type(call: Call) -> str:
     return media_type
 
 
-async def _apply(call: Call, options: WriteOptions) -> Callable[[Object | None], Awaitable[Object]]:
+async def _apply(call: RequestContext, options: WriteOptions) -> Callable[[Object | None], Awaitable[Object]]:
     body = await call.compute(read_applied, call.request, call, options)
 
     async def make(live: Object | None) -> Object:
@@ -70,7 +70,7 @@ async def _apply(call: Call, options: WriteOptions) -> Callable[[Object | None],
     return make
 
 
-def read_applied(request: Request, call: Call, options: WriteOptions) -> Body:
+def read_applied(request: Request, call: RequestContext, options: WriteOptions) -> Body:
     try:
         body = read_yaml(request.body)
     except ValueError as error:
@@ -85,7 +85,9 @@ def read_applied(request: Request, call: Call, options: WriteOptions) -> Body:
     return body
 
 
-async def _patched(call: Call, media_type: str, options: WriteOptions) -> Callable[[Object | None], Awaitable[Object]]:
+async def _patched(
+    call: RequestContext, media_type: str, options: WriteOptions
+) -> Callable[[Object | None], Awaitable[Object]]:
     body = await call.compute(read_patch, call.request)
 
     async def make(old: Object | None) -> Object:
@@ -105,7 +107,7 @@ def read_patch(request: Request) -> Body:
         raise BadRequest(f"{told}{error}") from None
 
 
-def apply_patch(media_type: str, old: Object, given: Any, call: Call) -> Any:
+def apply_patch(media_type: str, old: Object, given: Any, call: RequestContext) -> Any:
     if media_type == JSON_PATCH:
         return apply_json_patch(old, given)
     if media_type == MERGE_PATCH:
@@ -117,7 +119,7 @@ def apply_patch(media_type: str, old: Object, given: Any, call: Call) -> Any:
     return done
 
 
-def decode_patched(call: Call, obj: Any, body: Body, options: WriteOptions) -> Object:
+def decode_patched(call: RequestContext, obj: Any, body: Body, options: WriteOptions) -> Object:
     """The patched document as an object of the type; what does not fit is blamed on the patch."""
     if not isinstance(obj, dict):
         raise _blame(obj, "the patched document is not an object")
@@ -145,7 +147,7 @@ def _blame(obj: Any, why: str) -> Exception:
     return invalid(GroupKind("", ""), "", [invalid_value("patch", encode(obj).decode(), why)])
 
 
-async def _settled(call: Call, obj: Object) -> Object:
+async def _settled(call: RequestContext, obj: Object) -> Object:
     metadata_of(obj)
     settle_namespace(call, obj)
     check_name(call, obj)

@@ -14,7 +14,7 @@ from herder.engine.apiserver.options import WriteOptions, write_options
 from herder.engine.apiserver.ownership import applied, put_entries, track
 from herder.engine.apiserver.rendering import answer
 from herder.engine.apiserver.resources import Resource, Version
-from herder.engine.apiserver.scope import Call
+from herder.engine.apiserver.scope import RequestContext
 from herder.engine.apiserver.stored import copied, decode
 from herder.engine.apiserver.verbs.patch import (
     APPLY_PATCH,
@@ -35,7 +35,7 @@ from herder.engine.store import Record
 SCALE = GroupVersionKind("autoscaling", "v1", "Scale")
 
 
-async def get_scale(call: Call) -> Response:
+async def get_scale(call: RequestContext) -> Response:
     record = call.parts.store.get(call.key)
     if record is None:
         raise not_found(call.group_resource, call.info.name)
@@ -43,7 +43,7 @@ async def get_scale(call: Call) -> Response:
     return _told(call, parent)
 
 
-async def update_scale(call: Call) -> Response:
+async def update_scale(call: RequestContext) -> Response:
     options = write_options(call.request.query, "UpdateOptions")
     scale_call = _of_scale(call)
     sent = await call.compute(decode_object, scale_call, options)
@@ -59,7 +59,7 @@ async def update_scale(call: Call) -> Response:
     return await _change(call, options, make, uid=uid)
 
 
-async def patch_scale(call: Call) -> Response:
+async def patch_scale(call: RequestContext) -> Response:
     media_type = patch_type(call)
     applies = media_type == APPLY_PATCH
     options = write_options(call.request.query, "PatchOptions", applies=applies)
@@ -95,12 +95,12 @@ def _scale_resource() -> Resource:
     return Resource(SCALE.group, "scales", "scale", SCALE.kind, True, versions, SCALE.version)
 
 
-def _of_scale(call: Call) -> Call:
+def _of_scale(call: RequestContext) -> RequestContext:
     resource = _scale_resource()
     return replace(call, resource=resource, version=resource.versions[SCALE.version])
 
 
-def _present(call: Call, parent: Object) -> Object:
+def _present(call: RequestContext, parent: Object) -> Object:
     """The Scale as it is, with those who own its number."""
     scale = scale_of(call, parent)
     entries = parent["metadata"].get("managedFields")
@@ -108,7 +108,7 @@ def _present(call: Call, parent: Object) -> Object:
     return scale
 
 
-async def _track(call: Call, scale: Object, present: Object, options: WriteOptions) -> None:
+async def _track(call: RequestContext, scale: Object, present: Object, options: WriteOptions) -> None:
     """Who owns the Scale's number now: nobody where that is none, which a Scale does not tell at all; and where nobody
     owned it before, nobody starts to."""
     replicas = _at(scale, ".spec.replicas")
@@ -120,7 +120,7 @@ async def _track(call: Call, scale: Object, present: Object, options: WriteOptio
     await track(call, scale, present, options, "scale")
 
 
-def _check_replicas_are_told(call: Call, parent: Object, scale: Object) -> None:
+def _check_replicas_are_told(call: RequestContext, parent: Object, scale: Object) -> None:
     paths = call.version.scale
     assert paths is not None
     if call.resource.custom and _at(parent, paths.spec_replicas) is None and _at(scale, ".spec.replicas") is None:
@@ -136,7 +136,7 @@ def _replicas_paths(resource: Resource) -> ReplicasPaths:
     }
 
 
-async def _change(call: Call, options: WriteOptions, make: Any, *, uid: str = "") -> Response:
+async def _change(call: RequestContext, options: WriteOptions, make: Any, *, uid: str = "") -> Response:
     change = Change(
         make=make,
         options=options,
@@ -151,7 +151,7 @@ async def _change(call: Call, options: WriteOptions, make: Any, *, uid: str = ""
     return _told(call, parent)
 
 
-def _told(call: Call, parent: Object) -> Response:
+def _told(call: RequestContext, parent: Object) -> Response:
     scale, rendering = scale_of(call, parent), call.rendering
     if rendering.transform == "Table":
         include = rendering.include_object or "Metadata"
@@ -159,7 +159,7 @@ def _told(call: Call, parent: Object) -> Response:
     return answer(scale, rendering)
 
 
-def scale_of(call: Call, parent: Object) -> Object:
+def scale_of(call: RequestContext, parent: Object) -> Object:
     paths = call.version.scale
     assert paths is not None
     metadata = parent["metadata"]
@@ -177,7 +177,7 @@ def scale_of(call: Call, parent: Object) -> Object:
     return {"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": shown, "spec": spec, "status": status}
 
 
-def _selector(call: Call, parent: Object) -> str:
+def _selector(call: RequestContext, parent: Object) -> str:
     """Custom resources name a string; built-in workloads have a selector object."""
     paths = call.version.scale
     assert paths is not None
@@ -196,7 +196,7 @@ def _selector(call: Call, parent: Object) -> str:
     )
 
 
-def _scaled(call: Call, parent: Object, scale: Object) -> Object:
+def _scaled(call: RequestContext, parent: Object, scale: Object) -> Object:
     """The parent with the number that the Scale asks for, owned by whoever owns the Scale's."""
     paths = call.version.scale
     assert paths is not None

@@ -11,7 +11,7 @@ from herder.engine.apiserver.decoding import decode_as
 from herder.engine.apiserver.options import WriteOptions, delete_options_from, write_options
 from herder.engine.apiserver.rendering import answer
 from herder.engine.apiserver.resources import Subresource, TypeModel
-from herder.engine.apiserver.scope import Call
+from herder.engine.apiserver.scope import RequestContext
 from herder.engine.apiserver.verbs.delete import delete_object
 from herder.engine.apiserver.verbs.patch import apply_patch, patch_type, read_patch
 from herder.engine.apiserver.verbs.update import Change, change_object
@@ -22,7 +22,7 @@ from herder.engine.store import Record
 _OPTIONS = {"create": "CreateOptions", "update": "UpdateOptions", "patch": "PatchOptions"}
 
 
-async def call_subresource(call: Call, subresource: Subresource) -> Response:
+async def call_subresource(call: RequestContext, subresource: Subresource) -> Response:
     verb = call.info.verb
     options = write_options(call.request.query, _OPTIONS[verb]) if verb in _OPTIONS else WriteOptions("GetOptions")
     # What a subresource answers (a token, a log) cannot be taken back: its parent must be committed.
@@ -57,7 +57,9 @@ async def call_subresource(call: Call, subresource: Subresource) -> Response:
     return answer(stored.ordered(told), call.rendering, 201 if verb == "create" else 200)
 
 
-def _body(call: Call, subresource: Subresource, options: WriteOptions, parent: Object | None) -> Object | None:
+def _body(
+    call: RequestContext, subresource: Subresource, options: WriteOptions, parent: Object | None
+) -> Object | None:
     """What the client sent; for a patch, the parent with the patch applied."""
     verb = call.info.verb
     if verb == "patch":
@@ -72,7 +74,7 @@ def _body(call: Call, subresource: Subresource, options: WriteOptions, parent: O
     return decode_as(call, options, subresource.kind, call.version.model if own else _model(call, subresource))
 
 
-def _model(call: Call, subresource: Subresource) -> TypeModel | None:
+def _model(call: RequestContext, subresource: Subresource) -> TypeModel | None:
     """The type of a kind that is served elsewhere; kinds known only as bodies are decoded by the built-in data."""
     kind = subresource.kind
     holder = call.parts.registry.by_kind(kind.group_kind)
@@ -85,7 +87,7 @@ def _model(call: Call, subresource: Subresource) -> TypeModel | None:
     return BuiltinType(kind)
 
 
-def _lister(call: Call) -> Callable[[GroupResource, str], Sequence[Object]]:
+def _lister(call: RequestContext) -> Callable[[GroupResource, str], Sequence[Object]]:
     def listed(resource: GroupResource, namespace: str) -> list[Object]:
         return [stored.decode(record) for record in call.parts.store.list(str(resource), namespace)]
 
@@ -93,7 +95,7 @@ def _lister(call: Call) -> Callable[[GroupResource, str], Sequence[Object]]:
 
 
 def _updater(
-    call: Call, subresource: str, options: WriteOptions
+    call: RequestContext, subresource: str, options: WriteOptions
 ) -> Callable[[Callable[[Object], None]], Awaitable[Object]]:
     async def update(change: Callable[[Object], None]) -> Object:
         async def make(old: Object | None) -> Object:
@@ -107,7 +109,7 @@ def _updater(
     return update
 
 
-def _deleter(call: Call) -> Callable[[Object], Awaitable[Object]]:
+def _deleter(call: RequestContext) -> Callable[[Object], Awaitable[Object]]:
     async def delete(given: Object) -> Object:
         found, _ = await delete_object(call, delete_options_from(given))
         return stored.decode(found) if isinstance(found, Record) else found

@@ -26,7 +26,7 @@ from herder.engine.apiserver.objectmeta import (
 from herder.engine.apiserver.options import WriteOptions, revision_of, write_options
 from herder.engine.apiserver.ownership import check_after_admission, keep_times_of_noop, put_entries, track
 from herder.engine.apiserver.rendering import object_response
-from herder.engine.apiserver.scope import Call
+from herder.engine.apiserver.scope import RequestContext
 from herder.engine.apiserver.strategy import Context
 from herder.engine.apiserver.verbs.create import create_object, default, drop_status
 from herder.engine.client.wire import Response
@@ -71,7 +71,7 @@ class Changed:
     created: bool = False
 
 
-async def update(call: Call) -> Response:
+async def update(call: RequestContext) -> Response:
     options = write_options(call.request.query, "UpdateOptions")
     obj = await call.compute(decode_object, call, options)
     settle_namespace(call, obj)
@@ -100,7 +100,7 @@ def _same_each_time(obj: Object, sent: bytes) -> Callable[[Object | None], Await
     return make
 
 
-def check_name(call: Call, obj: Object) -> None:
+def check_name(call: RequestContext, obj: Object) -> None:
     name = metadata_of(obj).get("name")
     if not name:
         raise BadRequest(
@@ -110,7 +110,7 @@ def check_name(call: Call, obj: Object) -> None:
         raise BadRequest(f"the name of the object ({name}) does not match the name on the URL ({call.info.name})")
 
 
-async def change_object(call: Call, change: Change) -> Changed:
+async def change_object(call: RequestContext, change: Change) -> Changed:
     store = call.parts.store
     for _ in range(_ATTEMPTS):
         current, in_flight = store.latest(call.key), store.in_flight(call.key)
@@ -130,7 +130,7 @@ async def change_object(call: Call, change: Change) -> Changed:
     raise conflict(call.group_resource, call.info.name, MODIFIED)
 
 
-async def _create_instead(call: Call, change: Change) -> Changed:
+async def _create_instead(call: RequestContext, change: Change) -> Changed:
     if not change.creates:
         raise not_found(call.group_resource, call.info.name)
     decision = call.parts.authorizer.authorize(call.user, call.access("create"))
@@ -152,7 +152,7 @@ async def _create_instead(call: Call, change: Change) -> Changed:
         raise RevisionConflict(call.key, None) from None
 
 
-async def _change_current(call: Call, change: Change, current: Record) -> Changed:
+async def _change_current(call: RequestContext, change: Change, current: Record) -> Changed:
     old, base = await _old_and_base(call, current)
     _check_uid(call, change, old)
     obj = await change.make(base)
@@ -178,7 +178,7 @@ async def _change_current(call: Call, change: Change, current: Record) -> Change
     return Changed(await _store(call, change, obj, current))
 
 
-async def _old_and_base(call: Call, current: Record) -> tuple[Object, Object]:
+async def _old_and_base(call: RequestContext, current: Record) -> tuple[Object, Object]:
     """Two copies of the stored object in the request's version: one to compare with, one to change."""
     (old,) = await to_version(call, [await call.compute(stored.decode, current)])
     if call.resource.convert is None:
@@ -188,7 +188,7 @@ async def _old_and_base(call: Call, current: Record) -> tuple[Object, Object]:
     return old, base
 
 
-def _check_uid(call: Call, change: Change, old: Object) -> None:
+def _check_uid(call: RequestContext, change: Change, old: Object) -> None:
     wanted, found = change.precondition_uid, old["metadata"].get("uid", "")
     if wanted and wanted != found:
         group = f"{call.resource.group}/" if call.resource.custom else ""
@@ -200,7 +200,7 @@ def _check_uid(call: Call, change: Change, old: Object) -> None:
         raise conflict(call.group_resource, call.info.name, why)
 
 
-def _check_revision(call: Call, obj: Object, current: Record) -> None:
+def _check_revision(call: RequestContext, obj: Object, current: Record) -> None:
     """A change made from an older state is refused; one that names no state is made on the newest."""
     try:
         given = revision_of(str(obj["metadata"].get("resourceVersion") or ""))
@@ -215,7 +215,7 @@ def _check_revision(call: Call, obj: Object, current: Record) -> None:
         raise conflict(call.group_resource, call.info.name, MODIFIED)
 
 
-def keep_ignored_fields(call: Call, obj: Object, old: Object, subresource: str) -> None:
+def keep_ignored_fields(call: RequestContext, obj: Object, old: Object, subresource: str) -> None:
     """Each endpoint writes its own part: status through /status, the rest through the object itself."""
     if not (call.version.status and call.resource.strategy.has_status):
         return
@@ -238,7 +238,7 @@ def keep_ignored_fields(call: Call, obj: Object, old: Object, subresource: str) 
             obj.pop("status", None)
 
 
-def _attributes(call: Call, change: Change, obj: Object, old: Object) -> Attributes:
+def _attributes(call: RequestContext, change: Change, obj: Object, old: Object) -> Attributes:
     shown = change.admitted
     return Attributes(
         operation=UPDATE,
@@ -257,7 +257,7 @@ def _attributes(call: Call, change: Change, obj: Object, old: Object) -> Attribu
     )
 
 
-async def _settle_and_validate(call: Call, change: Change, obj: Object, old: Object) -> None:
+async def _settle_and_validate(call: RequestContext, change: Change, obj: Object, old: Object) -> None:
     strategy = call.resource.strategy
     context = call.context(change.subresource)
     metadata, before = obj["metadata"], old["metadata"]
@@ -275,7 +275,7 @@ async def _settle_and_validate(call: Call, change: Change, obj: Object, old: Obj
 
 
 def _problems(
-    call: Call, change: Change, obj: Object, old: Object, context: Context
+    call: RequestContext, change: Change, obj: Object, old: Object, context: Context
 ) -> tuple[list[FieldError], list[str]]:
     """What is wrong, and what is let pass because it was wrong before."""
     strategy = call.resource.strategy
@@ -287,17 +287,17 @@ def _problems(
     return problems, let_pass
 
 
-def _metadata_problems(call: Call, change: Change, metadata: Object, before: Object) -> list[FieldError]:
+def _metadata_problems(call: RequestContext, change: Change, metadata: Object, before: Object) -> list[FieldError]:
     """The real server checks metadata for all kinds and once more for each, and tells causes of both."""
     strategy = call.resource.strategy
     whole = [*validate_metadata(metadata, call.resource)]
     changed = [*validate_metadata_update(metadata, before)]
     own = [*validate_standard_finalizers(metadata)] if strategy.standard_finalizers else []
-    again = whole + own if strategy.tells_metadata_twice and not change.subresource else []
+    again = whole + own if strategy.repeats_metadata_errors and not change.subresource else []
     return whole + changed + changed + own + again
 
 
-async def _store(call: Call, change: Change, obj: Object, current: Record) -> Record | Object:
+async def _store(call: RequestContext, change: Change, obj: Object, current: Record) -> Record | Object:
     """Write what changed, if anything did; remove an object whose last finalizer went."""
     (kept,) = await to_storage(call, [obj])
     dry = change.options.dry_run
@@ -320,12 +320,12 @@ def is_stored(kept: Object, current: Record) -> bool:
     return same_json(kept, stored.decode(current))
 
 
-def vanishes(call: Call, obj: Object) -> bool:
+def vanishes(call: RequestContext, obj: Object) -> bool:
     """Whether a deleted object has nothing left that holds it."""
     metadata = obj["metadata"]
     return (
         bool(metadata.get("deletionTimestamp"))
         and not metadata.get("finalizers")
         and not metadata.get("deletionGracePeriodSeconds")
-        and call.resource.strategy.may_vanish(obj)
+        and call.resource.strategy.removable(obj)
     )

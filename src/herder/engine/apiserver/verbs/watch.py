@@ -14,7 +14,7 @@ from herder.engine.apiserver.events import EventWriter, SharedLines, kind_of
 from herder.engine.apiserver.negotiation import JSON, YAML
 from herder.engine.apiserver.options import ListOptions, list_options, revision_of, unreadable_revision
 from herder.engine.apiserver.resources import Resource
-from herder.engine.apiserver.scope import Call
+from herder.engine.apiserver.scope import RequestContext
 from herder.engine.apiserver.selection import (
     Selection,
     is_before_namespace,
@@ -32,7 +32,7 @@ _CHUNK_BYTES = 64 << 10
 _MATCHED_AT_ONCE = 500  # objects looked at between two turns of the event loop
 
 
-async def watch(call: Call, shared: SharedLines, stopping: asyncio.Event) -> Response:
+async def watch(call: RequestContext, shared: SharedLines, stopping: asyncio.Event) -> Response:
     options = list_options(call.request.query, watch=True)
     try:
         wanted = revision_of(options.resource_version)
@@ -69,7 +69,7 @@ class _Stream:
 
     def __init__(
         self,
-        call: Call,
+        call: RequestContext,
         options: ListOptions,
         selection: Selection,
         wanted: int | None,

@@ -20,7 +20,7 @@ from herder.engine.logs import get_logger
 from herder.engine.meta.errors import ServiceUnavailable
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Observe, Projection
-from herder.engine.runtime.remote.line import in_words
+from herder.engine.runtime.remote.transport import in_words
 from herder.engine.runtime.view import Observed, Unreachable
 
 log = get_logger(__name__)
@@ -119,7 +119,7 @@ class Observation(ABC):
         projection = self.wish.projection
         return Cache(self.wish.kind, projection.indexes if projection else {})
 
-    def _ill(self, reason: str) -> None:
+    def _mark_unreachable(self, reason: str) -> None:
         news = self._failure is None
         self._failure = Unreachable(reason, self._failure.since if self._failure else self._clock())
         if news:
@@ -146,7 +146,7 @@ class Watched(Observation):
                 self._turn_to(cache)
                 await following
             except TimeoutError:
-                self._ill(informer.failure or "the first list did not come to an end in time")
+                self._mark_unreachable(informer.failure or "the first list did not come to an end in time")
             finally:
                 following.cancel()
 
@@ -204,7 +204,7 @@ class Watched(Observation):
         if self._failing_since is None:
             self._failing_since = now
         if self._seen is None or now - self._failing_since >= DOUBT_SECONDS:
-            self._ill(failure)
+            self._mark_unreachable(failure)
 
 
 class Listed(Observation):
@@ -243,7 +243,7 @@ class Listed(Observation):
                 return
             except Exception as error:
                 # Whatever it is, it is this cluster's trouble, and told as such.
-                self._ill(in_words(error))
+                self._mark_unreachable(in_words(error))
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _list(self, client: Client) -> None:

@@ -11,7 +11,7 @@ from herder.engine.client.client import Client
 from herder.engine.control.tasks import Tasks
 from herder.engine.meta.errors import ServiceUnavailable
 from herder.engine.runtime.decision import Connect, Observe
-from herder.engine.runtime.remote.link import Connector, Link
+from herder.engine.runtime.remote.connection import ClusterConnection, Connector
 from herder.engine.runtime.remote.observation import Observation, Wake, observation
 from herder.engine.runtime.view import Connection, Observed, Unreachable
 
@@ -76,7 +76,7 @@ class _Remote:
         self._tasks = tasks
         self._observations: dict[Observe, Observation] = {}
         self._connecting: dict[Hashable, tuple[Connect, Wake]] = {}
-        self.link = Link(
+        self.link = ClusterConnection(
             cluster, connect, clock=clock, opened=self._look, dropped=self._look_away, on_edge=self._tell_health
         )
         self.link.start(tasks)

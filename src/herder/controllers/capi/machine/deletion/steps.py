@@ -23,7 +23,7 @@ from herder.controllers.capi.machine.deletion.volumes import wait_for_volumes
 from herder.engine.control.cache import Indexer
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Decision, Observe, Wait, waiting
-from herder.engine.runtime.triggers import Indexed, Watches, changed
+from herder.engine.runtime.handlers import Indexed, Watches, changed
 from herder.engine.runtime.view import View
 
 GOING = "going"

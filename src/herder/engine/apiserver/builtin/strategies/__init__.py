@@ -80,7 +80,7 @@ def strategy_for(resource: GroupResource, status_struct: str) -> Strategy:
     rules.create_on_update = resource in _CREATED_BY_UPDATE
     rules.unconditional_update = resource not in _NEEDS_VERSION
     rules.standard_finalizers = resource not in _FREE_FINALIZERS
-    rules.tells_metadata_twice = resource in _CHECKED_AS_NEW
+    rules.repeats_metadata_errors = resource in _CHECKED_AS_NEW
     rules.answers_deleted_object = resource in _ANSWERS_DELETED or resource.group == "resource.k8s.io"
     return rules
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from herder.engine.apiserver.builtin.strategies import checks
 from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
-from herder.engine.apiserver.builtin.strategies.cautions import pod_cautions, pod_name
 from herder.engine.apiserver.builtin.strategies.checks import Errors, not_negative, unchanged
 from herder.engine.apiserver.builtin.strategies.podspec import pod_template
 from herder.engine.apiserver.builtin.strategies.schedule import check_schedule
+from herder.engine.apiserver.builtin.strategies.warnings import pod_cautions, pod_name
 from herder.engine.apiserver.strategy import Context
 from herder.engine.meta import names
 from herder.engine.meta.errors import invalid_value, not_supported, required, too_long, too_many

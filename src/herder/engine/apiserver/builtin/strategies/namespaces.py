@@ -36,7 +36,7 @@ class NamespaceStrategy(BuiltinStrategy):
     def prepare_delete(self, obj: Object, context: Context) -> None:
         obj.setdefault("status", {})["phase"] = "Terminating"
 
-    def may_vanish(self, obj: Object) -> bool:
+    def removable(self, obj: Object) -> bool:
         return not obj.get("spec", {}).get("finalizers")
 
     def problems(self, obj: Object, context: Context) -> Errors:

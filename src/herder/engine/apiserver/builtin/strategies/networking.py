@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from herder.engine.apiserver.builtin.strategies import checks
 from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
-from herder.engine.apiserver.builtin.strategies.cautions import ingress_cautions
 from herder.engine.apiserver.builtin.strategies.checks import Errors, checked, one_of, unchanged
 from herder.engine.apiserver.builtin.strategies.containers import PROTOCOLS
+from herder.engine.apiserver.builtin.strategies.warnings import ingress_cautions
 from herder.engine.apiserver.strategy import Context
 from herder.engine.meta import names
 from herder.engine.meta.errors import duplicate, forbidden_field, invalid_value, not_supported, required, too_many

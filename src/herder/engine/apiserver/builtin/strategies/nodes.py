@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 from herder.engine.apiserver.builtin.strategies import checks
 from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
-from herder.engine.apiserver.builtin.strategies.cautions import fractional_bytes
 from herder.engine.apiserver.builtin.strategies.checks import Errors, checked, unchanged
+from herder.engine.apiserver.builtin.strategies.warnings import fractional_bytes
 from herder.engine.apiserver.strategy import Context
 from herder.engine.meta import names, quantity
 from herder.engine.meta.errors import duplicate, forbidden_field, invalid_value, not_supported, required

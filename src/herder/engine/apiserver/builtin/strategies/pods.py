@@ -6,9 +6,9 @@ import copy
 from collections.abc import Iterable
 
 from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
-from herder.engine.apiserver.builtin.strategies.cautions import pod_cautions, pod_name
 from herder.engine.apiserver.builtin.strategies.checks import MAX_INT32, Errors
 from herder.engine.apiserver.builtin.strategies.podspec import pod_spec
+from herder.engine.apiserver.builtin.strategies.warnings import pod_cautions, pod_name
 from herder.engine.apiserver.strategy import Context
 from herder.engine.meta.errors import forbidden_field, invalid_value
 from herder.engine.meta.kinds import Object

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 from herder.engine.apiserver.builtin.strategies import checks
 from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
-from herder.engine.apiserver.builtin.strategies.cautions import service_cautions
 from herder.engine.apiserver.builtin.strategies.checks import Errors, checked, label_name, one_of
 from herder.engine.apiserver.builtin.strategies.containers import PROTOCOLS
+from herder.engine.apiserver.builtin.strategies.warnings import service_cautions
 from herder.engine.apiserver.strategy import Context
 from herder.engine.meta import names
 from herder.engine.meta.errors import FieldError, duplicate, forbidden_field, invalid_value, not_supported, required

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from herder.engine.apiserver.builtin.strategies import checks
 from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
-from herder.engine.apiserver.builtin.strategies.cautions import pod_cautions, pod_name
 from herder.engine.apiserver.builtin.strategies.checks import Errors, not_negative, unchanged
 from herder.engine.apiserver.builtin.strategies.podspec import pod_spec, pod_template
+from herder.engine.apiserver.builtin.strategies.warnings import pod_cautions, pod_name
 from herder.engine.apiserver.strategy import Context
 from herder.engine.meta import names
 from herder.engine.meta.errors import forbidden_field, invalid_value, not_supported, required

@@ -18,7 +18,7 @@ RETRY_SECONDS = 30.0
 """The longest back-off of a collector: a webhook that refused a deletion may allow the next one."""
 
 
-class Hands:
+class ControllerClient:
     def __init__(self, store: Store, registry: Registry, transport: Transport, *, name: str) -> None:
         self.store = store
         self.registry = registry

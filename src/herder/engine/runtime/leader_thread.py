@@ -14,7 +14,7 @@ FAREWELL_SECONDS = 0.05
 """Until connections that were given up in the middle of a handshake have closed: they need this loop for it."""
 
 
-async def lead_beside(
+async def run_as_leader(
     make: Callable[[], LeaderElection],
     lead: Callable[[], Awaitable[None]],
     *,

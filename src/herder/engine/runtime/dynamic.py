@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.controller import Controller
-from herder.engine.runtime.triggers import Watches
+from herder.engine.runtime.handlers import Watches
 
 UNKNOWN = Kind("", "", "", "")
 """Stands for the kind that is not known yet: what a family reads besides is the same for all its kinds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class DynamicController:
     name: str
     definitions: Kind  # what defines kinds: CustomResourceDefinitions, as metadata
     kind_of: Callable[[Object], Kind | None]  # from a definition to the kind it is about; None: not one of ours

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from herder.engine.control.cache import Key
 from herder.engine.meta.errors import ServiceUnavailable
-from herder.engine.runtime.decision import MANAGEMENT, Decision, Effect, Outcome, Patch, Refusal, Together, Write
+from herder.engine.runtime.decision import MANAGEMENT, Decision, Effect, Outcome, Parallel, Patch, Refusal, Write
 from herder.engine.runtime.view import View
 from herder.engine.runtime.writer import Writer
 
@@ -27,7 +27,7 @@ DOWNSTREAM_SECONDS = 30.0
 cluster's own choice, as may be how late it answers each, and a worker is held up meanwhile."""
 
 
-class Carrier:
+class DecisionExecutor:
     def __init__(
         self,
         writer: Writer,
@@ -51,18 +51,18 @@ class Carrier:
         return outcome
 
     async def _carry_out(self, decision: Decision, view: View, manager: str, outcome: Outcome) -> None:
-        whole = view.whole()
+        unrestricted = view.unrestricted()
         before: list[Act] = []
         ends = asyncio.get_running_loop().time() + DOWNSTREAM_SECONDS
         for step in decision.writes:
-            writes = step.writes if isinstance(step, Together) else (step,)
-            outcome.refusal = self._refused(writes, whole, before)
+            writes = step.writes if isinstance(step, Parallel) else (step,)
+            outcome.refusal = self._refused(writes, unrestricted, before)
             if outcome.refusal is not None:
                 return
             now = [write for write in writes if not self._waits(write, view.key, outcome)]
             await self._make(now, manager, outcome, ends)
         for effect in decision.effects:
-            outcome.refusal = self._refused((effect,), whole, before)
+            outcome.refusal = self._refused((effect,), unrestricted, before)
             if outcome.refusal is not None:
                 return
             if self._perform is None:
@@ -86,7 +86,7 @@ class Carrier:
 
     def _waits(self, write: Write, key: Key, outcome: Outcome) -> bool:
         """Whether a patient write is left for later; its patience counts from when it was first put off."""
-        if not isinstance(write, Patch) or not write.patience or self._writer.stands(write):
+        if not isinstance(write, Patch) or not write.patience or self._writer.is_noop(write):
             return False
         until = self._put_off.setdefault(key, outcome.at) + timedelta(seconds=write.patience)
         if until <= outcome.at:

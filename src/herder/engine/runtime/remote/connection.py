@@ -15,7 +15,7 @@ from datetime import datetime
 from herder.engine.client.client import Client
 from herder.engine.control.tasks import Tasks
 from herder.engine.logs import get_logger
-from herder.engine.runtime.remote.line import REQUEST_SECONDS, Line, in_words
+from herder.engine.runtime.remote.transport import REQUEST_SECONDS, ClusterTransport, in_words
 from herder.engine.runtime.view import Connection
 
 log = get_logger(__name__)
@@ -30,7 +30,7 @@ RETRY_FIRST_SECONDS, RETRY_SECONDS = 1.0, 30.0
 """From one try to the next, at first and after many: a cluster that is only starting is reached soon after it has."""
 
 
-class Link:
+class ClusterConnection:
     def __init__(
         self,
         cluster: str,
@@ -104,7 +104,7 @@ class Link:
         except Exception as error:
             # Whatever it is (a dialer's own errors too), it is this cluster's trouble, and told as such.
             return in_words(error)
-        line = Line(client.transport, self.cluster, heard=self._hear, refused=self._refuse)
+        line = ClusterTransport(client.transport, self.cluster, heard=self._hear, refused=self._refuse)
         try:
             return await line.probe() or await self._keep(line, client.field_manager)
         except Exception as error:
@@ -117,7 +117,7 @@ class Link:
             with suppress(Exception):  # it is given up: how it ends changes nothing
                 await line.close()
 
-    async def _keep(self, line: Line, field_manager: str) -> str:
+    async def _keep(self, line: ClusterTransport, field_manager: str) -> str:
         self._opened_at = asyncio.get_running_loop().time()
         self._used = self._used or self._credential  # told only meanwhile: what whoever connected looked up
         self.client = Client(line, field_manager=field_manager)
@@ -125,7 +125,7 @@ class Link:
         self._opened(self.client)
         return await self._attend(line)
 
-    async def _attend(self, line: Line) -> str:
+    async def _attend(self, line: ClusterTransport) -> str:
         """Until the cluster has not answered for long, or other credentials are to be used."""
         loop = asyncio.get_running_loop()
         failures = 0

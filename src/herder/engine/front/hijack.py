@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 
-class Takeover:
+class Hijack:
     """Given to the upgrade handler with its request. Without `take`, the request goes the usual way."""
 
     def __init__(self, transport: asyncio.Transport, end: Callable[[], bytes], leave: Callable[[], None]) -> None:

@@ -14,8 +14,8 @@ from herder.engine.meta.errors import NotFound, StatusError
 from herder.engine.meta.kinds import GroupVersionResource, Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import Apply, Connect, Decision, Effect
-from herder.engine.runtime.evicting import evict
 from herder.engine.runtime.manager import Manager
+from herder.engine.runtime.performers.evict import evict
 from herder.engine.runtime.view import View
 from tests.engine.runtime.far import Far, run
 from tests.engine.runtime.world import CONFIG_MAP, now, thing, until

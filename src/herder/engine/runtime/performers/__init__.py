@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from herder.engine.runtime.evicting import evict
-from herder.engine.runtime.listing import find
+from herder.engine.runtime.performers.evict import evict
+from herder.engine.runtime.performers.find import find
 from herder.engine.runtime.remote import RemotePerformer
 
 REMOTE_PERFORMERS: Mapping[str, RemotePerformer] = {"evict": evict, "find": find}

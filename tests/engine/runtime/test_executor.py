@@ -14,7 +14,6 @@ from herder.engine.client.wire import Request, Response
 from herder.engine.control.cache import Cache, Change, Key
 from herder.engine.meta.errors import AlreadyExists, Conflict, ServiceUnavailable
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.carrying import Act, Carrier, Guard
 from herder.engine.runtime.decision import (
     Apply,
     Create,
@@ -22,13 +21,14 @@ from herder.engine.runtime.decision import (
     Delete,
     Effect,
     Outcome,
+    Parallel,
     Patch,
     Ref,
     Refusal,
-    Together,
     Update,
     Write,
 )
+from herder.engine.runtime.executor import Act, DecisionExecutor, Guard
 from herder.engine.runtime.view import UndeclaredKind, View
 from herder.engine.runtime.writer import Overtaken, Writer
 from herder.sim import loop as virtual
@@ -44,10 +44,10 @@ class Carrying:
         self.caches = {kind: Cache(kind) for kind in (CONFIG_MAP, SECRET, DEPLOYMENT)}
         self.changes: list[tuple[Kind, Change]] = []
         self.writer = Writer(here.client, caches=self.caches, on_change=lambda *change: self.changes.append(change))
-        self.carrier = Carrier(self.writer, guards=guards)
+        self.executor = DecisionExecutor(self.writer, guards=guards)
 
-    async def __call__(self, *writes: Write | Together, effects: tuple[Effect, ...] = ()) -> Outcome:
-        return await self.carrier.carry_out(Decision(writes, effects), self.view(), manager="tester", now=now())
+    async def __call__(self, *writes: Write | Parallel, effects: tuple[Effect, ...] = ()) -> Outcome:
+        return await self.executor.carry_out(Decision(writes, effects), self.view(), manager="tester", now=now())
 
     def view(self) -> View:
         return View(
@@ -302,7 +302,7 @@ async def test_writes_that_belong_together_are_all_made_even_if_one_fails() -> N
         await carry(Create(CONFIG_MAP, thing("b"), "wanted"))
         names = [chr(ord("a") + number) for number in range(20)]
         with pytest.raises(AlreadyExists):
-            await carry(Together(tuple(Create(CONFIG_MAP, thing(name), "wanted") for name in names)))
+            await carry(Parallel(tuple(Create(CONFIG_MAP, thing(name), "wanted") for name in names)))
         assert all(carry.cached(name) for name in names)
 
 
@@ -311,7 +311,7 @@ async def test_nothing_of_a_batch_is_made_if_a_guard_refuses_one_of_it() -> None
         return Refusal("test", "not b") if isinstance(act, Create) and act.obj["metadata"]["name"] == "b" else None
 
     async with carrying([guard]) as carry:
-        outcome = await carry(Together((Create(CONFIG_MAP, thing("a"), "x"), Create(CONFIG_MAP, thing("b"), "x"))))
+        outcome = await carry(Parallel((Create(CONFIG_MAP, thing("a"), "x"), Create(CONFIG_MAP, thing("b"), "x"))))
         assert outcome.refusal is not None
         assert carry.here.wire.writes() == []
 
@@ -368,10 +368,10 @@ async def test_a_write_whose_answer_was_lost_is_looked_up_before_anyone_decides_
         with pytest.raises(ServiceUnavailable):
             await carry(Create(CONFIG_MAP, thing("a"), "wanted"))
         assert carry.cached("a") is None
-        await carry.carrier.settle()
+        await carry.executor.settle()
         assert carry.cached("a")["metadata"]["uid"]
         asked = carry.sent()
-        await carry.carrier.settle()
+        await carry.executor.settle()
         assert carry.sent() == asked, "what is settled is not asked again"
 
 

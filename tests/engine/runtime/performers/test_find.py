@@ -13,7 +13,7 @@ from herder.engine.client.client import Client
 from herder.engine.client.wire import Request, Response
 from herder.engine.meta.errors import ServiceUnavailable
 from herder.engine.meta.kinds import Object
-from herder.engine.runtime.listing import find
+from herder.engine.runtime.performers.find import find
 from herder.engine.runtime.remote import Remotes
 
 ABOUT = {"cluster": "c", "kind": NODE, "field": ("spec", "providerID"), "value": "x://1"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from herder.engine.control.cache import Cache, Change, Key
 from herder.engine.meta.kinds import Kind, Object
-from herder.engine.runtime.triggers import Follows, Indexed, Watches, changed
+from herder.engine.runtime.handlers import Follows, Indexed, Watches, changed
 
 FIELD = Kind("farm.example", "v1", "Field", "fields")
 SHEEP = Kind("farm.example", "v1", "Sheep", "sheep")

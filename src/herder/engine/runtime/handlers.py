@@ -89,13 +89,13 @@ class Watches:
 
     kind: Kind
     keys: KeysOf | Indexed | None = None  # None: read only, its changes set nothing off
-    when: Matters = any_change
+    predicate: Matters = any_change
     priority: int = NORMAL
     labels: str = ""  # only these objects of the kind are read
     fields: str = ""
 
     def affected(self, change: Change, lookup: Lookup = _no_index) -> list[Key]:
-        if self.keys is None or not self.when(change):
+        if self.keys is None or not self.predicate(change):
             return []
         sides = [obj for obj in (change.old, change.new) if obj is not None]
         if isinstance(self.keys, Indexed):
@@ -109,7 +109,7 @@ class Follows:
     """What the changes of objects set off whose kinds are met only at run time, by references to them."""
 
     keys: KeysOf | Indexed
-    when: Matters = any_change
+    predicate: Matters = any_change
 
     def affected(self, kind: Kind, change: Change, lookup: Lookup = _no_index) -> list[Key]:
-        return Watches(kind, self.keys, self.when).affected(change, lookup)
+        return Watches(kind, self.keys, self.predicate).affected(change, lookup)

@@ -10,8 +10,8 @@ from herder.api.capi.kinds import DEFINITION
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Apply, Decision
-from herder.engine.runtime.family import Family
-from herder.engine.runtime.triggers import Follows, Watches, changed, labelled, owner
+from herder.engine.runtime.dynamic import DynamicController
+from herder.engine.runtime.handlers import Follows, Watches, changed, labelled, owner
 from herder.engine.runtime.view import View
 from herder.sim import loop
 from herder.sim.world import CRDS, World
@@ -58,7 +58,7 @@ def name_of(obj: Object) -> list[str]:
     return [obj["metadata"]["name"]]
 
 
-FAMILY = Family("toys", DEFINITION, toy_kind, toy_controller)
+FAMILY = DynamicController("toys", DEFINITION, toy_kind, toy_controller)
 
 
 def definition(name: str) -> Object:
@@ -106,7 +106,7 @@ async def noted(world: World, name: str) -> dict[str, str]:
 
 def run(story: Callable[[World], object], *controllers: Controller) -> None:
     async def live() -> None:
-        async with World(1, controllers, families=[FAMILY]) as world:
+        async with World(1, controllers, dynamic_controllers=[FAMILY]) as world:
             await story(world)  # type: ignore[misc]
 
     loop.run(live())
@@ -152,7 +152,7 @@ def test_a_kind_that_another_controller_follows_already_is_taken_over_with_its_o
         return DONE
 
     follower = Controller(
-        name="follower", kind=CONFIG_MAP, reconcile=look, follows=Follows(owner(CONFIG_MAP), when=changed("spec"))
+        name="follower", kind=CONFIG_MAP, reconcile=look, follows=Follows(owner(CONFIG_MAP), predicate=changed("spec"))
     )
 
     async def story(world: World) -> None:

@@ -19,7 +19,7 @@ PROBE_SECONDS = 5.0
 SERVER_FAILURE = 500
 
 
-class Line:
+class ClusterTransport:
     """A client's transport to a cluster. Requests take turns; watches do not count once they are answered."""
 
     def __init__(
