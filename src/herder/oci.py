@@ -118,7 +118,7 @@ def image(layers: Sequence[Layer], running: Mapping[str, Any] | None = None) -> 
         "config": {"mediaType": CONFIG, "digest": digest_of(config), "size": len(config)},
         "layers": described,
     }
-    blobs = {told["digest"]: layer.content for told, layer in zip(described, layers, strict=True)}
+    blobs = {reported["digest"]: layer.content for reported, layer in zip(described, layers, strict=True)}
     return Image(as_json(manifest), {**blobs, digest_of(config): config})
 
 

@@ -25,9 +25,9 @@ class Probing:
 
     def watch(self, probes: List[Probe], data: Data) -> None:
         """From now on these, from where the Secret says they are."""
-        told = _told(data)
+        reported = _reported_probes(data)
         self._probes = probes
-        self._statuses = {probe.name: told.get(probe.name, ProbeStatus()) for probe in probes}
+        self._statuses = {probe.name: reported.get(probe.name, ProbeStatus()) for probe in probes}
         self._errors = {}
         self.stop()
 
@@ -74,10 +74,10 @@ class Probing:
 
     def told_in(self, data: Data, always: bool = False) -> Data:
         """The data with what is worth telling."""
-        if always or rules.worth_telling(self._probes, _told(data), self._statuses):
+        if always or rules.worth_reporting(self._probes, _reported_probes(data), self._statuses):
             return rules.with_probes(data, self._statuses, self._errors)
         return data
 
 
-def _told(data: Data) -> Dict[str, ProbeStatus]:
+def _reported_probes(data: Data) -> Dict[str, ProbeStatus]:
     return outputs.probe_statuses_from(data.get(rules.PROBE_STATUSES, b""))

@@ -96,12 +96,12 @@ class Remote:
     def _handle(self, event: Event) -> None:
         """With all that comes of it at once, in the thread that has heard of it."""
         with self._turn:
-            told = [event]
-            while told:
-                for action in self._core.handle(told.pop(0), Now(time.time(), time.monotonic())):
+            reported = [event]
+            while reported:
+                for action in self._core.handle(reported.pop(0), Now(time.time(), time.monotonic())):
                     answer = self._carry_out(action)
                     if answer is not None:
-                        told.append(answer)
+                        reported.append(answer)
             self._hands.tidy()
 
     def _carry_out(self, action: Action) -> Optional[Event]:

@@ -82,8 +82,8 @@ def verdict_by_checksum(data: Data, checksum: str, first_pass: bool, wall: float
 
 def already_told(data: Data, checksum: str, result: Result) -> bool:
     """Of the protocol without states: this result is what the Secret says already."""
-    told = text(data, APPLIED_CHECKSUM if result.succeeded else FAILED_CHECKSUM)
-    return told == checksum and text(data, LAST_APPLY_TIME) == outputs.unix_date(result.at)
+    reported = text(data, APPLIED_CHECKSUM if result.succeeded else FAILED_CHECKSUM)
+    return reported == checksum and text(data, LAST_APPLY_TIME) == outputs.unix_date(result.at)
 
 
 # --- writing -------------------------------------------------------------------------------------------------------
@@ -198,12 +198,12 @@ def probe_answered(probe: Probe, status: ProbeStatus, succeeded: bool) -> ProbeS
     return ProbeStatus(status.healthy and failures < probe.failure_threshold, 0, failures)
 
 
-def worth_telling(probes: List[Probe], told: Dict[str, ProbeStatus], known: Dict[str, ProbeStatus]) -> bool:
+def worth_reporting(probes: List[Probe], reported: Dict[str, ProbeStatus], known: Dict[str, ProbeStatus]) -> bool:
     """News of probes: one appeared or went, health changed, or a count has come to its end."""
-    if set(told) != set(known):
+    if set(reported) != set(known):
         return True
     for probe in probes:
-        was, now = told[probe.name], known[probe.name]
+        was, now = reported[probe.name], known[probe.name]
         settled = now.successes >= probe.success_threshold or now.failures >= probe.failure_threshold
         if was.healthy != now.healthy or (settled and was != now):
             return True

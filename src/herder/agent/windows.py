@@ -56,25 +56,25 @@ class Service:
 
     def _service_main(self, *_: Any) -> None:
         self._handle = self._library.RegisterServiceCtrlHandlerExW(NAME, self._handler, None)
-        self._tell(START_PENDING)
-        self._tell(RUNNING)
+        self._report_state(START_PENDING)
+        self._report_state(RUNNING)
         code = 1
         try:
             code = self._run()
         finally:
-            self._tell(STOPPED, code)
+            self._report_state(STOPPED, code)
 
     def _control(self, control: int, *_: Any) -> int:
         if control in (STOP, SHUTDOWN):
-            self._tell(STOP_PENDING)
+            self._report_state(STOP_PENDING)
             self._stop()
         elif control == INTERROGATE:
-            self._tell(self._state)
+            self._report_state(self._state)
         else:
             return _NOT_IMPLEMENTED
         return _NO_ERROR
 
-    def _tell(self, state: int, code: int = 0) -> None:
+    def _report_state(self, state: int, code: int = 0) -> None:
         self._state = state
         status = Status(
             service_type=_OWN_PROCESS,

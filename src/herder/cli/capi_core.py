@@ -65,7 +65,7 @@ class CoreChoice:
     async def look(self) -> Verdict:
         return decide(self._mode, replace(await gather(self._client, self._clock()), inside=self._inside))
 
-    async def follow(self, last: Verdict, tell: Callable[[Verdict], None]) -> None:
+    async def follow(self, last: Verdict, report: Callable[[Verdict], None]) -> None:
         """Tell each verdict that differs from the last, for ever."""
         async with asyncio.TaskGroup() as tasks:
             for source in SOURCES:
@@ -81,7 +81,7 @@ class CoreChoice:
                     self._news.set()
                     continue
                 if verdict != last:
-                    tell(verdict)
+                    report(verdict)
                     last = verdict
 
     async def _listen(self, source: Source) -> None:

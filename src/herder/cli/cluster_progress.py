@@ -91,8 +91,8 @@ class Scene:
 
     def why_machines_failed(self) -> dict[str, str]:
         """Those that could not be made, and those whose plan has failed."""
-        told = {name: _failure(machine) for name, machine in sorted(self.machines.items())}
-        return {name: why for name, why in told.items() if why}
+        status = {name: _failure(machine) for name, machine in sorted(self.machines.items())}
+        return {name: why for name, why in status.items() if why}
 
 
 async def until_as_wanted(client: Client, namespace: str, name: str, say: Say) -> None:
@@ -128,14 +128,14 @@ async def _until(
         asyncio.ensure_future(_follow(client, scene, MACHINE, namespace, labels=of_cluster)),
     ]
     try:
-        await _tell(scene, followed, lambda text: say(printable(text)), done, patience)
+        await _print_progress(scene, followed, lambda text: say(printable(text)), done, patience)
     finally:
         for each in followed:
             each.cancel()
         await asyncio.gather(*followed, return_exceptions=True)
 
 
-async def _tell(
+async def _print_progress(
     scene: Scene,
     followed: list[asyncio.Task[None]],
     say: Say,

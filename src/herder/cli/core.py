@@ -53,7 +53,7 @@ class Core:
         halted = asyncio.Event()
         names = [running.controller.name for running in manager.running.values() if _is_of_the_core(running.controller)]
 
-        def tell(verdict: Verdict) -> None:
+        def report(verdict: Verdict) -> None:
             if self._verdict.run and not verdict.run:
                 log.warning("disabled the built-in Cluster API core", reason=verdict.reason)
                 self._verdict = verdict
@@ -61,7 +61,7 @@ class Core:
                 aside()
                 halted.set()
 
-        following = asyncio.ensure_future(self._choice.follow(self._verdict, tell))
+        following = asyncio.ensure_future(self._choice.follow(self._verdict, report))
         try:
             await until_stopped(halted, following)
         finally:

@@ -179,14 +179,14 @@ async def _show_nodes(client: Client) -> None:
     for node in nodes:
         ready = next((each["status"] for each in node["status"]["conditions"] if each["type"] == "Ready"), "Unknown")
         roles = sorted(key.partition("/")[2] for key in _labels(node) if key.startswith("node-role.kubernetes.io/"))
-        told = (
+        reported = (
             node["metadata"]["name"],
             "Ready" if ready == "True" else "NotReady",
             ",".join(roles) or "<none>",
             node["status"]["nodeInfo"]["kubeletVersion"],
             next(each["address"] for each in node["status"]["addresses"] if each["type"] == "InternalIP"),
         )
-        _detail("  ".join(word.ljust(width) for word, width in zip(told, (34, 9, 20, 18, 15), strict=True)))
+        _detail("  ".join(word.ljust(width) for word, width in zip(reported, (34, 9, 20, 18, 15), strict=True)))
 
 
 async def _workload(client: Client) -> Client:

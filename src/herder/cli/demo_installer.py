@@ -39,9 +39,9 @@ def given(archive: Path) -> Installer:
         member = opened.extractfile("index.json")
         assert member is not None
         (only,) = json.load(member)["manifests"]
-        told = str(only["annotations"]["org.opencontainers.image.ref.name"]).rpartition(":")[2]
-        if "-kubeadm" in told:
-            return Installer(archive, told.replace("-kubeadm", "+kubeadm"))
+        reported = str(only["annotations"]["org.opencontainers.image.ref.name"]).rpartition(":")[2]
+        if "-kubeadm" in reported:
+            return Installer(archive, reported.replace("-kubeadm", "+kubeadm"))
     raise click.ClickException(
         f"--installer: {archive} is not an archive written by `herder installer kubeadm --output`"
     )
@@ -106,11 +106,11 @@ def _missing(programs: Mapping[str, Path]) -> str:
 
 def _version(kubeadm: Path) -> str:
     with suppress(OSError, subprocess.TimeoutExpired):
-        told = subprocess.run(
+        output = subprocess.run(
             [kubeadm, "version", "--output=short"], capture_output=True, text=True, check=False, timeout=60
         )
-        if told.returncode == 0 and told.stdout.startswith("v"):
-            return told.stdout.strip()
+        if output.returncode == 0 and output.stdout.startswith("v"):
+            return output.stdout.strip()
     raise click.ClickException(
         f"{kubeadm}: cannot read the version; use a kubeadm binary for the architecture of this host"
     )

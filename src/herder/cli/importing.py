@@ -72,9 +72,9 @@ async def _named(client: Client, namespace: str, name: str) -> str:
     async for event in client.watch(
         PROVISIONING_CLUSTER.resource, namespace=namespace, fields=f"metadata.name={name}", initial_events=True
     ):
-        told = (event.object.get("status") or {}).get("clusterName")
-        if told:
-            return str(told)
+        reported = (event.object.get("status") or {}).get("clusterName")
+        if reported:
+            return str(reported)
     raise click.ClickException(f"cluster {name} has no status.clusterName; run the manager with a gateway")
 
 

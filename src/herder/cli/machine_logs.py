@@ -73,27 +73,27 @@ async def _show(connection: kubeconfigs.Connection, namespaces: Sequence[str], n
     client = Client(HttpTransport(connection))
     try:
         for found in await find_machine(client, namespaces, name):
-            if await _told(client, found, follow):
+            if await _print_logs(client, found, follow):
                 return
     finally:
         await client.close()
     raise click.ClickException(f'no logs found for machine "{name}" in namespace {" or ".join(namespaces)}')
 
 
-async def _told(client: Client, found: Found, follow: bool) -> bool:
+async def _print_logs(client: Client, found: Found, follow: bool) -> bool:
     pods = await _pods(client, found)
     archived = await _archived(client, found)
-    told = False
+    reported = False
     for key, removing in ((CREATE_LOG, False), (REMOVE_LOG, True)):
         own = [pod for pod in pods if (INFRA_REMOVE_LABEL in _labels(pod)) is removing]
         for pod in own:
             async for text in _pod_log(client, pod, follow):
                 click.echo(printable(text), nl=False)
-                told = True
+                reported = True
         if not own and key in archived:
             click.echo(printable(archived[key]), nl=not archived[key].endswith("\n"))
-            told = True
-    return told
+            reported = True
+    return reported
 
 
 async def _pods(client: Client, found: Found) -> list[Object]:

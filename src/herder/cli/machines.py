@@ -97,13 +97,13 @@ async def _running_daemon(state_dir: Path) -> int:
     """Its process. One of another version makes room: machines do not notice."""
     host = HostClient.of(state_dir)
     await asyncio.to_thread(ensure_running, state_dir)
-    told = await asyncio.to_thread(host.version)
-    if told["version"] != __version__:
+    reported = await asyncio.to_thread(host.version)
+    if reported["version"] != __version__:
         await asyncio.to_thread(host.shutdown)
-        await _ended(int(told["pid"]))
+        await _ended(int(reported["pid"]))
         await asyncio.to_thread(ensure_running, state_dir)
-        told = await asyncio.to_thread(host.version)
-    return int(told["pid"])
+        reported = await asyncio.to_thread(host.version)
+    return int(reported["pid"])
 
 
 async def _ended(pid: int) -> None:

@@ -50,7 +50,7 @@ class Words(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, told) for name, (_, told) in WORDS.items()])
+            formatter.write_dl([(name, reported) for name, (_, reported) in WORDS.items()])
 
 
 @click.command(

@@ -52,8 +52,8 @@ async def cluster_named(client: Client, cluster: str) -> tuple[str, str]:
 
 async def _clusters(client: Client) -> dict[str, str]:
     """Id → name. The manager tells its users of theirs; who is no user of it asks the API server for all."""
-    told = await client.raw("GET", "/v3/clusters", headers={"accept": "application/json"})
-    if told.status == 200:
-        return {each["id"]: each["name"] for each in json.loads(told.content())["data"]}
+    reported = await client.raw("GET", "/v3/clusters", headers={"accept": "application/json"})
+    if reported.status == 200:
+        return {each["id"]: each["name"] for each in json.loads(reported.content())["data"]}
     known = (await client.list_all(MANAGEMENT_CLUSTER.resource)).items
     return {each["metadata"]["name"]: (each.get("spec") or {}).get("displayName") or "" for each in known}

@@ -271,7 +271,7 @@ async def _work(options: Options, client: Client) -> None:
 
 
 async def _lead(
-    connection: kubeconfigs.Connection, namespace: str, manager: Manager, tell: Callable[[float], None]
+    connection: kubeconfigs.Connection, namespace: str, manager: Manager, report: Callable[[float], None]
 ) -> None:
     """Until the lease is lost."""
     from herder.engine.runtime.election import LeaderElection
@@ -284,11 +284,11 @@ async def _lead(
         return LeaderElection(own, name="herder-controllers", namespace=namespace, identity=identity, clock=wall_clock)
 
     async def lead() -> None:
-        tell(1)
+        report(1)
         try:
             await manager.run()
         finally:
-            tell(0)
+            report(0)
 
     await run_as_leader(election, lead, abort=manager.abort)
 

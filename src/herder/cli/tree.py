@@ -89,7 +89,7 @@ def cluster_tree(scene: Scene, *, expand: bool = False) -> Node:
     return Node(
         _name(scene.cluster),
         counts=_cluster_counts(scene.cluster),
-        condition=_telling(scene.cluster, "Available"),
+        condition=_condition_with_message(scene.cluster, "Available"),
         children=tuple(children),
     )
 
@@ -114,13 +114,13 @@ def _referred_node(role: str, found: Referred, types: Sequence[str], children: t
         missing = {"status": "Unknown", "reason": "", "message": found.problem or "does not exist"}
         return Node(name, role, condition=missing, children=children)
     counts = _control_plane_counts(found.obj, found.contract) if role == "ControlPlane" else NO_COUNTS
-    return Node(_name(found.obj), role, counts, _telling(found.obj, *types), children=children)
+    return Node(_name(found.obj), role, counts, _condition_with_message(found.obj, *types), children=children)
 
 
 def _owner_node(obj: Object, types: Sequence[str], children: tuple[Node, ...]) -> Node:
     status = obj.get("status") or {}
     counts = _counts(status, desired=(obj.get("spec") or {}).get("replicas"))
-    return Node(_name(obj), counts=counts, condition=_telling(obj, *types), children=children)
+    return Node(_name(obj), counts=counts, condition=_condition_with_message(obj, *types), children=children)
 
 
 def _grouped(machines: Sequence[Object]) -> tuple[Node, ...]:
@@ -136,23 +136,23 @@ def _each(machines: Sequence[Object]) -> tuple[Node, ...]:
 
 
 def _state(machine: Object) -> tuple[Any, ...]:
-    told = (find(machine, type_) or {} for type_ in ("Ready", "Available", "UpToDate", "Deleting"))
-    return is_deleting(machine), *((condition.get("status"), condition.get("reason")) for condition in told)
+    reported = (find(machine, type_) or {} for type_ in ("Ready", "Available", "UpToDate", "Deleting"))
+    return is_deleting(machine), *((condition.get("status"), condition.get("reason")) for condition in reported)
 
 
 def _machine_node(machine: Object) -> Node:
-    return Node(_name(machine), counts=_machine_counts([machine]), condition=_telling(machine, "Ready"))
+    return Node(_name(machine), counts=_machine_counts([machine]), condition=_condition_with_message(machine, "Ready"))
 
 
 def _group_node(machines: Sequence[Object]) -> Node:
     names = tuple(machine["metadata"]["name"] for machine in machines)
-    conditions = [_telling(machine, "Ready") for machine in machines]
+    conditions = [_condition_with_message(machine, "Ready") for machine in machines]
     longest = min(conditions, key=lambda condition: condition.get("lastTransitionTime") or "~")
     shared = {condition.get("message") or "" for condition in conditions}
     message = _names(names) + (f":\n{shared.pop()}" if len(shared) == 1 and "" not in shared else "")
     marks = " (deleting)" if is_deleting(machines[0]) else ""
-    told = {**longest, "message": message}
-    return Node(f"{len(machines)} Machines{marks}", counts=_machine_counts(machines), condition=told, members=names)
+    status = {**longest, "message": message}
+    return Node(f"{len(machines)} Machines{marks}", counts=_machine_counts(machines), condition=status, members=names)
 
 
 def _names(names: Sequence[str]) -> str:
@@ -166,7 +166,7 @@ def _name(obj: Object) -> str:
     return f"{obj['kind']}/{obj['metadata']['name']}" + (f" ({', '.join(marks)})" if marks else "")
 
 
-def _telling(obj: Object, *types: str) -> Condition:
+def _condition_with_message(obj: Object, *types: str) -> Condition:
     """The condition that says most: how far the deletion is, or else the first of these that is there."""
     wanted = ("Deleting", *types) if is_deleting(obj) else types
     return next((found for type_ in wanted if (found := find(obj, type_))), {})
@@ -274,6 +274,6 @@ def _wrapped(message: str) -> list[str]:
 
 def as_data(node: Node) -> Object:
     """Without what is not known."""
-    told = {"name": node.name, "role": node.role, **node.counts._asdict(), "condition": node.condition}
-    told |= {"members": list(node.members), "children": [as_data(child) for child in node.children]}
-    return {name: value for name, value in told.items() if value not in (None, "", {}, [])}
+    status = {"name": node.name, "role": node.role, **node.counts._asdict(), "condition": node.condition}
+    status |= {"members": list(node.members), "children": [as_data(child) for child in node.children]}
+    return {name: value for name, value in status.items() if value not in (None, "", {}, [])}

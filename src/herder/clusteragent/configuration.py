@@ -46,16 +46,16 @@ class Configuration:
 def configuration(
     arguments: Sequence[str], environment: Mapping[str, str], credentials: Path = CREDENTIALS
 ) -> Configuration:
-    told = _parser().parse_args(arguments)
-    server = told.server or environment.get("CATTLE_SERVER") or _mounted(credentials / "url")
+    options = _parser().parse_args(arguments)
+    server = options.server or environment.get("CATTLE_SERVER") or _mounted(credentials / "url")
     return Configuration(
         server=_checked_server(server),
-        token=_token(told.token_file, environment, credentials),
-        ca_checksum=_checked_sum(told.ca_checksum or environment.get("CATTLE_CA_CHECKSUM", "")),
+        token=_token(options.token_file, environment, credentials),
+        ca_checksum=_checked_sum(options.ca_checksum or environment.get("CATTLE_CA_CHECKSUM", "")),
         strict=environment.get("STRICT_VERIFY", "").lower() == "true",
-        kubeconfig=told.kubeconfig,
-        allowed=frozenset(_checked_address("--allow", each) for each in told.allow),
-        health=_health(told.health, in_pod=told.kubeconfig is None),
+        kubeconfig=options.kubeconfig,
+        allowed=frozenset(_checked_address("--allow", each) for each in options.allow),
+        health=_health(options.health, in_pod=options.kubeconfig is None),
     )
 
 

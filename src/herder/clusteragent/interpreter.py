@@ -47,5 +47,5 @@ def _library(root: Path) -> Iterator[Path]:
 
 def _linked(programs: Iterable[Path]) -> list[Path]:
     """The libraries that they are loaded with, and the loader itself."""
-    told = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False).stdout
-    return [Path(path) for path in sorted(set(re.findall(r"(/\S+\.so\S*) \(0x", told)))]
+    output = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False).stdout
+    return [Path(path) for path in sorted(set(re.findall(r"(/\S+\.so\S*) \(0x", output)))]

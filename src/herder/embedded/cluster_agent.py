@@ -78,9 +78,9 @@ class ClusterAgent:
         descriptor = os.open(self._token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write(wanted.token)
-        told = ("--kubeconfig", str(self._kubeconfig), "--token-file", str(self._token_file))
+        reported = ("--kubeconfig", str(self._kubeconfig), "--token-file", str(self._token_file))
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "herder.clusteragent", *told),
+            *(sys.executable, "-m", "herder.clusteragent", *reported),
             env={**os.environ, **dict(wanted.environment)},
             stdin=asyncio.subprocess.DEVNULL,
         )

@@ -56,7 +56,7 @@ class Configuration:
     @property
     def arguments(self) -> list[str]:
         """All of it as words, for people who look at the node; what is secret is not told."""
-        told: list[tuple[str, str]] = [
+        reported: list[tuple[str, str]] = [
             ("node-name", self.node_name),
             *(("node-ip", each) for each in self.addresses),
             *(("node-external-ip", each) for each in self.external_addresses),
@@ -68,7 +68,7 @@ class Configuration:
             ("token", HIDDEN if self.token else ""),
             ("agent-token", HIDDEN if self.agent_token else ""),
         ]
-        return [word for key, value in told if value for word in (f"--{key}", value)]
+        return [word for key, value in reported if value for word in (f"--{key}", value)]
 
 
 def read(directory: Path, *, version: str = "") -> Configuration:
@@ -101,28 +101,30 @@ def _merge(into: dict[str, Any], found: Mapping[str, Any], file: Path) -> None:
             into[name] = value
 
 
-def _checked(told: Mapping[str, Any], version: str) -> Configuration:
+def _checked(reported: Mapping[str, Any], version: str) -> Configuration:
     for key in _TEXTS:
-        if not isinstance(told.get(key, ""), str):
+        if not isinstance(reported.get(key, ""), str):
             raise ConfigurationError(f"{key}: must be a string")
-    addresses = tuple(_address("node-ip", each) for each in _list(told.get("node-ip")))
+    addresses = tuple(_address("node-ip", each) for each in _list(reported.get("node-ip")))
     if not addresses:
         raise ConfigurationError("node-ip is required; set it to the IP address of this machine")
-    if not told.get("token"):
+    if not reported.get("token"):
         raise ConfigurationError("token is required; set it to the cluster token")
     return Configuration(
-        node_name=told.get("node-name") or platform.node().lower(),
+        node_name=reported.get("node-name") or platform.node().lower(),
         addresses=addresses,
-        external_addresses=tuple(_address("node-external-ip", each) for each in _list(told.get("node-external-ip"))),
-        labels=tuple(_label(each) for each in _list(told.get("node-label"))),
-        taints=tuple(_taint(each) for each in _list(told.get("node-taint"))),
-        names=tuple(str(each) for each in _list(told.get("tls-san"))),
-        server=told.get("server", ""),
-        token=told["token"],
-        agent_token=told.get("agent-token", ""),
-        data_dir=Path(told.get("data-dir") or DATA_DIR),
-        version=told.get("version") or version,
-        log_level=_level(told.get("log-level") or "info"),
+        external_addresses=tuple(
+            _address("node-external-ip", each) for each in _list(reported.get("node-external-ip"))
+        ),
+        labels=tuple(_label(each) for each in _list(reported.get("node-label"))),
+        taints=tuple(_taint(each) for each in _list(reported.get("node-taint"))),
+        names=tuple(str(each) for each in _list(reported.get("tls-san"))),
+        server=reported.get("server", ""),
+        token=reported["token"],
+        agent_token=reported.get("agent-token", ""),
+        data_dir=Path(reported.get("data-dir") or DATA_DIR),
+        version=reported.get("version") or version,
+        log_level=_level(reported.get("log-level") or "info"),
     )
 
 

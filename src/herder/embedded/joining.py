@@ -11,20 +11,20 @@ from herder.engine.client.http import HttpTransport
 from herder.engine.client.kubeconfig import Connection
 
 
-async def join(told: Configuration) -> None:
+async def join(reported: Configuration) -> None:
     """Until cancelled."""
-    if not told.server:
+    if not reported.server:
         raise ConfigurationError("server is required on a node; set it to the URL of a server")
-    authority = told.data_dir / "agent" / "server-ca.crt"
+    authority = reported.data_dir / "agent" / "server-ca.crt"
     try:
         trusted = authority.read_bytes()
     except OSError as problem:
         raise ConfigurationError(
             f"{authority}: {problem.strerror}; the node needs this CA to verify the server"
         ) from None
-    client = Client(HttpTransport(Connection(server=told.server, ca=trusted, token=told.token)))
-    node = Node(client, told, server=False)
-    health = await serve_health(told.address, NODE_PORT, node.registered.is_set)
+    client = Client(HttpTransport(Connection(server=reported.server, ca=trusted, token=reported.token)))
+    node = Node(client, reported, server=False)
+    health = await serve_health(reported.address, NODE_PORT, node.registered.is_set)
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(node.run())

@@ -50,11 +50,11 @@ class LostNodes:
 
     def _lost(self, name: str) -> None:
         self._timers.pop(name, None)
-        task = asyncio.ensure_future(self._tell(name))
+        task = asyncio.ensure_future(self._mark_lost(name))
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
 
-    async def _tell(self, name: str) -> None:
+    async def _mark_lost(self, name: str) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         condition = {
             "type": "Ready",

@@ -37,7 +37,7 @@ PROCESSORS = {"x86_64": "amd64", "aarch64": "arm64"}
 class Node:
     def __init__(self, client: Client, configuration: Configuration, *, server: bool) -> None:
         self._client = client
-        self._told = configuration
+        self._configuration = configuration
         self._server = server
         self._ready_since = _now()
         self._uid = ""
@@ -55,47 +55,51 @@ class Node:
                 self.registered.clear()  # deleted under us
                 pause = 0.0
             except (StatusError, OSError) as problem:
-                log.warning("cannot reach the control plane", node=self._told.node_name, problem=str(problem))
+                log.warning("cannot reach the control plane", node=self._configuration.node_name, problem=str(problem))
                 pause = RETRY_AFTER
             await asyncio.sleep(pause)
 
     # --- the Node -----------------------------------------------------------------------------------------------------
 
     async def _register(self) -> None:
-        name = self._told.node_name
+        name = self._configuration.node_name
         try:
             node = await self._client.create(NODES, self._node())
         except AlreadyExists:
-            told = {"labels": self._labels(), "annotations": self._annotations()}
-            node = await self._client.patch(NODES, name, {"metadata": told})
+            status = {"labels": self._labels(), "annotations": self._annotations()}
+            node = await self._client.patch(NODES, name, {"metadata": status})
         self._uid = node["metadata"]["uid"]
         await self._client.patch(NODES, name, {"status": self._status()}, subresource="status")
         self.registered.set()
         log.info("registered", node=name)
 
     def _node(self) -> Object:
-        taints = [{"key": k, "effect": e, **({"value": v} if v else {})} for k, v, e in self._told.taints]
+        taints = [{"key": k, "effect": e, **({"value": v} if v else {})} for k, v, e in self._configuration.taints]
         return {
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": {"name": self._told.node_name, "labels": self._labels(), "annotations": self._annotations()},
+            "metadata": {
+                "name": self._configuration.node_name,
+                "labels": self._labels(),
+                "annotations": self._annotations(),
+            },
             "spec": {
-                "providerID": f"herder://{self._told.node_name}",
+                "providerID": f"herder://{self._configuration.node_name}",
                 **({"taints": taints} if taints else {}),
             },
         }
 
     def _annotations(self) -> dict[str, str]:
-        return {ARGUMENTS: json.dumps(["server" if self._server else "agent", *self._told.arguments])}
+        return {ARGUMENTS: json.dumps(["server" if self._server else "agent", *self._configuration.arguments])}
 
     def _labels(self) -> dict[str, str]:
         system = {"os": "linux", "arch": _processor()}
         roles = ("control-plane", "etcd") if self._server else ()
         return {
             **{f"kubernetes.io/{key}": value for key, value in system.items()},
-            "kubernetes.io/hostname": self._told.node_name,
+            "kubernetes.io/hostname": self._configuration.node_name,
             **{f"node-role.kubernetes.io/{role}": "true" for role in roles},
-            **dict(self._told.labels),
+            **dict(self._configuration.labels),
         }
 
     def _status(self) -> Object:
@@ -104,9 +108,9 @@ class Node:
             "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') // 1024}Ki",
             "pods": "0",
         }
-        addresses = [("InternalIP", each) for each in self._told.addresses]
-        addresses += [("ExternalIP", each) for each in self._told.external_addresses]
-        addresses.append(("Hostname", self._told.node_name))
+        addresses = [("InternalIP", each) for each in self._configuration.addresses]
+        addresses += [("ExternalIP", each) for each in self._configuration.external_addresses]
+        addresses.append(("Hostname", self._configuration.node_name))
         return {
             "capacity": resources,
             "allocatable": resources,
@@ -119,7 +123,7 @@ class Node:
                 "kernelVersion": platform.release(),
                 "osImage": _operating_system(),
                 "containerRuntimeVersion": "none://",
-                "kubeletVersion": self._told.version or f"v{__version__}",
+                "kubeletVersion": self._configuration.version or f"v{__version__}",
                 "kubeProxyVersion": "",
                 "operatingSystem": "linux",
                 "architecture": _processor(),
@@ -146,15 +150,15 @@ class Node:
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
             "metadata": {
-                "name": self._told.node_name,
+                "name": self._configuration.node_name,
                 "namespace": LEASE_NAMESPACE,
-                "labels": {key: value for key, value in self._told.labels if key == MACHINE_UID},
+                "labels": {key: value for key, value in self._configuration.labels if key == MACHINE_UID},
                 "ownerReferences": [
-                    {"apiVersion": "v1", "kind": "Node", "name": self._told.node_name, "uid": self._uid}
+                    {"apiVersion": "v1", "kind": "Node", "name": self._configuration.node_name, "uid": self._uid}
                 ],
             },
             "spec": {
-                "holderIdentity": self._told.node_name,
+                "holderIdentity": self._configuration.node_name,
                 "leaseDurationSeconds": LEASE_SECONDS,
                 "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             },
@@ -164,11 +168,13 @@ class Node:
 
     async def _recover(self) -> None:
         """Ready again after a silence for which it was declared lost; and NotFound where the Node is gone."""
-        node = await self._client.get(NODES, self._told.node_name)
+        node = await self._client.get(NODES, self._configuration.node_name)
         found = next((each for each in node["status"].get("conditions") or () if each["type"] == "Ready"), None)
         if found is None or found["status"] != "True":
             self._ready_since = _now()
-            await self._client.patch(NODES, self._told.node_name, {"status": self._status()}, subresource="status")
+            await self._client.patch(
+                NODES, self._configuration.node_name, {"status": self._status()}, subresource="status"
+            )
 
 
 async def serve_health(address: str, port: int, healthy: Callable[[], bool]) -> asyncio.Server:

@@ -51,37 +51,37 @@ _ROLES = GroupVersionResource("rbac.authorization.k8s.io", "v1", "clusterroles")
 _BINDINGS = GroupVersionResource("rbac.authorization.k8s.io", "v1", "clusterrolebindings")
 
 
-async def serve(told: Configuration, config_dir: Path) -> None:
+async def serve(reported: Configuration, config_dir: Path) -> None:
     """Until cancelled."""
-    directory = told.data_dir / "server"
+    directory = reported.data_dir / "server"
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    pki = Pki.load_or_create(directory / "tls", now=_clock(), hosts=(*told.addresses, *told.names))
+    pki = Pki.load_or_create(directory / "tls", now=_clock(), hosts=(*reported.addresses, *reported.names))
     server = await assemble(directory / "db", clock=_clock, entropy=os.urandom, pki=pki)
-    server.authenticator.token_authenticators.append(_joining(told.token, told.agent_token))
+    server.authenticator.token_authenticators.append(_joining(reported.token, reported.agent_token))
     install_node_admission(server.parts.admission, Client(InProcess(server, MASTER)))
     front = HttpFront(server, clock=_clock, body_bytes=BODY_BYTES)
     try:
-        await front.listen(told.address, SECURE_PORT, pki.server_context())
+        await front.listen(reported.address, SECURE_PORT, pki.server_context())
         kubeconfig = config_dir / "herder.yaml"
-        _write_private(kubeconfig, yaml.safe_dump(pki.admin_kubeconfig(_url(told.address))))
-        await _run_beside(server, told, kubeconfig)
+        _write_private(kubeconfig, yaml.safe_dump(pki.admin_kubeconfig(_url(reported.address))))
+        await _run_beside(server, reported, kubeconfig)
     finally:
         await front.stop(grace=0)
         await server.stop()
 
 
-async def _run_beside(server: ApiServer, told: Configuration, kubeconfig: Path) -> None:
+async def _run_beside(server: ApiServer, reported: Configuration, kubeconfig: Path) -> None:
     client = Client(InProcess(server, MASTER))
     await _let_nodes_join(client)
-    node = Node(client, told, server=True)
-    agent = ClusterAgent(kubeconfig, told.data_dir / "server" / "agent-token")
-    health = await serve_health(told.address, NODE_PORT, node.registered.is_set)
-    log.info("serving", address=told.address)
+    node = Node(client, reported, server=True)
+    agent = ClusterAgent(kubeconfig, reported.data_dir / "server" / "agent-token")
+    health = await serve_health(reported.address, NODE_PORT, node.registered.is_set)
+    log.info("serving", address=reported.address)
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(supervised(node.run, name="node"))
             tasks.create_task(supervised(LostNodes(client).run, name="lost-nodes"))
-            deploy = partial(_deploy, client, told.data_dir / "server", agent)
+            deploy = partial(_deploy, client, reported.data_dir / "server", agent)
             tasks.create_task(supervised(deploy, name="manifests"))
             tasks.create_task(supervised(agent.run, name="cluster-agent"))
             tasks.create_task(_fail_with_store(server))

@@ -87,8 +87,8 @@ class Archives:
     def _read(self) -> list[Archive]:
         """Each archive once, for as long as it is the same file."""
         known: dict[tuple[str, int, int], Archive] = {}
-        told = self._directory()
-        for file in sorted(Path(told).glob("*.tar")) if told else ():
+        reported = self._directory()
+        for file in sorted(Path(reported).glob("*.tar")) if reported else ():
             stat = file.stat()
             key = (str(file), stat.st_size, stat.st_mtime_ns)
             known[key] = self._known.get(key) or _read(file)
@@ -118,8 +118,8 @@ def _read(file: Path) -> Archive:
 def _tags(index: bytes) -> dict[tuple[str, str], str]:
     tags: dict[tuple[str, str], str] = {}
     for each in json.loads(index).get("manifests") or ():
-        told = each.get("annotations") or {}
-        for name in filter(None, (told.get(key) for key in NAMES)):
+        status = each.get("annotations") or {}
+        for name in filter(None, (status.get(key) for key in NAMES)):
             repository, colon, tag = str(name).rpartition(":")
             if colon and "/" not in tag:
                 tags[_without_host(repository), tag] = str(each["digest"])

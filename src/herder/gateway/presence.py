@@ -31,7 +31,7 @@ SETTLE_SECONDS = 1.0
 """An agent that is back so soon was never away: its condition does not flap."""
 RETRY_SECONDS = 5.0
 
-Told = dict[str, str | None]
+AnnotationPatch = dict[str, str | None]
 """Annotations as they are to be; None for one that is not to be there."""
 
 
@@ -123,7 +123,7 @@ class Presence:
 
     # --- what is to be said -------------------------------------------------------------------------------------------
 
-    def _wanted(self, cluster: str, known: Object) -> Told:
+    def _wanted(self, cluster: str, known: Object) -> AnnotationPatch:
         """What is to be said otherwise than it is."""
         since, answers = (annotations_of(known).get(name, "") for name in (CONNECTED_SINCE, CONNECTED_TO))
         answered = bool(since) and self._replicas.alive(answers)
@@ -149,5 +149,5 @@ class Presence:
         return now >= until
 
 
-def _nobody() -> Told:
+def _nobody() -> AnnotationPatch:
     return {CONNECTED_SINCE: None, CONNECTED_TO: None}

@@ -157,8 +157,8 @@ class Registration:
     def _certificates_setting(self) -> Response:
         """Agents add the newline themselves before they digest the value."""
         value = self._setting(settings.SERVER_CERTIFICATES).strip()
-        told = {"id": "cacerts", "type": "setting", "name": "cacerts", "value": value}
-        return Response(200, {"content-type": "application/json"}, json.dumps(told).encode())
+        status = {"id": "cacerts", "type": "setting", "name": "cacerts", "value": value}
+        return Response(200, {"content-type": "application/json"}, json.dumps(status).encode())
 
     def _manifest(self, path: str) -> Response:
         found = _IMPORT.fullmatch(path)

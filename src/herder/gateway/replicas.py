@@ -124,7 +124,7 @@ class Replicas:
         self._ends[name] = asyncio.get_running_loop().call_later(seconds, self._expired, name)
         if known is None:
             log.info("another replica of the gateway is there", replica=name)
-            self._tell()
+            self._notify()
 
     def _expired(self, name: str) -> None:
         self._ended(name)
@@ -137,9 +137,9 @@ class Replicas:
         if timer is not None:
             timer.cancel()
             log.info("a replica of the gateway is gone", replica=name)
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in self._listeners:
             listener()
 

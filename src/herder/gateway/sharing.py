@@ -70,5 +70,5 @@ def _read(secret: Object) -> Shared:
 
 
 def _unusable(problem: str) -> StatusError:
-    told = f"Secret {SYSTEM_NAMESPACE}/{SHARED_SECRET}: data.{problem}; delete it to have it made anew"
-    return StatusError(told, code=500, reason="InternalError")
+    message = f"Secret {SYSTEM_NAMESPACE}/{SHARED_SECRET}: data.{problem}; delete it to have it made anew"
+    return StatusError(message, code=500, reason="InternalError")

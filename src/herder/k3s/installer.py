@@ -29,10 +29,10 @@ def version_of(binary: Path) -> str:
     """As it tells itself; empty where it does not."""
     asked = [str(binary.absolute()), "--version"]  # a name alone would be looked for among the programs of this machine
     try:
-        told = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60)
+        output = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60)
     except OSError as problem:
         raise InstallerError(f"{binary}: cannot run it on this host: {problem.strerror}") from None
     except subprocess.TimeoutExpired:
         raise InstallerError(f"{binary}: timed out after 60 s reading its version") from None
-    found = VERSION.search(told.stdout)
+    found = VERSION.search(output.stdout)
     return found[0] if found else ""

@@ -25,13 +25,13 @@ class Screen:
     def show(self, line: str) -> None:
         """Lines come from scripts on machines too, which do not command this terminal."""
         stream, line = self._stream or sys.stdout, printable(line)
-        told = _PROGRESS.fullmatch(line)
-        if told is None or not stream.isatty():
+        match = _PROGRESS.fullmatch(line)
+        if match is None or not stream.isatty():
             print("\n" * self._unfinished + line, file=stream, flush=True)
             self._unfinished = False
             return
-        percent = int(told["percent"])
-        print(f"\r\x1b[K{told['what']}: {bar(percent)} {percent:3}% {told['doing']}", end="", file=stream, flush=True)
+        percent = int(match["percent"])
+        print(f"\r\x1b[K{match['what']}: {bar(percent)} {percent:3}% {match['doing']}", end="", file=stream, flush=True)
         self._unfinished = percent < 100
         if percent == 100:
             print(file=stream, flush=True)

@@ -114,8 +114,10 @@ class Downstream:
         )
 
     def members_as_told(self) -> str:
-        told = [{"name": node.name, "clientURLs": [f"https://{node.address}:2379"]} for node in self.members.values()]
-        return json.dumps({"members": told}) + "\n"
+        reported = [
+            {"name": node.name, "clientURLs": [f"https://{node.address}:2379"]} for node in self.members.values()
+        ]
+        return json.dumps({"members": reported}) + "\n"
 
     @property
     def voters(self) -> list[SimulatedNode]:
@@ -261,8 +263,8 @@ class Downstream:
             return False
         if wanted:
             self._workloads.also_known_as(management, self.key)
-            told = {"status": {"apiEndpoint": "https://10.43.0.1:443"}}
-            await self._client.patch(MANAGEMENT_CLUSTER.resource, management, told, subresource="status")
+            status = {"status": {"apiEndpoint": "https://10.43.0.1:443"}}
+            await self._client.patch(MANAGEMENT_CLUSTER.resource, management, status, subresource="status")
         since = timestamp(self._clock()) if wanted else None
         marks = {CONNECTED_SINCE: since, CONNECTED_TO: _GATEWAY if wanted else None}
         await self._client.patch(MANAGEMENT_CLUSTER.resource, management, {"metadata": {"annotations": marks}})
@@ -297,7 +299,7 @@ def _node(node: SimulatedNode) -> Object:
 
 def _status(node: SimulatedNode, ready: str, now: datetime) -> dict[str, Any]:
     version = node.disk.installed.version if node.disk.installed else ""
-    told = {**_GOOD, "Ready": ready} if ready == "True" else dict.fromkeys(_GOOD, ready)
+    fields = {**_GOOD, "Ready": ready} if ready == "True" else dict.fromkeys(_GOOD, ready)
     moment = timestamp(now)
     return {
         "addresses": [{"type": "InternalIP", "address": node.address}, {"type": "Hostname", "address": node.name}],
@@ -311,6 +313,6 @@ def _status(node: SimulatedNode, ready: str, now: datetime) -> dict[str, Any]:
                 "lastHeartbeatTime": moment,
                 "lastTransitionTime": moment,
             }
-            for type_, status in told.items()
+            for type_, status in fields.items()
         ],
     }

@@ -105,7 +105,7 @@ class Provider:
         elif name not in self.nodes and _has_data(self._machines.get(name)):
             work = self._create(name)
         elif name in self.nodes and (infra.get("spec") or {}).get("providerID") and not _is_provisioned(infra):
-            work = self._tell(name, {"initialization": {"provisioned": True}})
+            work = self._write_status(name, {"initialization": {"provisioned": True}})
         else:
             return
         task = asyncio.ensure_future(work)
@@ -135,7 +135,7 @@ class Provider:
         node = self._make(name, address, plan_secret(machine["spec"]["bootstrap"]["configRef"]["name"]))
         self.nodes[name] = node
         conditions = [{"type": type_, "status": "True", "reason": "Created"} for type_ in ("CreateJob", "Ready")]
-        await self._tell(name, {"conditions": conditions})
+        await self._write_status(name, {"conditions": conditions})
         await asyncio.sleep(self._random.uniform(0, self._creation / 4))
         node.boot()
 
@@ -166,7 +166,7 @@ class Provider:
         except StatusError:
             await self._client.patch(SECRET.resource, state_secret(name), secret, namespace=self._namespace)
 
-    async def _tell(self, name: str, status: Object) -> None:
+    async def _write_status(self, name: str, status: Object) -> None:
         await self._patch(name, {"status": status}, "status")
 
     async def _patch(self, name: str, patch: Object, subresource: str = "") -> None:

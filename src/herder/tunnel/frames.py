@@ -124,8 +124,8 @@ def read_connect(payload: memoryview) -> tuple[str, str]:
 
 def read_error(payload: memoryview) -> str:
     """Without control characters: it gets into conditions and logs, which users read in terminals."""
-    told = bytes(payload[:ERROR_BYTES]).decode(errors="replace")
-    return "".join(letter if letter.isprintable() else " " for letter in told)
+    reported = bytes(payload[:ERROR_BYTES]).decode(errors="replace")
+    return "".join(letter if letter.isprintable() else " " for letter in reported)
 
 
 def read_client(payload: memoryview) -> tuple[str, int]:

@@ -251,5 +251,5 @@ def _is_near(sock: socket.socket) -> bool:
     """By the shortest round trip that Linux has seen on this connection: its handshake at least."""
     if not hasattr(socket, "TCP_INFO"):
         return False
-    told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-    return len(told) == _TCP_INFO_BYTES and int.from_bytes(told[-4:], sys.byteorder) < _NEAR
+    reported = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    return len(reported) == _TCP_INFO_BYTES and int.from_bytes(reported[-4:], sys.byteorder) < _NEAR

@@ -92,7 +92,7 @@ class Registry:
         self.counters.sessions += 1
         self.counters.sessions_opened += 1
         if len(links) == 1 and not peering:
-            self._tell(key, True)
+            self._notify(key, True)
         alive = [each for each in links if each.alive]
         if len(alive) > self._sessions_per_key:
             self.counters.sessions_replaced += 1
@@ -111,9 +111,9 @@ class Registry:
         if not links:
             del table[key]
             if not peering:
-                self._tell(key, False)
+                self._notify(key, False)
 
-    def _tell(self, key: str, present: bool) -> None:
+    def _notify(self, key: str, present: bool) -> None:
         for listener in list(self._listeners):
             listener(key, present)
 

@@ -123,13 +123,13 @@ class Session:
         payload = frames.connect(proto, address)
         self._last_stream += 1
         stream = self._add(self._last_stream, proto, address)
-        self._tell(Kind.CONNECT, stream.id, payload)
+        self._send(Kind.CONNECT, stream.id, payload)
         return stream
 
     def announce(self, key: str, session: int, *, present: bool) -> None:
         """To a server we peer with: a client that can be reached through us, or no longer."""
         kind = Kind.ADD_CLIENT if present else Kind.REMOVE_CLIENT
-        self._tell(kind, 0, frames.client(key, session))
+        self._send(kind, 0, frames.client(key, session))
 
     def end(self) -> None:
         """The socket is gone: all streams end, and nothing is sent any more."""
@@ -137,20 +137,20 @@ class Session:
             self.traffic.buffered -= self.buffered  # what is left belongs to those who read it
         self.over = True
         for stream in list(self.streams.values()):
-            self.end_stream(stream, DISCONNECTED, tell=False)
+            self.end_stream(stream, DISCONNECTED, notify_peer=False)
         self._control.clear()
         self._newcomers.clear()
         self._round.clear()
 
-    def end_stream(self, stream: Stream, reason: str, *, tell: bool) -> None:
+    def end_stream(self, stream: Stream, reason: str, *, notify_peer: bool) -> None:
         if not stream.open:
             return
         stream.open = False
         stream.error = reason
         stream.discard_queued()
         del self.streams[stream.id]
-        if tell and not self.over:
-            self._tell(Kind.ERROR, stream.id, frames.error(reason))
+        if notify_peer and not self.over:
+            self._send(Kind.ERROR, stream.id, frames.error(reason))
         stream.observer.ended()
         stream.observer.received()
 
@@ -175,7 +175,7 @@ class Session:
         elif (stream := self.streams.get(frame.connection)) is not None:
             stream.known_to_peer = True
             if frame.kind == Kind.ERROR:
-                self.end_stream(stream, frames.read_error(frame.payload) or frames.END, tell=False)
+                self.end_stream(stream, frames.read_error(frame.payload) or frames.END, notify_peer=False)
             elif frame.kind == Kind.PAUSE:
                 stream.paused = True
             elif frame.kind == Kind.RESUME:
@@ -195,14 +195,16 @@ class Session:
         self.traffic.received_bytes += size
         if stream is None:
             who = f"{self.identity.key}/{self.identity.session}/{frame.connection}"
-            self._tell(Kind.ERROR, frame.connection, frames.error(f"connection not found {who}"))
+            self._send(Kind.ERROR, frame.connection, frames.error(f"connection not found {who}"))
             return
         stream.known_to_peer = True
         if stream.closing or not size:
             return
         if stream.buffered + size > self.limits.stream_bytes or self.buffered + size > self._allowed_bytes:
             self.traffic.overflows += 1
-            self.end_stream(stream, "the reader is too slow, and the sender did not stop when told to", tell=True)
+            self.end_stream(
+                stream, "the reader is too slow, and the sender did not stop when told to", notify_peer=True
+            )
             return
         stream.put(frame.payload)
         self.buffered += size
@@ -224,7 +226,7 @@ class Session:
         stream.holds_peer = True
         stream.received_since_pause = 0
         self.traffic.pauses += 1
-        self._tell(Kind.PAUSE, stream.id)
+        self._send(Kind.PAUSE, stream.id)
 
     @property
     def _allowed_bytes(self) -> int:
@@ -244,7 +246,7 @@ class Session:
         threshold = 1 if self._crowded else self.limits.resume_below
         if stream.holds_peer and stream.open and stream.buffered < threshold:
             stream.holds_peer = False
-            self._tell(Kind.RESUME, stream.id)
+            self._send(Kind.RESUME, stream.id)
             if self._peer_has_one_flag and stream.paused:
                 self._unpause(stream)  # our RESUME made it forget that it paused us; if need be it will do so again
 
@@ -265,7 +267,7 @@ class Session:
         if frame.connection < 0 or frame.connection in self.streams:
             raise SessionError(f"connection {frame.connection} cannot be opened: negative, or open already")
         if len(self.streams) >= self.limits.streams:
-            self._tell(Kind.ERROR, frame.connection, b"too many connections")
+            self._send(Kind.ERROR, frame.connection, b"too many connections")
             return
         stream = self._add(frame.connection, proto, address)
         stream.known_to_peer = True
@@ -279,7 +281,7 @@ class Session:
             if stream.id in alive:
                 stream.known_to_peer = True
             elif stream.known_to_peer:
-                self.end_stream(stream, FORGOTTEN, tell=False)
+                self.end_stream(stream, FORGOTTEN, notify_peer=False)
             else:
                 stream.known_to_peer = True
 
@@ -324,7 +326,7 @@ class Session:
     def _turn_of(self, stream: Stream) -> Outgoing | None:
         if not stream.queued:
             if stream.closing:
-                self.end_stream(stream, frames.END, tell=True)
+                self.end_stream(stream, frames.END, notify_peer=True)
                 return self._next_control()
             return None
         chunk = stream.next_chunk()
@@ -336,7 +338,7 @@ class Session:
             stream.observer.writable()
         return message
 
-    def _tell(self, kind: Kind, connection: int, payload: bytes = b"") -> None:
+    def _send(self, kind: Kind, connection: int, payload: bytes = b"") -> None:
         message = Outgoing(Opcode.BINARY, self._head(kind, connection) + payload)
         if self._control_bytes <= self.limits.control_bytes:  # beyond it the session ends when it next sends
             self._control_bytes += len(message.head)
@@ -366,5 +368,5 @@ class Session:
             self._observer.outgoing()
         if now >= self._next_sync:
             self._next_sync = now + self.limits.sync_every
-            self._tell(Kind.SYNC, 0, frames.connections(self.streams))
+            self._send(Kind.SYNC, 0, frames.connections(self.streams))
         return min(self._next_ping, self._next_sync, self._heard + self.limits.silence)

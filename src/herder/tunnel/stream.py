@@ -105,7 +105,7 @@ class Stream:
     def abort(self, reason: str) -> None:
         """At once, and the peer is told why."""
         self._discard_received()
-        self.session.end_stream(self, reason, tell=True)
+        self.session.end_stream(self, reason, notify_peer=True)
 
     # --- for the session ------------------------------------------------------------------------------------------
 

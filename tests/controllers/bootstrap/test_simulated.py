@@ -70,7 +70,7 @@ class Site:
         obj = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": whole, "spec": spec or {}}
         await self.world.client.create(kind.resource, obj, namespace=WORKSPACE if kind.namespaced else "")
 
-    async def tell(self, kind: Kind, name: str, status: Object) -> None:
+    async def report_status(self, kind: Kind, name: str, status: Object) -> None:
         await self.world.client.patch(
             kind.resource, name, {"status": status}, namespace=WORKSPACE, subresource="status"
         )
@@ -81,11 +81,11 @@ class Site:
         marks = {management.PROVISIONING_CLUSTER_OF: f"{WORKSPACE}/{NAME}"}
         await self.make(MANAGEMENT_CLUSTER, ID, {"fleetWorkspaceName": WORKSPACE}, annotations=marks)
         await self.make(PROVISIONING_CLUSTER, NAME, {"rkeConfig": {}})
-        await self.tell(PROVISIONING_CLUSTER, NAME, {"clusterName": ID})
+        await self.report_status(PROVISIONING_CLUSTER, NAME, {"clusterName": ID})
         await self.make(CONTROL_PLANE, NAME, {"clusterName": NAME, "managementClusterName": ID})
         reference = {"apiGroup": CONTROL_PLANE.group, "kind": CONTROL_PLANE.kind, "name": NAME}
         await self.make(CLUSTER, NAME, {"controlPlaneRef": reference})
-        await self.tell(CLUSTER, NAME, {"initialization": {"infrastructureProvisioned": True}})
+        await self.report_status(CLUSTER, NAME, {"initialization": {"infrastructureProvisioned": True}})
 
     async def register(self, machine_id: str) -> None:
         """As the door does, which waits for the answer; here nobody takes the request back."""

@@ -282,10 +282,10 @@ async def an_agent_that_fails_twice() -> None:
         assert 'instruction "install" failed; exit code 3; attempt 1, the next at ' in told
         assert told.endswith(": no space left")
 
-        async def is_told() -> bool:
+        async def is_reported() -> bool:
             return await cluster.message() == "configuring bootstrap node(s) server: failure while applying plan"
 
-        await cluster.world.until(is_told)
+        await cluster.world.until(is_reported)
         await cluster.world.until(cluster.is_ready)
         assert cluster.delivered.count("server") == 3
         told = {each["type"]: each["status"] for each in (await cluster.machine("server"))["status"]["conditions"]}
@@ -310,10 +310,10 @@ async def what_a_guard_refuses() -> None:
         careful[0] = True
         await cluster.edit(provisionGeneration=1)
 
-        async def is_told() -> bool:
+        async def is_reported() -> bool:
             return await cluster.message() == "refused: not-now: worker-0 stays as it is"
 
-        await cluster.world.until(is_told)
+        await cluster.world.until(is_reported)
         assert not await cluster.is_ready()
         careful[0] = False
         await cluster.world.until(cluster.is_ready)
@@ -330,10 +330,10 @@ async def a_wrong_value() -> None:
         cluster.delivered.clear()
         await cluster.edit(machineGlobalConfig={"max-pods": "50"})
 
-        async def is_told() -> bool:
+        async def is_reported() -> bool:
             return "max-pods" in await cluster.message()
 
-        await cluster.world.until(is_told)
+        await cluster.world.until(is_reported)
         assert await cluster.message() == (
             "machineGlobalConfig.max-pods: k3s takes no such argument from a cluster's configuration; look for a "
             "misspelling, or remove it"

@@ -265,13 +265,13 @@ class Told:
 
     outcomes: Counter[str] = field(default_factory=Counter)
     failures: dict[int, str] = field(default_factory=dict)
-    tell: Callable[[str], None] = lambda _line: None  # of failures, as they are found
+    report_status: Callable[[str], None] = lambda _line: None  # of failures, as they are found
 
     def failed(self, number: int, why: str) -> None:
         """The first thing that goes wrong is what the rest may follow from."""
         if number not in self.failures:
             self.failures[number] = why
-            self.tell(f"  {number}: {why}")
+            self.report_status(f"  {number}: {why}")
 
     def __str__(self) -> str:
         became = ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.outcomes.items()))
@@ -453,7 +453,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="the number of the first")
     options = parser.parse_args()
-    told = Told(tell=print)
+    told = Told(report_status=print)
     for first in range(options.first, options.first + options.clusters, BATCH):
         numbers = range(first, min(first + BATCH, options.first + options.clusters))
         run({number: odd_spec(options.seed, number) for number in numbers}, told)

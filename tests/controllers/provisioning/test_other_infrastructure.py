@@ -118,10 +118,10 @@ def test_where_the_api_answers_is_the_providers_to_say() -> None:
                 known: Object | None = (found or {})["spec"].get("controlPlaneEndpoint")
                 return known
 
-            async def is_told() -> bool:
+            async def is_reported() -> bool:
                 return await endpoint() == BALANCER
 
-            await world.until(is_told, within=60)
+            await world.until(is_reported, within=60)
             first = {"host": "10.0.0.7", "port": 6443}
             await pasture.patch(CONTROL_PLANE, NAME, {"spec": {"controlPlaneEndpoint": first}})
             await asyncio.sleep(60)

@@ -143,17 +143,17 @@ def test_a_configuration_can_be_emptied_again() -> None:
     async def run(pasture: Pasture) -> None:
         async with pasture.world as world:
 
-            async def is_told(wanted: Object) -> bool:
+            async def is_reported(wanted: Object) -> bool:
                 plane = await pasture.get(CONTROL_PLANE, NAME)
                 return plane is not None and wanted.items() <= plane["spec"].items()
 
             await pasture.prepare()
             await pasture.create(PROVISIONING_CLUSTER, cluster(**full))
-            await world.until(lambda: is_told(full), within=30)
+            await world.until(lambda: is_reported(full), within=30)
             found = await pasture.cluster()
             found["spec"]["rkeConfig"] = empty
             await world.client.update(PROVISIONING_CLUSTER.resource, found)
-            await world.until(lambda: is_told(empty), within=30)
+            await world.until(lambda: is_reported(empty), within=30)
 
     loop.run(run(Pasture()))
 
@@ -349,7 +349,7 @@ def test_the_control_planes_words_are_those_of_the_cluster_of_its_management_clu
             for message in ("waiting for machines", "configuring bootstrap node(s) meadow-servers-0"):
                 await plane_says(pasture, condition("Ready", "Unknown", message), condition("Stable", "False"))
 
-                async def is_told(message: str = message) -> bool:
+                async def is_reported(message: str = message) -> bool:
                     found = await pasture.cluster(), await pasture.get(MANAGEMENT_CLUSTER, home)
                     told = [
                         (find(each, type_) or {}).get("message") for each in found for type_ in ("Updated", "Ready")
@@ -357,7 +357,7 @@ def test_the_control_planes_words_are_those_of_the_cluster_of_its_management_clu
                     log = await pasture.get(CONFIG_MAP, "provisioning-log", home)
                     return told == [message] * 4 and (log or {}).get("data", {}).get("last") == message
 
-                await world.until(is_told, within=30)
+                await world.until(is_reported, within=30)
             management = await pasture.get(MANAGEMENT_CLUSTER, home)
             assert management is not None
             assert management["status"]["readyReconciling"] is True

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from herder.engine import certificates
-from herder.gateway.nodes.rendering import SCRIPTS, Told, shell_script
+from herder.gateway.nodes.rendering import SCRIPTS, ScriptInputs, shell_script
 
 TOKEN = "t" * 54
 
@@ -64,7 +64,7 @@ def plain() -> Iterator[Server]:
 
 def run(directory: Path, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
     script = directory / "install.sh"
-    script.write_text(shell_script(Told("")))
+    script.write_text(shell_script(ScriptInputs("")))
     own = {f"CATTLE_AGENT_{name}_DIR": str(directory / name.lower()) for name in ("VAR", "CONFIG")}
     own |= {"CATTLE_AGENT_BIN_PREFIX": str(directory / "prefix"), "CATTLE_AGENT_RETRIES": "0"}
     environment = {"PATH": os.environ["PATH"], "HOME": str(directory), **own, **variables}

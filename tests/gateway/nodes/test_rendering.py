@@ -20,7 +20,7 @@ from herder.api.settings import Settings
 from herder.gateway.nodes.rendering import (
     SCRIPTS,
     BadUserData,
-    Told,
+    ScriptInputs,
     cloud_config,
     powershell_script,
     shell_script,
@@ -36,8 +36,8 @@ NASTY = [
 ]  # fmt: skip
 
 
-def told(**parts: object) -> Told:
-    return Told(**{"server": SERVER, "checksum": "c" * 64, **parts})  # type: ignore[arg-type]
+def told(**parts: object) -> ScriptInputs:
+    return ScriptInputs(**{"server": SERVER, "checksum": "c" * 64, **parts})  # type: ignore[arg-type]
 
 
 def sees(shell: str, script: str, names: list[str], directory: Path) -> list[bytes]:
@@ -73,7 +73,7 @@ def test_random_values_too(seed: int, tmp_path: Path) -> None:
 
 def test_a_script_says_which_manager_it_comes_from() -> None:
     flags = {"server-url": f"{SERVER}/", "cacerts": "some certificates"}
-    lines = shell_script(Told.of(Settings(flags=flags).get)).splitlines()
+    lines = shell_script(ScriptInputs.of(Settings(flags=flags).get)).splitlines()
     assert lines[:5] == [
         "#!/usr/bin/env sh",
         "export STRICT_VERIFY='true'",

@@ -14,7 +14,7 @@ from herder.machine.driver import State
 from herder.machine.errors import MachineError, PreCreateFailed
 from herder.machine.host.client import HostClient, HostedMachine
 from herder.machine.host.daemon import Daemon
-from herder.machine.host.kinds import Ask, Place, Record, Tell
+from herder.machine.host.kinds import Ask, Place, Record, Report
 from herder.machine.host.machines import Machines
 
 KEY = "ssh-ed25519 AAAA"
@@ -42,14 +42,14 @@ class Scripted:
         if options.get("size") == "impossible":
             raise PreCreateFailed("options.size: no such size", "choose another")
 
-    async def create(self, record: Record, ask: Ask, tell: Tell) -> Place:
+    async def create(self, record: Record, ask: Ask, report: Report) -> Place:
         self.asked["create"] += 1
         self.asks.append(ask)
         self.making += 1
         self.most_at_once = max(self.making, self.most_at_once)
         self.began.set()
         try:
-            tell("half way")
+            report("half way")
             await self.go_on.wait()
         finally:
             self.making -= 1
@@ -57,7 +57,7 @@ class Scripted:
             raise MachineError(self.fails)
         return PLACE
 
-    async def start(self, record: Record, tell: Tell) -> Place:
+    async def start(self, record: Record, report: Report) -> Place:
         self.asked["start"] += 1
         return PLACE
 

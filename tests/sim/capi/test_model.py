@@ -20,11 +20,11 @@ class Herd:
     def __init__(self) -> None:
         self.now = 0.0
         self.account = Account(lambda: self.now)
-        self.tell(CLUSTER, "c", {})
+        self.report_status(CLUSTER, "c", {})
         self.deploy(1, replicas=3)
         self.size("s", 4)
 
-    def tell(
+    def report_status(
         self, kind: Kind, name: str, spec: Object, *, owner: str = "", event: str = "MODIFIED", **more: Any
     ) -> None:
         status = more.pop("status", {})
@@ -35,15 +35,15 @@ class Herd:
     def deploy(self, generation: int, *, replicas: int, seen: int = 0, surge: int = 1, unavailable: int = 0) -> None:
         rolling = {"maxSurge": surge, "maxUnavailable": unavailable}
         spec = {"replicas": replicas, "rollout": {"strategy": {"type": "RollingUpdate", "rollingUpdate": rolling}}}
-        self.tell(MACHINE_DEPLOYMENT, "d", spec, generation=generation, status={"observedGeneration": seen})
+        self.report_status(MACHINE_DEPLOYMENT, "d", spec, generation=generation, status={"observedGeneration": seen})
 
     def size(self, name: str, replicas: int, template: str = "first") -> None:
         spec = {"replicas": replicas, "template": {"spec": {"infrastructureRef": {"name": template}}}}
-        self.tell(MACHINE_SET, name, spec, owner="d")
+        self.report_status(MACHINE_SET, name, spec, owner="d")
 
     def machines(self, *names: str, status: Object | None = None, **more: Any) -> None:
         for name in names:
-            self.tell(MACHINE, name, {}, owner="s", status=status if status is not None else AVAILABLE, **more)
+            self.report_status(MACHINE, name, {}, owner="s", status=status if status is not None else AVAILABLE, **more)
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_two_sets_for_one_template_are_noticed(herd: Herd) -> None:
 
 
 def test_a_machine_in_a_cluster_that_goes_is_noticed(herd: Herd) -> None:
-    herd.tell(CLUSTER, "c", {}, deletionTimestamp="now")
+    herd.report_status(CLUSTER, "c", {}, deletionTimestamp="now")
     herd.now = 10
     with pytest.raises(AssertionError, match="made in a Cluster that goes"):
         herd.machines("1")
@@ -151,7 +151,7 @@ def test_a_machine_in_a_cluster_that_goes_is_noticed(herd: Herd) -> None:
 
 def test_a_change_while_the_cluster_is_paused_is_noticed_unless_it_only_tells(herd: Herd) -> None:
     herd.machines("1", status={})
-    herd.tell(CLUSTER, "c", {"paused": True})
+    herd.report_status(CLUSTER, "c", {"paused": True})
     herd.now = 10
     herd.machines("1")
     with pytest.raises(AssertionError, match="MachineSet s changes while its Cluster is paused"):
@@ -160,6 +160,6 @@ def test_a_change_while_the_cluster_is_paused_is_noticed_unless_it_only_tells(he
 
 def test_objects_of_no_machine_are_noticed(herd: Herd) -> None:
     herd.machines("1")
-    herd.tell(IN_MEMORY_MACHINE, "one", {}, owner="1")
+    herd.report_status(IN_MEMORY_MACHINE, "one", {}, owner="1")
     with pytest.raises(AssertionError, match="is nobody's"):
-        herd.tell(IN_MEMORY_MACHINE, "two", {}, owner="2")
+        herd.report_status(IN_MEMORY_MACHINE, "two", {}, owner="2")

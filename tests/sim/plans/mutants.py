@@ -161,7 +161,7 @@ def chosen(count: int, seed: int, only: Sequence[str] = ()) -> list[Mutant]:
 
 
 def run(
-    count: int, seed: int, *, only: Sequence[str] = (), at_once: int = 1, tell: Callable[[str], Any] = print
+    count: int, seed: int, *, only: Sequence[str] = (), at_once: int = 1, report_status: Callable[[str], Any] = print
 ) -> str:
     right = judged(None)
     if right["verdict"] != ALIVE:
@@ -173,7 +173,7 @@ def run(
     with ThreadPoolExecutor(at_once) as workers:
         for mutant, found in zip(mutants, workers.map(lambda each: judged(each, ordinary), mutants), strict=True):
             verdicts[found["verdict"]] += 1
-            tell(f"  {found['verdict']}: {mutant}: {found['told']}")
+            report_status(f"  {found['verdict']}: {mutant}: {found['told']}")
             if found["verdict"] == VIOLATION:
                 holes.append(f"{mutant}: {found['told']}")
     if holes:
@@ -197,7 +197,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="last words of module names")
     options = parser.parse_args()
     logging.disable(logging.ERROR)
-    print(run(options.count, options.seed, only=options.only, tell=lambda line: print(line, flush=True)), flush=True)
+    print(
+        run(options.count, options.seed, only=options.only, report_status=lambda line: print(line, flush=True)),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -61,29 +61,31 @@ class Scene:
         self.servers = [Node(f"s{number}") for number in range(3)]
         self.workers = [Node(f"w{number}", is_worker=True, has_etcd=False) for number in range(3)]
         self.judge.cluster = cast(Downstream, Members({node.name: node for node in self.servers}))
-        self.tell(CLUSTER, "c", spec={})
+        self.report_status(CLUSTER, "c", spec={})
         self.strategy(workerConcurrency="1")
         for node in (*self.servers, *self.workers):
             self.machine(node)
             self.plan(node, "first")
 
-    def tell(self, kind: Any, name: str, event: str = "MODIFIED", meta: Object | None = None, **parts: Any) -> None:
+    def report_status(
+        self, kind: Any, name: str, event: str = "MODIFIED", meta: Object | None = None, **parts: Any
+    ) -> None:
         self.judge(kind, event, {"metadata": {"name": name, **(meta or {})}, **parts})
 
     def strategy(self, **fields: str) -> None:
-        self.tell(CONTROL_PLANE, "c", spec={"upgradeStrategy": fields})
+        self.report_status(CONTROL_PLANE, "c", spec={"upgradeStrategy": fields})
 
     def machine(self, node: Node, *, lost: bool = False, event: str = "MODIFIED", **meta: Any) -> None:
         said = ("Unknown", "NodeReadyUnknown") if lost else ("True", "NodeReady")
         ready = {"type": "NodeReady", "status": said[0], "reason": said[1]}
         spec = {"infrastructureRef": {"name": node.name}}
-        self.tell(MACHINE, node.name, event, meta, spec=spec, status={"conditions": [ready]})
+        self.report_status(MACHINE, node.name, event, meta, spec=spec, status={"conditions": [ready]})
 
     def plan(self, node: Node, text: str) -> None:
         role = names.WORKER_ROLE if node.is_worker else names.ETCD_ROLE
         data = {"plan": base64.b64encode(text.encode()).decode()}
         meta = {"labels": {names.MACHINE_NAME: node.name, role: "true"}}
-        self.tell(PLAN_SECRET, node.name, meta=meta, data=data)
+        self.report_status(PLAN_SECRET, node.name, meta=meta, data=data)
 
     def stop(self, node: Node) -> None:
         node.running = False
@@ -123,13 +125,13 @@ def a_lower_version(scene: Scene) -> None:
 
 
 def a_plan_in_a_paused_cluster(scene: Scene) -> None:
-    scene.tell(CLUSTER, "c", spec={"paused": True})
+    scene.report_status(CLUSTER, "c", spec={"paused": True})
     scene.now += LATER
     scene.plan(scene.workers[0], "second")
 
 
 def a_machine_made_in_a_paused_cluster(scene: Scene) -> None:
-    scene.tell(CLUSTER, "c", spec={"paused": True})
+    scene.report_status(CLUSTER, "c", spec={"paused": True})
     scene.now += LATER
     scene.machine(Node("w9"), event="ADDED")
 
@@ -211,7 +213,7 @@ def another_cluster_when_the_first_machine_goes(scene: Scene) -> None:
 
 
 def what_was_on_its_way_when_it_was_paused(scene: Scene) -> None:
-    scene.tell(CLUSTER, "c", spec={"paused": True})
+    scene.report_status(CLUSTER, "c", spec={"paused": True})
     scene.now += GRACE / 2
     scene.plan(scene.workers[0], "second")
 

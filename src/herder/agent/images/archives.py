@@ -80,9 +80,9 @@ def _saved_by_docker(archive: "_Archive", image: Reference) -> Optional[Found]:
 def _configuration(archive: "_Archive", member: str, count: int) -> Any:
     """Its digest, and those of the contents of all layers."""
     content = archive.small(member)
-    told = _HASH.match(member)
-    if told:
-        blobs.check(content, "sha256:" + told.group(1), f"{archive.path}: {member}")
+    match = _HASH.match(member)
+    if match:
+        blobs.check(content, "sha256:" + match.group(1), f"{archive.path}: {member}")
     config = blobs.parsed(content, f"{archive.path}: {member}")
     root = config.get("rootfs") if isinstance(config, dict) else None
     digests = root.get("diff_ids") if isinstance(root, dict) else None

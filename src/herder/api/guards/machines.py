@@ -50,8 +50,8 @@ def never_above_the_ceiling(act: Act, view: View, before: Sequence[Act]) -> Refu
     there = view.count(MACHINE, ("controller", owner)) + _made(before, {owner}, view)
     wanted = machine_set["spec"].get("replicas")
     if wanted is not None and there >= wanted:
-        told = f"is not made: {there} of {wanted} replicas of MachineSet {machine_set['metadata']['name']} are there"
-        return _refuse("never-above-the-ceiling", machine, told)
+        message = f"is not made: {there} of {wanted} replicas of MachineSet {machine_set['metadata']['name']} are there"
+        return _refuse("never-above-the-ceiling", machine, message)
     deployment = _owner(machine_set, MACHINE_DEPLOYMENT, view)
     if deployment is None or deployment["spec"].get("replicas") is None:
         return None
@@ -61,8 +61,8 @@ def never_above_the_ceiling(act: Act, view: View, before: Sequence[Act]) -> Refu
     if there < ceiling:
         return None
     name = deployment["metadata"]["name"]
-    told = f"is not made: MachineDeployment {name} has {there} Machines, and may have {ceiling}"
-    return _refuse("never-above-the-ceiling", machine, told)
+    message = f"is not made: MachineDeployment {name} has {there} Machines, and may have {ceiling}"
+    return _refuse("never-above-the-ceiling", machine, message)
 
 
 # --- deletion -------------------------------------------------------------------------------------------------------
@@ -92,8 +92,8 @@ def never_below_the_minimum(act: Act, view: View, before: Sequence[Act]) -> Refu
     minimum = limits_of(deployment["spec"]).minimum
     if left >= minimum:
         return None
-    told = f"stays: {left} available Machines would be left of MachineDeployment {deployment['metadata']['name']}"
-    return _refuse("never-below-the-minimum", machine, f"{told}, and {minimum} must be")
+    message = f"stays: {left} available Machines would be left of MachineDeployment {deployment['metadata']['name']}"
+    return _refuse("never-below-the-minimum", machine, f"{message}, and {minimum} must be")
 
 
 def _is_to_go(machine: Object) -> bool:
@@ -164,5 +164,5 @@ def _cluster(machine: Object, view: View) -> Object | None:
     return view.get(CLUSTER, machine["spec"]["clusterName"], machine["metadata"].get("namespace", ""))
 
 
-def _refuse(guard: str, machine: Object, told: str) -> Refusal:
-    return Refusal(guard, f"Machine {machine['metadata'].get('namespace', '')}/{machine['metadata']['name']} {told}")
+def _refuse(guard: str, machine: Object, message: str) -> Refusal:
+    return Refusal(guard, f"Machine {machine['metadata'].get('namespace', '')}/{machine['metadata']['name']} {message}")

@@ -33,8 +33,8 @@ def no_member_that_the_others_need(act: Act, view: View, before: Sequence[Act]) 
     if not staying or well >= quorum(len(staying)):
         return None
     needed = quorum(len(staying))
-    told = f"stays: {well} of the {len(staying)} other etcd members are well, and {needed} must be before one goes"
-    return _refuse("no-member-that-the-others-need", machine, told)
+    message = f"stays: {well} of the {len(staying)} other etcd members are well, and {needed} must be before one goes"
+    return _refuse("no-member-that-the-others-need", machine, message)
 
 
 def no_release_while_joined(act: Act, view: View, before: Sequence[Act]) -> Refusal | None:
@@ -52,8 +52,8 @@ def no_release_while_joined(act: Act, view: View, before: Sequence[Act]) -> Refu
     cluster = machine["metadata"]["labels"][CLUSTER_NAME]
     for other in plans_of(view, machine["metadata"]["namespace"], cluster, before):
         if url and other.name != plan.name and other.annotations.get(names.JOINED_TO) == url:
-            told = f"is not let go: {other.labels.get(names.MACHINE_NAME)} has joined it"
-            return _refuse("no-release-while-joined", machine, told)
+            message = f"is not let go: {other.labels.get(names.MACHINE_NAME)} has joined it"
+            return _refuse("no-release-while-joined", machine, message)
     return None
 
 
@@ -96,8 +96,8 @@ def is_out_of_reach(machine: Object, view: View) -> bool:
 
 def _is_out(machine: Object, view: View, prefix: str) -> bool:
     """As its Node says: its member was taken out."""
-    told = [annotations_of(node) for node in _nodes_of(machine, view) or ()]
-    return bool(prefix and told) and all(f"{prefix}/removed-node-name" in marks for marks in told)
+    reported = [annotations_of(node) for node in _nodes_of(machine, view) or ()]
+    return bool(prefix and reported) and all(f"{prefix}/removed-node-name" in marks for marks in reported)
 
 
 def _nodes_of(machine: Object, view: View) -> tuple[Object, ...] | None:
@@ -163,5 +163,5 @@ def _is_forced(machine: Object, view: View) -> bool:
     return bootstrap is None or marks.get(names.ETCD_FORCE_REMOVE) == "true"
 
 
-def _refuse(guard: str, machine: Object, told: str) -> Refusal:
-    return Refusal(guard, f"Machine {machine['metadata']['namespace']}/{machine['metadata']['name']} {told}")
+def _refuse(guard: str, machine: Object, message: str) -> Refusal:
+    return Refusal(guard, f"Machine {machine['metadata']['namespace']}/{machine['metadata']['name']} {message}")

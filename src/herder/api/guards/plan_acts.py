@@ -95,9 +95,9 @@ class Asked:
     def plan(self) -> Plan | None:
         return self.after.plan
 
-    def refuse(self, guard: str, told: str) -> Refusal:
+    def refuse(self, guard: str, message: str) -> Refusal:
         machine = self.before.labels.get(names.MACHINE_NAME, self.before.name)
-        return Refusal(guard, f"the plan of Machine {self.namespace}/{machine} {told}")
+        return Refusal(guard, f"the plan of Machine {self.namespace}/{machine} {message}")
 
 
 def asked(act: Act, view: View) -> Asked | None:

@@ -56,8 +56,8 @@ def plan_and_state_go_together(change: Asked, view: View, _before: Sequence[Act]
     whole = is_text(data.get(secrets.STATE), secrets.PENDING) and data.get(secrets.PROBE_STATUSES, "kept") is None
     if whole and isinstance(act, Patch) and act.resource_version:
         return None
-    told = "is not written: state and probes must change with it, and nobody may have written in between"
-    return change.refuse("plan-and-state-go-together", told)
+    message = "is not written: state and probes must change with it, and nobody may have written in between"
+    return change.refuse("plan-and-state-go-together", message)
 
 
 def only_in_turn(change: Asked, view: View, before: Sequence[Act]) -> Refusal | None:
@@ -67,8 +67,8 @@ def only_in_turn(change: Asked, view: View, before: Sequence[Act]) -> Refusal | 
     owner = str(((beacon or {}).get("status") or {}).get("owner") or "")
     taken = any(isinstance(other, Patch) and other.ref.kind == BEACON for other in before)
     if beacon is None or (owner not in ("", names.PLANNER) and not taken):
-        told = f"is not written: it is the turn of {owner}" if owner else "is not written: there is no Beacon"
-        return change.refuse("only-in-turn", told)
+        message = f"is not written: it is the turn of {owner}" if owner else "is not written: there is no Beacon"
+        return change.refuse("only-in-turn", message)
     return None
 
 
@@ -99,14 +99,14 @@ def never_two_init_nodes(change: Asked, view: View, before: Sequence[Act]) -> Re
     ]
     for other in others:
         if other.is_init:
-            told = f"does not begin the cluster: {other.labels.get(names.MACHINE_NAME)} does"
-            return change.refuse("never-two-init-nodes", told)
+            message = f"does not begin the cluster: {other.labels.get(names.MACHINE_NAME)} does"
+            return change.refuse("never-two-init-nodes", message)
         if _was_told_to_begin(other) and stays(view, other) and not change.before.annotations.get(names.JOIN_URL):
-            told = f"does not begin the cluster: {other.labels.get(names.MACHINE_NAME)} was told to, and may have"
-            return change.refuse("never-two-init-nodes", f"{told}; delete its Machine first")
+            message = f"does not begin the cluster: {other.labels.get(names.MACHINE_NAME)} was told to, and may have"
+            return change.refuse("never-two-init-nodes", f"{message}; delete its Machine first")
     if _has_begun(view, change, others) and not change.before.annotations.get(names.JOIN_URL):
-        told = "does not begin the cluster: there is one already, and this machine is not in it"
-        return change.refuse("never-two-init-nodes", told)
+        message = "does not begin the cluster: there is one already, and this machine is not in it"
+        return change.refuse("never-two-init-nodes", message)
     return None
 
 
@@ -119,8 +119,8 @@ def no_server_that_joins_nobody(change: Asked, view: View, _before: Sequence[Act
     is_server = change.after.is_etcd or change.after.is_control_plane
     if joins and not (is_server and not _names(change.plan, joins)):
         return None
-    told = f"does not say that it joins {joins}" if joins else "joins nobody, and does not begin the cluster"
-    return change.refuse("no-server-that-joins-nobody", f"is not written: it {told}")
+    message = f"does not say that it joins {joins}" if joins else "joins nobody, and does not begin the cluster"
+    return change.refuse("no-server-that-joins-nobody", f"is not written: it {message}")
 
 
 def _names(plan: Plan | None, url: str) -> bool:
@@ -193,8 +193,8 @@ def never_below_quorum(change: Asked, view: View, before: Sequence[Act]) -> Refu
     needed = quorum(len(others) + 1)
     if well == len(others) or well >= needed or (not change.before.healthy and not moving):
         return None
-    told = f"is not written: of {len(others) + 1} etcd members {well} would be left, and {needed} must be"
-    return change.refuse("never-below-quorum", told)
+    message = f"is not written: of {len(others) + 1} etcd members {well} would be left, and {needed} must be"
+    return change.refuse("never-below-quorum", message)
 
 
 def _is_next(view: View, plan: PlanSecret) -> bool:
@@ -233,8 +233,8 @@ def never_more_down_than_allowed(change: Asked, view: View, before: Sequence[Act
     limit = _limit(strategy.get(field), size)
     if limit == UNLIMITED or (down := _down(change, view, before, belongs)) < limit:
         return None
-    told = f"is not written: {down} of {size} machines are down, and upgradeStrategy.{field} allows {limit}"
-    return change.refuse("never-more-down-than-allowed", told)
+    message = f"is not written: {down} of {size} machines are down, and upgradeStrategy.{field} allows {limit}"
+    return change.refuse("never-more-down-than-allowed", message)
 
 
 def _down(change: Asked, view: View, before: Sequence[Act], belongs: Chosen) -> int:

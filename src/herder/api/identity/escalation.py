@@ -84,8 +84,8 @@ def _global_binding(old: Object | None, new: Object, actor: Actor, roles: Roles)
         return error
     role = roles.global_role(new["globalRoleName"])
     if role is None:
-        told = "there is no such GlobalRole"
-        return _invalid(GLOBAL_ROLE_BINDING, name, "globalRoleName", new["globalRoleName"], told)
+        message = "there is no such GlobalRole"
+        return _invalid(GLOBAL_ROLE_BINDING, name, "globalRoleName", new["globalRoleName"], message)
     return _grants_global(GLOBAL_ROLE_BINDING, name, role, actor, roles)
 
 
@@ -114,13 +114,13 @@ def _cluster_binding(old: Object | None, new: Object, actor: Actor, roles: Roles
         return error
     cluster = new["clusterName"]
     if cluster != meta.get("namespace"):
-        told = "must be the name of its namespace: a binding is good for one cluster, whose namespace it is in"
-        return _invalid(CLUSTER_BINDING, name, "clusterName", cluster, told)
+        message = "must be the name of its namespace: a binding is good for one cluster, whose namespace it is in"
+        return _invalid(CLUSTER_BINDING, name, "clusterName", cluster, message)
     template = roles.template(new["roleTemplateName"])
-    told = _unbindable(template, roles) if old is None else ""
-    if template is None or told:
-        told = told or "there is no such RoleTemplate"
-        return _invalid(CLUSTER_BINDING, name, "roleTemplateName", new["roleTemplateName"], told)
+    message = _unbindable(template, roles) if old is None else ""
+    if template is None or message:
+        message = message or "there is no such RoleTemplate"
+        return _invalid(CLUSTER_BINDING, name, "roleTemplateName", new["roleTemplateName"], message)
     rules = granted_rules(template, roles.template)
     refusal = _missing(CLUSTER_BINDING, name, actor.in_cluster(cluster), rules, f"in cluster {cluster}")
     return refusal or _unowned(CLUSTER_BINDING, name, template, cluster, actor, roles)
@@ -134,13 +134,13 @@ def _project_binding(old: Object | None, new: Object, actor: Actor, roles: Roles
         return error
     place = placed(meta.get("namespace") or "")
     if place is None or new["projectName"] != place.id:
-        told = "must be that of its namespace: a binding is good for one project, whose namespace it is in"
-        return _invalid(PROJECT_BINDING, name, "projectName", new["projectName"], told)
+        message = "must be that of its namespace: a binding is good for one project, whose namespace it is in"
+        return _invalid(PROJECT_BINDING, name, "projectName", new["projectName"], message)
     template = roles.template(new["roleTemplateName"])
-    told = _unbindable(template, roles, PROJECT) if old is None else ""
-    if template is None or told:
-        told = told or "there is no such RoleTemplate"
-        return _invalid(PROJECT_BINDING, name, "roleTemplateName", new["roleTemplateName"], told)
+    message = _unbindable(template, roles, PROJECT) if old is None else ""
+    if template is None or message:
+        message = message or "there is no such RoleTemplate"
+        return _invalid(PROJECT_BINDING, name, "roleTemplateName", new["roleTemplateName"], message)
     rules = granted_rules(template, roles.template)
     return _missing(PROJECT_BINDING, name, actor.in_project(place.id), rules, f"in project {place.id}")
 
@@ -171,16 +171,16 @@ def _missing(kind: Kind, name: str, held: Rules, wanted: Rules, where: str) -> S
         return error
     if not missing:
         return None
-    told = "; ".join(_shown(rule) for rule in missing[:10]) + ("; and more" if len(missing) > 10 else "")
-    return forbidden(kind.resource.group_resource, name, f"it grants rights that you do not have {where}: {told}")
+    message = "; ".join(_shown(rule) for rule in missing[:10]) + ("; and more" if len(missing) > 10 else "")
+    return forbidden(kind.resource.group_resource, name, f"it grants rights that you do not have {where}: {message}")
 
 
 def _unowned(kind: Kind, name: str, template: Object, cluster: str, actor: Actor, roles: Roles) -> StatusError | None:
     """Who has every right inside of a cluster need not be its owner."""
     if not is_owner(template, roles.template) or actor.owns(cluster):
         return None
-    told = "only owners of the cluster make others its owners: they get rights on its objects in the manager"
-    return forbidden(kind.resource.group_resource, name, told)
+    message = "only owners of the cluster make others its owners: they get rights on its objects in the manager"
+    return forbidden(kind.resource.group_resource, name, message)
 
 
 def _shown(rule: Object) -> str:
@@ -217,8 +217,8 @@ def _subject(kind: Kind, binding: Object) -> StatusError | None:
     return None
 
 
-def _invalid(kind: Kind, name: str, field: str, value: object, told: str) -> StatusError:
-    return invalid(kind.group_kind, name, [invalid_value(field, value, told)])
+def _invalid(kind: Kind, name: str, field: str, value: object, message: str) -> StatusError:
+    return invalid(kind.group_kind, name, [invalid_value(field, value, message)])
 
 
 def _content(obj: Object) -> Object:

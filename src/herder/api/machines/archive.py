@@ -41,9 +41,9 @@ def log_object(
     infra: Object, kind: Kind, key: str, job_uid: str, text: str, finished_at: str, *, failed_in: str = ""
 ) -> Object:
     meta = infra["metadata"]
-    told = {**_whose(infra, kind), FINISHED_AT: finished_at, _JOB_OF[key]: job_uid}
+    status = {**_whose(infra, kind), FINISHED_AT: finished_at, _JOB_OF[key]: job_uid}
     if failed_in:
-        told[FAILED_IN] = failed_in
+        status[FAILED_IN] = failed_in
     return {
         "apiVersion": CONFIG_MAP.api_version,
         "kind": CONFIG_MAP.kind,
@@ -51,7 +51,7 @@ def log_object(
             "name": names.archived_log(meta["namespace"], meta["name"]),
             "namespace": names.ARCHIVE_NAMESPACE,
             "labels": {names.ARCHIVE_LABEL: MACHINE_LOG},
-            "annotations": told,
+            "annotations": status,
         },
         "data": {key: end_of(text)},
     }

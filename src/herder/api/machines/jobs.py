@@ -78,14 +78,14 @@ class Work:
 
 
 def labels(work: Work) -> dict[str, str]:
-    told = {
+    status = {
         names.INFRA_GROUP_LABEL: work.kind.group,
         names.INFRA_VERSION_LABEL: work.kind.version,
         names.INFRA_KIND_LABEL: work.kind.kind,
         names.INFRA_NAME_LABEL: names.safe_concat(work.name),  # a label is shorter than a name may be
         names.MACHINE_NAME_LABEL: names.safe_concat(work.machine_name),
     }
-    return told | {names.INFRA_REMOVE_LABEL: "true"} if work.removes else told
+    return status | {names.INFRA_REMOVE_LABEL: "true"} if work.removes else status
 
 
 def _meta(work: Work, name: str) -> Object:

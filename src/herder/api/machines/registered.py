@@ -51,7 +51,7 @@ class Registered:
         }
 
     def _annotations(self) -> dict[str, str]:
-        told = {
+        status = {
             known.PUBLIC_FIELDS: ",".join(self.public),
             known.PRIVATE_FIELDS: ",".join(self.private),
             known.OPTIONAL_FIELDS: ",".join(self.optional),
@@ -59,7 +59,7 @@ class Registered:
             known.CREDENTIAL_DEFAULTS: _pairs(self.defaults),
             known.FILE_ALIASES: _pairs(self.files),
         }
-        return {name: text for name, text in told.items() if text}
+        return {name: text for name, text in status.items() if text}
 
 
 def _pairs(pairs: Mapping[str, str]) -> str:

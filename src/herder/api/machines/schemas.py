@@ -182,11 +182,11 @@ def plain(flag: Flag) -> Object:
     return {"name": flag.name, "type": str(flag.type), "default": default, "env": flag.env, "usage": flag.usage}
 
 
-def from_plain(told: Object) -> Flag:
-    type_ = FlagType(told["type"])
-    given = told.get("default")
+def from_plain(status: Object) -> Flag:
+    type_ = FlagType(status["type"])
+    given = status.get("default")
     default: Value = tuple(given) if isinstance(given, list) else given if given is not None else ""
-    return Flag(told["name"], told.get("usage", ""), type_, default, told.get("env", ""))
+    return Flag(status["name"], status.get("usage", ""), type_, default, status.get("env", ""))
 
 
 def written(flags: Iterable[Flag]) -> str:
@@ -196,6 +196,6 @@ def written(flags: Iterable[Flag]) -> str:
 def read(text: str) -> tuple[Flag, ...]:
     """What `written` wrote; an annotation that somebody spoiled is as good as none."""
     try:
-        return tuple(from_plain(told) for told in json.loads(text))
+        return tuple(from_plain(reported) for reported in json.loads(text))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return ()

@@ -207,8 +207,8 @@ def is_connected(management: Object) -> bool:
 
 def is_provisioned(management: Object) -> bool:
     """An agent has told once how the cluster's API is reached, which stays true while it is away."""
-    told = (management.get("status") or {}).get("apiEndpoint")
-    return is_internal(management) or bool(told) or is_true(management, PROVISIONED)
+    reported = (management.get("status") or {}).get("apiEndpoint")
+    return is_internal(management) or bool(reported) or is_true(management, PROVISIONED)
 
 
 def management_conditions(management: Object, now: datetime) -> list[Condition]:

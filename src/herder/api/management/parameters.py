@@ -47,8 +47,8 @@ class Parameters:
 
     def encoded(self) -> str:
         ca = base64.b64encode(self.ca.encode()).decode()
-        told = {"cluster": {"address": self.address, "token": self.token, "caCert": ca}}
-        return base64.b64encode(json.dumps(told).encode()).decode()
+        status = {"cluster": {"address": self.address, "token": self.token, "caCert": ca}}
+        return base64.b64encode(json.dumps(status).encode()).decode()
 
     @property
     def encoded_ca(self) -> str:
@@ -59,10 +59,10 @@ def decode(header: str) -> Parameters:
     if len(header) > MOST_BYTES:
         raise BadParameters(f"X-API-Tunnel-Params: longer than {MOST_BYTES} bytes")
     try:
-        told = json.loads(base64.b64decode(header, validate=True))
+        answer = json.loads(base64.b64decode(header, validate=True))
     except (binascii.Error, ValueError, RecursionError):
         raise BadParameters("X-API-Tunnel-Params: not JSON in base64") from None
-    cluster = told.get("cluster") if isinstance(told, dict) else None
+    cluster = answer.get("cluster") if isinstance(answer, dict) else None
     if not isinstance(cluster, dict):
         raise BadParameters("X-API-Tunnel-Params: cluster: required")
     address, token, ca = (_text(cluster, name) for name in ("address", "token", "caCert"))

@@ -93,5 +93,5 @@ def outstanding(view: View, provisioning: str, management: str) -> str | None:
     known = view.get(MANAGEMENT_CLUSTER, management)
     if known is None or is_pre_bootstrapped(known):
         return None
-    told = find(known, PRE_BOOTSTRAPPED) or {}
-    return str(told.get("message") or "") if told.get("status") == "False" else ""
+    status = find(known, PRE_BOOTSTRAPPED) or {}
+    return str(status.get("message") or "") if status.get("status") == "False" else ""

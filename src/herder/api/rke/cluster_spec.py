@@ -44,8 +44,8 @@ def digest(spec: Object) -> str:
 def is_handed_over(cluster: Object, control_plane: Object) -> bool:
     """Whether the control plane was made from the cluster as it is now."""
     annotations = control_plane["metadata"].get("annotations") or {}
-    asked, told = cluster["spec"].get("rkeConfig") or {}, control_plane.get("spec") or {}
-    if any(asked.get(operation) != told.get(operation) for operation in OPERATIONS):
+    asked, reported = cluster["spec"].get("rkeConfig") or {}, control_plane.get("spec") or {}
+    if any(asked.get(operation) != reported.get(operation) for operation in OPERATIONS):
         return False
     try:
         return unpacked(annotations.get(CLUSTER_SPEC, "")) == unpacked(packed(cluster["spec"]))

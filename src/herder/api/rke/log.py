@@ -72,5 +72,5 @@ def archived_name(cluster: Object) -> str:
 
 def cluster_of(kept: Object) -> tuple[str, str]:
     """Namespace and name of the cluster that a log is of."""
-    told = annotations_of(kept)
-    return told.get(NAMESPACE_OF, ""), told.get(NAME_OF, "")
+    annotations = annotations_of(kept)
+    return annotations.get(NAMESPACE_OF, ""), annotations.get(NAME_OF, "")

@@ -43,8 +43,8 @@ def machine_leaving(machines: Iterable[Object]) -> Condition | None:
         return None
     name, deleting = first["metadata"]["name"], find(first, "Deleting") or {}
     if deleting.get("status") == "True" and deleting.get("reason") == "InternalError":
-        told = f"error deleting machine [{name}], machine must be deleted manually"
-        return condition(REMOVED, "False", "Error", told)
+        message = f"error deleting machine [{name}], machine must be deleted manually"
+        return condition(REMOVED, "False", "Error", message)
     return removing(f"waiting for machine [{name}] to delete")
 
 

@@ -23,8 +23,8 @@ def is_refused(user: str, old: Object, new: Object) -> bool:
     meta = old["metadata"]
     if old.get("type") != PLAN_SECRET_TYPE or user != f"{_ACCOUNT}{meta['namespace']}:{meta['name']}":
         return False
-    told = any((meta.get(part) or None) != (new["metadata"].get(part) or None) for part in _KEPT)
-    return told or _asked(old) != _asked(new) or bool(new.get("immutable"))
+    reported = any((meta.get(part) or None) != (new["metadata"].get(part) or None) for part in _KEPT)
+    return reported or _asked(old) != _asked(new) or bool(new.get("immutable"))
 
 
 def _asked(secret: Object) -> list[object]:

@@ -58,12 +58,12 @@ class MachineRequest:
 
     def node_annotations(self) -> dict[str, str]:
         """For the planner, which tells the node."""
-        told = {
+        status = {
             names.ADDRESS: ",".join(self.addresses),
             names.INTERNAL_ADDRESS: ",".join(self.internal_addresses),
             names.LABELS: _compact(dict(self.labels)) if self.labels else "",
         }
-        return {**{name: value for name, value in told.items() if value}, **self.taint_annotations()}
+        return {**{name: value for name, value in status.items() if value}, **self.taint_annotations()}
 
 
 # --- as headers, and as what is kept of them -------------------------------------------------------------------------

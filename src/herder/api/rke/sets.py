@@ -43,6 +43,6 @@ def hash_of(obj: Object) -> Iterable[str]:
 
 def made_from(obj: Object) -> Iterable[Key]:
     """The provisioning Cluster that an object was made from."""
-    told = annotations_of(obj)
-    if told.get(_ID) == _SET and told.get(_NAME):
-        yield Key(told.get(_NAMESPACE, ""), told[_NAME])
+    annotations = annotations_of(obj)
+    if annotations.get(_ID) == _SET and annotations.get(_NAME):
+        yield Key(annotations.get(_NAMESPACE, ""), annotations[_NAME])

@@ -171,7 +171,7 @@ def _script(view: View, bootstrap: Object, machine: Object, cluster: Object) -> 
     control_plane = _control_plane(view, cluster)
     if control_plane is None:
         return waiting("the Cluster has no RKEControlPlane yet", ref(CLUSTER, cluster))
-    if _is_told(view, bootstrap) and (machine.get("status") or {}).get("nodeRef"):
+    if _is_reported(view, bootstrap) and (machine.get("status") or {}).get("nodeRef"):
         return DONE  # it has run the script
     if not view.setting(settings.SERVER_URL):
         return waiting("setting server-url: not set, so no machine could be told where to ask")
@@ -195,7 +195,7 @@ def _arguments(view: View, bootstrap: Object, machine: Object, cluster: Object, 
     spec = control_plane.get("spec") or {}
     infrastructure = (machine["spec"].get("infrastructureRef") or {}).get("apiGroup")
     userdata = ((bootstrap.get("spec") or {}).get("userdata") or {}).get("inlineUserdata") or ""
-    told: Object = {
+    status: Object = {
         "server": view.setting(settings.SERVER_URL),
         "checksum": ca_checksum(view.setting(settings.SERVER_CERTIFICATES)),
         "tls": view.setting(settings.AGENT_TLS_MODE),
@@ -204,8 +204,8 @@ def _arguments(view: View, bootstrap: Object, machine: Object, cluster: Object, 
         "windows": labels_of(machine).get(names.OPERATING_SYSTEM) == names.WINDOWS,
         "userdata": None if infrastructure in OWN_INFRASTRUCTURE else userdata,
     }
-    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]
-    return {**told, "metadata": objects.bootstrap_secret_meta(bootstrap, cluster, digest)}
+    digest = hashlib.sha256(json.dumps(status, sort_keys=True).encode()).hexdigest()[:32]
+    return {**status, "metadata": objects.bootstrap_secret_meta(bootstrap, cluster, digest)}
 
 
 def _rendered(view: View, bootstrap: Object, machine: Object, arguments: Object) -> Decision:
@@ -224,7 +224,7 @@ def _rendered(view: View, bootstrap: Object, machine: Object, arguments: Object)
     secret = view.get(SECRET_METADATA, names.bootstrap_secret(view.name))
     digest = annotations_of(arguments)[names.RENDERED_FROM]
     if secret is not None and annotations_of(secret).get(names.RENDERED_FROM) == digest:
-        return _tell(bootstrap)
+        return _report_status(bootstrap)
     effect = _render(bootstrap, there, secret, arguments, digest)
     result = view.result(effect.key)
     failed = waiting(result.error) if result is not None and result.error else DONE
@@ -238,12 +238,12 @@ def _render(bootstrap: Object, token: Object, secret: Object | None, arguments: 
     return Effect(names.MAKE_BOOTSTRAP_DATA, (*key, there), all_arguments, "what the machine runs first", repeat=True)
 
 
-def _is_told(view: View, bootstrap: Object) -> bool:
+def _is_reported(view: View, bootstrap: Object) -> bool:
     created = ((bootstrap.get("status") or {}).get("initialization") or {}).get("dataSecretCreated")
     return bool(created) and view.get(SECRET_METADATA, names.bootstrap_secret(view.name)) is not None
 
 
-def _tell(bootstrap: Object) -> Decision:
+def _report_status(bootstrap: Object) -> Decision:
     status = bootstrap.get("status") or {}
     wanted = {
         **status,

@@ -118,8 +118,8 @@ def machines_up_to_date(members: Members, now: datetime) -> tuple[Condition, dat
     asked = [machine for at, machine in outdated if at <= now]
     none = condition("MachinesUpToDate", "True", "NoReplicas" if members.total == len(too_new) else "UpToDate")
     reasons = Reasons("NotUpToDate", "UpToDateUnknown", "UpToDate")
-    told = aggregate("MachinesUpToDate", asked, "UpToDate", reasons=reasons, none=none)
-    return told, min(too_new, default=None)
+    reported = aggregate("MachinesUpToDate", asked, "UpToDate", reasons=reasons, none=none)
+    return reported, min(too_new, default=None)
 
 
 def asked_at(machine: Object) -> datetime:
@@ -136,8 +136,8 @@ def remediating(members: Members, by: str) -> Condition:
         return condition("Remediating", "False", "NotRemediating", message)
     reasons = Reasons("Remediating", "Remediating", "Remediating")
     none = condition("Remediating", "False", "NotRemediating")
-    told = aggregate("Remediating", handled, "OwnerRemediated", reasons=reasons, none=none)
-    return {**told, "status": "True"}
+    reported = aggregate("Remediating", handled, "OwnerRemediated", reasons=reasons, none=none)
+    return {**reported, "status": "True"}
 
 
 def to_be_remediated(machine: Object) -> bool:
@@ -170,11 +170,11 @@ _DELAYS = {
 
 
 def _says(machine: Object, words: str, now: datetime) -> bool:
-    told = find(machine, "Deleting") or {}
+    status = find(machine, "Deleting") or {}
     started: str = ((machine.get("status") or {}).get("deletion") or {}).get("nodeDrainStartTime") or ""
     slow = bool(started) and moment(started) < now - timedelta(minutes=SLOW_DRAIN_MINUTES)
-    draining = told.get("status") == "True" and told.get("reason") == "DrainingNode"
-    return slow and draining and words in told.get("message", "")
+    draining = status.get("status") == "True" and status.get("reason") == "DrainingNode"
+    return slow and draining and words in status.get("message", "")
 
 
 def _named(machines: Sequence[Object], state: str) -> str:

@@ -39,7 +39,7 @@ def versions_in_use(obj: Object, members: Members) -> Object:
     return {"versions": [{"version": text, "replicas": versions[text]} for text in oldest_first(versions)]}
 
 
-def told_paused(kind: Kind, obj: Object, paused: Condition, now: datetime) -> Decision:
+def paused_status(kind: Kind, obj: Object, paused: Condition, now: datetime) -> Decision:
     """While paused, nothing else is looked at."""
     status = {**(obj.get("status") or {}), "conditions": observed_conditions(obj, [paused], now)}
     return Decision(writes=status_patch(kind, obj, status, "it is paused"))

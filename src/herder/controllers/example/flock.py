@@ -77,8 +77,8 @@ def _roll(flock: Object, wanted: dict[str, Object], members: dict[str, Object], 
     ready_at = max((_changed_at(obj) for obj in members.values()), default=now) + pause
     if pause and ready_at > now:
         reason = f"{stale[0]} is changed next, after a pause"
-        told = _status(flock, len(members), fresh, "Rolling", reason)
-        return told + waiting(reason, Ref(CONFIG_MAP, stale[0], flock["metadata"]["namespace"]), wake_at=ready_at)
+        status = _status(flock, len(members), fresh, "Rolling", reason)
+        return status + waiting(reason, Ref(CONFIG_MAP, stale[0], flock["metadata"]["namespace"]), wake_at=ready_at)
     changed_member = Apply(CONFIG_MAP, wanted[stale[0]], "the message changed")
     return Decision(writes=(changed_member,)) + _status(flock, len(members), fresh, "Rolling", "")
 

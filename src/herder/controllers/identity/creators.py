@@ -21,9 +21,9 @@ def reconcile(view: View) -> Decision:
     cluster = view.get(MANAGEMENT_CLUSTER, view.name)
     if cluster is None or is_deleting(cluster) or is_internal(cluster):
         return DONE
-    told = annotations_of(cluster)
-    creator = told.get(CREATOR)
-    if not creator or told.get(CREATOR_BOUND) == "true":
+    annotations = annotations_of(cluster)
+    creator = annotations.get(CREATOR)
+    if not creator or annotations.get(CREATOR_BOUND) == "true":
         return DONE
     if not granting.has_home(view, cluster):
         return waiting(f"namespace {view.name} is not there yet")

@@ -32,8 +32,8 @@ def reconcile(view: View) -> Decision:
         return _nothing_left(view, binding) + waiting(subject, ref(GLOBAL_ROLE_BINDING, binding))
     role = view.get(GLOBAL_ROLE, binding["globalRoleName"])
     if role is None:
-        told = f"there is no GlobalRole {binding['globalRoleName']}"
-        return _nothing_left(view, binding) + waiting(told, ref(GLOBAL_ROLE_BINDING, binding))
+        message = f"there is no GlobalRole {binding['globalRoleName']}"
+        return _nothing_left(view, binding) + waiting(message, ref(GLOBAL_ROLE_BINDING, binding))
     return Decision(writes=(*_here(view, binding, role, subject), *_in_clusters(view, binding, role)))
 
 

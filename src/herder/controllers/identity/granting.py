@@ -162,9 +162,9 @@ def _place(obj: Object) -> tuple[str, str]:
     return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
 
 
-def away(cluster: Object, told: str = "") -> Decision:
+def away(cluster: Object, message: str = "") -> Decision:
     cluster_id = cluster["metadata"]["name"]
-    return waiting(f"the agent of cluster {cluster_id} is not connected{told}", ref(MANAGEMENT_CLUSTER, cluster))
+    return waiting(f"the agent of cluster {cluster_id} is not connected{message}", ref(MANAGEMENT_CLUSTER, cluster))
 
 
 def silence(cluster_id: str, *seen: Observed | Unreachable | None) -> Decision:

@@ -49,10 +49,12 @@ def _home(view: View, project: Object, place: Place, cluster: Object) -> Decisio
         made = {"apiVersion": NAMESPACE.api_version, "kind": NAMESPACE.kind, "metadata": meta}
         return Decision(writes=(Create(NAMESPACE, made, "where the project's bindings are kept"),))
     if _is_home(home, cluster):
-        return Decision(writes=tuple(_told(view, project, place, condition(NAMESPACE_CREATED, "True", "Created"))))
+        return Decision(
+            writes=tuple(_status_writes(view, project, place, condition(NAMESPACE_CREATED, "True", "Created")))
+        )
     problem = f"namespace {place.namespace} is there already and not this cluster's: the project needs another name"
     taken = condition(NAMESPACE_CREATED, "False", "Taken", problem)
-    return Decision(writes=tuple(_told(view, project, place, taken))) + waiting(problem, ref(PROJECT, project))
+    return Decision(writes=tuple(_status_writes(view, project, place, taken))) + waiting(problem, ref(PROJECT, project))
 
 
 def _is_home(home: Object, cluster: Object | None) -> bool:
@@ -61,7 +63,7 @@ def _is_home(home: Object, cluster: Object | None) -> bool:
     return cluster is not None and any(each.get("uid") == cluster["metadata"]["uid"] for each in owners)
 
 
-def _told(view: View, project: Object, place: Place, backing: Object) -> Iterable[Write]:
+def _status_writes(view: View, project: Object, place: Place, backing: Object) -> Iterable[Write]:
     """The status is no subresource of this kind."""
     before = project.get("status") or {}
     conditions = merged_with_updates(before.get("conditions"), [backing], view.now)

@@ -15,6 +15,7 @@ from herder.api.inmemory.behaviour import behaviour
 from herder.api.inmemory.kinds import IN_MEMORY_BOOTSTRAP
 from herder.api.inmemory.names import SENTINEL_FILE
 from herder.api.writing import owner_reference, ref
+from herder.controllers.inmemory.reports import failure, ready, status_with, trouble, whole_patch
 from herder.controllers.inmemory.surroundings import (
     BY_CLUSTER,
     all_of_the_cluster,
@@ -29,7 +30,6 @@ from herder.controllers.inmemory.surroundings import (
     referred,
     turned_at,
 )
-from herder.controllers.inmemory.telling import failure, ready, status_with, trouble, whole_patch
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Create, Decision, waiting
@@ -48,9 +48,11 @@ def reconcile(view: View) -> Decision:
     if cluster is None:
         return waiting("its Cluster does not exist")
     if is_paused(cluster, config):
-        return _tell(config, {}, [paused_condition(cluster, config)], "tell that it is paused", view.now)
+        return _report_status(config, {}, [paused_condition(cluster, config)], "tell that it is paused", view.now)
     if _created(config):
-        return _tell(config, {}, [paused_condition(cluster, config)], "tell that it is no longer paused", view.now)
+        return _report_status(
+            config, {}, [paused_condition(cluster, config)], "tell that it is no longer paused", view.now
+        )
     return _not_before_the_cluster(config, machine, cluster, view) or _make(config, machine, cluster, view)
 
 
@@ -62,10 +64,10 @@ def _not_before_the_cluster(config: Object, machine: Object, cluster: Object, vi
     if not is_control_plane(machine) and not control_plane_initialized(cluster):
         return waiting("the control plane is not initialized", ref(CLUSTER, cluster))
     asked = behaviour(config)
-    told = trouble(asked, "the bootstrap data")
-    if told is not None:
-        conditions = [told, paused_condition(cluster, config)]
-        return _tell(config, failure(asked, told), conditions, "tell why there are no data", view.now)
+    condition = trouble(asked, "the bootstrap data")
+    if condition is not None:
+        conditions = [condition, paused_condition(cluster, config)]
+        return _report_status(config, failure(asked, condition), conditions, "tell why there are no data", view.now)
     at = _ready_for_it(config, machine, cluster) + asked.bootstrap_delay
     if asked.bootstrap_delay and at > view.now:
         return waiting("the bootstrap data take their time", wake_at=at)
@@ -85,10 +87,10 @@ def _make(config: Object, machine: Object, cluster: Object, view: View) -> Decis
     name = secret["metadata"]["name"]
     fields: Object = {"dataSecretName": name, "initialization": {"dataSecretCreated": True}, "ready": True}
     conditions = [ready(), paused_condition(cluster, config)]
-    told = _tell(config, fields, conditions, "the bootstrap data are made", view.now)
+    writes = _report_status(config, fields, conditions, "the bootstrap data are made", view.now)
     if view.get(SECRET_METADATA, name) is not None:
-        return told
-    return Decision(writes=(Create(SECRET, secret, "the machine's bootstrap data"),)) + told
+        return writes
+    return Decision(writes=(Create(SECRET, secret, "the machine's bootstrap data"),)) + writes
 
 
 def _data_secret(config: Object, machine: Object) -> Object:
@@ -124,7 +126,7 @@ def _created(config: Object) -> bool:
     return bool(((config.get("status") or {}).get("initialization") or {}).get("dataSecretCreated"))
 
 
-def _tell(config: Object, fields: Object, conditions: list[Object], reason: str, now: datetime) -> Decision:
+def _report_status(config: Object, fields: Object, conditions: list[Object], reason: str, now: datetime) -> Decision:
     wanted = {**config, "status": status_with(config, fields, conditions, now)}
     return Decision(writes=whole_patch(IN_MEMORY_BOOTSTRAP, config, wanted, reason))
 

@@ -30,6 +30,7 @@ from herder.api.inmemory.names import (
     STUCK_DELETION,
 )
 from herder.api.writing import object_patch, owner_reference, status_patch
+from herder.controllers.inmemory.reports import failure, health, not_ready, status_with, trouble
 from herder.controllers.inmemory.surroundings import (
     BY_CLUSTER,
     all_that_need,
@@ -38,7 +39,6 @@ from herder.controllers.inmemory.surroundings import (
     owner_cluster,
     referred,
 )
-from herder.controllers.inmemory.telling import failure, health, not_ready, status_with, trouble
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Create, Decision, Effect, EffectResult, Patch, Wait, waiting
@@ -54,7 +54,7 @@ def reconcile(view: View) -> Decision:
         return DONE
     cluster = owner_cluster(view, infra)
     if is_paused(cluster, infra):
-        return _tell(infra, {}, [paused_condition(cluster, infra)], "tell that it is paused", view)
+        return _report_status(infra, {}, [paused_condition(cluster, infra)], "tell that it is paused", view)
     if is_deleting(infra):
         return _remove(infra, view)
     if cluster is None or _is_anothers(infra, view):
@@ -78,10 +78,10 @@ def _not_now(infra: Object, cluster: Object, view: View) -> Decision | None:
     if _provisioned(infra):
         return None
     asked = behaviour(infra)
-    told = trouble(asked, "the cluster")
-    if told is not None:
-        conditions = [told, paused_condition(cluster, infra)]
-        return _tell(infra, failure(asked, told), conditions, "tell why it is not provisioned", view)
+    condition = trouble(asked, "the cluster")
+    if condition is not None:
+        conditions = [condition, paused_condition(cluster, infra)]
+        return _report_status(infra, failure(asked, condition), conditions, "tell why it is not provisioned", view)
     at = created_at(infra) + asked.api_delay
     if asked.api_delay and at > view.now:
         return waiting("the workload API takes its time", wake_at=at)
@@ -124,7 +124,9 @@ def _serve(infra: Object, cluster: Object, asked: Behaviour, view: View) -> Deci
         return served + waiting("the workload API starts")
     if not result.done:
         conditions = [not_ready(SERVING_FAILED, _error(result)), paused_condition(cluster, infra)]
-        return served + _tell(infra, {}, conditions, "tell why it is not served", view) + waiting(_error(result))
+        return (
+            served + _report_status(infra, {}, conditions, "tell why it is not served", view) + waiting(_error(result))
+        )
     endpoint = {"host": recorded.get("host") or result.value["host"], "port": result.value["port"]}
     if endpoint != recorded:
         return served + _record(infra, endpoint)
@@ -137,8 +139,8 @@ def _record(infra: Object, endpoint: Object) -> Decision:
 
 
 def _told_served(infra: Object, cluster: Object, asked: Behaviour, first_fault: str, view: View) -> Decision:
-    told = health(asked, "the cluster")
-    fields: Object = {"initialization": {"provisioned": True}, "ready": True, **failure(asked, told)}
+    condition = health(asked, "the cluster")
+    fields: Object = {"initialization": {"provisioned": True}, "ready": True, **failure(asked, condition)}
     domains = (infra.get("spec") or {}).get("failureDomains")
     if domains:
         fields["failureDomains"] = domains
@@ -146,7 +148,9 @@ def _told_served(infra: Object, cluster: Object, asked: Behaviour, first_fault: 
     setting, fault = _have_fault(infra, asked, before, view)
     if fault or "apiFault" in (infra.get("status") or {}):
         fields["apiFault"] = fault
-    return setting + _tell(infra, fields, [told, paused_condition(cluster, infra)], "the cluster is provisioned", view)
+    return setting + _report_status(
+        infra, fields, [condition, paused_condition(cluster, infra)], "the cluster is provisioned", view
+    )
 
 
 def _have_fault(infra: Object, asked: Behaviour, before: str, view: View) -> tuple[Decision, str]:
@@ -204,7 +208,7 @@ def _with_finalizers(infra: Object, finalizers: list[str], reason: str) -> tuple
     return object_patch(IN_MEMORY_CLUSTER, infra, wanted, reason)
 
 
-def _tell(infra: Object, fields: Object, conditions: list[Condition], reason: str, view: View) -> Decision:
+def _report_status(infra: Object, fields: Object, conditions: list[Condition], reason: str, view: View) -> Decision:
     known = {"observedGeneration": infra["metadata"].get("generation", 1), **fields}
     status = status_with(infra, known, conditions, view.now)
     return Decision(writes=status_patch(IN_MEMORY_CLUSTER, infra, status, reason))

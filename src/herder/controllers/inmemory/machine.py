@@ -17,6 +17,7 @@ from herder.api.inmemory.kinds import IN_MEMORY_MACHINE
 from herder.api.inmemory.names import MACHINE_FINALIZER, STUCK_DELETION, provider_id
 from herder.api.writing import delete, object_patch, ref
 from herder.controllers.inmemory import nodes
+from herder.controllers.inmemory.reports import failure, health, ready, status_with, trouble, whole_patch
 from herder.controllers.inmemory.surroundings import (
     BY_CLUSTER,
     all_of_the_cluster,
@@ -30,7 +31,6 @@ from herder.controllers.inmemory.surroundings import (
     referred,
     turned_at,
 )
-from herder.controllers.inmemory.telling import failure, health, ready, status_with, trouble, whole_patch
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Create, Decision, Observe, Patch, Ref, Wait, waiting
@@ -45,14 +45,14 @@ def reconcile(view: View) -> Decision:
     machine = owner_machine(view, infra)
     cluster = cluster_of(view, machine) if machine else None
     if is_paused(cluster, infra):
-        return _tell(infra, {}, [paused_condition(cluster, infra)], "tell that it is paused", view.now)
+        return _report_status(infra, {}, [paused_condition(cluster, infra)], "tell that it is paused", view.now)
     if is_deleting(infra):
         return _remove(infra, machine, cluster, view)
     if machine is None or cluster is None:
         return waiting("the core has yet to make it a Machine's")
     if not _runs(infra):
         return _start(infra, machine, cluster, view)
-    return _tell_running(infra, cluster, view) + _keep_node(infra, machine, cluster, view)
+    return _report_running(infra, cluster, view) + _keep_node(infra, machine, cluster, view)
 
 
 # --- starting ---------------------------------------------------------------------------------------------------
@@ -65,10 +65,10 @@ def _start(infra: Object, machine: Object, cluster: Object, view: View) -> Decis
     if not data:
         return waiting("the Machine has no bootstrap data yet", ref(MACHINE, machine))
     asked = behaviour(infra)
-    told = trouble(asked, "the machine")
-    if told is not None:
-        conditions = [told, paused_condition(cluster, infra)]
-        return _tell(infra, failure(asked, told), conditions, "tell why it does not run", view.now)
+    condition = trouble(asked, "the machine")
+    if condition is not None:
+        conditions = [condition, paused_condition(cluster, infra)]
+        return _report_status(infra, failure(asked, condition), conditions, "tell why it does not run", view.now)
     secret = view.get(SECRET_METADATA, data)
     at = created_at(secret or machine) + asked.start_delay
     if asked.start_delay and at > view.now:
@@ -100,10 +100,12 @@ def _run(infra: Object, machine: Object, cluster: Object, now: datetime) -> Deci
     return Decision(writes=whole_patch(IN_MEMORY_MACHINE, infra, wanted, "the machine runs"))
 
 
-def _tell_running(infra: Object, cluster: Object, view: View) -> Decision:
+def _report_running(infra: Object, cluster: Object, view: View) -> Decision:
     asked = behaviour(infra)
-    told = health(asked, "the machine")
-    return _tell(infra, failure(asked, told), [told, paused_condition(cluster, infra)], "tell how it is", view.now)
+    condition = health(asked, "the machine")
+    return _report_status(
+        infra, failure(asked, condition), [condition, paused_condition(cluster, infra)], "tell how it is", view.now
+    )
 
 
 # --- its Node ---------------------------------------------------------------------------------------------------
@@ -194,8 +196,8 @@ def _lose_node(infra: Object, machine: Object | None, cluster: Object | None, vi
         reported = node["status"]["conditions"]
         wanted = nodes.unreachable(reported, view.now)
         if not nodes.same_conditions(reported, wanted):
-            told = {"status": {"conditions": wanted}}
-            lost.append(Patch(ref(NODE, node), told, "the machine is gone", "status", target=_target(cluster)))
+            status = {"status": {"conditions": wanted}}
+            lost.append(Patch(ref(NODE, node), status, "the machine is gone", "status", target=_target(cluster)))
     return Decision(writes=(*lost, *_without_finalizer(infra))) if lost else None
 
 
@@ -209,7 +211,7 @@ def _runs(infra: Object) -> bool:
     return bool(((infra.get("status") or {}).get("initialization") or {}).get("provisioned"))
 
 
-def _tell(infra: Object, fields: Object, conditions: list[Object], reason: str, now: datetime) -> Decision:
+def _report_status(infra: Object, fields: Object, conditions: list[Object], reason: str, now: datetime) -> Decision:
     wanted = {**infra, "status": status_with(infra, fields, conditions, now)}
     return Decision(writes=whole_patch(IN_MEMORY_MACHINE, infra, wanted, reason))
 

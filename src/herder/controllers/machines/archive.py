@@ -40,12 +40,14 @@ def reconcile(view: View) -> Decision:
 
 
 def _machine_is_there(view: View, log: Object) -> bool:
-    told = annotations_of(log)
-    kind = Kind(MACHINE_GROUP, VERSION, told.get(archive.KIND_OF, ""), told.get(archive.PLURAL_OF, ""))
+    annotations = annotations_of(log)
+    kind = Kind(MACHINE_GROUP, VERSION, annotations.get(archive.KIND_OF, ""), annotations.get(archive.PLURAL_OF, ""))
     if view.get(DEFINITION, f"{kind.plural}.{kind.group}") is None:
         return False
-    machine = view.get(kind.metadata_only(), told.get(archive.NAME_OF, ""), told.get(archive.NAMESPACE_OF, ""))
-    return machine is not None and machine["metadata"]["uid"] == told.get(archive.UID_OF)
+    machine = view.get(
+        kind.metadata_only(), annotations.get(archive.NAME_OF, ""), annotations.get(archive.NAMESPACE_OF, "")
+    )
+    return machine is not None and machine["metadata"]["uid"] == annotations.get(archive.UID_OF)
 
 
 def _its_log(machine: Object) -> Iterable[Key]:

@@ -21,7 +21,7 @@ from herder.engine.runtime.handlers import Watches, changed, itself, owner
 from herder.engine.runtime.view import View
 
 BY_CREDENTIAL, BY_OWNER = "cloud-credential", "owner-uid"
-MACHINES_TOLD = 10
+MACHINES_SHOWN = 10
 RETRY = timedelta(seconds=5)  # Roles of a Secret that was deleted and recreated are collected meanwhile
 _USER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,200}")
 
@@ -51,8 +51,8 @@ def _creators_rights(view: View, secret: Object) -> Decision:
     for found in known:
         if found is not None and not _is_owned(found, secret):
             # Whoever bound a Role of this name, which may still be empty, would get the rights too.
-            told = f"{found['kind']} {view.namespace}/{found['metadata']['name']} belongs to someone else; delete it"
-            return waiting(told, ref(SECRET, secret), wake_at=view.now + RETRY)
+            message = f"{found['kind']} {view.namespace}/{found['metadata']['name']} belongs to someone else; delete it"
+            return waiting(message, ref(SECRET, secret), wake_at=view.now + RETRY)
     # Created rather than applied, so that one that appears meanwhile is not filled.
     rights = tuple(
         Create(kind, obj, "its creator may use it")
@@ -128,12 +128,12 @@ def _meta(secret: Object, creator: str) -> Object:
 def _users(view: View, secret: Object) -> Decision:
     """By the state Secrets of machines, which live as long as the machines do. Users cannot create any of the type."""
     states = view.select(STATE_SECRET, index=(BY_CREDENTIAL, _place(secret)))
-    told = ", ".join(_machine(state) for state in states[:MACHINES_TOLD])
-    if len(states) > MACHINES_TOLD:
-        told += f" and {len(states) - MACHINES_TOLD} more"
-    if told == annotations_of(secret).get(USED_BY, ""):
+    message = ", ".join(_machine(state) for state in states[:MACHINES_SHOWN])
+    if len(states) > MACHINES_SHOWN:
+        message += f" and {len(states) - MACHINES_SHOWN} more"
+    if message == annotations_of(secret).get(USED_BY, ""):
         return DONE
-    patch = {"metadata": {"annotations": {USED_BY: told or None}}}
+    patch = {"metadata": {"annotations": {USED_BY: message or None}}}
     write = Patch(ref(SECRET, secret), patch, "which machines use it", patience=PROGRESS_PATIENCE)
     return Decision(writes=(write,))
 

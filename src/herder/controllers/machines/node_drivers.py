@@ -45,13 +45,13 @@ def reconcile(view: View, create_flags: CreateFlags) -> Decision:
         return Decision(writes=(_finalizers(node_driver, add=True),))
     problem = _problem(view, node_driver)
     if problem:
-        return _tell(view, node_driver, State(problem=problem))
+        return _report_status(view, node_driver, State(problem=problem))
     driver = known.driver_name(node_driver)
     left = Left() if is_active(node_driver) else objects_left(view, driver, (node_driver,))
     if not left.known:
         return left.needs
     if not (is_active(node_driver) or left.names or _spec(node_driver).get("addCloudCredential")):
-        return Decision(writes=_registrations(view, driver, ())) + _tell(view, node_driver, State())
+        return Decision(writes=_registrations(view, driver, ())) + _report_status(view, node_driver, State())
     return left.needs + _offer(view, node_driver, _learn(view, node_driver, create_flags), left.names)
 
 
@@ -135,7 +135,10 @@ def _asked(view: View, node_driver: Object) -> Learned:
 def _offer(view: View, node_driver: Object, learned: Learned, left: Sequence[str]) -> Decision:
     asks = Decision(effects=learned.effects)
     if learned.flags is None:
-        return _tell(view, node_driver, State(problem=learned.problem, pending=not learned.problem, left=left)) + asks
+        return (
+            _report_status(view, node_driver, State(problem=learned.problem, pending=not learned.problem, left=left))
+            + asks
+        )
     driver = known.driver_name(node_driver)
     if learned.name and learned.name != driver:
         # Jobs find a driver by the name of its file, so that is what its kinds must be named after.
@@ -144,13 +147,15 @@ def _offer(view: View, node_driver: Object, learned: Learned, left: Sequence[str
     try:
         fields = schemas.machine_fields(learned.flags, node_driver)
     except schemas.UnusableFlags as problem:
-        return _tell(view, node_driver, State(problem=f"{problem}: use another version of the driver", left=left))
+        return _report_status(
+            view, node_driver, State(problem=f"{problem}: use another version of the driver", left=left)
+        )
     writes = (
         *_schemas(node_driver, learned, fields),
         *_registrations(view, driver, _registries(node_driver, left)),
     )
     state = State(installed=True, version=learned.version, left=left)
-    return Decision(writes=writes) + _tell(view, node_driver, state)
+    return Decision(writes=writes) + _report_status(view, node_driver, state)
 
 
 def _registries(node_driver: Object, left: Sequence[str]) -> Sequence[schemas.Registry]:
@@ -191,7 +196,7 @@ def _registrations(view: View, driver: str, wanted: Sequence[schemas.Registry]) 
 # --- telling --------------------------------------------------------------------------------------------------------
 
 
-def _tell(view: View, node_driver: Object, state: State) -> Decision:
+def _report_status(view: View, node_driver: Object, state: State) -> Decision:
     """The status is no subresource of this kind, so all goes in one write; refused if somebody was quicker."""
     changes: Object = {}
     if status := difference(node_driver.get("status") or {}, told(node_driver, state, view.now)):
@@ -217,7 +222,7 @@ def _remove(view: View, node_driver: Object) -> Decision:
         return Decision(writes=(_finalizers(node_driver, add=False),))  # nothing was ever made for it
     left = objects_left(view, driver, (node_driver,))
     if left.names:
-        return left.needs + _tell(view, node_driver, State(installed=True, left=left.names))
+        return left.needs + _report_status(view, node_driver, State(installed=True, left=left.names))
     if not left.known:
         return left.needs
     made = view.select(DYNAMIC_SCHEMA, labels=f"{known.DRIVER_LABEL}={driver}")

@@ -21,8 +21,8 @@ from herder.controllers.planner.distributions.interface import Distribution, Ref
 from herder.controllers.planner.entries import BY_CLUSTER, by_cluster, entries_named
 from herder.controllers.planner.inputs import CONFIG_MAP_METADATA, needs
 from herder.controllers.planner.planning import Result, Scene, plan
+from herder.controllers.planner.reports import report_control_plane, report_error, report_machine, uninitialize
 from herder.controllers.planner.resting import BY_STATE, STANDINGS, by_state
-from herder.controllers.planner.telling import tell_control_plane, tell_error, tell_machine, uninitialize
 from herder.engine.control.cache import Change, Key
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
@@ -88,7 +88,7 @@ def _pass(view: View, control_plane: Object, cluster: Object, beacon: Object) ->
     try:
         distribution = distribution_of(control_plane["spec"].get("kubernetesVersion") or "")
     except UnknownVersion as unknown:
-        return Decision(writes=tell_error(control_plane, str(unknown), view.now), wait=Wait(str(unknown)))
+        return Decision(writes=report_error(control_plane, str(unknown), view.now), wait=Wait(str(unknown)))
     scene = _scene(view, control_plane, cluster, distribution)
     result = plan(scene) if _has_infrastructure(cluster) else Result(waiting=messages.INFRASTRUCTURE)
     return _carried_out(scene, result, beacon)
@@ -117,12 +117,12 @@ def _carried_out(scene: Scene, result: Result, beacon: Object) -> Decision:
     refused = scene.view.refused if result.writes else None
     if refused is not None:
         # Told before it is tried again, since nothing comes after what is refused.
-        writes = [*tell_control_plane(scene, Result(waiting=str(refused))), *writes]
+        writes = [*report_control_plane(scene, Result(waiting=str(refused))), *writes]
     elif not result.unfinished:
-        told = [patch for standing in result.standings for patch in tell_machine(standing, scene.view.now)]
-        writes += [Parallel(tuple(told))] if told else []
+        report = [patch for standing in result.standings for patch in report_machine(standing, scene.view.now)]
+        writes += [Parallel(tuple(report))] if report else []
         writes += uninitialize(scene.cluster, scene.view.now) if result.initialized is False else ()
-        writes += tell_control_plane(scene, result)
+        writes += report_control_plane(scene, result)
     reason = str(refused or "") or result.error or result.waiting
     wait = Wait(reason, ref(CONTROL_PLANE, scene.control_plane)) if reason else None
     return Decision(writes=tuple(writes), effects=tuple(result.effects), wait=wait, wake_at=result.wake_at)
@@ -163,8 +163,11 @@ def _managed_as(control_plane: Object) -> Iterable[str]:
 
 
 def _has_first_things(change: Change) -> bool:
-    told = [find(each or {}, PRE_BOOTSTRAPPED) or {} for each in (change.old, change.new)]
-    return (told[0].get("status"), told[0].get("message")) != (told[1].get("status"), told[1].get("message"))
+    conditions = [find(each or {}, PRE_BOOTSTRAPPED) or {} for each in (change.old, change.new)]
+    return (conditions[0].get("status"), conditions[0].get("message")) != (
+        conditions[1].get("status"),
+        conditions[1].get("message"),
+    )
 
 
 def _everything(setting: Object) -> Iterable[str]:

@@ -50,15 +50,15 @@ def undrain(entry: Entry) -> tuple[Stage, Patch | None]:
 
 
 def problem(entry: Entry, doing: str) -> str:
-    told = entry.annotations.get(names.DRAIN_ERROR, "")
-    return f"error {doing} machine {entry.name}: {told}" if told and _NOT_WORTH_TELLING not in told else ""
+    message = entry.annotations.get(names.DRAIN_ERROR, "")
+    return f"error {doing} machine {entry.name}: {message}" if message and _NOT_WORTH_TELLING not in message else ""
 
 
 def as_text(options: Options, *, alone: bool) -> str:
     """Compact and sorted, so that equal options are equal text. A cluster's only machine is not drained, though its
     hooks are waited for."""
-    told = {"enabled": False, **{name: value for name, value in options.items() if value is not None}}
-    return to_json(told | {"enabled": False} if alone else told)
+    status = {"enabled": False, **{name: value for name, value in options.items() if value is not None}}
+    return to_json(status | {"enabled": False} if alone else status)
 
 
 def _worth_it(options: Options, machines: int) -> bool:

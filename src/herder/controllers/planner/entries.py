@@ -68,7 +68,7 @@ class Entry:
         return is_true(self.machine, "InfrastructureReady")
 
     @property
-    def is_told_reconciled(self) -> bool:
+    def is_reported_reconciled(self) -> bool:
         return is_true(self.machine, RECONCILED)
 
     @property

@@ -26,7 +26,7 @@ from herder.controllers.planner.entries import (
     is_held,
     machines_of,
 )
-from herder.controllers.planner.telling import machine_condition
+from herder.controllers.planner.reports import machine_condition
 from herder.engine.control.cache import Change
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
@@ -51,12 +51,12 @@ def reconcile(view: View) -> Decision:
     own = next((entry for entry in entries if entry.name == view.name), None)
     prefix = _removal(view, cluster)
     if own is None or not prefix or _needs_no_leave(view, own, cluster):
-        return _told(view, machine, _release(machine))
+        return _with_report(view, machine, _release(machine))
     wish = node_of(machine)
-    return _told(view, machine, Decision(observe=(wish,)) + _let_go(view, own, entries, wish, prefix))
+    return _with_report(view, machine, Decision(observe=(wish,)) + _let_go(view, own, entries, wish, prefix))
 
 
-def _told(view: View, machine: Object, decision: Decision) -> Decision:
+def _with_report(view: View, machine: Object, decision: Decision) -> Decision:
     """Why it is held, where people look for it; what a guard refused before that is tried again."""
     refused = view.refused if decision.writes else None
     reason = str(refused or (decision.wait.reason if decision.wait else ""))
@@ -100,8 +100,8 @@ def _let_go(view: View, own: Entry, entries: Sequence[Entry], wish: Observe, pre
         case Observed(objects):
             node = _still_in(objects, prefix)
         case Unreachable(reason):
-            told = f"the cluster does not answer: {reason}"
-            return _wait_for_others(view, own, entries) or waiting(told, wake_at=view.now + LOOK_AGAIN)
+            message = f"the cluster does not answer: {reason}"
+            return _wait_for_others(view, own, entries) or waiting(message, wake_at=view.now + LOOK_AGAIN)
         case _:
             return waiting(f"looking at Node {known or 'of the machine'}")
     if node is not None and annotations_of(node).get(f"{prefix}/removed-node-name"):

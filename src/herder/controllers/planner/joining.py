@@ -100,10 +100,10 @@ def _last_output(entry: Entry, instruction: str) -> str:
 
 def _members(line: str) -> list[dict[str, Any]]:
     try:
-        told = msgspec.json.decode(line or "{}")
+        answer = msgspec.json.decode(line or "{}")
     except (ValueError, RecursionError):
         return []
-    members = told.get("members") if isinstance(told, dict) else None
+    members = answer.get("members") if isinstance(answer, dict) else None
     return [member for member in members if isinstance(member, dict)] if isinstance(members, list) else []
 
 

@@ -118,9 +118,9 @@ class _Drain:
                     return False
                 if bool((objects[0].get("spec") or {}).get("unschedulable")) == wanted:
                     return True
-                told = "its plan changes" if wanted else "its plan has changed"
+                message = "its plan changes" if wanted else "its plan has changed"
                 patch = {"spec": {"unschedulable": wanted or None}}
-                return needs + Decision(writes=(Patch(Ref(NODE, self._node), patch, told, target=self._cluster),))
+                return needs + Decision(writes=(Patch(Ref(NODE, self._node), patch, message, target=self._cluster),))
 
     def _hooks(self, phase: str, mark: str) -> Decision | None:
         """What others do first: they are told by the mark, and answer with their own."""
@@ -147,8 +147,10 @@ class _Drain:
             return state.decision + self._answer({names.DRAIN_DONE: self._asked})
         acts = state.decision.writes or state.decision.effects
         problem = str(self._view.refused) if self._view.refused and acts else state.problem
-        told = _cannot(self._plan, problem) if problem else Decision(writes=_marked(self._plan, _NO_ERROR))
-        return told + state.decision + Decision(wait=Wait(state.waiting))  # nothing comes after what a guard refuses
+        decision = _cannot(self._plan, problem) if problem else Decision(writes=_marked(self._plan, _NO_ERROR))
+        return (
+            decision + state.decision + Decision(wait=Wait(state.waiting))
+        )  # nothing comes after what a guard refuses
 
     def _answer(self, marks: Mapping[str, str | None]) -> Decision:
         return Decision(writes=_marked(self._plan, {names.DRAIN_ERROR: None, **marks}))

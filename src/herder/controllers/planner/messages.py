@@ -56,8 +56,8 @@ def plan_status(entry: Entry, now: datetime) -> str:
 
 
 def _probe_errors(entry: Entry) -> str:
-    told = [f"{name}: {error}" for name, error in sorted(entry.plan.probe_errors.items())]
-    return f" ({'; '.join(told)})" if told else ""
+    messages = [f"{name}: {error}" for name, error in sorted(entry.plan.probe_errors.items())]
+    return f" ({'; '.join(messages)})" if messages else ""
 
 
 def speaks_up_at(entry: Entry) -> datetime | None:
@@ -103,8 +103,8 @@ def machine_problem(machine: Object) -> str:
     """Why a machine failed; empty where it has not."""
     if (machine.get("status") or {}).get("phase") != "Failed":
         return ""
-    told = [find(machine, name) for name in ("InfrastructureReady", "BootstrapConfigReady", "Ready")]
-    messages = [str(each["message"]) for each in told if each and each.get("message")]
+    conditions = [find(machine, name) for name in ("InfrastructureReady", "BootstrapConfigReady", "Ready")]
+    messages = [str(each["message"]) for each in conditions if each and each.get("message")]
     return messages[0] if messages else "the machine has failed"
 
 

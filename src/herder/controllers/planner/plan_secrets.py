@@ -21,7 +21,7 @@ from herder.controllers.planner.distributions.choosing import UnknownVersion, di
 from herder.controllers.planner.distributions.interface import Roles
 from herder.controllers.planner.plan_writes import UNLIMITED, asked, room_for
 from herder.controllers.planner.rendering import Mark
-from herder.controllers.planner.telling import machine_condition
+from herder.controllers.planner.reports import machine_condition
 from herder.engine.control.cache import Change
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
@@ -117,16 +117,16 @@ def _attempts(plan: PlanSecret) -> int:
 def _failed(view: View, plan: PlanSecret) -> Decision:
     machine = _machine(view, plan)
     due = _retried_at(plan, view.now)
-    told = Decision(writes=_tell_failure(view, plan, machine, due) if machine is not None else ())
+    decision = Decision(writes=_report_failure(view, plan, machine, due) if machine is not None else ())
     if plan.state != secrets.FAILED:
-        return told + Decision(wait=Wait("its agent, which knows no state, tries again by itself"))
+        return decision + Decision(wait=Wait("its agent, which knows no state, tries again by itself"))
     if due is None:
-        return told + Decision(wait=Wait(f"it has failed {_attempts(plan)} times, which is the most that it may"))
+        return decision + Decision(wait=Wait(f"it has failed {_attempts(plan)} times, which is the most that it may"))
     if due > view.now or names.PLAN_FAILED not in plan.annotations:
-        return told + Decision(wait=Wait("it is tried again after a pause"), wake_at=due)
+        return decision + Decision(wait=Wait("it is tried again after a pause"), wake_at=due)
     if held := _held(view, plan):
-        return told + Decision(wait=Wait(held))
-    return told + Decision(writes=_ask_again(plan, view.now))
+        return decision + Decision(wait=Wait(held))
+    return decision + Decision(writes=_ask_again(plan, view.now))
 
 
 def _retried_at(plan: PlanSecret, now: datetime) -> datetime | None:
@@ -162,13 +162,13 @@ def _ask_again(plan: PlanSecret, now: datetime) -> tuple[Patch, ...]:
     return _patch(plan, {"metadata": {"annotations": marks}, "data": asked()}, "a plan that failed is tried again")
 
 
-def _tell_failure(view: View, plan: PlanSecret, machine: Object, due: datetime | None) -> tuple[Patch, ...]:
+def _report_failure(view: View, plan: PlanSecret, machine: Object, due: datetime | None) -> tuple[Patch, ...]:
     """Told with the first report of a failure: some agents take their evidence back with the next one."""
     known = find(machine, names.PLAN_APPLIED) or {}
     attempt = f"attempt {_attempts(plan)}"
-    told = known.get("message", "")
-    is_told = attempt in told and (view.refused is None or str(view.refused) in told)
-    if known.get("status") == "False" and is_told and plan.evidence is None:
+    text = known.get("message", "")
+    is_reported = attempt in text and (view.refused is None or str(view.refused) in text)
+    if known.get("status") == "False" and is_reported and plan.evidence is None:
         return ()
     units = f"rancher-system-agent.service{_unit(view, plan)}"
     words = [f"error applying plan -- check {units} logs on node for more information"]

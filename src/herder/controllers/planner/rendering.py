@@ -57,8 +57,8 @@ class Request:
 
     @staticmethod
     def of(distribution: Distribution, cluster: ClusterInputs, machine: MachineInputs) -> Request:
-        told = cluster.for_workers if machine.roles.only_worker else cluster
-        return Request(distribution, told, machine, (common_digest(distribution, told), machine.digest))
+        reported = cluster.for_workers if machine.roles.only_worker else cluster
+        return Request(distribution, reported, machine, (common_digest(distribution, reported), machine.digest))
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def _is_quiet(entry: Entry) -> bool:
     known = entry.plan.labels.get(names.MACHINE_NAME) == entry.name
     stays = not entry.is_deleting and not messages.machine_problem(machine) and not messages.machine_wait(machine)
     serves = entry.roles.only_worker and not entry.is_init and bool(entry.joined_to)
-    return known and stays and serves and not entry.in_drain and entry.plan.is_done and entry.is_told_reconciled
+    return known and stays and serves and not entry.in_drain and entry.plan.is_done and entry.is_reported_reconciled
 
 
 def _rest(view: View, entry: Entry) -> Rest | None:

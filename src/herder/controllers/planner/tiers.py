@@ -182,8 +182,8 @@ def _undrained(entry: Entry, progress: Progress) -> bool:
     stage, write = draining.undrain(entry)
     progress.writes += [write] if write else []
     if stage is not Stage.DONE:
-        told = draining.problem(entry, "undraining") or "waiting for uncordon to finish"
-        progress.details[entry.name].append(told)
+        message = draining.problem(entry, "undraining") or "waiting for uncordon to finish"
+        progress.details[entry.name].append(message)
     return stage is Stage.DONE
 
 

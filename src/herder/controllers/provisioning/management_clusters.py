@@ -46,7 +46,13 @@ def reconcile(view: View) -> Decision:
         return Decision(writes=_finalizer(management, add=True))
     info, needs = _info(view, management)
     pushed, asks = _push_token(view, management)
-    return needs + _home(view, management) + _pair(view, management) + _tell(view, management, info, pushed) + asks
+    return (
+        needs
+        + _home(view, management)
+        + _pair(view, management)
+        + _report_status(view, management, info, pushed)
+        + asks
+    )
 
 
 # --- its namespace and what is in it --------------------------------------------------------------------------------
@@ -195,7 +201,7 @@ def _of_nodes(nodes: Iterable[Object]) -> Object:
     return found
 
 
-def _tell(view: View, management: Object, info: Object, pushed: str) -> Decision:
+def _report_status(view: View, management: Object, info: Object, pushed: str) -> Decision:
     before = management.get("status") or {}
     home = view.get(NAMESPACE, view.name)
     conditions = clusters.management_conditions(management, view.now)
@@ -235,8 +241,8 @@ def _remove(view: View, management: Object) -> Decision:
     reason = "its management Cluster is deleted"
     going = tuple(delete(PROVISIONING_CLUSTER, each, reason) for each in pairs if not is_deleting(each))
     meta = pairs[0]["metadata"]
-    told = f"waiting for provisioning Cluster {meta['namespace']}/{meta['name']} to be gone"
-    return Decision(writes=going) + waiting(told, ref(PROVISIONING_CLUSTER, pairs[0]))
+    message = f"waiting for provisioning Cluster {meta['namespace']}/{meta['name']} to be gone"
+    return Decision(writes=going) + waiting(message, ref(PROVISIONING_CLUSTER, pairs[0]))
 
 
 def _pairs(view: View, management: Object) -> list[Object]:

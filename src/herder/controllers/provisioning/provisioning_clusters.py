@@ -42,15 +42,19 @@ def _with_management(view: View, provisioning: Object) -> Decision:
     """The name is written down before anything is made of it: whoever goes on after a crash makes no second one."""
     name = _management_name(view, provisioning)
     if problem := _problem(view, provisioning, name):
-        return _tell(view, provisioning, None, "", problem)
+        return _report_status(view, provisioning, None, "", problem)
     if (provisioning.get("status") or {}).get("clusterName") != name:
-        return _tell(view, provisioning, None, name)
+        return _report_status(view, provisioning, None, name)
     management = view.get(MANAGEMENT_CLUSTER, name)
     if management is None:
         made = clusters.management_of(provisioning, name)
         return Decision(writes=(Create(MANAGEMENT_CLUSTER, made, f"{view.key} is a managed cluster"),))
     kubeconfig, asks = _kubeconfig(view, provisioning, management)
-    return _lead(provisioning, management) + _tell(view, provisioning, management, name, kubeconfig=kubeconfig) + asks
+    return (
+        _lead(provisioning, management)
+        + _report_status(view, provisioning, management, name, kubeconfig=kubeconfig)
+        + asks
+    )
 
 
 def _lead(provisioning: Object, management: Object) -> Decision:
@@ -122,7 +126,7 @@ def _has_been_ready(provisioning: Object, management: Object) -> bool:
 # --- what it tells --------------------------------------------------------------------------------------------------
 
 
-def _tell(
+def _report_status(
     view: View,
     provisioning: Object,
     management: Object | None,

@@ -16,7 +16,7 @@ from herder.api.management.kinds import MANAGEMENT_CLUSTER, PROVISIONING_CLUSTER
 from herder.api.moments import moment
 from herder.api.rke import log
 from herder.api.writing import delete, ref
-from herder.controllers.provisioning.generation.telling import management_of
+from herder.controllers.provisioning.generation.reports import management_of
 from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller

@@ -50,14 +50,14 @@ def _with_token(view: View, registration: Object) -> Decision:
     expires = moment(status.get("expiresAt"))
     renewal = replaced_at(expires, lifetime, registration["metadata"]["uid"]) if expires else view.now
     if secret is not None and renewal > view.now:
-        return _tell(view, registration, {}) + Decision(wake_at=renewal)
+        return _report_status(view, registration, {}) + Decision(wake_at=renewal)
     effect = _renew(registration, secret, lifetime, status)
     result = view.result(effect.key)
     if result is None or not result.done:
         return requesting(effect, result, "waiting for the registration token")
-    told = _tell(view, registration, result.value)
+    writes = _report_status(view, registration, result.value)
     # A Secret that was created is in the cache soon. One that is still missing was deleted: it is created again.
-    return told if secret is not None else told + Decision(effects=(effect,))
+    return writes if secret is not None else writes + Decision(effects=(effect,))
 
 
 def _renew(registration: Object, secret: Object | None, lifetime: Lifetime, status: Object) -> Effect:
@@ -79,14 +79,14 @@ def _renew(registration: Object, secret: Object | None, lifetime: Lifetime, stat
     return Effect(RENEW, key, arguments, reason, repeat=secret is None)
 
 
-def _tell(view: View, registration: Object, times: Object) -> Decision:
+def _report_status(view: View, registration: Object, times: Object) -> Decision:
     """The status is no subresource of this kind. `token` is where older managers kept it: it is not left there."""
     before = registration.get("status") or {}
-    told = commands(view.setting(settings.SERVER_URL), view.namespace, view.setting(settings.SERVER_CERTIFICATES))
-    wanted = {**before, **told, **times, "token": "", "tokenSecretName": names.token_secret(view.name)}
+    reported = commands(view.setting(settings.SERVER_URL), view.namespace, view.setting(settings.SERVER_CERTIFICATES))
+    wanted = {**before, **reported, **times, "token": "", "tokenSecretName": names.token_secret(view.name)}
     changes = difference(before, wanted)
     write = Patch(ref(REGISTRATION_TOKEN, registration), {"status": changes}, "how agents register")
-    lacking = "" if told else "setting server-url: not set, so nobody can be told how to come here"
+    lacking = "" if reported else "setting server-url: not set, so nobody can be told how to come here"
     return Decision(writes=(write,) if changes else ()) + (waiting(lacking) if lacking else DONE)
 
 

@@ -27,9 +27,11 @@ def reconcile(view: View) -> Decision:
         return waiting("it is paused", ref(CLUSTER, cluster))
     endpoint = _endpoint(view, infrastructure)
     wanted = {**infrastructure, "spec": {**(infrastructure.get("spec") or {}), "controlPlaneEndpoint": endpoint}}
-    told = object_patch(RKE_CLUSTER, infrastructure, wanted, "where the API answers")
+    writes = object_patch(RKE_CLUSTER, infrastructure, wanted, "where the API answers")
     done = {"initialization": {"provisioned": True}}
-    return Decision(writes=(*told, *status_patch(RKE_CLUSTER, infrastructure, done, "machines are all that it needs")))
+    return Decision(
+        writes=(*writes, *status_patch(RKE_CLUSTER, infrastructure, done, "machines are all that it needs"))
+    )
 
 
 def _owner(view: View, infrastructure: Object) -> Object | None:

@@ -36,8 +36,8 @@ def reconcile(view: View) -> Decision:
     management = view.get(MANAGEMENT_CLUSTER, plane["spec"]["managementClusterName"])
     connected = management is not None and clusters.is_connected(management)
     status = {**(plane.get("status") or {}), "agentConnected": connected}
-    told = status_patch(CONTROL_PLANE, plane, status, "what is known of its cluster")
-    return Decision(writes=(*told, *_count(view, management)))
+    writes = status_patch(CONTROL_PLANE, plane, status, "what is known of its cluster")
+    return Decision(writes=(*writes, *_count(view, management)))
 
 
 def _count(view: View, management: Object | None) -> tuple[Write, ...]:
@@ -63,7 +63,7 @@ def _remove(view: View, plane: Object) -> Decision:
         return Decision(writes=_finalizer(plane, add=False))
     registered = [each for each in machines if _is_registered(each) and not is_deleting(each)]
     deletes = tuple(delete(MACHINE, each, "its cluster is deleted") for each in registered)
-    return Decision(writes=(*deletes, *_tell(view, plane, leaving))) + waiting(leaving["message"])
+    return Decision(writes=(*deletes, *_report_status(view, plane, leaving))) + waiting(leaving["message"])
 
 
 def _is_registered(machine: Object) -> bool:
@@ -71,7 +71,7 @@ def _is_registered(machine: Object) -> bool:
     return (reference.get("apiGroup"), reference.get("kind")) == CUSTOM_MACHINE.group_kind
 
 
-def _tell(view: View, plane: Object, leaving: Condition) -> tuple[Write, ...]:
+def _report_status(view: View, plane: Object, leaving: Condition) -> tuple[Write, ...]:
     before = plane.get("status") or {}
     status = {**before, "conditions": merged_with_updates(before.get("conditions"), [leaving], view.now)}
     return status_patch(CONTROL_PLANE, plane, status, "how far its removal has got")

@@ -34,7 +34,7 @@ def reconcile(view: View) -> Decision:
     steps = [_step(view, management, secret, place) for secret in secrets]
     if not steps:
         return DONE
-    return _brought(view, management, steps) + _tell(view, management, steps)
+    return _brought(view, management, steps) + _report_status(view, management, steps)
 
 
 def _place(view: View, management: Object) -> str:
@@ -98,14 +98,14 @@ def _brought(view: View, management: Object, steps: list[_Step]) -> Decision:
 # --- what comes first -----------------------------------------------------------------------------------------------
 
 
-def _tell(view: View, management: Object, steps: list[_Step]) -> Decision:
+def _report_status(view: View, management: Object, steps: list[_Step]) -> Decision:
     """Once it is true it stays so: later changes are followed, and hold nothing up."""
     first = [each for each in steps if syncing.comes_first(each.secret)]
     if not first or syncing.is_pre_bootstrapped(management):
         return DONE
     before = management.get("status") or {}
-    told = merged_with_updates(before.get("conditions"), [_pre_bootstrapped(management, first)], view.now)
-    status = {**before, "conditions": told}
+    conditions = merged_with_updates(before.get("conditions"), [_pre_bootstrapped(management, first)], view.now)
+    status = {**before, "conditions": conditions}
     return Decision(writes=status_patch(MANAGEMENT_CLUSTER, management, status, "what the cluster must have first"))
 
 

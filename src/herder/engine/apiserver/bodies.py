@@ -59,8 +59,8 @@ def shown(body: bytes) -> str:
     if not body:
         return "<empty>"
     cut = body[:_SHOWN]
-    told = cut.decode("utf-8", "replace") if body[:1] == b"{" else cut.hex()
-    return f"{told} ..." if len(body) > _SHOWN else told
+    reported = cut.decode("utf-8", "replace") if body[:1] == b"{" else cut.hex()
+    return f"{reported} ..." if len(body) > _SHOWN else reported
 
 
 # --- JSON ---------------------------------------------------------------------------------------------------------

@@ -78,8 +78,8 @@ def tell_complaints(call: RequestContext, complaints: list[str], options: WriteO
     del complaints[_MOST_COMPLAINTS:]
     if options.field_validation == "Strict":
         listed = ", ".join(complaints)
-        told = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
-        raise BadRequest(f"{told}strict decoding error: {listed}")
+        message = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
+        raise BadRequest(f"{message}strict decoding error: {listed}")
     for complaint in complaints:
         call.warn(complaint)
 
@@ -106,11 +106,11 @@ def check_kind(call: RequestContext, obj: Object, wanted: GroupVersionKind) -> N
 
 def _check_custom_kind(call: RequestContext, obj: Object, wanted: GroupVersionKind) -> None:
     """Custom objects must say what they are: nothing but their kind tells how to read them."""
-    for told, name in (("Kind", "kind"), ("apiVersion", "apiVersion")):
+    for field, name in (("Kind", "kind"), ("apiVersion", "apiVersion")):
         if not obj.get(name):
             sent = call.request.body.decode("utf-8", "replace")
             raise BadRequest(
-                f"the object provided is unrecognized (must be of type {wanted.kind}): Object '{told}' is missing in "
+                f"the object provided is unrecognized (must be of type {wanted.kind}): Object '{field}' is missing in "
                 f"'{sent}' ({shown(call.request.body)})"
             )
     kind = obj["kind"]
@@ -128,14 +128,14 @@ def _mismatch(call: RequestContext, api_version: str, kind: str, wanted: GroupVe
     )
     if call.resource.custom:
         return other_version
-    told = f'{kind} in version "{version}" cannot be handled as a {wanted.kind}: '
+    message = f'{kind} in version "{version}" cannot be handled as a {wanted.kind}: '
     known = call.parts.registry.by_kind(GroupKind(group, kind))
     if known is None or version not in known.versions:
-        return f'{told}no kind "{kind}" is registered for version "{api_version}" in scheme "legacyscheme"'
+        return f'{message}no kind "{kind}" is registered for version "{api_version}" in scheme "legacyscheme"'
     if (group, kind) == (wanted.group, wanted.kind):
         return other_version
     hub = wanted.group.partition(".")[0] or "core"
-    return f"{told}converting ({version}.{kind}) to ({hub}.{wanted.kind}): unknown conversion"
+    return f"{message}converting ({version}.{kind}) to ({hub}.{wanted.kind}): unknown conversion"
 
 
 def _json_kind(value: object) -> str:

@@ -264,8 +264,8 @@ def version_priority(version: str) -> tuple[int, int, int, str]:
 
 
 def storage_version_hash(resource: Resource) -> str:
-    told = f"{resource.storage.group}/{resource.storage_version}/{resource.kind}"
-    return base64.b64encode(hashlib.sha256(told.encode()).digest()[:8]).decode()
+    message = f"{resource.storage.group}/{resource.storage_version}/{resource.kind}"
+    return base64.b64encode(hashlib.sha256(message.encode()).digest()[:8]).decode()
 
 
 # --- entries -----------------------------------------------------------------------------------------------------

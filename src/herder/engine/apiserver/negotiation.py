@@ -119,8 +119,8 @@ def body_type(request: Request) -> str:
     if not media_type:
         return JSON
     if media_type not in (JSON, YAML, PROTOBUF) or (parameters and not _are_parameters(parameters)):
-        told = "the body of the request was in an unknown format - accepted media types include: "
-        raise UnsupportedMediaType(told + _MEDIA_TYPES)
+        message = "the body of the request was in an unknown format - accepted media types include: "
+        raise UnsupportedMediaType(message + _MEDIA_TYPES)
     return media_type
 
 

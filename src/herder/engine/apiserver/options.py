@@ -225,8 +225,10 @@ def delete_options(request: Request) -> DeleteOptions:
         try:
             given = read_body(request, "DeleteOptions", GroupVersionKind(META, "v1", "DeleteOptions")).value
         except BadRequest as error:
-            told = error.message.removeprefix("the object provided is unrecognized (must be of type DeleteOptions): ")
-            raise BadRequest(told.rpartition(" (")[0] or told) from None
+            reported = error.message.removeprefix(
+                "the object provided is unrecognized (must be of type DeleteOptions): "
+            )
+            raise BadRequest(reported.rpartition(" (")[0] or reported) from None
         return delete_options_from(given)
     query = request.query
     if not query.items:

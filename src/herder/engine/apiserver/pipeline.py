@@ -163,13 +163,13 @@ class ApiServer:
         path = request.path
         if path.startswith(ENDPOINTS):
             checks = self.checks | ({"ready": lambda: self._ready} if path.startswith("/readyz") else {})
-            told = health(request, checks)
+            condition = health(request, checks)
         elif path.startswith("/openapi"):
-            told = await self.openapi.handle(request)
+            condition = await self.openapi.handle(request)
         else:
-            told = self.discovery.handle(request)
-        if told is not None:
-            return told
+            condition = self.discovery.handle(request)
+        if condition is not None:
+            return condition
         handler = self._routes.get(path.rstrip("/") or "/")
         if handler is None:
             handler = next((found for prefix, found in self._prefixes if path.startswith(prefix)), None)

@@ -112,7 +112,7 @@ class Informer:
             self._revision = ""
             self.synced.clear()
             self._mark_unhealthy(
-                str(error), tell=log.info
+                str(error), log_at=log.info
             )  # kinds come and go with their definitions: nothing is wrong
             return True
         except (StatusError, OSError) as error:  # a time that ran out is one too, and says nothing
@@ -126,9 +126,9 @@ class Informer:
             return True
         return False
 
-    def _mark_unhealthy(self, failure: str, tell: Callable[..., None] = log.warning) -> None:
+    def _mark_unhealthy(self, failure: str, log_at: Callable[..., None] = log.warning) -> None:
         if failure != self.failure:
-            tell("informer waits", kind=str(self.cache.kind), error=failure)
+            log_at("informer waits", kind=str(self.cache.kind), error=failure)
         self.failure = failure
         self._on_health(failure)
 

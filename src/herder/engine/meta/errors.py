@@ -254,14 +254,14 @@ def invalid(kind: GroupKind, name: str, errors: Iterable[FieldError]) -> Invalid
     distinct = list(dict.fromkeys(str(error) for error in listed))
     if len(listed) < len(every):
         distinct.append(f"{len(every) - len(listed)} more errors")
-    told = distinct[0] if len(distinct) == 1 else "[" + ", ".join(distinct) + "]"
+    message = distinct[0] if len(distinct) == 1 else "[" + ", ".join(distinct) + "]"
     details: Object = {"name": name} if name else {}
     if kind.group:
         details["group"] = kind.group
     if kind.kind:
         details["kind"] = kind.kind
     details["causes"] = [error.cause() for error in listed]
-    return Invalid(f'{kind} "{name}" is invalid: {told}', details=details)
+    return Invalid(f'{kind} "{name}" is invalid: {message}', details=details)
 
 
 def _first_bytes(errors: list[FieldError]) -> list[FieldError]:

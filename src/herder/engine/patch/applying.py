@@ -173,11 +173,11 @@ def conflict_error(conflicts: list[Conflict]) -> ConflictError:
         for who, path in ordered
     ]
     if len(ordered) == 1:
-        told = f"1 conflict: conflict with {ordered[0].who}: {path_text(ordered[0].path)}"
+        message = f"1 conflict: conflict with {ordered[0].who}: {path_text(ordered[0].path)}"
     else:
         lines: list[str] = []
         for who in dict.fromkeys(conflict.who for conflict in ordered):
             lines.append(f"conflicts with {who}:")
             lines += [f"- {path_text(conflict.path)}" for conflict in ordered if conflict.who == who]
-        told = f"{len(ordered)} conflicts: " + "\n".join(lines)
-    return ConflictError(f"Apply failed with {told}", details={"causes": causes})
+        message = f"{len(ordered)} conflicts: " + "\n".join(lines)
+    return ConflictError(f"Apply failed with {message}", details={"causes": causes})

@@ -18,8 +18,8 @@ def check(of: TypeRef, value: Any) -> None:
     errors: Errors = []
     _check(of.atom, value, errors)
     if errors:
-        told = [f"{path}: {message}" if path else message for path, message in errors]
-        raise TypedError(told[0] if len(told) == 1 else "\n  ".join(["errors:", *told]))
+        messages = [f"{path}: {message}" if path else message for path, message in errors]
+        raise TypedError(messages[0] if len(messages) == 1 else "\n  ".join(["errors:", *messages]))
 
 
 def _check(atom: Atom, value: Any, errors: Errors) -> None:

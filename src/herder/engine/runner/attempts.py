@@ -123,30 +123,30 @@ class Attempt:
         return False
 
     def started_at(self) -> float | None:
-        told = self._read("running")
-        return float(told["started"]) if told else None
+        reported = self._read("running")
+        return float(reported["started"]) if reported else None
 
     def outcome(self) -> Outcome | None:
         """None while it may still run, and for one that never ran."""
-        told = self._read("exit")
-        if told is not None:
-            return self._told_outcome(told)
+        reported = self._read("exit")
+        if reported is not None:
+            return self._told_outcome(reported)
         running = self._read("running")
         if running is None or self.alive():
             return None
-        if (told := self._read("exit")) is not None:  # it ended between the two looks
-            return self._told_outcome(told)
+        if (reported := self._read("exit")) is not None:  # it ended between the two looks
+            return self._told_outcome(reported)
         when = (self.directory / "running").stat().st_mtime
         message = "the process that watched over the container was killed; how the container ended is not known"
         return Outcome(LOST_CODE, float(running["started"]), when, 0, "ContainerStatusUnknown", message)
 
-    def _told_outcome(self, told: dict[str, Any]) -> Outcome:
-        started, finished = float(told.get("started") or told["finished"]), float(told["finished"])
-        if "error" in told:
-            return Outcome(START_ERROR_CODE, started, finished, 0, "ContainerCannotRun", told["error"])
-        if "start_error" in told:
-            return Outcome(START_ERROR_CODE, started, finished, 0, "StartError", told["start_error"])
-        return Outcome(int(told["code"]), started, finished, int(told.get("signal", 0)))
+    def _told_outcome(self, status: dict[str, Any]) -> Outcome:
+        started, finished = float(status.get("started") or status["finished"]), float(status["finished"])
+        if "error" in status:
+            return Outcome(START_ERROR_CODE, started, finished, 0, "ContainerCannotRun", status["error"])
+        if "start_error" in status:
+            return Outcome(START_ERROR_CODE, started, finished, 0, "StartError", status["start_error"])
+        return Outcome(int(status["code"]), started, finished, int(status.get("signal", 0)))
 
     # --- waiting ------------------------------------------------------------------------------------------------
 

@@ -129,16 +129,16 @@ class Container:
     def _recall_from_status(self) -> None:
         """No trace here, but the API says that it ran: it must not silently run twice."""
         field = "initContainerStatuses" if self._is_init else "containerStatuses"
-        told = next((one for one in self._pod["status"].get(field) or () if one["name"] == self.name), None)
-        if told is None or not told.get("containerID"):
+        reported = next((one for one in self._pod["status"].get(field) or () if one["name"] == self.name), None)
+        if reported is None or not reported.get("containerID"):
             return
-        self.state.restarts = int(told.get("restartCount", 0))
-        self.state.container_id = told["containerID"]
+        self.state.restarts = int(reported.get("restartCount", 0))
+        self.state.container_id = reported["containerID"]
         self._next = self.state.restarts + 1
         now = self._host.clock().timestamp()
-        known = (told.get("state") or {}).get("terminated") or (told.get("lastState") or {}).get("terminated")
+        known = (reported.get("state") or {}).get("terminated") or (reported.get("lastState") or {}).get("terminated")
         lost = Outcome(LOST_CODE, 0.0, now, 0, "ContainerStatusUnknown", _LOST)
-        self.state.ended = known or terminated(lost, container_id=told["containerID"], message="")
+        self.state.ended = known or terminated(lost, container_id=reported["containerID"], message="")
         self.state.waiting = None
 
     # --- starting -------------------------------------------------------------------------------------------------
@@ -264,8 +264,8 @@ class Container:
     async def _crash_pause(self, crashes: int) -> bool:
         seconds = min(CRASH_FIRST * 2.0**crashes, CRASH_LIMIT)
         self.state.last, self.state.ended = self.state.ended, None
-        told = f"back-off {round(seconds)}s restarting failed container={self.name}"
-        self._wait("CrashLoopBackOff", told)
+        message = f"back-off {round(seconds)}s restarting failed container={self.name}"
+        self._wait("CrashLoopBackOff", message)
         self._host.recorder.warning(self._pod, "BackOff", f"Back-off restarting failed container {self.name}")
         stopped = await self._stop.pause(seconds)
         if stopped:

@@ -108,8 +108,8 @@ class Node:
 
     def _conditions(self) -> list[Object]:
         now = timestamp(self._clock())
-        told = [(name, "False", reason, message) for name, reason, message in _PRESSURES]
-        told.append(("Ready", "True", "KubeletReady", f"the runner is ready; {self._isolation}"))
+        messages = [(name, "False", reason, message) for name, reason, message in _PRESSURES]
+        messages.append(("Ready", "True", "KubeletReady", f"the runner is ready; {self._isolation}"))
         return [
             {
                 "type": name,
@@ -119,7 +119,7 @@ class Node:
                 "lastHeartbeatTime": now,
                 "lastTransitionTime": self._ready_since,
             }
-            for name, status, reason, message in told
+            for name, status, reason, message in messages
         ]
 
     async def _renew_lease(self) -> None:

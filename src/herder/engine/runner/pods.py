@@ -203,8 +203,8 @@ class Pod:
             return
         active = (self._host.clock() - parse_time(self._state.started)).total_seconds()
         await asyncio.sleep(max(seconds - active, 0))
-        told = "Pod was active on the node longer than the specified deadline"
-        self._state.verdict = Verdict("Failed", "DeadlineExceeded", told)
+        message = "Pod was active on the node longer than the specified deadline"
+        self._state.verdict = Verdict("Failed", "DeadlineExceeded", message)
         self._stop.ask(float(self._pod["spec"].get("terminationGracePeriodSeconds") or 0))
 
     def _wait_all(self, reason: str, message: str) -> None:

@@ -74,8 +74,8 @@ def pod_status(pod: Object, state: PodState, *, address: str, now: str) -> Objec
     if state.init:
         status["initContainerStatuses"] = _statuses(pod["spec"].get("initContainers") or (), state.init)
     if state.verdict is not None:
-        told = {"reason": state.verdict.reason, "message": state.verdict.message}
-        status |= {key: value for key, value in told.items() if value}
+        fields = {"reason": state.verdict.reason, "message": state.verdict.message}
+        status |= {key: value for key, value in fields.items() if value}
     return status
 
 
@@ -104,12 +104,12 @@ def _conditions(pod: Object, state: PodState, phase: str, before: Mapping[str, O
     if not ready:
         why_not = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(phase, "ContainersNotReady")
     unready = [name for name, one in state.containers.items() if one.running_since is None]
-    told = f"containers with unready status: [{' '.join(unready)}]" if why_not == "ContainersNotReady" else ""
+    message = f"containers with unready status: [{' '.join(unready)}]" if why_not == "ContainersNotReady" else ""
     wanted: Sequence[tuple[str, bool, str, str]] = (
         ("PodReadyToStartContainers", phase == "Running", "", ""),
         ("Initialized", initialized, "" if initialized else "ContainersNotInitialized", ""),
-        ("Ready", ready, why_not, told),
-        ("ContainersReady", ready, why_not, told),
+        ("Ready", ready, why_not, message),
+        ("ContainersReady", ready, why_not, message),
         ("PodScheduled", True, "", ""),
     )
     conditions = [_condition(before.get(name), name, *rest, now=now) for name, *rest in wanted]  # type: ignore[arg-type]

@@ -119,14 +119,14 @@ class Volumes:
         path, kind = Path(os.path.normpath(source.get("path", ""))), source.get("type") or ""
         if path not in self._host_paths:
             known = ", ".join(map(str, self._host_paths)) or "none"
-            told = f"hostPath {path} is not among the directories that this runner lends to pods ({known})"
+            message = f"hostPath {path} is not among the directories that this runner lends to pods ({known})"
         elif kind not in {"", "Directory"}:
-            told = f'hostPath of type "{kind}" is not supported: leave the type out, or say "Directory"'
+            message = f'hostPath of type "{kind}" is not supported: leave the type out, or say "Directory"'
         elif not path.is_dir():
-            told = f"hostPath {path} is not a directory on this host"
+            message = f"hostPath {path} is not a directory on this host"
         else:
             return path
-        raise NotReady(_MOUNT_ERROR, f'volume "{name}": {told}')
+        raise NotReady(_MOUNT_ERROR, f'volume "{name}": {message}')
 
     # --- contents -----------------------------------------------------------------------------------------------
 

@@ -208,8 +208,8 @@ class Effects:
             before = self.results.get(effect.key)
             # The same failure again is no news: waiting for a token takes several attempts in a healthy system.
             news = before is None or before.error != text
-            tell = log.warning if news else log.debug
-            tell("effect failed", performer=effect.performer, reason=effect.reason, attempts=attempts, error=text)
+            log_at = log.warning if news else log.debug
+            log_at("effect failed", performer=effect.performer, reason=effect.reason, attempts=attempts, error=text)
             return EffectResult(error=text, attempts=attempts)
         return EffectResult(value=value, attempts=attempts)
 

@@ -206,9 +206,9 @@ class Manager:
             self._tasks.spawn(self.informers[kind].run(), name=f"informer {kind}")
         self.informers[kind].retry_now()  # a kind that was not served is read for a reason: it is by now
         if first:
-            self._tasks.spawn(self._tell_followers(kind), name=f"first look at {kind}")
+            self._tasks.spawn(self._wake_followers(kind), name=f"first look at {kind}")
 
-    async def _tell_followers(self, kind: Kind) -> None:
+    async def _wake_followers(self, kind: Kind) -> None:
         await self.informers[kind].synced.wait()
         for controller, key in self._followers.pop(kind):
             self.trigger(controller, key)

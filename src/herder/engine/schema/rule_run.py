@@ -145,11 +145,11 @@ def _bindings(value: Any, old: Any, *, optional: bool) -> dict[str, Any]:
     return {"self": value, "oldSelf": Optional(old, present=old is not None)}
 
 
-def _evaluation_problem(error: str, told: str) -> str:
+def _evaluation_problem(error: str, message: str) -> str:
     if error.startswith("no such overload"):
         words = "call arguments did not match a supported operator, function or macro signature for rule"
-        return f"'{error}': {words}: {told}"
-    return f"{error} evaluating rule: {told}"
+        return f"'{error}': {words}: {message}"
+    return f"{error} evaluating rule: {message}"
 
 
 def _fixed_message(firing: _Firing) -> str:

@@ -145,15 +145,15 @@ class ThreadWriter:
             if self._chores:
                 self._step()
         for chore in self._chores:
-            _tell(chore.done.get_loop(), _finish, chore.done, None)  # what is left of it is done another time
+            _call_soon(chore.done.get_loop(), _finish, chore.done, None)  # what is left of it is done another time
 
     def _commit(self, writes: list[Write]) -> None:
         loop = writes[-1].done.get_loop()
         if lost := self._log.lost(writes):
-            _tell(loop, self._publish, lost, self._log.failure)
+            _call_soon(loop, self._publish, lost, self._log.failure)
             writes = writes[len(lost) :]
         if writes:
-            _tell(loop, self._publish, writes, self._log.commit(writes))
+            _call_soon(loop, self._publish, writes, self._log.commit(writes))
 
     def _take(self) -> list[Write]:
         """All that waits. Sleeps until there is something, unless there is housekeeping to do."""
@@ -180,10 +180,10 @@ class ThreadWriter:
         try:
             if chore.step(self._log.database):
                 return
-            _tell(chore.done.get_loop(), _finish, chore.done, None)
+            _call_soon(chore.done.get_loop(), _finish, chore.done, None)
         except Exception as error:
             self._log.roll_back()
-            _tell(chore.done.get_loop(), _finish, chore.done, maintenance_error(error))
+            _call_soon(chore.done.get_loop(), _finish, chore.done, maintenance_error(error))
         self._chores.popleft()
 
 
@@ -232,7 +232,7 @@ class _Log:
                 self.database.connection.execute("ROLLBACK")
 
 
-def _tell(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: object) -> None:
+def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: object) -> None:
     with contextlib.suppress(RuntimeError):  # the loop was closed, and nobody waits any more
         loop.call_soon_threadsafe(function, *arguments)
 

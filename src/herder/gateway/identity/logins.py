@@ -105,12 +105,12 @@ class Logins:
         known = self._throttle.has_succeeded(username, source)
         fits = await self._passwords.fits(name, username, password, known=known)
         if user is None or not fits or user.get("enabled") is False or user["metadata"].get("deletionTimestamp"):
-            self._tell(source, user, fits)
+            self._log_attempt(source, user, fits)
             raise Unauthorized(FAILED)
         self._throttle.succeeded(username, source)
         return user
 
-    def _tell(self, source: str, user: Object | None, fits: bool) -> None:
+    def _log_attempt(self, source: str, user: Object | None, fits: bool) -> None:
         """The name that was typed is not told where nobody has it: people type passwords there."""
         if user is None:
             why = "there is no such user"

@@ -136,8 +136,8 @@ def check_password(username: str, password: str, field: str = "password") -> Non
 
 def check_username(username: str) -> None:
     if not _USERNAME.fullmatch(username):
-        told = "must begin with a letter or digit and have only letters, digits and . _ @ + - after it"
-        raise invalid(USER.group_kind, username[:64], [invalid_value("username", username[:64], told)])
+        message = "must begin with a letter or digit and have only letters, digits and . _ @ + - after it"
+        raise invalid(USER.group_kind, username[:64], [invalid_value("username", username[:64], message)])
 
 
 def _user(name: str, username: str, display_name: str, must_change: bool) -> Object:

@@ -22,8 +22,8 @@ class Refusal(Exception):
 
 
 def text(status: int, content: str, kind: str = "text/plain; charset=utf-8", **headers: str) -> Response:
-    told = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Response(status, {"content-type": kind, "cache-control": "no-store", **told}, content.encode())
+    fields = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Response(status, {"content-type": kind, "cache-control": "no-store", **fields}, content.encode())
 
 
 def as_json(value: object) -> Response:

@@ -11,7 +11,7 @@ from herder.api.capi.kinds import SECRET
 from herder.api.rke.names import BOOTSTRAP_SECRET_TYPE
 from herder.engine.client.client import Client
 from herder.engine.meta.kinds import Object
-from herder.gateway.nodes.rendering import Told, cloud_config, powershell_script, shell_script
+from herder.gateway.nodes.rendering import ScriptInputs, cloud_config, powershell_script, shell_script
 
 FIELD_MANAGER = "rke-bootstrap"
 
@@ -39,10 +39,10 @@ class BootstrapData:
         await self._client.apply(SECRET.resource, _secret(arguments["metadata"], script), field_manager=FIELD_MANAGER)
 
     def _script(self, arguments: Mapping[str, Any], token: str) -> str:
-        told = Told.of(self._setting, arguments["variables"], token)
+        reported = ScriptInputs.of(self._setting, arguments["variables"], token)
         if arguments["windows"]:
-            return powershell_script(told)
-        script = shell_script(told)
+            return powershell_script(reported)
+        script = shell_script(reported)
         userdata = arguments["userdata"]
         return script if userdata is None else cloud_config(script, userdata)
 

@@ -16,7 +16,7 @@ from herder.gateway.nodes.answers import Refusal, text
 from herder.gateway.nodes.assets import PREFIX as ASSETS
 from herder.gateway.nodes.assets import Assets
 from herder.gateway.nodes.connecting import WAIT_SECONDS, Connecting
-from herder.gateway.nodes.rendering import Told, powershell_script, shell_script
+from herder.gateway.nodes.rendering import ScriptInputs, powershell_script, shell_script
 
 log = get_logger(__name__)
 
@@ -71,17 +71,17 @@ class Nodes:
             case "/healthz":
                 return text(200, "ok")
             case "/system-agent-install.sh":
-                return text(200, shell_script(self._told()))
+                return text(200, shell_script(self._script_inputs()))
             case "/wins-agent-install.ps1":
-                return text(200, powershell_script(self._told()))
+                return text(200, powershell_script(self._script_inputs()))
             case path if path.startswith(ASSETS):
                 return await self._assets.answer(path)
             case path if path in self._answers:
                 return await self._answers[path](request)
         return None
 
-    def _told(self) -> Told:
-        told = Told.of(self._setting)
-        if not told.server:
+    def _script_inputs(self) -> ScriptInputs:
+        reported = ScriptInputs.of(self._setting)
+        if not reported.server:
             raise Refusal(503, "setting server-url: not set, so no machine could be told where to ask")
-        return told
+        return reported

@@ -31,7 +31,7 @@ class BadUserData(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ScriptInputs:
     """What machines are told of this manager."""
 
     server: str
@@ -42,7 +42,7 @@ class Told:
     token: str = field(default="", repr=False)  # of one machine, which needs no roles then
 
     @classmethod
-    def of(cls, setting: Callable[[str], str], variables: Iterable[Variable] = (), token: str = "") -> Told:
+    def of(cls, setting: Callable[[str], str], variables: Iterable[Variable] = (), token: str = "") -> ScriptInputs:
         return cls(
             setting(settings.SERVER_URL).rstrip("/"),
             ca_checksum(setting(settings.SERVER_CERTIFICATES)),
@@ -72,9 +72,9 @@ class Told:
 # --- for shells ------------------------------------------------------------------------------------------------------
 
 
-def shell_script(told: Told) -> str:
-    exported = "".join(f"export {name}={_sh_quoted(value)}\n" for name, value in told.exported())
-    own = "".join(f"{name}={_sh_quoted(value)}\n" for name, value in told.own())
+def shell_script(reported: ScriptInputs) -> str:
+    exported = "".join(f"export {name}={_sh_quoted(value)}\n" for name, value in reported.exported())
+    own = "".join(f"{name}={_sh_quoted(value)}\n" for name, value in reported.own())
     return f"{SHEBANG}{exported}{own}\n{_shell_body()}"
 
 
@@ -95,8 +95,8 @@ def uninstall_script() -> str:
 # --- for PowerShell --------------------------------------------------------------------------------------------------
 
 
-def powershell_script(told: Told) -> str:
-    variables = [*told.exported(), *told.own()]
+def powershell_script(reported: ScriptInputs) -> str:
+    variables = [*reported.exported(), *reported.own()]
     return "".join(f"$env:{name} = {_ps_quoted(value)}\n" for name, value in variables) + "\n" + _powershell_body()
 
 

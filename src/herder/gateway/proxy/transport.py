@@ -35,13 +35,13 @@ class DownstreamTransport:
         if response.stream is None:
             return response
         most = None if request.flows else ANSWER_BYTES
-        return replace(response, stream=_Told(response.stream, self._target, most))
+        return replace(response, stream=_LimitedStream(response.stream, self._target, most))
 
     async def close(self) -> None:
         """The connections are everybody's."""
 
 
-class _Told:
+class _LimitedStream:
     """A stream that breaks off fails as requests do: a tunnel that goes down is nothing that callers must be ready for
     in another way."""
 
@@ -50,7 +50,7 @@ class _Told:
         self._target = target
         self._left = most
 
-    def __aiter__(self) -> _Told:
+    def __aiter__(self) -> _LimitedStream:
         return self
 
     async def __anext__(self) -> bytes:

@@ -144,8 +144,8 @@ def _begin(bench: Workbench, driver: type[Driver], parsed: Parsed) -> None:
     try:
         bench.driver.check()
     except MachineError as error:
-        told = json.dumps(str(error), ensure_ascii=False)
-        raise PreCreateFailed(f"Error with pre-create check: {told}") from error
+        reported = json.dumps(str(error), ensure_ascii=False)
+        raise PreCreateFailed(f"Error with pre-create check: {reported}") from error
 
 
 def _of_driver(driver: type[Driver], values: dict[str, Value]) -> dict[str, Value]:

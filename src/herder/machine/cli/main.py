@@ -104,7 +104,7 @@ def command_help(word: str) -> str:
 
 
 def _help() -> str:
-    commands = "\n".join(f"  {word:10}{told}" for word, (_, _, told) in WORDS.items())
+    commands = "\n".join(f"  {word:10}{reported}" for word, (_, _, reported) in WORDS.items())
     return (
         "Usage: herder-machine [OPTIONS] COMMAND [arg...]\n\nCreate and manage machines.\n\n"
         f"Options:\n{described(GLOBAL_FLAGS, GLOBAL_SHORTS)}\n\nCommands:\n{commands}\n\n"

@@ -53,15 +53,15 @@ async def _run(state_dir: Path, serving: Callable[[], None]) -> None:
 
 def _detached() -> Callable[[], None]:
     """Goes on in a process of its own; this one ends when that one serves, or as that one does."""
-    told, teller = os.pipe()
+    reported, teller = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(told)
+        os.close(reported)
         os.setsid()
         os.chdir("/")
         return lambda: os.close(teller) if os.write(teller, b"1") else None
     os.close(teller)
-    if os.read(told, 1):
+    if os.read(reported, 1):
         os._exit(0)
     os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
 

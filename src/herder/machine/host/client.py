@@ -103,14 +103,14 @@ class HostClient:
             stream.settimeout(None)  # a machine takes the time it takes; a daemon that dies closes the connection
             with stream.makefile("rb") as answers:
                 for answer in answers:
-                    told = json.loads(answer) if answer.endswith(b"\n") else {}
-                    if "say" in told:
-                        say(told["say"])
-                    elif "done" in told:
-                        done: dict[str, Any] = told["done"]
+                    decoded = json.loads(answer) if answer.endswith(b"\n") else {}
+                    if "say" in decoded:
+                        say(decoded["say"])
+                    elif "done" in decoded:
+                        done: dict[str, Any] = decoded["done"]
                         return done
-                    elif "error" in told:
-                        raise protocol.error_of(told["error"])
+                    elif "error" in decoded:
+                        raise protocol.error_of(decoded["error"])
         raise Unreachable("the connection closed in the middle of a response")
 
 

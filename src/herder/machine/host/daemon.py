@@ -17,7 +17,7 @@ import herder
 from herder.api.machines.hosts import machine_credential
 from herder.machine.errors import MachineError, Unreachable
 from herder.machine.host import places, protocol, sockets
-from herder.machine.host.kinds import Tell
+from herder.machine.host.kinds import Report
 from herder.machine.host.machines import Machines
 from herder.machine.host.protocol import Request
 from herder.machine.host.records import write_whole
@@ -98,12 +98,12 @@ class Daemon:
         assert task is not None
         self._asked.add(task)
 
-        def tell(line: str) -> None:
+        def report(line: str) -> None:
             if not writer.is_closing():
                 writer.write(protocol.answer(say=line))
 
         try:
-            answer = await self._outcome(reader, tell)
+            answer = await self._outcome(reader, report)
             if not writer.is_closing():
                 writer.write(answer)
                 await writer.drain()
@@ -113,13 +113,13 @@ class Daemon:
             self._asked.discard(task)
             writer.close()
 
-    async def _outcome(self, reader: asyncio.StreamReader, tell: Tell) -> bytes:
+    async def _outcome(self, reader: asyncio.StreamReader, report: Report) -> bytes:
         try:
             request = protocol.parse(await _line(reader))
             self._authorize(request)
             if request.verb in protocol.ON_MACHINES - {"remove"}:
                 await self.machines.recovered(request)
-            return protocol.answer(done=await self._verb(request.verb)(request, tell))
+            return protocol.answer(done=await self._verb(request.verb)(request, report))
         except MachineError as error:
             return protocol.error_answer(error)
         except asyncio.CancelledError:
@@ -141,15 +141,15 @@ class Daemon:
                 "Jobs use HERDER_HOST_CREDENTIAL; on a terminal, use the account that started the daemon",
             )
 
-    def _verb(self, verb: str) -> Callable[[Request, Tell], Awaitable[dict[str, Any]]]:
+    def _verb(self, verb: str) -> Callable[[Request, Report], Awaitable[dict[str, Any]]]:
         own = {"version": self._version, "shutdown": self._shutdown}
-        act: Callable[[Request, Tell], Awaitable[dict[str, Any]]] = own.get(verb) or getattr(self.machines, verb)
+        act: Callable[[Request, Report], Awaitable[dict[str, Any]]] = own.get(verb) or getattr(self.machines, verb)
         return act
 
-    async def _version(self, _request: Request, _tell: Tell) -> dict[str, Any]:
+    async def _version(self, _request: Request, _tell: Report) -> dict[str, Any]:
         return {"version": herder.__version__, "pid": os.getpid()}
 
-    async def _shutdown(self, _request: Request, _tell: Tell) -> dict[str, Any]:
+    async def _shutdown(self, _request: Request, _tell: Report) -> dict[str, Any]:
         asyncio.get_running_loop().call_later(0.05, self.end)  # after the answer
         return {}
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from herder.machine.driver import State
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 """A line of progress for whoever asked."""
 
 
@@ -65,10 +65,10 @@ class MachineKind(Protocol):
     def check(self, options: dict[str, Any]) -> None:
         """Whether such a machine can be made here. Raises `PreCreateFailed` with what to do."""
 
-    async def create(self, record: Record, ask: Ask, tell: Tell) -> Place:
+    async def create(self, record: Record, ask: Ask, report: Report) -> Place:
         """Made and running, its SSH answering. It may be cancelled: then it is called again, or `remove` is."""
 
-    async def start(self, record: Record, tell: Tell) -> Place: ...
+    async def start(self, record: Record, report: Report) -> Place: ...
 
     async def stop(self, record: Record, *, grace: float) -> None:
         """As a shutdown; the hard way when the grace (seconds, may be 0) is over."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from herder.machine.driver import State
 from herder.machine.errors import MachineError, PreCreateFailed, ServerGone
-from herder.machine.host.kinds import Ask, MachineKind, Place, Record, Tell
+from herder.machine.host.kinds import Ask, MachineKind, Place, Record, Report
 from herder.machine.host.protocol import Request
 from herder.machine.host.records import Records, machine_id
 
@@ -41,10 +41,10 @@ def load_kind(name: str, state_dir: Path) -> MachineKind:
 class Creation:
     """One that is under way, and who listens to it."""
 
-    listeners: list[Tell] = field(default_factory=list)
+    listeners: list[Report] = field(default_factory=list)
     task: asyncio.Task[Place] | None = None
 
-    def tell(self, line: str) -> None:
+    def report(self, line: str) -> None:
         for listener in self.listeners:
             listener(line)
 
@@ -90,11 +90,11 @@ class Machines:
             if kind.done() and not kind.cancelled() and kind.exception() is None:
                 await kind.result().close()
 
-    async def check(self, request: Request, _tell: Tell) -> dict[str, Any]:
+    async def check(self, request: Request, _tell: Report) -> dict[str, Any]:
         (await self._kind(request.kind)).check(request.options)
         return {}
 
-    async def create(self, request: Request, tell: Tell) -> dict[str, Any]:
+    async def create(self, request: Request, report: Report) -> dict[str, Any]:
         record = self._records.find(request.scope, request.name)
         if record is None:
             (await self._kind(request.kind)).check(request.options)
@@ -108,52 +108,52 @@ class Machines:
             )
         if record.wanted == "removed":
             raise MachineError(f'machine "{request.name}" is being removed', "create it again after that")
-        place = record.place or await self._joined(record, request.ask, tell)
+        place = record.place or await self._joined(record, request.ask, report)
         return asdict(place)
 
-    async def start(self, request: Request, tell: Tell) -> dict[str, Any]:
+    async def start(self, request: Request, report: Report) -> dict[str, Any]:
         record = self._complete(request)
 
         async def act(kind: MachineKind) -> None:
             self._want(record, "running")
-            self._put(record, await kind.start(record, tell))
+            self._put(record, await kind.start(record, report))
 
         await self._do(record, act)
         return {}
 
-    async def stop(self, request: Request, _tell: Tell) -> dict[str, Any]:
+    async def stop(self, request: Request, _tell: Report) -> dict[str, Any]:
         return await self._stop(self._complete(request), GRACE_SECONDS)
 
-    async def kill(self, request: Request, _tell: Tell) -> dict[str, Any]:
+    async def kill(self, request: Request, _tell: Report) -> dict[str, Any]:
         return await self._stop(self._complete(request), 0)
 
-    async def restart(self, request: Request, tell: Tell) -> dict[str, Any]:
+    async def restart(self, request: Request, report: Report) -> dict[str, Any]:
         record = self._complete(request)
 
         async def act(kind: MachineKind) -> None:
             self._want(record, "running")
             await kind.stop(record, grace=GRACE_SECONDS)
-            self._put(record, await kind.start(record, tell))
+            self._put(record, await kind.start(record, report))
 
         await self._do(record, act)
         return {}
 
-    async def state(self, request: Request, _tell: Tell) -> dict[str, Any]:
+    async def state(self, request: Request, _tell: Report) -> dict[str, Any]:
         record = self._find(request)
         return {"state": str(await self._state(record) if record else State.NOT_FOUND)}
 
-    async def place(self, request: Request, _tell: Tell) -> dict[str, Any]:
+    async def place(self, request: Request, _tell: Report) -> dict[str, Any]:
         place = self._complete(request).place
         return asdict(place) if place else {}
 
-    async def remove(self, request: Request, _tell: Tell) -> dict[str, Any]:
+    async def remove(self, request: Request, _tell: Report) -> dict[str, Any]:
         record = self._find(request)
         if record is not None:
             self._want(record, "removed")
             await asyncio.shield(self._begin(self._remove(record)))
         return {}
 
-    async def purge(self, _request: Request, _tell: Tell) -> dict[str, Any]:
+    async def purge(self, _request: Request, _tell: Report) -> dict[str, Any]:
         """All of them, before the directory itself goes: machines would outlive it."""
         removals = []
         for record in self._records:
@@ -162,7 +162,7 @@ class Machines:
         await asyncio.gather(*removals)
         return {}
 
-    async def list(self, _request: Request, _tell: Tell) -> dict[str, Any]:
+    async def list(self, _request: Request, _tell: Report) -> dict[str, Any]:
         return {"machines": [await self._listed(record) for record in self._records]}
 
     async def _listed(self, record: Record) -> dict[str, str]:
@@ -229,14 +229,14 @@ class Machines:
             return State.ERROR  # broken off: to be created again, or removed
         return (await self._kind(record.kind)).state(record)
 
-    async def _joined(self, record: Record, ask: Ask, tell: Tell) -> Place:
+    async def _joined(self, record: Record, ask: Ask, report: Report) -> Place:
         creation = self._creations.get(record.id)
         if creation is None:
             creation = self._creations[record.id] = Creation()
             creation.task = self._begin(self._create(record, ask, creation))
             creation.task.add_done_callback(lambda _task: self._creations.pop(record.id, None))
         assert creation.task is not None
-        creation.listeners.append(tell)
+        creation.listeners.append(report)
         try:
             return await asyncio.shield(creation.task)
         except asyncio.CancelledError:
@@ -244,14 +244,14 @@ class Machines:
                 raise MachineError(f'the creation of machine "{record.name}" was interrupted') from None
             raise
         finally:
-            creation.listeners.remove(tell)
+            creation.listeners.remove(report)
 
     async def _create(self, record: Record, ask: Ask, creation: Creation) -> Place:
         kind = await self._kind(record.kind)
         async with self._turn(record):
             await self._slot(creation)
             try:
-                place = await kind.create(record, ask, creation.tell)
+                place = await kind.create(record, ask, creation.report)
             finally:
                 self._slots.release()
             self._put(record, place)
@@ -259,7 +259,7 @@ class Machines:
 
     async def _slot(self, creation: Creation) -> None:
         if self._slots.locked():
-            creation.tell(f"Waiting for {self._waiting + 1} other machines to be created on this host")
+            creation.report(f"Waiting for {self._waiting + 1} other machines to be created on this host")
         self._waiting += 1
         try:
             await self._slots.acquire()

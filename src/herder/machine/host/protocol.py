@@ -125,13 +125,13 @@ def error_answer(error: MachineError) -> bytes:
     return answer(error={"type": kind, "message": error.message, "advice": error.advice})
 
 
-def error_of(told: dict[str, Any]) -> MachineError:
-    return _ERRORS.get(told.get("type", ""), MachineError)(told.get("message", ""), told.get("advice", ""))
+def error_of(status: dict[str, Any]) -> MachineError:
+    return _ERRORS.get(status.get("type", ""), MachineError)(status.get("message", ""), status.get("advice", ""))
 
 
 def place_as_json(place: Place) -> dict[str, Any]:
     return asdict(place)
 
 
-def place_of(told: dict[str, Any]) -> Place:
-    return Place(**told)
+def place_of(status: dict[str, Any]) -> Place:
+    return Place(**status)

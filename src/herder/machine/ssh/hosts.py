@@ -39,9 +39,9 @@ class HostKeys:
         self._reach = reach
         self._files = files
         self._remember = remember
-        self._told = bool(reach.host_keys)
+        self._has_host_keys = bool(reach.host_keys)
         lines = reach.host_keys or _lines(files.get(KNOWN_HOSTS, b""))
-        self._known = [] if accept_new and not self._told else [_bare(line) for line in lines]
+        self._known = [] if accept_new and not self._has_host_keys else [_bare(line) for line in lines]
         self.refused: HostKeyChanged | None = None
         self.first_seen = ""
 

@@ -51,7 +51,7 @@ class Play:
     async def create(self, kind: Kind, name: str, **parts: Any) -> None:
         await self.world.client.create(kind.resource, bare(kind, name, **parts), namespace="farm")
 
-    async def tell(self, kind: Kind, name: str, status: Object, **parts: Any) -> None:
+    async def report_status(self, kind: Kind, name: str, status: Object, **parts: Any) -> None:
         if parts:
             await self.world.client.patch(kind.resource, name, parts, namespace="farm")
         patch = {"status": status}
@@ -89,14 +89,16 @@ class Play:
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         }
         status = {"initialization": {"infrastructureProvisioned": True}, "conditions": [initialized]}
-        await self.tell(CLUSTER, "north", status)
+        await self.report_status(CLUSTER, "north", status)
 
     async def provide(self) -> None:
         await self.create(CONFIG, "ewe")
         await self.create(INFRA, "ewe")
         made = {"initialization": {"dataSecretCreated": True}, "dataSecretName": "ewe-data"}
-        await self.tell(CONFIG, "ewe", made)
-        await self.tell(INFRA, "ewe", {"initialization": {"provisioned": True}}, spec={"providerID": "paddock://ewe"})
+        await self.report_status(CONFIG, "ewe", made)
+        await self.report_status(
+            INFRA, "ewe", {"initialization": {"provisioned": True}}, spec={"providerID": "paddock://ewe"}
+        )
 
     async def join(self) -> None:
         await self.world.workloads.serve(WORKLOAD)

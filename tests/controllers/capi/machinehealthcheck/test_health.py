@@ -149,10 +149,10 @@ def test_states(target: Target, of: Object, state: State) -> None:
 def test_what_is_told(target: Target, reason: str, message: str, older: str, older_message: str) -> None:
     found = health(target)
     assert found.told is not None
-    assert found.told_legacy is not None
+    assert found.legacy_condition is not None
     assert (found.told["status"], found.told["reason"], found.told["message"]) == ("False", reason, message)
-    assert (found.told_legacy["reason"], found.told_legacy.get("message", "")) == (older, older_message)
-    assert found.told_legacy["severity"] == "Warning"
+    assert (found.legacy_condition["reason"], found.legacy_condition.get("message", "")) == (older, older_message)
+    assert found.legacy_condition["severity"] == "Warning"
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ class Watch(Play):
             "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         }
-        await self.tell(CLUSTER, "north", {"conditions": [*cluster["status"]["conditions"], ready]})
+        await self.report_status(CLUSTER, "north", {"conditions": [*cluster["status"]["conditions"], ready]})
         labels = {"metadata": {"labels": {"pool": "sheep"}}}
         await self.world.client.patch(MACHINE.resource, "ewe", labels, namespace="farm")
         spec = {"clusterName": "north", "selector": {"matchLabels": {"pool": "sheep"}}, "checks": CHECKS}

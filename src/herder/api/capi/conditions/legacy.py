@@ -84,8 +84,8 @@ def _worst(type_: str, ranked: Iterable[tuple[int, Condition, str]], message: st
     _, worst, reason = found
     if worst["status"] == "True":
         return legacy(type_, "True")
-    told = worst.get("message", "") if message is None else message
-    return legacy(type_, worst["status"], reason, worst.get("severity", ""), told)
+    text = worst.get("message", "") if message is None else message
+    return legacy(type_, worst["status"], reason, worst.get("severity", ""), text)
 
 
 def _severity(known: Condition) -> int:

@@ -96,10 +96,10 @@ def aggregate(
     reports = [_report(obj, find_in(obj, source_type), source_type, negatives) for obj in objects]
     top = min(report.priority for report in reports)
     if top is Priority.INFO:
-        told = [report for report in reports if report.message]
+        messages = [report for report in reports if report.message]
     else:
-        told = [report for report in reports if report.priority is not Priority.INFO]
-    return condition(type_, _status(top, negative), reasons[top], "\n".join(_aggregate_lines(told)))
+        messages = [report for report in reports if report.priority is not Priority.INFO]
+    return condition(type_, _status(top, negative), reasons[top], "\n".join(_aggregate_lines(messages)))
 
 
 def indented(message: str) -> str:

@@ -17,7 +17,7 @@ OPEN_OBJECT: Schema = {"type": "object", **ANYTHING}
 
 
 def string(
-    told: str = "",
+    description: str = "",
     *,
     min: int | None = None,
     max: int | None = None,
@@ -27,7 +27,7 @@ def string(
 ) -> Schema:
     return _facets(
         "string",
-        description=told or None,
+        description=description or None,
         minLength=min,
         maxLength=max,
         pattern=pattern,
@@ -36,24 +36,28 @@ def string(
     )
 
 
-def int32(told: str = "", *, min: int | None = None, max: int | None = None) -> Schema:
-    return _facets("integer", description=told or None, format="int32", minimum=min, maximum=max)
+def int32(description: str = "", *, min: int | None = None, max: int | None = None) -> Schema:
+    return _facets("integer", description=description or None, format="int32", minimum=min, maximum=max)
 
 
-def int64(told: str = "", *, min: int | None = None) -> Schema:
-    return _facets("integer", description=told or None, format="int64", minimum=min)
+def int64(description: str = "", *, min: int | None = None) -> Schema:
+    return _facets("integer", description=description or None, format="int64", minimum=min)
 
 
-def record(properties: Mapping[str, Schema], told: str = "", *, filled: bool = False, atomic: bool = False) -> Schema:
+def record(
+    properties: Mapping[str, Schema], description: str = "", *, filled: bool = False, atomic: bool = False
+) -> Schema:
     """An object with these properties; a `filled` one may not be empty, an `atomic` one is applied as a whole."""
     required = [name.removesuffix("!") for name in properties if name.endswith("!")]
-    facets = _facets("object", description=told or None, minProperties=1 if filled else None, required=required or None)
+    facets = _facets(
+        "object", description=description or None, minProperties=1 if filled else None, required=required or None
+    )
     facets["properties"] = {name.removesuffix("!"): schema for name, schema in properties.items()}
     return facets | {"x-kubernetes-map-type": "atomic"} if atomic else facets
 
 
-def string_map(told: str = "") -> Schema:
-    return _facets("object", description=told or None, additionalProperties={"type": "string"})
+def string_map(description: str = "") -> Schema:
+    return _facets("object", description=description or None, additionalProperties={"type": "string"})
 
 
 def plain_list(items: Schema) -> Schema:
@@ -63,21 +67,21 @@ def plain_list(items: Schema) -> Schema:
 
 def atomic_list(
     items: Schema,
-    told: str = "",
+    description: str = "",
     *,
     min: int | None = None,
     max: int | None = None,
     rules: Sequence[Schema] | None = None,
 ) -> Schema:
-    facets = _facets("array", description=told or None, minItems=min, maxItems=max, **_rules(rules))
+    facets = _facets("array", description=description or None, minItems=min, maxItems=max, **_rules(rules))
     return facets | {"items": items, "x-kubernetes-list-type": "atomic"}
 
 
 def map_list(
-    keys: Sequence[str], items: Schema, told: str = "", *, min: int | None = None, max: int | None = None
+    keys: Sequence[str], items: Schema, description: str = "", *, min: int | None = None, max: int | None = None
 ) -> Schema:
     """A list whose items are told apart by the values of their keys."""
-    facets = _facets("array", description=told or None, minItems=min, maxItems=max)
+    facets = _facets("array", description=description or None, minItems=min, maxItems=max)
     return facets | {"items": items, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
 
 

@@ -79,8 +79,8 @@ def _version(obj: Object, old: Object | None) -> Iterator[FieldError]:
         wanted = "must be a version with its distribution, such as v1.34.1+k3s1 (or +rke2r1, +kubeadm1, +herder1)"
         yield invalid_value("spec.kubernetesVersion", version, wanted)
     elif known is not None and asked.facts != known.facts:
-        told = f"a cluster keeps its distribution, which is that of {before}: make another cluster for this one"
-        yield invalid_value("spec.kubernetesVersion", version, told)
+        message = f"a cluster keeps its distribution, which is that of {before}: make another cluster for this one"
+        yield invalid_value("spec.kubernetesVersion", version, message)
     elif (known_release := release_of(before)) and (problem := skips(known_release, version, annotations_of(obj))):
         yield invalid_value("spec.kubernetesVersion", version, problem)
 

@@ -42,13 +42,13 @@ def _manifests(obj: Object, old: Object | None) -> Iterator[FieldError]:
 def _drain(options: Object, path: str) -> Iterator[FieldError]:
     for field, lowest in _LOWEST.items():
         if (options.get(field) or 0) < lowest:
-            told = f"must be at least {lowest}{_AS_THE_POD_SAYS if lowest < 0 else ''}"
-            yield invalid_value(f"{path}.{field}", options[field], told)
+            message = f"must be at least {lowest}{_AS_THE_POD_SAYS if lowest < 0 else ''}"
+            yield invalid_value(f"{path}.{field}", options[field], message)
     for hooks in ("preDrainHooks", "postDrainHooks"):
         for position, hook in enumerate(options.get(hooks) or ()):
             if not hook.get("annotation"):
-                told = "what is to be waited for on the plan Secret of a machine"
-                yield required(f"{path}.{hooks}[{position}].annotation", told)
+                message = "what is to be waited for on the plan Secret of a machine"
+                yield required(f"{path}.{hooks}[{position}].annotation", message)
 
 
 def _manifest(text: str, path: str) -> Iterator[FieldError]:

@@ -70,13 +70,13 @@ def _pool(pool: Object, known: Object | None, path: str) -> Iterator[FieldError]
 def _kept(pool: Object, known: Object, path: str) -> Iterator[FieldError]:
     """Labels reach machines that are there, and by labels these are what they are: a worker would be told to serve. A
     pool without any role has no machines yet."""
-    told = "field is immutable: add a pool with the other value, and take this one away"
+    message = "field is immutable: add a pool with the other value, and take this one away"
     if any(known.get(role) for role in _ROLES):
         for role in _ROLES:
             if bool(pool.get(role)) != bool(known.get(role)):
-                yield forbidden_field(f"{path}.{role}", told)
+                yield forbidden_field(f"{path}.{role}", message)
     if (pool.get("machineOS") or LINUX) != (known.get("machineOS") or LINUX):
-        yield forbidden_field(f"{path}.machineOS", told)
+        yield forbidden_field(f"{path}.machineOS", message)
 
 
 def _roles(pool: Object, distribution: str, path: str) -> Iterator[FieldError]:

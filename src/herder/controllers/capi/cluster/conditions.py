@@ -166,10 +166,10 @@ def _machines_up_to_date(scene: Scene, type_: str, role: str) -> Condition:
     return _judgement(type_, total, outdated, "UpToDate", Reasons("NotUpToDate", "UpToDateUnknown", "UpToDate"))
 
 
-def _judgement(type_: str, total: int, telling: Sequence[Object], source: str, reasons: Reasons) -> Condition:
+def _judgement(type_: str, total: int, reports: Sequence[Object], source: str, reasons: Reasons) -> Condition:
     """An aggregate over all Machines, of which only those that have something to tell need be read."""
     none = condition(type_, "True", reasons.info if total else "NoReplicas")
-    return aggregate(type_, telling, source, reasons=reasons, none=none)
+    return aggregate(type_, reports, source, reasons=reasons, none=none)
 
 
 def _settling(scene: Scene, role: str) -> list[Object]:

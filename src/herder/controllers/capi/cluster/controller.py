@@ -57,8 +57,8 @@ def _take_apart(scene: Scene) -> Decision:
     if stage is None:
         return _remove_finalizer(scene.cluster)
     deletes = (Parallel(stage.deletes),) if stage.deletes else ()
-    told = status.report(scene, condition("Deleting", "True", stage.reason, stage.message))
-    return Decision(writes=deletes, wait=Wait(stage.message, stage.waits_for)) + told
+    reported = status.report(scene, condition("Deleting", "True", stage.reason, stage.message))
+    return Decision(writes=deletes, wait=Wait(stage.message, stage.waits_for)) + reported
 
 
 def _add_finalizer(cluster: Object) -> Decision:

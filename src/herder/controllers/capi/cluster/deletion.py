@@ -49,7 +49,7 @@ def _workers(scene: Scene) -> Stage | None:
         *_deletes(MACHINE_SET, members.owned(members.sets)),
         *_deletes(MACHINE, members.owned(members.machines(WORKER, DELETABLE))),
     )
-    return Stage("WaitingForWorkersDeletion", _told(pending), deletes)
+    return Stage("WaitingForWorkersDeletion", _pending_text(pending), deletes)
 
 
 def _control_plane_machines(scene: Scene) -> Stage | None:
@@ -58,7 +58,7 @@ def _control_plane_machines(scene: Scene) -> Stage | None:
     if not names:
         return None
     deletable = scene.members.owned(scene.members.machines(CONTROL_PLANE_MACHINE, DELETABLE))
-    message = _told({"Control plane Machines": names})
+    message = _pending_text({"Control plane Machines": names})
     return Stage("WaitingForControlPlaneDeletion", message, _deletes(MACHINE, deletable))
 
 
@@ -98,7 +98,7 @@ def _names(objects: Iterable[Object]) -> list[str]:
     return sorted(obj["metadata"]["name"] for obj in objects)
 
 
-def _told(pending: dict[str, list[str]]) -> str:
+def _pending_text(pending: dict[str, list[str]]) -> str:
     return "\n".join(f"* {what}: {_shortened(names)}" for what, names in pending.items() if names)
 
 

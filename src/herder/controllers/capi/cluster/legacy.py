@@ -59,16 +59,16 @@ def _initialized(scene: Scene) -> Condition:
 
 def _failure(scene: Scene) -> Object:
     """What a provider calls terminal; the control plane's word counts for more."""
-    told: Object = {}
+    status: Object = {}
     for external in (scene.infrastructure, scene.control_plane):
         if external is None or external.obj is None or external.kind is None:
             continue
         failure = fields.failure(external.obj)
         if failure.reason:
-            told["failureReason"] = failure.reason
+            status["failureReason"] = failure.reason
         if failure.message:
             which = (
                 f'{external.kind.api_version}, Kind={external.kind.kind} with name "{external.obj["metadata"]["name"]}"'
             )
-            told["failureMessage"] = f"Failure detected from referenced resource {which}: {failure.message}"
-    return told
+            status["failureMessage"] = f"Failure detected from referenced resource {which}: {failure.message}"
+    return status

@@ -127,9 +127,9 @@ def _facts(machine: Object) -> Iterator[tuple[str, ...]]:
     if role == WORKER and POOL_NAME in labels_of(machine):
         return  # Machines of pools have no conditions to judge by
     yield role, JUDGED
-    if _tells(find(machine, "Ready")):
+    if _has_message(find(machine, "Ready")):
         yield role, UNREADY
-    if _tells(find(machine, "UpToDate")):
+    if _has_message(find(machine, "UpToDate")):
         yield role, OUTDATED
     if role == CONTROL_PLANE_MACHINE:
         yield from _counted(role, machine)
@@ -148,14 +148,14 @@ def _counted(group: str, machine: Object) -> Iterator[tuple[str, ...]]:
             yield group, fact
 
 
-def _tells(found: Condition | None) -> bool:
+def _has_message(found: Condition | None) -> bool:
     """Whether a condition has anything to say beyond that all is well."""
     return found is None or found.get("status") != "True" or bool(found.get("message"))
 
 
 def _shown(machine: Object) -> object:
-    told = [find(machine, type_) for type_ in ("Ready", "UpToDate", "OwnerRemediated")]
-    messages = [(known.get("status"), known.get("message")) if known else None for known in told]
+    conditions = [find(machine, type_) for type_ in ("Ready", "UpToDate", "OwnerRemediated")]
+    messages = [(known.get("status"), known.get("message")) if known else None for known in conditions]
     return list(facts_of(machine)), messages, kubelet_version(machine)
 
 

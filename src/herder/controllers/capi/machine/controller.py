@@ -26,7 +26,7 @@ from herder.controllers.capi.machine.node import look
 from herder.controllers.capi.machine.node_sync import recorded, sync
 from herder.controllers.capi.machine.ownership import adopted, claim, with_finalizer
 from herder.controllers.capi.machine.scene import Scene, status_of, survey
-from herder.controllers.capi.machine.status import LEGACY_OWNED, OWNED, Findings, tell, tell_paused
+from herder.controllers.capi.machine.status import LEGACY_OWNED, OWNED, Findings, report_paused, report_status
 from herder.engine.control.cache import Change, Indexer
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
@@ -46,7 +46,7 @@ def reconcile(view: View) -> Decision:
     if not _is_guarded(machine):
         return Decision(object_patch(MACHINE, machine, with_finalizer(machine), "it is removed in order"))
     if is_paused(cluster, machine):
-        return Decision(tell_paused(machine, cluster, view.now))
+        return Decision(report_paused(machine, cluster, view.now))
     return _tend(view, survey(view, machine, cluster or _gone(machine)))
 
 
@@ -81,13 +81,13 @@ def _tend(view: View, scene: Scene) -> Decision:
     if changes:
         return decision
     if not scene.deleting:
-        return decision + tell(Findings(scene, data, host, sight), view.now)
+        return decision + report_status(Findings(scene, data, host, sight), view.now)
     step = deletion.step(
         view, scene.machine, scene.cluster, infrastructure=scene.infrastructure, bootstrap=scene.bootstrap
     )
     if step.finished:
         return step.decision
-    return decision + tell(Findings(scene, data, host, sight, step), view.now) + step.decision
+    return decision + report_status(Findings(scene, data, host, sight, step), view.now) + step.decision
 
 
 def _changes(view: View, scene: Scene, data: Bootstrap, host: Infrastructure) -> tuple[Patch, ...]:

@@ -39,10 +39,10 @@ def infrastructure(scene: Scene) -> Infrastructure:
         return Infrastructure(condition(READY, "Unknown", "InternalError", problem), before, waits=problem)
     reported = infra_machine.provisioned(obj, contract)
     provider_id = infra_machine.provider_id(obj, contract)
-    failure, told = infra_machine.failure(obj, contract), _legacy_mirrored(scene, obj, reported)
+    failure, report = infra_machine.failure(obj, contract), _legacy_mirrored(scene, obj, reported)
     if is_deleting(obj) or not (reported or before) or not provider_id:
         waits = "" if before else _still_waits_for(scene, reported)
-        return Infrastructure(_mirrored(scene, before), before, legacy=told, failure=failure, waits=waits)
+        return Infrastructure(_mirrored(scene, before), before, legacy=report, failure=failure, waits=waits)
     domain = infra_machine.failure_domain(obj, contract)
     return Infrastructure(
         _mirrored(scene, provisioned=True),
@@ -51,7 +51,7 @@ def infrastructure(scene: Scene) -> Infrastructure:
         addresses=_addresses(infra_machine.addresses(obj, contract)),
         wanted_domain=domain if contract is Contract.V1BETA1 else "",
         actual_domain=domain if contract is Contract.V1BETA2 else "",
-        legacy=told,
+        legacy=report,
         failure=failure,
     )
 

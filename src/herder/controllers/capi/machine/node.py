@@ -126,8 +126,8 @@ def _ready(node: Object) -> Condition:
     if found is None:
         return condition(READY, "Unknown", "NodeReadyUnknown", "* Node.Ready: Condition not yet reported")
     status = found["status"]
-    told = found.get("message", "") if status != "True" else ""
-    made = condition(READY, status, _READY_REASONS[status], f"* Node.Ready: {told}" if told else "")
+    message = found.get("message", "") if status != "True" else ""
+    made = condition(READY, status, _READY_REASONS[status], f"* Node.Ready: {message}" if message else "")
     since = found.get("lastTransitionTime")
     return made | {"lastTransitionTime": since} if since else made
 
@@ -160,16 +160,16 @@ def legacy_report(scene: Scene, sight: Sight, provider_id: str) -> Condition | N
     if sight.nodes is None:
         return None
     if len(sight.nodes) > 1:
-        told = "Failed to get the Node for this Machine by ProviderID"
-        return legacy(HEALTHY, "Unknown", "NodeInspectionFailed", message=told)
+        message = "Failed to get the Node for this Machine by ProviderID"
+        return legacy(HEALTHY, "Unknown", "NodeInspectionFailed", message=message)
     if sight.node is not None:
         return _legacy_health(scene, sight.node)
     if scene.deleting:
         return None
     if status_of(scene.machine, "nodeRef", {}):
         return legacy(HEALTHY, "False", "NodeNotFound", "Error")
-    told = "Waiting for a node with matching ProviderID to exist"
-    return legacy(HEALTHY, "False", "NodeProvisioning", "Warning", told)
+    message = "Waiting for a node with matching ProviderID to exist"
+    return legacy(HEALTHY, "False", "NodeProvisioning", "Warning", message)
 
 
 def _legacy_health(scene: Scene, node: Object) -> Condition:
@@ -178,11 +178,11 @@ def _legacy_health(scene: Scene, node: Object) -> Condition:
         return legacy(HEALTHY, "False", "Deleting", "Info")
     found = [known for type_ in _GOOD if (known := node_condition(node, type_)) is not None]
     bad = [known for known in found if known["status"] != _GOOD[known["type"]]]
-    told = ". ".join(f"Node condition {known['type']} is {known['status']}" for known in bad)
+    message = ". ".join(f"Node condition {known['type']} is {known['status']}" for known in bad)
     if any(known["status"] != "Unknown" for known in bad):
-        return legacy(HEALTHY, "False", "NodeConditionsFailed", "Warning", told)
+        return legacy(HEALTHY, "False", "NodeConditionsFailed", "Warning", message)
     if len(bad) == len(_GOOD):
-        return legacy(HEALTHY, "Unknown", "NodeConditionsFailed", message=told)
+        return legacy(HEALTHY, "Unknown", "NodeConditionsFailed", message=message)
     return legacy(HEALTHY, "True")
 
 

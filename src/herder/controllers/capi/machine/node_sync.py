@@ -55,17 +55,17 @@ def sync(view: View, scene: Scene, node: Object) -> tuple[Patch, ...]:
     bookkeeping = _bookkeeping(scene)
     taints = _taints_of(node)
     kept, brought = annotations_of(node), _split(annotations_of(scene.machine).get(BROUGHT_TO_NODE))
-    told = {LABELS_FROM_MACHINE: _joined(labels), ANNOTATIONS_FROM_MACHINE: _joined(annotations)}
+    status = {LABELS_FROM_MACHINE: _joined(labels), ANNOTATIONS_FROM_MACHINE: _joined(annotations)}
     if view.setting(MACHINE_TAINT_PROPAGATION) == "true":
         tracked = _split(kept[TAINTS_FROM_MACHINE]) & brought if TAINTS_FROM_MACHINE in kept else None
         taints = _propagated(scene, taints, tracked)
-        told[TAINTS_FROM_MACHINE] = _joined(_named(taint) for taint in _machine_taints(scene, "Always"))
+        status[TAINTS_FROM_MACHINE] = _joined(_named(taint) for taint in _machine_taints(scene, "Always"))
     changes: Object = {}
     stale_labels = {key for key in _split(kept.get(LABELS_FROM_MACHINE)) if key in brought or not _is_guarded(key)}
     if label_changes := difference(labels_of(node), _replaced(labels_of(node), stale_labels, labels)):
         changes["metadata"] = {"labels": label_changes}
     stale = _split(kept.get(ANNOTATIONS_FROM_MACHINE)) | set(_BOOKKEEPING)
-    if annotation_changes := difference(kept, _replaced(kept, stale, annotations | bookkeeping | told)):
+    if annotation_changes := difference(kept, _replaced(kept, stale, annotations | bookkeeping | status)):
         changes.setdefault("metadata", {})["annotations"] = annotation_changes
     taints = _marked(scene, taints)
     if taints != _taints_of(node):

@@ -84,18 +84,18 @@ def _deleting_in_short(scene: Scene, deleting: Condition, drain_began: str, now:
     """Without the details, which differ from Machine to Machine: those above list what many of them say once."""
     began = datetime.fromisoformat(scene.machine["metadata"]["deletionTimestamp"])
     marks = [began + DELETION_IS_LONG]
-    told = "Machine deletion in progress"
+    message = "Machine deletion in progress"
     if now > marks[0]:
-        told += " since more than 15m"
-    told += f", stage: {deleting['reason']}"
+        message += " since more than 15m"
+    message += f", stage: {deleting['reason']}"
     if deleting["reason"] == "DrainingNode" and drain_began:
         marks.append(datetime.fromisoformat(drain_began) + DRAIN_IS_LONG)
         causes = [cause for phrase, cause in _DRAIN_CAUSES.items() if phrase in deleting.get("message", "")]
         if causes and now > max(marks):
-            told += f", delay likely due to {', '.join(causes)}"
+            message += f", delay likely due to {', '.join(causes)}"
     coming = [mark for mark in marks if mark >= now]
     return Timed(
-        condition("Deleting", "True", "Deleting", told),
+        condition("Deleting", "True", "Deleting", message),
         min(coming) + timedelta(seconds=1) if coming else None,
     )
 

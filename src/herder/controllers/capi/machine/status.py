@@ -70,19 +70,19 @@ class Findings(NamedTuple):
         return str(self.scene.machine["spec"].get("providerID") or "")
 
 
-def tell(found: Findings, now: datetime) -> Decision:
+def report_status(found: Findings, now: datetime) -> Decision:
     """The status write, if anything changed, and when time alone will change it again."""
     node = report(found.scene, found.sight, found.provider_id, now)
-    told = _conditions(found, node, now)
-    status = _status(found, now) | {"conditions": told.conditions}
+    conditions = _conditions(found, node, now)
+    status = _status(found, now) | {"conditions": conditions.conditions}
     return Decision(
         writes=_written(found, {name: value for name, value in status.items() if value}),
         wait=_wait(found, node.waits),
-        wake_at=told.wake_at,
+        wake_at=conditions.wake_at,
     )
 
 
-def tell_paused(machine: Object, cluster: Object | None, now: datetime) -> tuple[Patch, ...]:
+def report_paused(machine: Object, cluster: Object | None, now: datetime) -> tuple[Patch, ...]:
     conditions = _merged(machine, [paused_condition(cluster, machine)], now)
     return status_patch(MACHINE, machine, {**(machine.get("status") or {}), "conditions": conditions}, "it is paused")
 
@@ -122,8 +122,8 @@ def _initialization(found: Findings) -> Object:
 
 def _node_info(found: Findings) -> Any:
     """Whole, as the Machine's schema wants it; some servers leave out what is empty."""
-    told: Object = found.sight.node["status"].get("nodeInfo", {}) if found.sight.node else {}
-    return {**_EMPTY_NODE_INFO, **told} if told else status_of(found.scene.machine, "nodeInfo", {})
+    status: Object = found.sight.node["status"].get("nodeInfo", {}) if found.sight.node else {}
+    return {**_EMPTY_NODE_INFO, **status} if status else status_of(found.scene.machine, "nodeInfo", {})
 
 
 def _phase(found: Findings, status: Object) -> str:
@@ -161,14 +161,14 @@ def _time(written: str) -> str | None:
 def _deprecated(found: Findings, now: datetime) -> Object:
     before: Object = status_of(found.scene.machine, "deprecated", {}).get("v1beta1") or {}
     own = [
-        told
-        for told in (
+        reported
+        for reported in (
             found.bootstrap.legacy,
             found.infrastructure.legacy,
             legacy_report(found.scene, found.sight, found.provider_id),
             *(found.deletion.legacy if found.deletion else ()),
         )
-        if told is not None
+        if reported is not None
     ]
     conditions = merged_legacy(before.get("conditions"), own, now)
     total = legacy_ready(found.scene, conditions, found.provider_id)
@@ -180,15 +180,15 @@ def _deprecated(found: Findings, now: datetime) -> Object:
 
 def _failure(found: Findings) -> Object:
     """Providers' last words, kept for those who still read them; they stop nothing."""
-    told: Object = {}
+    status: Object = {}
     sources = (
         (found.scene.bootstrap.obj, found.bootstrap.failure),
         (found.scene.infrastructure.obj, found.infrastructure.failure),
     )
     for obj, failure in sources:
-        told |= {"failureReason": failure.reason} if failure.reason else {}
-        told |= {"failureMessage": _failure_message(obj, failure)} if failure.message else {}
-    return told
+        status |= {"failureReason": failure.reason} if failure.reason else {}
+        status |= {"failureMessage": _failure_message(obj, failure)} if failure.message else {}
+    return status
 
 
 def _failure_message(obj: Object | None, failure: Failure) -> str:
@@ -202,12 +202,12 @@ def _failure_message(obj: Object | None, failure: Failure) -> str:
 # --- conditions ------------------------------------------------------------------------------------------------------
 
 
-class _Told(NamedTuple):
+class _ConditionReport(NamedTuple):
     conditions: list[Condition]
     wake_at: datetime | None
 
 
-def _conditions(found: Findings, node: NodeReport, now: datetime) -> _Told:
+def _conditions(found: Findings, node: NodeReport, now: datetime) -> _ConditionReport:
     """First what each step says for itself, then what that adds up to."""
     scene = found.scene
     updating = _updating(scene.machine)
@@ -232,16 +232,16 @@ def _conditions(found: Findings, node: NodeReport, now: datetime) -> _Told:
     availability = available(scene, ready_now, now)
     conditions = merged(conditions, [_observed(scene.machine, availability.condition)], now)
     wakes = (node.wake_at, current.wake_at if current else None, readiness.wake_at, availability.wake_at)
-    return _Told(conditions, min((wake for wake in wakes if wake is not None), default=None))
+    return _ConditionReport(conditions, min((wake for wake in wakes if wake is not None), default=None))
 
 
 def _merged(machine: Object, own: Iterable[Condition], now: datetime) -> list[Condition]:
     return merged(status_of(machine, "conditions", ()), [_observed(machine, each) for each in own], now)
 
 
-def _observed(machine: Object, told: Condition) -> Condition:
+def _observed(machine: Object, conditions: Condition) -> Condition:
     generation = machine["metadata"].get("generation")
-    return {**told, "observedGeneration": generation} if generation else told
+    return {**conditions, "observedGeneration": generation} if generation else conditions
 
 
 def _updating(machine: Object) -> Condition:

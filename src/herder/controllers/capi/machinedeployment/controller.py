@@ -28,7 +28,7 @@ from herder.controllers.capi.machinedeployment.planning import advance, clean_up
 from herder.controllers.capi.machinedeployment.revisions import find_revisions
 from herder.controllers.capi.machinedeployment.status import Findings, told
 from herder.controllers.capi.members import INDEXES, Members
-from herder.controllers.capi.reports import told_paused
+from herder.controllers.capi.reports import paused_status
 from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.selectors import label_selector_from_object
@@ -48,7 +48,7 @@ def reconcile(view: View) -> Decision:
     cluster = view.get(CLUSTER, name)
     paused = paused_condition(cluster, deployment)
     if paused["status"] == "True":
-        return told_paused(MACHINE_DEPLOYMENT, deployment, paused, view.now)
+        return paused_status(MACHINE_DEPLOYMENT, deployment, paused, view.now)
     if is_deleting(deployment):
         return _remove(view, deployment, paused)
     if cluster is None:

@@ -140,8 +140,8 @@ def _available(deployment: Object, available: int | None) -> Condition:
 
 
 def _rolling_out(members: Members, refused: str) -> Condition:
-    told = [find(machine, "UpToDate") or {} for machine in members.listed(NOT_UP_TO_DATE)]
-    outdated = [each for each in told if each.get("status") == "False"]
+    conditions = [find(machine, "UpToDate") or {} for machine in members.listed(NOT_UP_TO_DATE)]
+    outdated = [each for each in conditions if each.get("status") == "False"]
     if not outdated:
         return condition("RollingOut", "False", "NotRollingOut")
     causes = {line for each in outdated if each.get("message") for line in each["message"].split("\n")}

@@ -42,8 +42,8 @@ from herder.controllers.capi.machinehealthcheck.budget import Budget, budget
 from herder.controllers.capi.machinehealthcheck.health import Health, State, Target, examine
 from herder.controllers.capi.machinehealthcheck.pacing import Turn, pace_of, take_turns
 from herder.controllers.capi.machinehealthcheck.remediation import (
+    ConditionReport,
     External,
-    Told,
     handed_to_owner,
     is_handed_to_owner,
     patch_machine,
@@ -74,7 +74,7 @@ def reconcile(view: View) -> Decision:
     if is_deleting(cluster):
         return waiting("its Cluster is being deleted, and all Machines with it", ref(CLUSTER, cluster))
     if is_paused(cluster, check):
-        return Decision(writes=_status(view, check, cluster, {}, Told()))
+        return Decision(writes=_status(view, check, cluster, {}, ConditionReport()))
     nodes = _nodes(view, cluster)
     claimed = Decision(writes=_claimed(check, cluster))
     if isinstance(nodes, Decision):
@@ -210,16 +210,16 @@ def _remediate(
     """All that are unhealthy are told so; those whose turn it is are handed over."""
     begin = {machine["metadata"]["name"] for machine in turn.begin}
     for machine, health in unhealthy:
-        told = Told.of(health)
+        reported = ConditionReport.of(health)
         if external is None:
             if machine["metadata"]["name"] in begin or (allowed and is_handed_to_owner(machine)):
-                told += handed_to_owner(machine)
+                reported += handed_to_owner(machine)
         elif external.problem and allowed:
-            told += without_template(external.problem)
+            reported += without_template(external.problem)
         elif machine["metadata"]["name"] in begin:
-            told += waiting_for_provider(machine)
+            reported += waiting_for_provider(machine)
             yield external.create(machine)
-        yield from patch_machine(view, machine, told, "it is unhealthy")
+        yield from patch_machine(view, machine, reported, "it is unhealthy")
 
 
 def _recover(view: View, external: External | None, healthy: Iterable[Examined]) -> Iterable[Write]:
@@ -227,7 +227,7 @@ def _recover(view: View, external: External | None, healthy: Iterable[Examined])
         request = external.own_request(machine) if external else None
         if external and request is not None and not is_deleting(request):
             yield delete(external.kind, request, "its Machine is healthy")
-        yield from patch_machine(view, machine, Told.of(health), "it is healthy", patience=PROGRESS_PATIENCE)
+        yield from patch_machine(view, machine, ConditionReport.of(health), "it is healthy", patience=PROGRESS_PATIENCE)
 
 
 def _together(writes: Iterable[Write]) -> Writes:
@@ -241,20 +241,20 @@ ALLOWED = "RemediationAllowed"
 TEMPLATE_AVAILABLE = "ExternalRemediationTemplateAvailable"
 
 
-def _allowed(verdict: Budget, turn: Turn, problem: str) -> Told:
+def _allowed(verdict: Budget, turn: Turn, problem: str) -> ConditionReport:
     if not verdict.allowed:
         reason = "TooManyUnhealthy"
-        told = Told(
+        reported = ConditionReport(
             (condition(ALLOWED, "False", reason, verdict.message),),
             (legacy(ALLOWED, "False", reason, "Warning", verdict.message),),
         )
     else:
-        told = Told((condition(ALLOWED, "True", ALLOWED, _others(turn)),), (legacy(ALLOWED, "True"),))
+        reported = ConditionReport((condition(ALLOWED, "True", ALLOWED, _others(turn)),), (legacy(ALLOWED, "True"),))
     if problem:
-        told += Told(
+        reported += ConditionReport(
             (), (legacy(TEMPLATE_AVAILABLE, "False", "ExternalRemediationTemplateNotFound", "Error", problem),)
         )
-    return told
+    return reported
 
 
 def _others(turn: Turn) -> str:
@@ -265,21 +265,21 @@ def _others(turn: Turn) -> str:
     )
 
 
-def _status(view: View, check: Object, cluster: Object, counts: Object, told: Told) -> tuple[Patch, ...]:
+def _status(view: View, check: Object, cluster: Object, counts: Object, reported: ConditionReport) -> tuple[Patch, ...]:
     before = check.get("status") or {}
     paused = paused_condition(cluster, check)
     generation = check["metadata"].get("generation", 0)
     status: Object = {
         **before,
         **counts,
-        "conditions": merged(before.get("conditions"), [paused, *told.conditions], view.now, generation=generation),
+        "conditions": merged(before.get("conditions"), [paused, *reported.conditions], view.now, generation=generation),
     }
-    if told.legacy:
+    if reported.legacy:
         deprecated = before.get("deprecated") or {}
         older = (deprecated.get("v1beta1") or {}).get("conditions")
-        listed = merged_legacy(older, told.legacy, view.now, drop=[TEMPLATE_AVAILABLE])
+        listed = merged_legacy(older, reported.legacy, view.now, drop=[TEMPLATE_AVAILABLE])
         status["deprecated"] = {**deprecated, "v1beta1": {**(deprecated.get("v1beta1") or {}), "conditions": listed}}
-    news = any(_status_of(check, new["type"]) != new["status"] for new in (paused, *told.conditions))
+    news = any(_status_of(check, new["type"]) != new["status"] for new in (paused, *reported.conditions))
     patience = 0.0 if news else PROGRESS_PATIENCE
     return status_patch(MACHINE_HEALTH_CHECK, check, status, "tell how its Machines are", patience=patience)
 

@@ -36,7 +36,7 @@ class Target(NamedTuple):
 class Health:
     state: State
     told: Condition | None = None  # None: nothing new to say
-    told_legacy: Condition | None = None
+    legacy_condition: Condition | None = None
     look_again: datetime | None = None
 
 

@@ -22,24 +22,26 @@ TEMPLATE = "Template"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ConditionReport:
     """Conditions to show, in both lists."""
 
     conditions: tuple[Condition, ...] = ()
     legacy: tuple[Condition, ...] = ()
 
-    def __add__(self, other: Told) -> Told:
-        return Told(self.conditions + other.conditions, self.legacy + other.legacy)
+    def __add__(self, other: ConditionReport) -> ConditionReport:
+        return ConditionReport(self.conditions + other.conditions, self.legacy + other.legacy)
 
     @classmethod
-    def of(cls, health: Health) -> Told:
-        return cls((health.told,) if health.told else (), (health.told_legacy,) if health.told_legacy else ())
+    def of(cls, health: Health) -> ConditionReport:
+        return cls((health.told,) if health.told else (), (health.legacy_condition,) if health.legacy_condition else ())
 
 
-def patch_machine(view: View, machine: Object, told: Told, reason: str, *, patience: float = 0.0) -> tuple[Patch, ...]:
+def patch_machine(
+    view: View, machine: Object, reported: ConditionReport, reason: str, *, patience: float = 0.0
+) -> tuple[Patch, ...]:
     """Only where something is new: a condition that is merely older than the Machine's generation is left as it is."""
-    fresh = [wanted for wanted in told.conditions if not _says(find(machine, wanted["type"]), wanted)]
-    older = [wanted for wanted in told.legacy if not _says(find_legacy(machine, wanted["type"]), wanted)]
+    fresh = [wanted for wanted in reported.conditions if not _says(find(machine, wanted["type"]), wanted)]
+    older = [wanted for wanted in reported.legacy if not _says(find_legacy(machine, wanted["type"]), wanted)]
     if not fresh and not older:
         return ()
     status = machine.get("status") or {}
@@ -70,11 +72,11 @@ def is_handed_to_owner(machine: Object) -> bool:
     return find(machine, OWNER_REMEDIATED) is not None and not is_true(machine, OWNER_REMEDIATED)
 
 
-def handed_to_owner(machine: Object) -> Told:
+def handed_to_owner(machine: Object) -> ConditionReport:
     older = find_legacy(machine, OWNER_REMEDIATED)
     new = condition(OWNER_REMEDIATED, "False", "WaitingForRemediation", "Waiting for remediation")
     new_legacy = legacy(OWNER_REMEDIATED, "False", "WaitingForRemediation", "Warning")
-    return Told(
+    return ConditionReport(
         () if is_handed_to_owner(machine) else (new,),
         (new_legacy,) if older is None or older.get("status") == "True" else (),
     )
@@ -140,16 +142,16 @@ class External:
         return None if definition is None else self._view.get(kind, name, self._namespace)
 
 
-def waiting_for_provider(machine: Object) -> Told:
+def waiting_for_provider(machine: Object) -> ConditionReport:
     """The provider tells about what is under way; we only say that it begins."""
     found = find(machine, EXTERNALLY_REMEDIATED)
     if found is not None and found["status"] == "False" and found.get("reason") != "RemediationTemplateNotFound":
-        return Told()
-    return Told((condition(EXTERNALLY_REMEDIATED, "False", "WaitingForRemediation"),))
+        return ConditionReport()
+    return ConditionReport((condition(EXTERNALLY_REMEDIATED, "False", "WaitingForRemediation"),))
 
 
-def without_template(message: str) -> Told:
-    return Told((condition(EXTERNALLY_REMEDIATED, "False", "RemediationTemplateNotFound", message),))
+def without_template(message: str) -> ConditionReport:
+    return ConditionReport((condition(EXTERNALLY_REMEDIATED, "False", "RemediationTemplateNotFound", message),))
 
 
 def _kind(group: str, version: str, kind: str) -> Kind:

@@ -35,7 +35,7 @@ from herder.controllers.capi.machineset.propagation import IN_STEP, in_step, pro
 from herder.controllers.capi.machineset.scope import BATCH, Scope, survey
 from herder.controllers.capi.machineset.status import Findings, told
 from herder.controllers.capi.members import Members
-from herder.controllers.capi.reports import told_paused
+from herder.controllers.capi.reports import paused_status
 from herder.engine.control.cache import Key
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.selectors import label_selector_from_object
@@ -56,7 +56,7 @@ def reconcile(view: View) -> Decision:
     cluster = view.get(CLUSTER, name)
     paused = paused_condition(cluster, machine_set)
     if paused["status"] == "True":
-        return told_paused(MACHINE_SET, machine_set, paused, view.now)
+        return paused_status(MACHINE_SET, machine_set, paused, view.now)
     if is_deleting(machine_set):
         return _remove(machine_set, view, Findings(paused))
     if cluster is None:

@@ -141,7 +141,7 @@ def _may_lack_objects(machine: Object) -> bool:
     if is_deleting(machine) or initialization.get("infrastructureProvisioned"):
         return False
     conditions = [find(machine, type_) for type_ in ("BootstrapConfigReady", "InfrastructureReady")]
-    return any(told is None or told.get("reason") == _NOT_SEEN for told in conditions)
+    return any(reported is None or reported.get("reason") == _NOT_SEEN for reported in conditions)
 
 
 def _by_label(machine: Object) -> Iterable[str]:

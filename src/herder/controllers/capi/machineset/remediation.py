@@ -45,7 +45,7 @@ def remediate(scope: Scope) -> Decision:
     if not broken:
         return acts
     allowed = max(_limit(scope) - _in_flight(scope), 0)
-    acts += _told(scope, broken[allowed:], "RemediationDeferred", _too_many(scope))
+    acts += _report_remediation(scope, broken[allowed:], "RemediationDeferred", _too_many(scope))
     return acts + _replace(scope, broken[:allowed])
 
 
@@ -54,7 +54,7 @@ def _leave(scope: Scope) -> Decision:
     if _only_users_delete(scope):
         return Decision()
     pending = "Machine won't be remediated because it is pending removal due to rollout"
-    return _told(scope, _broken(scope.members), "CannotBeRemediated", pending)
+    return _report_remediation(scope, _broken(scope.members), "CannotBeRemediated", pending)
 
 
 def _in_charge_of(scope: Scope) -> Members:
@@ -81,10 +81,10 @@ def _replace(scope: Scope, machines: list[Object]) -> Decision:
     if failed:
         waiting = legacy(REMEDIATED, "False", "WaitingForRemediation", "Warning", "; ".join(failed))
         message = "\n".join(f"* {message}" for message in failed)
-        return _told(scope, machines, "RemediationDeferred", message, waiting)
+        return _report_remediation(scope, machines, "RemediationDeferred", message, waiting)
     # Told before the deletion: so that Machines which are going can be counted as being remediated.
-    told = _told(scope, machines, DELETING_REASON, "Machine is deleting", legacy(REMEDIATED, "True"))
-    return told + _together([delete(MACHINE, machine, "it is unhealthy, and replaced") for machine in machines])
+    reported = _report_remediation(scope, machines, DELETING_REASON, "Machine is deleting", legacy(REMEDIATED, "True"))
+    return reported + _together([delete(MACHINE, machine, "it is unhealthy, and replaced") for machine in machines])
 
 
 def _limit(scope: Scope) -> int:
@@ -120,7 +120,7 @@ def _too_many(scope: Scope) -> str:
 # --- on the Machines ------------------------------------------------------------------------------------------------
 
 
-def _told(
+def _report_remediation(
     scope: Scope, machines: Iterable[Object], reason: str, message: str, older: Condition | None = None
 ) -> Decision:
     wanted = condition(REMEDIATED, "False", reason, message)
@@ -164,19 +164,19 @@ def _together(writes: Sequence[Write]) -> Decision:
 def _has_recovered(machine: Object) -> bool:
     if is_deleting(machine):
         return False
-    told, told_legacy = find(machine, REMEDIATED), find_legacy(machine, REMEDIATED)
+    reported, legacy_condition = find(machine, REMEDIATED), find_legacy(machine, REMEDIATED)
     healthy, healthy_legacy = is_true(machine, "HealthCheckSucceeded"), find_legacy(machine, "HealthCheckSucceeded")
-    return (healthy and told is not None and told["status"] == "False") or bool(
+    return (healthy and reported is not None and reported["status"] == "False") or bool(
         healthy_legacy
         and healthy_legacy["status"] == "True"
-        and told_legacy is not None
-        and told_legacy["status"] == "False"
+        and legacy_condition is not None
+        and legacy_condition["status"] == "False"
     )
 
 
 def _is_in_flight(machine: Object) -> bool:
-    told = find(machine, REMEDIATED) or {}
-    return is_deleting(machine) and (told.get("status"), told.get("reason")) == ("False", DELETING_REASON)
+    status = find(machine, REMEDIATED) or {}
+    return is_deleting(machine) and (status.get("status"), status.get("reason")) == ("False", DELETING_REASON)
 
 
 def turned(change: Change) -> bool:
@@ -185,8 +185,8 @@ def turned(change: Change) -> bool:
 
 
 def _told_of(machine: Object | None) -> tuple[bool, Condition | None] | None:
-    told = find(machine, REMEDIATED)
-    return (is_deleting(machine), told) if machine is not None and told is not None else None
+    condition = find(machine, REMEDIATED)
+    return (is_deleting(machine), condition) if machine is not None and condition is not None else None
 
 
 def deployment_of(obj: Object) -> Iterable[str]:

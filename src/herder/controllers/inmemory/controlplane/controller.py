@@ -42,6 +42,7 @@ from herder.api.writing import (
 from herder.controllers.inmemory.controlplane import machines as making
 from herder.controllers.inmemory.controlplane.planning import Member, Step, next_step
 from herder.controllers.inmemory.controlplane.status import is_initialized, status
+from herder.controllers.inmemory.reports import status_with, trouble
 from herder.controllers.inmemory.surroundings import (
     BY_CLUSTER,
     all_that_need,
@@ -50,7 +51,6 @@ from herder.controllers.inmemory.surroundings import (
     owner_cluster,
     referred,
 )
-from herder.controllers.inmemory.telling import status_with, trouble
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.decision import DONE, Apply, Create, Decision, Parallel, Patch, Write, waiting
@@ -78,8 +78,8 @@ def reconcile(view: View) -> Decision:
         return DONE
     cluster = owner_cluster(view, plane)
     if is_paused(cluster, plane):
-        told = status_with(plane, {}, [paused_condition(cluster, plane)], view.now)
-        return Decision(writes=status_patch(IN_MEMORY_CONTROL_PLANE, plane, told, "tell that it is paused"))
+        status = status_with(plane, {}, [paused_condition(cluster, plane)], view.now)
+        return Decision(writes=status_patch(IN_MEMORY_CONTROL_PLANE, plane, status, "tell that it is paused"))
     if cluster is None:
         return _orphaned(plane, view)
     if is_deleting(plane):
@@ -126,12 +126,14 @@ def _add_finalizer(plane: Object) -> Decision:
 def _live(scene: Scene) -> Decision:
     asked = trouble(behaviour(scene.plane), "the control plane")
     if asked is not None and not is_initialized(scene.plane):
-        return _tell(scene) + waiting(asked["message"])
+        return _report_status(scene) + waiting(asked["message"])
     if not infrastructure_provisioned(scene.cluster):
-        return _tell(scene) + waiting("the cluster's infrastructure is not provisioned", ref(CLUSTER, scene.cluster))
+        return _report_status(scene) + waiting(
+            "the cluster's infrastructure is not provisioned", ref(CLUSTER, scene.cluster)
+        )
     endpoint = (scene.cluster.get("spec") or {}).get("controlPlaneEndpoint") or {}
     if not endpoint.get("host") or not endpoint.get("port"):
-        return _tell(scene) + waiting("the Cluster has no endpoint yet", ref(CLUSTER, scene.cluster))
+        return _report_status(scene) + waiting("the Cluster has no endpoint yet", ref(CLUSTER, scene.cluster))
     credentials = keep_kubeconfig(
         scene.view,
         scene.cluster,
@@ -139,7 +141,7 @@ def _live(scene: Scene) -> Decision:
         owner_reference(IN_MEMORY_CONTROL_PLANE, scene.plane, controller=True),
     )
     if scene.view.get(SECRET_METADATA, kubeconfig_secret(scene.cluster["metadata"]["name"])) is None:
-        return credentials + _tell(scene)
+        return credentials + _report_status(scene)
     blocked = _blocked(scene)
     step = next_step(scene.plane["spec"].get("replicas", 1), scene.members)
     return (
@@ -148,7 +150,7 @@ def _live(scene: Scene) -> Decision:
         + _complete(scene)
         + _sync(scene)
         + (waiting(blocked) if blocked else _take(step, scene))
-        + _tell(scene, blocked)
+        + _report_status(scene, blocked)
         + Decision(wake_at=_next_rollout(scene))
     )
 
@@ -197,7 +199,7 @@ def _sync(scene: Scene) -> Decision:
     for machine in scene.machines:
         if is_deleting(machine):
             continue
-        writes += _tell_machine(machine, scene)
+        writes += _report_machine(machine, scene)
         kept = making.kept_machine(scene.plane, scene.cluster, machine)
         if not _is_observed(scene.plane) or not making.is_in_step(machine, kept):
             writes.append(Apply(MACHINE, kept, "follow the control plane's template"))
@@ -213,14 +215,14 @@ def _is_observed(plane: Object) -> bool:
     return bool((plane.get("status") or {}).get("observedGeneration") == plane["metadata"].get("generation"))
 
 
-def _tell_machine(machine: Object, scene: Scene) -> tuple[Patch, ...]:
+def _report_machine(machine: Object, scene: Scene) -> tuple[Patch, ...]:
     known = machine.get("status") or {}
     verdict = scene.judged[machine["metadata"]["name"]]
     said = find(machine, "UpToDate") or {}
     if all(said.get(field) == verdict[field] for field in ("status", "reason", "message")):
         return ()
-    told = {**known, "conditions": merged(known.get("conditions"), [verdict], scene.view.now)}
-    return status_patch(MACHINE, machine, told, "tell whether it is up to date")
+    status = {**known, "conditions": merged(known.get("conditions"), [verdict], scene.view.now)}
+    return status_patch(MACHINE, machine, status, "tell whether it is up to date")
 
 
 def _take(step: Step, scene: Scene) -> Decision:
@@ -261,7 +263,7 @@ def _remove(scene: Scene) -> Decision:
         return DONE
     if scene.machines:
         gone = tuple(delete(MACHINE, machine, "its control plane goes") for machine in scene.machines)
-        return Decision(writes=(Parallel(gone),)) + _tell(scene) + waiting("the Machines go first")
+        return Decision(writes=(Parallel(gone),)) + _report_status(scene) + waiting("the Machines go first")
     return _released(scene.plane)
 
 
@@ -286,13 +288,13 @@ def _with_finalizers(plane: Object, finalizers: list[str], reason: str) -> tuple
 # --- what it tells ----------------------------------------------------------------------------------------------
 
 
-def _tell(scene: Scene, blocked: str = "") -> Decision:
-    told = status(scene.plane, scene.cluster, scene.machines, scene.judged, scene.members, blocked, scene.view.now)
+def _report_status(scene: Scene, blocked: str = "") -> Decision:
+    fields = status(scene.plane, scene.cluster, scene.machines, scene.judged, scene.members, blocked, scene.view.now)
     known = scene.plane.get("status") or {}
-    awaited = any(told.get(field) != known.get(field) for field in ("initialization", "ready", "version"))
+    awaited = any(fields.get(field) != known.get(field) for field in ("initialization", "ready", "version"))
     patience = 0.0 if awaited or is_deleting(scene.plane) else PROGRESS_PATIENCE
     return Decision(
-        writes=status_patch(IN_MEMORY_CONTROL_PLANE, scene.plane, told, "tell how far it is", patience=patience)
+        writes=status_patch(IN_MEMORY_CONTROL_PLANE, scene.plane, fields, "tell how far it is", patience=patience)
     )
 
 

@@ -11,7 +11,7 @@ from herder.api.capi.names import CLUSTER_NAME, CONTROL_PLANE, is_deleting
 from herder.api.inmemory.behaviour import behaviour
 from herder.api.spans import version_numbers
 from herder.controllers.inmemory.controlplane.planning import Member
-from herder.controllers.inmemory.telling import failure, status_with, trouble
+from herder.controllers.inmemory.reports import failure, status_with, trouble
 from herder.engine.meta.kinds import Object
 
 SELECTOR = f"{CLUSTER_NAME}={{cluster}},{CONTROL_PLANE}"
@@ -32,10 +32,10 @@ def status(
 ) -> Object:
     """`judged` has each Machine's UpToDate condition, by name; `blocked` is what keeps machines from being made."""
     asked = behaviour(plane)
-    told = trouble(asked, "the control plane") if asked.fail or not is_initialized(plane) else None
+    condition = trouble(asked, "the control plane") if asked.fail or not is_initialized(plane) else None
     joined = any((machine.get("status") or {}).get("nodeRef") for machine in machines)
-    initialized = is_initialized(plane) or (joined and told is None)
-    available = _available(told, machines, initialized, asked.problem)
+    initialized = is_initialized(plane) or (joined and condition is None)
+    available = _available(condition, machines, initialized, asked.problem)
     conditions = [
         available,
         _either("Initialized", initialized, "Initialized", "NotInitialized"),
@@ -50,7 +50,7 @@ def status(
         "observedGeneration": plane["metadata"].get("generation", 1),
         **_counters(machines, judged),
         **_versions(machines),
-        **(failure(asked, told) if told else {}),
+        **(failure(asked, condition) if condition else {}),
         "initialized": initialized,
         "ready": available["status"] == "True",
     }
@@ -62,9 +62,9 @@ def status(
     return status_with(plane, fields, conditions, now, legacy_too=legacy)
 
 
-def _available(told: Condition | None, machines: Sequence[Object], initialized: bool, remark: str) -> Condition:
-    if told is not None:
-        return {**told, "type": "Available"}
+def _available(conditions: Condition | None, machines: Sequence[Object], initialized: bool, remark: str) -> Condition:
+    if conditions is not None:
+        return {**conditions, "type": "Available"}
     if not initialized:
         return condition("Available", "False", "NotAvailable", "Control plane not yet initialized")
     if not any(is_true(machine, "Ready") for machine in machines):

@@ -37,10 +37,10 @@ def reconcile(view: View) -> Decision:
         return DONE
     if is_deleting(custom):
         return _let_go(custom)
-    return _tell(view, custom) + _give_up(view, custom)
+    return _report_status(view, custom) + _give_up(view, custom)
 
 
-def _tell(view: View, custom: Object) -> Decision:
+def _report_status(view: View, custom: Object) -> Decision:
     status = custom.get("status") or {}
     ready = [condition("Ready", "True", "")]
     known = {"initialization": {"provisioned": True}, "ready": True} if _provider_id(custom) else {}
@@ -76,8 +76,8 @@ def _give_up(view: View, custom: Object) -> Decision:
     try:
         at = datetime.fromisoformat(gone["lastTransitionTime"]) + timedelta(seconds=settings.seconds(after))
     except ValueError:
-        told = f'annotation {names.DELETE_MISSING_AFTER}: "{after}" must be a duration such as 15m'
-        return waiting(told, ref(RKE_CLUSTER, rke_cluster))
+        message = f'annotation {names.DELETE_MISSING_AFTER}: "{after}" must be a duration such as 15m'
+        return waiting(message, ref(RKE_CLUSTER, rke_cluster))
     if view.now < at:
         return waiting(f"Node {node} is gone: the Machine is deleted if it stays away", wake_at=at)
     return _if_gone_for_certain(view, machine, node)

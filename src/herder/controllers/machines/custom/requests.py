@@ -86,7 +86,7 @@ def _taken_in(view: View, request: Object, cluster: Object, claims: MachineReque
     if there is not None and is_deleting(there):
         return waiting("its Machine is being deleted", ref(MACHINE, there))
     if there is not None:
-        return Decision(writes=(_told(request, there),))
+        return Decision(writes=(_acknowledge(request, there),))
     if view.count(MACHINE, (BY_CLUSTER, cluster_key(namespace, cluster["metadata"]["name"]))) >= MACHINES_AT_MOST:
         return _refuse(request, f"the cluster has {MACHINES_AT_MOST} machines, the most that it may have; delete some")
     made = _made(view, name, cluster, claims)
@@ -127,15 +127,15 @@ def _reference(kind: Kind, name: str) -> Object:
 # --- the answer -----------------------------------------------------------------------------------------------------
 
 
-def _told(request: Object, machine: Object) -> Patch:
+def _acknowledge(request: Object, machine: Object) -> Patch:
     meta = machine["metadata"]
     labels = {names.MACHINE_NAMESPACE: meta["namespace"], names.MACHINE_NAME: meta["name"]}
     return Patch(ref(SECRET, request), {"metadata": {"labels": labels}}, "the machine is taken in")
 
 
 def _refuse(request: Object, problem: str) -> Decision:
-    told = {"metadata": {"annotations": {names.REQUEST_PROBLEM: problem}}}
-    return Decision(writes=(Patch(ref(SECRET, request), told, problem),))
+    status = {"metadata": {"annotations": {names.REQUEST_PROBLEM: problem}}}
+    return Decision(writes=(Patch(ref(SECRET, request), status, problem),))
 
 
 # --- what sets it off -----------------------------------------------------------------------------------------------

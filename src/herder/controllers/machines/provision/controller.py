@@ -13,7 +13,7 @@ from herder.api.machines.jobs import JOB
 from herder.api.machines.kinds import NODE_DRIVER, driver_of, kinds_of
 from herder.api.machines.state import STATE_FINALIZER
 from herder.api.writing import object_patch, ref
-from herder.controllers.machines.provision import telling
+from herder.controllers.machines.provision import reports
 from herder.controllers.machines.provision.creation import create
 from herder.controllers.machines.provision.preparing import bootstrap_secret
 from herder.controllers.machines.provision.removal import FINALIZER, orphaned, remove
@@ -51,7 +51,7 @@ def reconcile(kind: Kind, passed: Mapping[str, str], view: View) -> Decision:
         return waiting(f"Cluster {scene.machine['spec']['clusterName']} does not exist")
     if claimed := _claim(scene):
         return Decision(writes=claimed)
-    if scene.job is None and not telling.is_settled(infra):
+    if scene.job is None and not reports.is_settled(infra):
         return _not_yet(scene.machine, scene.cluster) or create(scene, passed)
     return create(scene, passed)
 
@@ -94,7 +94,7 @@ def _of_cluster(infra: Object) -> Iterable[str]:
 
 def _needs(infra: Object) -> Iterable[str]:
     """What a Job for it would be made of: of no interest while it has what it asked for."""
-    if telling.is_settled(infra) and not is_deleting(infra):
+    if reports.is_settled(infra) and not is_deleting(infra):
         return
     yield _secret(hosts.HOST_NAMESPACE, hosts.HOST_SECRET)
     yield _driver(driver_of(infra["kind"]))
@@ -144,9 +144,9 @@ def _labelled(kind: Kind) -> KeysOf:
 
 def _archived(kind: Kind) -> KeysOf:
     def keys(log: Object) -> Iterable[Key]:
-        told = annotations_of(log)
-        if told.get(archive.KIND_OF) == kind.kind:
-            yield Key(told.get(archive.NAMESPACE_OF, ""), told.get(archive.NAME_OF, ""))
+        annotations = annotations_of(log)
+        if annotations.get(archive.KIND_OF) == kind.kind:
+            yield Key(annotations.get(archive.NAMESPACE_OF, ""), annotations.get(archive.NAME_OF, ""))
 
     return keys
 

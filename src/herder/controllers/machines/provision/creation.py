@@ -19,7 +19,7 @@ from herder.api.machines.jobs import JOB, Work
 from herder.api.machines.state import STATE_FINALIZER, Recorded, recorded
 from herder.api.moments import moment
 from herder.api.writing import delete, object_patch, ref
-from herder.controllers.machines.provision import logs, telling
+from herder.controllers.machines.provision import logs, reports
 from herder.controllers.machines.provision.preparing import Pending, prepare
 from herder.controllers.machines.provision.reading import is_state, read
 from herder.controllers.machines.provision.scene import (
@@ -50,9 +50,9 @@ JOB_IS_LOST = (
 def create(scene: Scene, passed: Mapping[str, str]) -> Decision:
     if (unguarded := _guard(scene)) is not None:
         return unguarded
-    if telling.is_created(scene.infra):
-        return telling.provisioned(scene) + tidy(scene)
-    if telling.has_failed(scene.infra):
+    if reports.is_created(scene.infra):
+        return reports.provisioned(scene) + tidy(scene)
+    if reports.has_failed(scene.infra):
         return tidy(scene) + _give_up(scene)
     if scene.job is not None:
         return follow(scene, scene.job)
@@ -112,11 +112,11 @@ def _take_up(scene: Scene, record: Recorded) -> Decision | None:
     """What a record says of a machine whose Job is not there (any more); None: it is to be created."""
     match record:
         case Recorded.CREATED:
-            return telling.created(scene)
-        case Recorded.FOREIGN if telling.is_under_way(scene.infra):
-            return telling.not_created(scene, JOB_IS_LOST)
+            return reports.created(scene)
+        case Recorded.FOREIGN if reports.is_under_way(scene.infra):
+            return reports.not_created(scene, JOB_IS_LOST)
         case Recorded.FOREIGN:
-            return telling.created(scene)
+            return reports.created(scene)
         case Recorded.UNREADABLE:
             where = f"Secret {scene.namespace}/{names.state_secret(scene.name)}"
             return _not_prepared(scene, f"{where} cannot be read; restore it from a backup, or delete the Machine")
@@ -124,17 +124,17 @@ def _take_up(scene: Scene, record: Recorded) -> Decision | None:
 
 
 def _not_prepared(scene: Scene, problem: str) -> Decision:
-    return telling.not_prepared(scene, problem, removes=False) + waiting(problem)
+    return reports.not_prepared(scene, problem, removes=False) + waiting(problem)
 
 
 def launch(scene: Scene, work: Work) -> Decision:
     """The Job comes last: after all that it needs, and after what a successor of ours must know of it."""
     if taken := _taken(scene, work):
-        return telling.not_prepared(scene, taken, removes=work.removes) + waiting(taken)
-    tell = telling.deleting if work.removes else telling.creating
+        return reports.not_prepared(scene, taken, removes=work.removes) + waiting(taken)
+    report_status = reports.deleting if work.removes else reports.creating
     needed = Decision(writes=(Parallel((*_new_state(scene), *_attendants(work))),))
     begun = Create(JOB, jobs.job(work), "its machine is removed" if work.removes else "its machine is created")
-    return needed + tell(scene, **_noted(scene, work)) + Decision(writes=(begun,))
+    return needed + report_status(scene, **_noted(scene, work)) + Decision(writes=(begun,))
 
 
 def _taken(scene: Scene, work: Work) -> str:
@@ -190,12 +190,12 @@ def _noted(scene: Scene, work: Work) -> dict[str, str]:
 def follow(scene: Scene, job: Object) -> Decision:
     match ended(job):
         case Ended.COMPLETE:
-            return telling.created(scene) + tidy(scene)
+            return reports.created(scene) + tidy(scene)
         case Ended.FAILED:
             return _failed(scene, job)
     hindrance = held_up(scene, job)
-    told = telling.creating(scene, hindrance, jobName=job["metadata"]["name"])
-    return told + waiting(hindrance or "the machine is being created", ref(JOB, job))
+    decision = reports.creating(scene, hindrance, jobName=job["metadata"]["name"])
+    return decision + waiting(hindrance or "the machine is being created", ref(JOB, job))
 
 
 def _failed(scene: Scene, job: Object) -> Decision:
@@ -204,7 +204,7 @@ def _failed(scene: Scene, job: Object) -> Decision:
     words, pending = logs.last_words(scene, job)
     if pending is not None:
         return pending
-    return telling.not_created(scene, words) + tidy(scene)
+    return reports.not_created(scene, words) + tidy(scene)
 
 
 def pod_is_awaited(scene: Scene, job: Object) -> Decision | None:
@@ -225,8 +225,8 @@ def held_up(scene: Scene, job: Object) -> str:
     waits = [(container.get("state") or {}).get("waiting") or {} for container in containers]
     known_of = status.get("conditions") or ()
     unscheduled = [known for known in known_of if known["type"] == "PodScheduled" and known["status"] == "False"]
-    told = [cause["message"] for cause in (*waits, *unscheduled) if cause.get("message")]
-    return f"its pod waits: {told[0]}" if told else ""
+    messages = [cause["message"] for cause in (*waits, *unscheduled) if cause.get("message")]
+    return f"its pod waits: {messages[0]}" if messages else ""
 
 
 # --- afterwards -----------------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def _give_up(scene: Scene) -> Decision:
     if machine is None or is_deleting(machine) or not scene.machine_set:
         return DONE
     patience = timedelta(seconds=settings.seconds(scene.view.setting(settings.DELETE_FAILED_MACHINES_AFTER)))
-    failed = telling.failed_at(scene.infra)
+    failed = reports.failed_at(scene.infra)
     at = failed + max(patience, _failing_for(scene, failed))
     if at > scene.view.now:
         return waiting("its server could not be created; another takes its place", ref(MACHINE, machine), wake_at=at)

@@ -113,13 +113,13 @@ def scrubbed(scene: Scene, text: str, words: tuple[str, ...]) -> str:
 def last_words(scene: Scene, job: Object) -> _Text:
     """Why a Job failed, as its newest pod says."""
     pod = newest_pod(scene.view, job)
-    told = _termination(pod) if pod is not None else ""
-    if not told:
+    text = _termination(pod) if pod is not None else ""
+    if not text:
         return _Text(_without_words(job))
     words = secret_words(scene)
     if words.pending is not None:
         return _Text(pending=words.pending)
-    return _Text(scrubbed(scene, told, words.values) if words.values is not None else NOTHING_TO_HIDE_BY.strip())
+    return _Text(scrubbed(scene, text, words.values) if words.values is not None else NOTHING_TO_HIDE_BY.strip())
 
 
 def _termination(pod: Object) -> str:
@@ -132,8 +132,8 @@ def _termination(pod: Object) -> str:
 
 def _without_words(job: Object) -> str:
     conditions = (job.get("status") or {}).get("conditions") or ()
-    told = next((known.get("message") for known in conditions if known["type"] == "Failed"), "") or "its Job failed"
-    return f"{told}; its pod is gone or said nothing"
+    message = next((known.get("message") for known in conditions if known["type"] == "Failed"), "") or "its Job failed"
+    return f"{message}; its pod is gone or said nothing"
 
 
 # --- clearing away --------------------------------------------------------------------------------------------------

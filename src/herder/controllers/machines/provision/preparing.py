@@ -263,8 +263,8 @@ def _host(scene: Scene) -> _HostFound:
     secret, pending = read(scene, Place(hosts.HOST_NAMESPACE, hosts.HOST_SECRET))
     if pending is not None:
         raise Pending(pending)
-    told = texts(secret or {})
-    node, directory = told.get(hosts.HOST_NODE, ""), told.get(hosts.HOST_DIRECTORY, "")
+    values = texts(secret or {})
+    node, directory = values.get(hosts.HOST_NODE, ""), values.get(hosts.HOST_DIRECTORY, "")
     if secret is None or not node or not directory or hosts.HOST_KEY not in secret["data"]:
         where = f"{hosts.HOST_NAMESPACE}/{hosts.HOST_SECRET}"
         raise Problem(f"Secret {where} does not tell of a host's daemon; start `herder up` on the host again")

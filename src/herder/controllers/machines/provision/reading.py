@@ -36,13 +36,13 @@ def read(scene: Scene, place: Place, occasion: str = "", *, though_unseen: bool 
             and result.value["metadata"]["uid"] != known["metadata"]["uid"]
         ):
             # It was read by its name, and may be another user's.
-            told = f"Secret {place} was recreated while it was read"
-            return Read(pending=waiting(told, Ref(SECRET, place.name, place.namespace)))
+            message = f"Secret {place} was recreated while it was read"
+            return Read(pending=waiting(message, Ref(SECRET, place.name, place.namespace)))
         return Read(result.value)
     arguments = {"namespace": place.namespace, "name": place.name}
     effect = Effect("read-secret", key, arguments, f"what is in Secret {place} is needed")
-    told = f"Secret {place} is being read" if result is None else f"Secret {place} cannot be read: {result.error}"
-    pending = waiting(told, Ref(SECRET, place.name, place.namespace))
+    message = f"Secret {place} is being read" if result is None else f"Secret {place} cannot be read: {result.error}"
+    pending = waiting(message, Ref(SECRET, place.name, place.namespace))
     return Read(pending=Decision(effects=(effect,)) + pending)
 
 

@@ -22,7 +22,7 @@ from herder.api.machines.jobs import JOB
 from herder.api.machines.state import STATE_FINALIZER, Recorded, recorded
 from herder.api.numbers import integer
 from herder.api.writing import delete, object_patch, ref
-from herder.controllers.machines.provision import logs, telling
+from herder.controllers.machines.provision import logs, reports
 from herder.controllers.machines.provision.creation import follow, held_up, launch, pod_is_awaited
 from herder.controllers.machines.provision.preparing import Pending, prepare
 from herder.controllers.machines.provision.reading import Read, is_state, read
@@ -107,8 +107,8 @@ def _begin(scene: Scene, passed: Mapping[str, str]) -> Decision:
     except Problem as problem:
         if is_forced(scene.infra):
             return _release(scene, f"annotation {names.FORCE_REMOVE} gives it up: {problem}")
-        told = f"{problem}; or give the machine up with annotation {names.FORCE_REMOVE}: true"
-        return telling.not_prepared(scene, told, removes=True) + waiting(told)
+        message = f"{problem}; or give the machine up with annotation {names.FORCE_REMOVE}: true"
+        return reports.not_prepared(scene, message, removes=True) + waiting(message)
     return launch(scene, work)
 
 
@@ -122,12 +122,12 @@ def _after_removal(scene: Scene, job: Object) -> Decision:
     outcome = ended(job)
     if outcome is None:
         hindrance = held_up(scene, job)
-        told = telling.deleting(scene, hindrance, jobName=job["metadata"]["name"])
-        return told + waiting(hindrance or "the machine is being removed", ref(JOB, job))
+        decision = reports.deleting(scene, hindrance, jobName=job["metadata"]["name"])
+        return decision + waiting(hindrance or "the machine is being removed", ref(JOB, job))
     if outcome is Ended.FAILED and not is_forced(scene.infra):
         return _again(scene, job)
     if not logs.is_kept(scene, job):
-        return (telling.deleted(scene) if outcome is Ended.COMPLETE else DONE) + logs.keep(scene, job)
+        return (reports.deleted(scene) if outcome is Ended.COMPLETE else DONE) + logs.keep(scene, job)
     if outcome is Ended.COMPLETE:
         return _release(scene, "its machine is removed")
     return _release(scene, f"annotation {names.FORCE_REMOVE} gives it up")
@@ -144,13 +144,13 @@ def _again(scene: Scene, job: Object) -> Decision:
     words, pending = logs.last_words(scene, job)
     if pending is not None:
         return pending
-    tell = telling.not_deleted(scene, words)
+    report_status = reports.not_deleted(scene, words)
     if not logs.is_kept(scene, job):
-        return tell + logs.keep(scene, job)
+        return report_status + logs.keep(scene, job)
     since = datetime.fromisoformat(ended_at(job)) if ended_at(job) else scene.view.now
     due = since + min(RETRY_FIRST * 2.0 ** min(count - 1, 10), RETRY_LIMIT)
     if scene.view.now < due and told_now == told_then:
-        return tell + waiting(f"its machine could not be removed, and is tried again: {words}", wake_at=due)
+        return report_status + waiting(f"its machine could not be removed, and is tried again: {words}", wake_at=due)
     return Decision(writes=logs.clear(scene, job, "its machine could not be removed, and is tried again"))
 
 

@@ -168,8 +168,8 @@ def set_of_failure(log: Object) -> Iterable[str]:
     """Indexer: the MachineSet of a machine that could not be created, by its log in the archive."""
     if log["metadata"]["namespace"] != names.ARCHIVE_NAMESPACE:
         return ()  # of a user, whose annotations could name any MachineSet
-    told = annotations_of(log)
-    return (f"{told.get(NAMESPACE_OF)}/{told[FAILED_IN]}",) if FAILED_IN in told else ()
+    annotations = annotations_of(log)
+    return (f"{annotations.get(NAMESPACE_OF)}/{annotations[FAILED_IN]}",) if FAILED_IN in annotations else ()
 
 
 def _infra_machine(namespace: str, kind: str, name: str) -> str:

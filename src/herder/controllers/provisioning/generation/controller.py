@@ -31,7 +31,7 @@ from herder.controllers.provisioning.generation.generating import (
     references_of,
 )
 from herder.controllers.provisioning.generation.removal import remove
-from herder.controllers.provisioning.generation.telling import tell
+from herder.controllers.provisioning.generation.reports import report_status
 from herder.engine.control.cache import Change, Key
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.controller import Controller
@@ -54,14 +54,14 @@ def reconcile(view: View) -> Decision:
         return _with_finalizer(cluster)
     plane = view.get(CONTROL_PLANE, view.name)
     if not cluster["spec"].get("kubernetesVersion"):
-        return tell(view, cluster, plane, "spec.kubernetesVersion: required, such as v1.34.1+k3s1")
+        return report_status(view, cluster, plane, "spec.kubernetesVersion: required, such as v1.34.1+k3s1")
     try:
         _check_management_cluster(view, cluster)
         if written := bind_references(view, cluster) or fill_schemas(view, cluster):
             return Decision(writes=written)
-        return Decision(writes=generate(view, cluster)) + tell(view, cluster, plane)
+        return Decision(writes=generate(view, cluster)) + report_status(view, cluster, plane)
     except Problem as problem:
-        return tell(view, cluster, plane, str(problem))
+        return report_status(view, cluster, plane, str(problem))
 
 
 def _check_management_cluster(view: View, cluster: Object) -> None:

@@ -16,7 +16,7 @@ from herder.api.rke.sets import HASH, set_hash
 from herder.api.writing import delete, object_patch
 from herder.controllers.provisioning.generation.asked import pools_of
 from herder.controllers.provisioning.generation.generating import PRUNED, definition_of, made
-from herder.controllers.provisioning.generation.telling import copied, management_of, tell_management, told
+from herder.controllers.provisioning.generation.reports import copied, management_of, report_management, told
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import DONE, Decision, Delete, Write, waiting
 from herder.engine.runtime.view import View
@@ -31,7 +31,7 @@ def remove(view: View, cluster: Object) -> Decision:
     if ours is not None and not is_deleting(ours):
         deletes = (delete(CLUSTER, ours, f"{view.key} is deleted"),)
     if (removed := _left(view, cluster, ours)) is not None:
-        return Decision(writes=(*deletes, *_tell(view, cluster, removed))) + waiting(removed["message"])
+        return Decision(writes=(*deletes, *_report_status(view, cluster, removed))) + waiting(removed["message"])
     if leftovers := tuple(_leftovers(view, cluster)):
         return Decision(writes=leftovers) + waiting("what Cluster API never took over is deleted")
     return Decision(writes=_released(cluster))
@@ -54,14 +54,14 @@ def _left(view: View, cluster: Object, core: Object | None) -> Condition | None:
     return removing(f"waiting for cluster-api cluster [{view.name}] to delete")
 
 
-def _tell(view: View, cluster: Object, removed: Condition) -> Iterator[Write]:
+def _report_status(view: View, cluster: Object, removed: Condition) -> Iterator[Write]:
     """Other programs show what is being removed only where nothing else is going on any more."""
     settled = [condition(type_, "True", "") for type_ in ("Provisioned", "Waiting", "Pending", "Updated")]
     yield from told(view, cluster, [*settled, removed])
     management = management_of(view, cluster)
     if management is not None and not clusters.is_internal(management):
         reconciling = bool((management.get("status") or {}).get("readyReconciling"))
-        yield from tell_management(view, management, [removed], reconciling=reconciling)
+        yield from report_management(view, management, [removed], reconciling=reconciling)
 
 
 def _leftovers(view: View, cluster: Object) -> Iterator[Delete]:

@@ -41,9 +41,9 @@ def control_plane(cluster: Object, there: Object | None = None) -> Object:
     )
     asked = {name: config.get(name) for name in (*CONFIGURATION, *OPERATIONS)}
     asked |= {name: spec.get(name) for name in ("agentEnvVars", "localClusterAuthEndpoint", "kubernetesVersion")}
-    told = {name: value for name, value in asked.items() if value is not None}
+    status = {name: value for name, value in asked.items() if value is not None}
     whose = {"clusterName": cluster["metadata"]["name"], "managementClusterName": cluster["status"]["clusterName"]}
-    return made | {"spec": appliable({**told, **whose}, (there or {}).get("spec") or {})}
+    return made | {"spec": appliable({**status, **whose}, (there or {}).get("spec") or {})}
 
 
 def _path_in_control_plane(path: str) -> str | None:
@@ -62,8 +62,8 @@ def core_cluster(cluster: Object, plane: Object | None) -> Object:
         "infrastructureRef": infrastructure_reference(cluster),
         "controlPlaneRef": _reference(CONTROL_PLANE, cluster["metadata"]["name"]),
     }
-    told = ((plane or {}).get("spec") or {}).get("controlPlaneEndpoint")
-    endpoint = told if has_own_infrastructure(cluster) else None
+    reported = ((plane or {}).get("spec") or {}).get("controlPlaneEndpoint")
+    endpoint = reported if has_own_infrastructure(cluster) else None
     return made | {"spec": spec | ({"controlPlaneEndpoint": endpoint} if endpoint else {})}
 
 

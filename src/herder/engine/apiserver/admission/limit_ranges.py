@@ -37,8 +37,8 @@ class LimitRanges:
         for limit_range in self._objects.list(LIMIT_RANGES, attributes.namespace):
             problems = sorted(_problems(attributes, limit_range))
             if problems:
-                told = problems[0] if len(problems) == 1 else "[" + ", ".join(problems) + "]"
-                raise refused(attributes, told)
+                message = problems[0] if len(problems) == 1 else "[" + ", ".join(problems) + "]"
+                raise refused(attributes, message)
 
 
 def _applies(attributes: Attributes) -> bool:
@@ -62,16 +62,16 @@ def _set_defaults(pod: Object, limit_range: Object) -> None:
     for item in _limits(limit_range, "Container"):
         requests |= item.get("defaultRequest") or {}
         limits |= item.get("default") or {}
-    told: list[str] = []
+    reported: list[str] = []
     for field, kind in _CONTAINERS:
         for container in (pod.get("spec") or {}).get(field) or ():
             for part, wanted, word in (("requests", requests, "request"), ("limits", limits, "limit")):
                 missing = _fill(container, part, wanted)
                 if missing:
-                    told.append(f"{', '.join(missing)} {word} for {kind} {container.get('name')}")
-    if told:
+                    reported.append(f"{', '.join(missing)} {word} for {kind} {container.get('name')}")
+    if reported:
         annotations = dict(metadata(pod).get("annotations") or {})
-        annotations[ANNOTATION] = "LimitRanger plugin set: " + "; ".join(told)
+        annotations[ANNOTATION] = "LimitRanger plugin set: " + "; ".join(reported)
         pod.setdefault("metadata", {})["annotations"] = annotations
 
 
@@ -114,39 +114,39 @@ def _checked(item: Object, bound: str, check: _Check, requests: Usage, limits: U
 
 
 def _check_min(kind: str, name: str, least: Quantity, requests: Usage, limits: Usage) -> str:
-    told = f"minimum {name} usage per {kind} is {least}"
+    message = f"minimum {name} usage per {kind} is {least}"
     if name not in requests:
-        return f"{told}.  No request is specified"
+        return f"{message}.  No request is specified"
     if requests[name] < least:
-        return f"{told}, but request is {requests[name]}"
+        return f"{message}, but request is {requests[name]}"
     if name in limits and limits[name] < least:
-        return f"{told}, but limit is {limits[name]}"
+        return f"{message}, but limit is {limits[name]}"
     return ""
 
 
 def _check_max(kind: str, name: str, most: Quantity, requests: Usage, limits: Usage) -> str:
-    told = f"maximum {name} usage per {kind} is {most}"
+    message = f"maximum {name} usage per {kind} is {most}"
     if name not in limits:
-        return f"{told}.  No limit is specified"
+        return f"{message}.  No limit is specified"
     if most < limits[name]:
-        return f"{told}, but limit is {limits[name]}"
+        return f"{message}, but limit is {limits[name]}"
     if name in requests and most < requests[name]:
-        return f"{told}, but request is {requests[name]}"
+        return f"{message}, but request is {requests[name]}"
     return ""
 
 
 def _check_max_request(kind: str, name: str, most: Quantity, requests: Usage, _: Usage) -> str:
-    told = f"maximum {name} usage per {kind} is {most}"
+    message = f"maximum {name} usage per {kind} is {most}"
     if name not in requests:
-        return f"{told}.  No request is specified"
-    return f"{told}, but request is {requests[name]}" if most < requests[name] else ""
+        return f"{message}.  No request is specified"
+    return f"{message}, but request is {requests[name]}" if most < requests[name] else ""
 
 
 def _check_ratio(kind: str, name: str, most: Quantity, requests: Usage, limits: Usage) -> str:
-    told = f"{name} max limit to request ratio per {kind} is {most}"
+    message = f"{name} max limit to request ratio per {kind} is {most}"
     if name not in requests or not requests[name].sign:
-        return f"{told}, but no request is specified or request is 0"
+        return f"{message}, but no request is specified or request is 0"
     if name not in limits or not limits[name].sign:
-        return f"{told}, but no limit is specified or limit is 0"
+        return f"{message}, but no limit is specified or limit is 0"
     ratio = limits[name].scaled(-3) / requests[name].scaled(-3)
-    return f"{told}, but provided ratio is {ratio:f}" if ratio > most.as_float() else ""
+    return f"{message}, but provided ratio is {ratio:f}" if ratio > most.as_float() else ""

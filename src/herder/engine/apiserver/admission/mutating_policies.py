@@ -104,5 +104,5 @@ class MutatingPolicies:
 
 def _refusal(attributes: Attributes, failures: list[str]) -> StatusError:
     refusal = refused(attributes, "admission request denied by policy")
-    details = (refusal.details or {}) | {"causes": [{"message": told} for told in failures]}
+    details = (refusal.details or {}) | {"causes": [{"message": reported} for reported in failures]}
     return StatusError(failures[0], code=403, reason="Invalid", details=details)

@@ -116,8 +116,8 @@ def _configured(obj: Object, made: Any, of: TypeRef) -> Object:
         check(of, configuration)
         atomic = list(atomic_parts(of, configuration))
         if atomic:
-            told = ", ".join(atomic)
-            why = f"may not mutate atomic arrays, maps or structs: {told}"
+            message = ", ".join(atomic)
+            why = f"may not mutate atomic arrays, maps or structs: {message}"
             raise MutationFailed(f"error applying patch: invalid ApplyConfiguration: {why}")
         merged: Object = merge(of, obj, configuration)
     except TypedError as error:

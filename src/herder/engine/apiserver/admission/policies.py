@@ -44,8 +44,8 @@ class ValidatingPolicies:
             async for blamed, denial in self._denials(policy, bindings, attributes):
                 denied.append((f"ValidatingAdmissionPolicy '{policy.name}'{blamed} denied request", denial))
         if denied:
-            told, denial = denied[0]
-            raise _refusal(attributes, f"{told}: {denial.message}", denial.reason)
+            reported, denial = denied[0]
+            raise _refusal(attributes, f"{reported}: {denial.message}", denial.reason)
 
     async def _denials(
         self, policy: Policy, bindings: list[Binding], attributes: Attributes
@@ -85,7 +85,7 @@ def _acted_on(policy: Policy, binding: Binding, attributes: Attributes, denial: 
     return "Deny" in binding.actions
 
 
-def _refusal(attributes: Attributes, told: str, reason: str) -> StatusError:
-    refusal = refused(attributes, told)
-    details = (refusal.details or {}) | {"causes": [{"message": told}]}
+def _refusal(attributes: Attributes, message: str, reason: str) -> StatusError:
+    refusal = refused(attributes, message)
+    details = (refusal.details or {}) | {"causes": [{"message": message}]}
     return StatusError(refusal.message, code=_CODES.get(reason, 422), reason=reason, details=details)

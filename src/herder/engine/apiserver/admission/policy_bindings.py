@@ -83,8 +83,8 @@ def parameters(
     if namespace and not resource.namespaced:
         raise Misconfigured("paramRef.namespace must not be provided for a cluster-scoped `paramKind`")
     if resource.namespaced and not (namespace := namespace or attributes.namespace):
-        told = "cannot use namespaced paramRef in policy binding that matches cluster-scoped resources"
-        raise Misconfigured(told)
+        message = "cannot use namespaced paramRef in policy binding that matches cluster-scoped resources"
+        raise Misconfigured(message)
     found = list(_found(objects, resource.storage, namespace, reference))
     if not found and reference.get("parameterNotFoundAction") == "Deny":
         raise Misconfigured("no params found for policy binding with `Deny` parameterNotFoundAction")

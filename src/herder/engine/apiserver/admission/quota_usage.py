@@ -235,12 +235,12 @@ def unspecified(limited: Iterable[str], pod: Object) -> str:
     spec = pod.get("spec") or {}
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     whole = _specified(spec)
-    told = []
+    reported = []
     for name in sorted(_MUST_SPECIFY.intersection(limited)):
         silent = [str(item.get("name")) for item in containers if name not in _specified(item) | whole]
         if silent:
-            told.append(f"{name} for: {','.join(sorted(silent))}")
-    return f"must specify {'; '.join(told)}" if told else ""
+            reported.append(f"{name} for: {','.join(sorted(silent))}")
+    return f"must specify {'; '.join(reported)}" if reported else ""
 
 
 def _specified(holder: Object) -> set[str]:

@@ -128,13 +128,13 @@ def _patch(response: Object, *, version: str, mutating: bool) -> list[Any] | Non
 
 def denied(webhook: str, status: Object) -> StatusError:
     """The refusal of a webhook, with its own code, reason and words."""
-    told = f'admission webhook "{webhook}" denied the request'
+    text = f'admission webhook "{webhook}" denied the request'
     message, reason = str(status.get("message") or ""), str(status.get("reason") or "")
-    told = f"{told}: {message or reason}" if message or reason else f"{told} without explanation"
+    text = f"{text}: {message or reason}" if message or reason else f"{text} without explanation"
     code = status.get("code")
     details = status.get("details")
     return StatusError(
-        told,
+        text,
         code=code if isinstance(code, int) and 400 <= code < 600 else 400,
         reason=reason,
         details=details if isinstance(details, dict) else None,

@@ -138,28 +138,28 @@ def _secret_references(spec: Object) -> Iterator[tuple[str, str]]:
         name = (volume.get("secret") or {}).get("secretName")
         if name:
             yield name, f'volume with secret.secretName="{name}"'
-    for field, told in _CONTAINERS:
+    for field, reported in _CONTAINERS:
         for container in spec.get(field) or ():
-            yield from _container_references(container, f"{told} {container.get('name')}")
+            yield from _container_references(container, f"{reported} {container.get('name')}")
 
 
-def _container_references(container: Any, told: str) -> Iterator[tuple[str, str]]:
+def _container_references(container: Any, message: str) -> Iterator[tuple[str, str]]:
     for variable in container.get("env") or ():
         name = ((variable.get("valueFrom") or {}).get("secretKeyRef") or {}).get("name")
         if name:
-            yield name, f'{told} with envVar {variable.get("name")} referencing secret.secretName="{name}"'
+            yield name, f'{message} with envVar {variable.get("name")} referencing secret.secretName="{name}"'
     for source in container.get("envFrom") or ():
         name = (source.get("secretRef") or {}).get("name")
         if name:
-            yield name, f'{told} with envFrom referencing secret.secretName="{name}"'
+            yield name, f'{message} with envFrom referencing secret.secretName="{name}"'
 
 
 def _unmountable(account: Object, spec: Object) -> Iterator[str]:
     own = metadata(account).get("name")
     allowed = {item.get("name") for item in account.get("secrets") or ()}
-    for name, told in _secret_references(spec):
+    for name, reported in _secret_references(spec):
         if name not in allowed:
-            yield f"{told} is not allowed because service account {own} does not reference that secret"
+            yield f"{reported} is not allowed because service account {own} does not reference that secret"
     pull = {item.get("name") for item in account.get("imagePullSecrets") or ()}
     for position, item in enumerate(spec.get("imagePullSecrets") or ()):
         if item.get("name") not in pull:

@@ -137,8 +137,8 @@ class _Webhooks:
 
 
 def _failed_closed(hook: _Hook, failure: _Failed) -> InternalError:
-    told = f'failed calling webhook "{hook.name}": {failure}'
-    return InternalError(f"Internal error occurred: {told}", details={"causes": [{"message": told}]})
+    message = f'failed calling webhook "{hook.name}": {failure}'
+    return InternalError(f"Internal error occurred: {message}", details={"causes": [{"message": message}]})
 
 
 @dataclass(slots=True)

@@ -43,14 +43,14 @@ class Authorizer(Protocol):
 
 def forbidden(user: User, attributes: AccessAttributes, reason: str = "") -> Forbidden:
     """The refusal in the real server's words."""
-    told = refusal(user, attributes)
+    message = refusal(user, attributes)
     if reason:
-        told = f"{told}: {reason}"
+        message = f"{message}: {reason}"
     if not attributes.is_resource_request:
-        return Forbidden(f"forbidden: {told}", details={})
+        return Forbidden(f"forbidden: {message}", details={})
     resource = GroupResource(attributes.group, attributes.resource)
     subject = f'{resource} "{attributes.name}"' if attributes.name else str(resource)
-    return Forbidden(f"{subject} is forbidden: {told}", details=resource_details(resource, attributes.name))
+    return Forbidden(f"{subject} is forbidden: {message}", details=resource_details(resource, attributes.name))
 
 
 def refusal(user: User, attributes: AccessAttributes) -> str:
@@ -59,7 +59,7 @@ def refusal(user: User, attributes: AccessAttributes) -> str:
     resource = attributes.resource
     if attributes.subresource:
         resource = f"{resource}/{attributes.subresource}"
-    told = f'User "{user.name}" cannot {attributes.verb} resource "{resource}" in API group "{attributes.group}"'
+    message = f'User "{user.name}" cannot {attributes.verb} resource "{resource}" in API group "{attributes.group}"'
     if attributes.namespace:
-        return f'{told} in the namespace "{attributes.namespace}"'
-    return f"{told} at the cluster scope"
+        return f'{message} in the namespace "{attributes.namespace}"'
+    return f"{message} at the cluster scope"

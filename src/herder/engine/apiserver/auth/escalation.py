@@ -95,11 +95,11 @@ class EscalationCheck:
         if not missing:
             return ""
         groups = "[" + " ".join(quoted(group) for group in user.groups) + "]"
-        told = (
+        message = (
             f"user {quoted(user.name)} (groups={groups}) is attempting to grant RBAC permissions not currently held:\n"
             + "\n".join(sorted({_shown(rule) for rule in compacted(missing)}))
         )
-        return f"{told}; resolution errors: [{grants.told_errors()}]" if grants.errors else told
+        return f"{message}; resolution errors: [{grants.told_errors()}]" if grants.errors else message
 
 
 _SHOWN_PARTS = (

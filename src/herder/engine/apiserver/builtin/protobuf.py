@@ -54,8 +54,8 @@ def decode(body: bytes, default: GroupVersionKind | None = None) -> Object:
 
 def _shown(body: bytes) -> str:
     """As the real server shows what is no JSON."""
-    told = body[:_SHOWN].hex()
-    return f"{told} ..." if len(body) > _SHOWN else told or "<empty>"
+    reported = body[:_SHOWN].hex()
+    return f"{reported} ..." if len(body) > _SHOWN else reported or "<empty>"
 
 
 @dataclass(frozen=True, slots=True)

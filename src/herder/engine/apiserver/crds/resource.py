@@ -102,7 +102,7 @@ def _deprecation(spec: Object, names: Object, entry: Object) -> str:
         return ""
     if entry.get("deprecationWarning") is not None:
         return str(entry["deprecationWarning"])
-    told = f"{spec['group']}/{entry['name']} {names['kind']} is deprecated"
+    message = f"{spec['group']}/{entry['name']} {names['kind']} is deprecated"
     better = sorted(
         (
             other["name"]
@@ -113,7 +113,7 @@ def _deprecation(spec: Object, names: Object, entry: Object) -> str:
         ),
         key=version_priority,
     )
-    return f"{told}; use {spec['group']}/{better[0]} {names['kind']}" if better else told
+    return f"{message}; use {spec['group']}/{better[0]} {names['kind']}" if better else message
 
 
 def _reshaper(models: Mapping[str, CustomModel]) -> Callable[[Object], None]:

@@ -88,8 +88,8 @@ def accept_names(crd: Object, taken: Taken) -> tuple[Object, tuple[str, str] | N
 def _conflicts(wanted: Any, held: Any, used: set[str]) -> str:
     if isinstance(wanted, list):
         fresh = [name for name in wanted if name not in (held or ())]
-        told = [f'"{name}" is already in use' for name in fresh if name in used]
-        return told[0] if len(told) == 1 else f"[{', '.join(told)}]" if told else ""
+        messages = [f'"{name}" is already in use' for name in fresh if name in used]
+        return messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]" if messages else ""
     return f'"{wanted}" is already in use' if wanted and wanted != held and wanted in used else ""
 
 
@@ -155,7 +155,7 @@ def approval_condition(crd: Object) -> tuple[str, str, str] | None:
     """Status, reason and message; None where the group needs no approval."""
     if not is_protected_group(crd["spec"]["group"]):
         return None
-    state, told = approval_state(crd)
+    state, reported = approval_state(crd)
     status = "True" if state == "approved" else "False"
     reason = {
         "approved": "ApprovedAnnotation",
@@ -163,4 +163,4 @@ def approval_condition(crd: Object) -> tuple[str, str, str] | None:
         "missing": "MissingAnnotation",
         "invalid": "InvalidAnnotation",
     }[state]
-    return status, reason, told
+    return status, reason, reported

@@ -50,9 +50,9 @@ class DefinitionStrategy(Strategy):
         finalizers = obj["metadata"].setdefault("finalizers", [])
         if CLEANUP not in finalizers:
             finalizers.append(CLEANUP)
-        told = "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon"
+        message = "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon"
         now = context.now.strftime("%Y-%m-%dT%H:%M:%SZ")
-        set_condition(obj, "Terminating", "True", "InstanceDeletionPending", told, now=now)
+        set_condition(obj, "Terminating", "True", "InstanceDeletionPending", message, now=now)
 
     def validate(self, obj: Object, context: Context) -> Iterable[FieldError]:
         if context.subresource == "status":

@@ -77,14 +77,14 @@ def check_approval(crd: Object, old: Object | None) -> Iterator[FieldError]:
     """Groups of the Kubernetes community need an annotation; one that was wrong before may stay wrong."""
     if not is_protected_group((crd.get("spec") or {}).get("group", "")):
         return
-    state, told = approval_state(crd)
+    state, reported = approval_state(crd)
     if old is not None and approval_state(old)[0] == state:
         return
     field = f"metadata.annotations[{APPROVED}]"
     if state == "missing":
-        yield required(field, told)
+        yield required(field, reported)
     elif state == "invalid":
-        yield invalid_value(field, crd["metadata"]["annotations"][APPROVED], told)
+        yield invalid_value(field, crd["metadata"]["annotations"][APPROVED], reported)
 
 
 # --- the spec ----------------------------------------------------------------------------------------------------
@@ -110,8 +110,8 @@ def _check_spec(spec: Object) -> Iterator[FieldError]:
     if len(set(seen)) != len(seen):
         yield invalid_value("spec.versions", _as_checked(versions, shared), "must contain unique version names")
     if sum(bool(version.get("storage")) for version in versions) != 1:
-        told = "must have exactly one version marked as storage version"
-        yield invalid_value("spec.versions", _as_checked(versions, shared), told)
+        message = "must have exactly one version marked as storage version"
+        yield invalid_value("spec.versions", _as_checked(versions, shared), message)
     yield from _check_first_version(versions)
     wanted = spec.get("names") or {}
     for field in ("plural", "singular", "kind", "listKind"):
@@ -183,8 +183,8 @@ def _check_names(wanted: Object, path: str) -> Iterator[FieldError]:
         value = wanted.get(field) or ""
         problems = names.dns1035_label(value.lower()) if value else []
         if problems:
-            told = "may have mixed case, but should otherwise match: " + ",".join(problems)
-            yield invalid_value(f"{path}.{field}", value, told)
+            message = "may have mixed case, but should otherwise match: " + ",".join(problems)
+            yield invalid_value(f"{path}.{field}", value, message)
     yield from _check_labels(wanted.get("shortNames") or (), f"{path}.shortNames")
     kind = wanted.get("kind")
     if kind and kind == wanted.get("listKind"):

@@ -59,8 +59,8 @@ def build_document(registry: Registry, served: GroupVersion) -> Object:
 
 def document_hash(registry: Registry, served: GroupVersion) -> str:
     """Changes when the document would. Taken from what it is made of, so that the index builds no documents."""
-    told = [_identity(resource, version) for resource, version in resources_served(registry, served)]
-    return hashlib.sha512(msgspec.json.encode([herder.__version__, str(served), told])).hexdigest().upper()
+    reported = [_identity(resource, version) for resource, version in resources_served(registry, served)]
+    return hashlib.sha512(msgspec.json.encode([herder.__version__, str(served), reported])).hexdigest().upper()
 
 
 def _identity(resource: Resource, version: Version) -> list[object]:

@@ -24,8 +24,8 @@ def _binding(obj: Object, now: datetime) -> list[Any]:
         for each in subjects
         if each.get("kind") == "ServiceAccount"
     ]
-    told = [", ".join(listed) for listed in (users, groups, accounts)]
-    return [name_of(obj), f"{role.get('kind', '')}/{role.get('name', '')}", age(obj, now), *told]
+    reported = [", ".join(listed) for listed in (users, groups, accounts)]
+    return [name_of(obj), f"{role.get('kind', '')}/{role.get('name', '')}", age(obj, now), *reported]
 
 
 def _certificate_signing_request(obj: Object, now: datetime) -> list[Any]:
@@ -43,10 +43,10 @@ def _certificate_signing_request(obj: Object, now: datetime) -> list[Any]:
 
 def _certificate_state(status: Object) -> str:
     kinds = {each.get("type") for each in status.get("conditions") or ()}
-    told = "Denied" if "Denied" in kinds else "Approved" if "Approved" in kinds else "Pending"
+    message = "Denied" if "Denied" in kinds else "Approved" if "Approved" in kinds else "Pending"
     if "Failed" in kinds:
-        told += ",Failed"
-    return told + (",Issued" if status.get("certificate") else "")
+        message += ",Failed"
+    return message + (",Issued" if status.get("certificate") else "")
 
 
 def _webhooks(obj: Object, now: datetime) -> list[Any]:
@@ -68,20 +68,20 @@ def _parameter_kind(obj: Object) -> str:
 
 def _policy_binding(obj: Object, now: datetime) -> list[Any]:
     reference = spec_of(obj).get("paramRef") or {}
-    told = f"{reference.get('namespace') or '*'}/{reference['name']}" if reference.get("name") else UNSET
-    return [name_of(obj), spec_of(obj).get("policyName", ""), told, age(obj, now)]
+    message = f"{reference.get('namespace') or '*'}/{reference['name']}" if reference.get("name") else UNSET
+    return [name_of(obj), spec_of(obj).get("policyName", ""), message, age(obj, now)]
 
 
 def _api_service(obj: Object, now: datetime) -> list[Any]:
     service = spec_of(obj).get("service")
     available = condition(status_of(obj).get("conditions"), "Available")
-    told = "Unknown"
+    message = "Unknown"
     if available:
-        told = available.get("status", "")
-        if told != "True" and available.get("reason"):
-            told = f"{told} ({available['reason']})"
+        message = available.get("status", "")
+        if message != "True" and available.get("reason"):
+            message = f"{message} ({available['reason']})"
     local = f"{service.get('namespace', '')}/{service.get('name', '')}" if service else "Local"
-    return [name_of(obj), local, told, age(obj, now)]
+    return [name_of(obj), local, message, age(obj, now)]
 
 
 _BINDING = Printer(columns("Name", "Role", "Age", "+Users", "+Groups", "+ServiceAccounts"), _binding)

@@ -97,9 +97,9 @@ def _lease(obj: Object, now: datetime) -> list[Any]:
 
 def _resource_quota(obj: Object, now: datetime) -> list[Any]:
     hard, used = status_of(obj).get("hard") or {}, status_of(obj).get("used") or {}
-    told = {name: f"{name}: {used.get(name, '0')}/{hard[name]}" for name in sorted(hard)}
-    limits = [text for name, text in told.items() if name.startswith("limits.")]
-    requests = [text for name, text in told.items() if not name.startswith("limits.")]
+    status = {name: f"{name}: {used.get(name, '0')}/{hard[name]}" for name in sorted(hard)}
+    limits = [text for name, text in status.items() if name.startswith("limits.")]
+    requests = [text for name, text in status.items() if not name.startswith("limits.")]
     return [name_of(obj), ", ".join(requests), ", ".join(limits), age(obj, now)]
 
 

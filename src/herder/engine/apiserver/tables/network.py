@@ -71,8 +71,8 @@ def _endpoints(obj: Object, now: datetime) -> list[Any]:
             listed += addresses
         for port in ports:
             listed += [_host_port(address, port.get("port", 0)) for address in addresses]
-    told = with_more(listed, empty="") if obj.get("subsets") else NONE
-    return [name_of(obj), told, age(obj, now)]
+    reported = with_more(listed, empty="") if obj.get("subsets") else NONE
+    return [name_of(obj), reported, age(obj, now)]
 
 
 def _host_port(address: str, port: int) -> str:
@@ -118,12 +118,12 @@ def _ingress_class(obj: Object, now: datetime) -> list[Any]:
     spec = spec_of(obj)
     is_default = annotation(obj, "ingressclass.kubernetes.io/is-default-class") == "true"
     parameters = spec.get("parameters")
-    told = NONE
+    message = NONE
     if parameters:
         group = f".{parameters['apiGroup']}" if parameters.get("apiGroup") is not None else ""
-        told = f"{parameters.get('kind', '')}{group}/{parameters.get('name', '')}"
+        message = f"{parameters.get('kind', '')}{group}/{parameters.get('name', '')}"
     name = name_of(obj) + (" (default)" if is_default else "")
-    return [name, spec.get("controller", ""), told, age(obj, now)]
+    return [name, spec.get("controller", ""), message, age(obj, now)]
 
 
 def _network_policy(obj: Object, now: datetime) -> list[Any]:
@@ -136,11 +136,11 @@ def _service_cidr(obj: Object, now: datetime) -> list[Any]:
 
 def _ip_address(obj: Object, now: datetime) -> list[Any]:
     parent = spec_of(obj).get("parentRef")
-    told = NONE
+    message = NONE
     if parent:
         resource = str(GroupResource(parent.get("group", ""), parent.get("resource", ""))).lower()
-        told = "/".join(part for part in (resource, parent.get("namespace"), parent.get("name", "")) if part)
-    return [name_of(obj), told]
+        message = "/".join(part for part in (resource, parent.get("namespace"), parent.get("name", "")) if part)
+    return [name_of(obj), message]
 
 
 PRINTERS: Printers = {

@@ -101,8 +101,8 @@ def _row(obj: Object, cells: list[Any], include_object: str, *, conditions: bool
     if conditions:
         phase = (obj.get("status") or {}).get("phase", "")
         if phase in _COMPLETED:
-            told = {"type": "Completed", "status": "True", "reason": phase, "message": _COMPLETED[phase]}
-            row["conditions"] = [told]
+            status = {"type": "Completed", "status": "True", "reason": phase, "message": _COMPLETED[phase]}
+            row["conditions"] = [status]
     match include_object:
         case "None":
             row["object"] = None

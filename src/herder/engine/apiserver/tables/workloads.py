@@ -140,12 +140,12 @@ def _cron_job(obj: Object, now: datetime) -> list[Any]:
 def _controller_revision(obj: Object, now: datetime) -> list[Any]:
     owners = obj["metadata"].get("ownerReferences") or ()
     controller = next((owner for owner in owners if owner.get("controller")), None)
-    told = NONE
+    message = NONE
     if controller:
         group = GroupVersion.parse(controller.get("apiVersion", "")).group
         kind = controller.get("kind", "").lower()
-        told = f"{kind}.{group}/{controller.get('name', '')}" if group else f"{kind}/{controller.get('name', '')}"
-    return [name_of(obj), told, count(obj, "revision"), age(obj, now)]
+        message = f"{kind}.{group}/{controller.get('name', '')}" if group else f"{kind}/{controller.get('name', '')}"
+    return [name_of(obj), message, count(obj, "revision"), age(obj, now)]
 
 
 def _pod_disruption_budget(obj: Object, now: datetime) -> list[Any]:
@@ -180,8 +180,8 @@ def _metrics(spec: Object, status: Object) -> str:
         wanted = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
         used = status.get("currentCPUUtilizationPercentage")
         current = [{"resource": {"current": {"averageUtilization": used}}}] if used is not None else []
-    told = [_metric(metric, current[place] if place < len(current) else {}) for place, metric in enumerate(wanted)]
-    return with_more(told, most=2, empty=NONE, separator=", ")
+    reported = [_metric(metric, current[place] if place < len(current) else {}) for place, metric in enumerate(wanted)]
+    return with_more(reported, most=2, empty=NONE, separator=", ")
 
 
 def _metric(metric: Object, current: Object) -> str:
@@ -191,10 +191,10 @@ def _metric(metric: Object, current: Object) -> str:
     target = source.get("target") or {}
     if kind in {"Resource", "ContainerResource"}:
         if target.get("averageValue") is not None:
-            told = f"{seen.get('averageValue', UNKNOWN)}/{target['averageValue']}"
+            message = f"{seen.get('averageValue', UNKNOWN)}/{target['averageValue']}"
         else:
-            told = f"{_percent(seen, UNKNOWN)}/{_percent(target, '<auto>')}"
-        return f"{source.get('name', '')}: {told}"
+            message = f"{_percent(seen, UNKNOWN)}/{_percent(target, '<auto>')}"
+        return f"{source.get('name', '')}: {message}"
     if kind == "Pods":
         return f"{seen.get('averageValue', UNKNOWN)}/{target.get('averageValue', '')}"
     if kind in {"External", "Object"}:

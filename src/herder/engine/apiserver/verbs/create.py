@@ -63,8 +63,8 @@ async def _answer_virtual(call: RequestContext, options: WriteOptions) -> Respon
         dry_run=options.dry_run,
         warnings=call.warnings,
     )
-    told = await call.resource.virtual(obj, asked)
-    return answer(stored.ordered(told), call.rendering, 201)
+    reported = await call.resource.virtual(obj, asked)
+    return answer(stored.ordered(reported), call.rendering, 201)
 
 
 async def default(call: RequestContext, obj: Object) -> None:

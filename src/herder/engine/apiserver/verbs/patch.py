@@ -51,8 +51,8 @@ def patch_type(call: RequestContext) -> str:
     if media_type not in accepted:
         if not call.resource.custom:
             raise UnsupportedMediaType("415: Unsupported Media Type", details={})
-        told = "the body of the request was in an unknown format - accepted media types include: "
-        raise UnsupportedMediaType(told + ", ".join(accepted))
+        message = "the body of the request was in an unknown format - accepted media types include: "
+        raise UnsupportedMediaType(message + ", ".join(accepted))
     return media_type
 
 
@@ -74,12 +74,12 @@ def read_applied(request: Request, call: RequestContext, options: WriteOptions) 
     try:
         body = read_yaml(request.body)
     except ValueError as error:
-        told = str(error).removeprefix("error converting YAML to JSON: ")
-        raise BadRequest(f"error decoding YAML: error converting YAML to JSON: {told}") from None
+        message = str(error).removeprefix("error converting YAML to JSON: ")
+        raise BadRequest(f"error decoding YAML: error converting YAML to JSON: {message}") from None
     if body.duplicates and options.field_validation != "Ignore":
-        told = "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n  "
+        message = "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n  "
         if options.field_validation == "Strict":
-            raise BadRequest(told + "\n  ".join(body.duplicates))
+            raise BadRequest(message + "\n  ".join(body.duplicates))
         for duplicate in body.duplicates:
             call.warn(duplicate)
     return body
@@ -103,8 +103,10 @@ def read_patch(request: Request) -> Body:
     try:
         return read_json(request.body)
     except ValueError as error:
-        told = "" if request.headers.get("content-type", "").startswith(STRATEGIC_PATCH) else "error decoding patch: "
-        raise BadRequest(f"{told}{error}") from None
+        message = (
+            "" if request.headers.get("content-type", "").startswith(STRATEGIC_PATCH) else "error decoding patch: "
+        )
+        raise BadRequest(f"{message}{error}") from None
 
 
 def apply_patch(media_type: str, old: Object, given: Any, call: RequestContext) -> Any:
@@ -114,8 +116,8 @@ def apply_patch(media_type: str, old: Object, given: Any, call: RequestContext) 
         return apply_merge_patch(old, given)
     done = apply_strategic_patch(old, given, call.version.model.merge_type.patch_schema())
     if isinstance(done, dict):  # what it is cannot be patched this way: other words are ignored
-        told = {name: old[name] for name in ("kind", "apiVersion") if name in old}
-        done |= {name: value for name, value in told.items() if isinstance(done.get(name), str | None)}
+        status = {name: old[name] for name in ("kind", "apiVersion") if name in old}
+        done |= {name: value for name, value in status.items() if isinstance(done.get(name), str | None)}
     return done
 
 
@@ -124,15 +126,15 @@ def decode_patched(call: RequestContext, obj: Any, body: Body, options: WriteOpt
     if not isinstance(obj, dict):
         raise _blame(obj, "the patched document is not an object")
     if not call.resource.custom and obj.get("apiVersion") in (None, ""):
-        told = f"the name of the object ({call.info.name} based on URL) was undeterminable: name must be provided"
-        raise BadRequest(told)
+        message = f"the name of the object ({call.info.name} based on URL) was undeterminable: name must be provided"
+        raise BadRequest(message)
     try:
         check_kind(call, obj, call.kind)
         decoded, unknown = call.version.model.decode(obj)
     except BadRequest as error:
         kind = call.kind
-        told = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
-        raise _blame(obj, error.message.removeprefix(told)) from None
+        message = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
+        raise _blame(obj, error.message.removeprefix(message)) from None
     prefix = "json patch " if isinstance(body.value, list) else ""
     complaints = [*(prefix + duplicate for duplicate in body.duplicates), *unknown]
     if complaints and options.field_validation == "Strict":

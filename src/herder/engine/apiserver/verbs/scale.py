@@ -40,7 +40,7 @@ async def get_scale(call: RequestContext) -> Response:
     if record is None:
         raise not_found(call.group_resource, call.info.name)
     (parent,) = await to_version(call, [decode(record)])
-    return _told(call, parent)
+    return _render(call, parent)
 
 
 async def update_scale(call: RequestContext) -> Response:
@@ -148,10 +148,10 @@ async def _change(call: RequestContext, options: WriteOptions, make: Any, *, uid
     )
     found = (await change_object(call, change)).found
     parent = (await to_version(call, [decode(found)]))[0] if isinstance(found, Record) else found
-    return _told(call, parent)
+    return _render(call, parent)
 
 
-def _told(call: RequestContext, parent: Object) -> Response:
+def _render(call: RequestContext, parent: Object) -> Response:
     scale, rendering = scale_of(call, parent), call.rendering
     if rendering.transform == "Table":
         include = rendering.include_object or "Metadata"

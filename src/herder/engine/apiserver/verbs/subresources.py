@@ -51,10 +51,10 @@ async def call_subresource(call: RequestContext, subresource: Subresource) -> Re
         update=_updater(call, subresource.name, options),
         delete=_deleter(call),
     )
-    told = await subresource.call(asked)
-    if isinstance(told, Response):
-        return told
-    return answer(stored.ordered(told), call.rendering, 201 if verb == "create" else 200)
+    reported = await subresource.call(asked)
+    if isinstance(reported, Response):
+        return reported
+    return answer(stored.ordered(reported), call.rendering, 201 if verb == "create" else 200)
 
 
 def _body(

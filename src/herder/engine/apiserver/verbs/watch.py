@@ -160,7 +160,7 @@ class _Stream:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._seconds()
         next_bookmark = loop.time() + _BOOKMARK_SECONDS
-        told = self._revision
+        reported = self._revision
         ended = asyncio.ensure_future(self._stopping.wait())
         ended.add_done_callback(lambda _: watch.close())
         try:
@@ -170,8 +170,8 @@ class _Stream:
                         batch = await anext(watch)
                 except TimeoutError:
                     progress = watch.progress()
-                    if self._options.allow_bookmarks and progress > told:
-                        told = progress
+                    if self._options.allow_bookmarks and progress > reported:
+                        reported = progress
                         yield self._writer.bookmark(progress)
                     if loop.time() >= deadline:
                         return

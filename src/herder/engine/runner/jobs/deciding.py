@@ -146,8 +146,8 @@ class _Decision:
 
     def _target(self) -> tuple[str, str, str] | None:
         """The interim condition that says how the Job is going to end: type, reason, message."""
-        if (told := condition_of(self.before, "SuccessCriteriaMet", "FailureTarget")) is not None:
-            return told["type"], told.get("reason", ""), told.get("message", "")
+        if (reported := condition_of(self.before, "SuccessCriteriaMet", "FailureTarget")) is not None:
+            return reported["type"], reported.get("reason", ""), reported.get("message", "")
         for pod in self.pods:
             if self._failed(pod) and (why := failure_policy.judge(self.job, pod)[0]):
                 return "FailureTarget", "PodFailurePolicy", why

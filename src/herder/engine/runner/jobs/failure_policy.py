@@ -8,12 +8,12 @@ from herder.engine.meta.kinds import Object
 def judge(job: Object, pod: Object) -> tuple[str, bool]:
     """Why this failed pod fails the whole Job, or nothing; and whether it counts towards the backoff limit."""
     for position, rule in enumerate((job["spec"].get("podFailurePolicy") or {}).get("rules") or ()):
-        told = _matches(rule, pod)
-        if told is None:
+        reported = _matches(rule, pod)
+        if reported is None:
             continue
         action = rule["action"]
         if action == "FailJob":
-            return f"{told} matching {action} rule at index {position}", True
+            return f"{reported} matching {action} rule at index {position}", True
         return "", action != "Ignore"
     return "", True
 

@@ -100,9 +100,9 @@ class Container:
     def _take_report(self, data: bytes, pid: int, go: int) -> None:
         *lines, self._held = (self._held + data).split(b"\n")
         for line in lines:
-            told = json.loads(line)
-            self.reports.append(told)
-            if told.get("ready"):
+            answer = json.loads(line)
+            self.reports.append(answer)
+            if answer.get("ready"):
                 self._started = time.time()
                 _keep("running", {"pid": pid, "shim": os.getpid(), "started": self._started})
                 os.close(_NEWS)
@@ -110,13 +110,13 @@ class Container:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
 
     def _outcome(self) -> dict[str, Any]:
-        told = {key: value for report in self.reports for key, value in report.items()}
+        fields = {key: value for report in self.reports for key, value in report.items()}
         outcome: dict[str, Any] = {"started": self._started, "finished": time.time()}
-        if "error" in told:
-            return outcome | {"error": told["error"]}
-        if "start_error" in told:
-            return outcome | {"start_error": told["start_error"]}
-        status = told.get("status", signal.SIGKILL)  # no word from the first process: it was killed, and all with it
+        if "error" in fields:
+            return outcome | {"error": fields["error"]}
+        if "start_error" in fields:
+            return outcome | {"start_error": fields["start_error"]}
+        status = fields.get("status", signal.SIGKILL)  # no word from the first process: it was killed, and all with it
         if os.WIFSIGNALED(status):
             return outcome | {"code": 128 + os.WTERMSIG(status), "signal": os.WTERMSIG(status)}
         return outcome | {"code": os.WEXITSTATUS(status)}

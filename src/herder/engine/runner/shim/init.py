@@ -28,11 +28,11 @@ def run(config: dict[str, Any], report: int, go: int) -> NoReturn:
     try:
         kernel.die_with_parent(signal.SIGKILL)
         _enter(config)
-        _tell(report, {"ready": True})
+        _write_report(report, {"ready": True})
         if os.read(go, 1):
             code = _supervise(config, report)
     except OSError as error:
-        _tell(report, {"error": _explain(error)})
+        _write_report(report, {"error": _explain(error)})
     finally:
         os._exit(code)
 
@@ -63,7 +63,7 @@ def _supervise(config: dict[str, Any], report: int) -> int:
     with os.fdopen(read_end, "rb") as failure:
         problem = failure.read().decode()
     status = _wait_for(main)
-    _tell(report, {"start_error": problem} if problem else {"status": status})
+    _write_report(report, {"start_error": problem} if problem else {"status": status})
     if not config["isolation"]["pid"]:
         _end_leftovers()
     return 0
@@ -161,7 +161,7 @@ def _signal(send: Callable[[int, int], None], main: int, number: int) -> None:
         send(main, number)
 
 
-def _tell(report: int, what: dict[str, Any]) -> None:
+def _write_report(report: int, what: dict[str, Any]) -> None:
     os.write(report, json.dumps(what).encode() + b"\n")
 
 

@@ -76,8 +76,8 @@ def _outcome(outcome: str, message: str = "", causes: list[str] | None = None) -
 
 def _causes(error: StatusError) -> list[str]:
     """What the server says stands in the way, such as a disruption budget by its name."""
-    told = [printable(str(cause["message"]), LONGEST_CAUSE) for cause in _details(error) if cause.get("message")]
-    return told[:MOST_CAUSES]
+    messages = [printable(str(cause["message"]), LONGEST_CAUSE) for cause in _details(error) if cause.get("message")]
+    return messages[:MOST_CAUSES]
 
 
 def _details(error: StatusError) -> list[Object]:

@@ -54,7 +54,7 @@ class ClusterConnection:
         self._credential = ""  # as it was last told
         self._used = ""  # as it was when the connection was opened
         self._refused = False
-        self._told = False
+        self._has_reported = False
         self._stir = asyncio.Event()  # set when either of them changes
         self._opened_at = 0.0  # these on the loop's clock
         self._heard_at = 0.0
@@ -90,7 +90,7 @@ class ClusterConnection:
             if loop.time() - began >= RETRY_SECONDS:
                 pause = RETRY_FIRST_SECONDS  # it did work for a while
             if failure:
-                self._tell(failure)
+                self._report(failure)
                 await self._pause(RETRY_SECONDS if self._refused else min(pause, RETRY_SECONDS))
                 pause = min(pause * 2, RETRY_SECONDS)
 
@@ -121,7 +121,7 @@ class ClusterConnection:
         self._opened_at = asyncio.get_running_loop().time()
         self._used = self._used or self._credential  # told only meanwhile: what whoever connected looked up
         self.client = Client(line, field_manager=field_manager)
-        self._tell("")
+        self._report("")
         self._opened(self.client)
         return await self._attend(line)
 
@@ -167,9 +167,9 @@ class ClusterConnection:
         self._refused = True
         self._stir.set()
 
-    def _tell(self, reason: str) -> None:
-        news = bool(reason) != bool(self.reason) or not (reason or self._told)
-        self.reason, self._told = reason, True
+    def _report(self, reason: str) -> None:
+        news = bool(reason) != bool(self.reason) or not (reason or self._has_reported)
+        self.reason, self._has_reported = reason, True
         if news:
             if reason:
                 log.warning("cluster does not answer", cluster=self.cluster, reason=reason)

@@ -172,13 +172,13 @@ class Watched(Observation):
             self.wake_all()
             return
         for key in dict.fromkeys((*before.keys(), *cache.keys())):
-            self._tell(Change(key, before.get(key), cache.get(key)))
+            self._notify(Change(key, before.get(key), cache.get(key)))
 
     def _changed(self, cache: Cache, change: Change) -> None:
         if cache is self._seen:
-            self._tell(change)
+            self._notify(change)
 
-    def _tell(self, change: Change) -> None:
+    def _notify(self, change: Change) -> None:
         if not _same(change.old, change.new):
             self._wake(self._touched(change))
 

@@ -77,7 +77,7 @@ class _Remote:
         self._observations: dict[Observe, Observation] = {}
         self._connecting: dict[Hashable, tuple[Connect, Wake]] = {}
         self.link = ClusterConnection(
-            cluster, connect, clock=clock, opened=self._look, dropped=self._look_away, on_edge=self._tell_health
+            cluster, connect, clock=clock, opened=self._look, dropped=self._look_away, on_edge=self._report_health
         )
         self.link.start(tasks)
 
@@ -133,7 +133,7 @@ class _Remote:
         for seen in self._observations.values():
             seen.stop()
 
-    def _tell_health(self) -> None:
+    def _report_health(self) -> None:
         if self.link.reason:
             for seen in self._observations.values():
                 seen.lose()

@@ -49,8 +49,8 @@ def misnamed_parts(value: Any, path: str) -> Iterator[str]:
     """Complaints about parts that were put elsewhere than their names say."""
     if isinstance(value, Message):
         if value.cel_type != path:
-            told = "which matches field name path from root Object type"
-            yield f'unexpected type name "{value.cel_type}", expected "{path}", {told}'
+            message = "which matches field name path from root Object type"
+            yield f'unexpected type name "{value.cel_type}", expected "{path}", {message}'
         for name, inner in value.items():
             yield from misnamed_parts(inner, f"{path}.{name}")
     elif isinstance(value, list):

@@ -42,10 +42,10 @@ class ExtApi:
         if response.status != 200 or response.stream is not None or "content-encoding" in response.headers:
             return response
         try:
-            told = msgspec.json.decode(response.content())
+            answer = msgspec.json.decode(response.content())
         except msgspec.DecodeError:
             return response  # in another format than JSON
-        return replace(response, body=msgspec.json.encode(discovery.with_group(told)))
+        return replace(response, body=msgspec.json.encode(discovery.with_group(answer)))
 
     async def handle(self, request: Request, user: User) -> Response | None:
         """None for a path that is not of this group. Raises a StatusError for what is refused."""

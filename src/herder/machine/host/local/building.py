@@ -72,7 +72,7 @@ def _run(command: list[str], environment: dict[str, str], packages: int, progres
 
 def follow(output: Iterator[str], progress: Progress, packages: int) -> list[str]:
     """Every package is unpacked, then set up; returns what went wrong on the way."""
-    steps, problems, told = 0, [], -1
+    steps, problems, reported = 0, [], -1
     for line in output:
         if line.startswith(("E:", "Err:", "W: ")):
             problems.append(line.strip())
@@ -80,8 +80,8 @@ def follow(output: Iterator[str], progress: Progress, packages: int) -> list[str
         if line.startswith(("Unpacking ", "Setting up ")):
             steps += 1
             percent = min(94, steps * 94 // (2 * packages))
-            if percent != told:
-                told = percent
+            if percent != reported:
+                reported = percent
                 name = rest.removeprefix("up ").split(" ")[0]
                 progress(percent, f"{'unpacking' if verb == 'Unpacking' else 'setting up'} {name}")
         elif line.startswith("I: downloading packages"):

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from herder.machine.errors import MachineError, PreCreateFailed
-from herder.machine.host.kinds import Tell
+from herder.machine.host.kinds import Report
 from herder.machine.host.local import building, recipe, rootless
 from herder.machine.host.local.building import DIED_WITHOUT_A_WORD, Progress
 from herder.machine.progress import Screen, progress_line
@@ -65,7 +65,7 @@ def check(archive: str = "", *, kubernetes: bool = False) -> None:
 IMAGE = "Image of local machines"
 
 
-async def ensure(archive: str, tell: Tell, *, kubernetes: bool) -> list[Path]:
+async def ensure(archive: str, report: Report, *, kubernetes: bool) -> list[Path]:
     """The image's layers; made first where they are not there yet."""
     wanted = layers(archive, kubernetes=kubernetes)
     if all(layer.is_dir() for layer in wanted):
@@ -79,7 +79,7 @@ async def ensure(archive: str, tell: Tell, *, kubernetes: bool) -> list[Path]:
         errors = asyncio.create_task(_read_all(maker.stderr))
         assert maker.stdout is not None
         async for line in maker.stdout:
-            tell(line.decode().rstrip())
+            report(line.decode().rstrip())
         code = await maker.wait()
         said = (await errors).strip().splitlines()
     finally:

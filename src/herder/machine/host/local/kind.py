@@ -17,7 +17,7 @@ from typing import Any
 
 from herder.machine.driver import State
 from herder.machine.errors import MachineError, PreCreateFailed
-from herder.machine.host.kinds import Ask, Place, Record, Tell
+from herder.machine.host.kinds import Ask, Place, Record, Report
 from herder.machine.host.local import image, locks, rootless, seed
 from herder.machine.host.local.cgroups import Groups
 from herder.machine.host.local.fabric import Fabric
@@ -57,15 +57,15 @@ class LocalKind:
             rootless.check()
         Groups("check").check(limits=bool(wanted.cpus or wanted.memory))
 
-    async def create(self, record: Record, ask: Ask, tell: Tell) -> Place:
+    async def create(self, record: Record, ask: Ask, report: Report) -> Place:
         options = Options.parse(record.options)
-        layers = await image.ensure(options.image, tell, kubernetes=options.kubernetes)
+        layers = await image.ensure(options.image, report, kubernetes=options.kubernetes)
         record.facts["image"] = [str(layer) for layer in layers]
         if "host_key" not in record.facts:
             self._seed(record, ask, options)
-        return await self.start(record, tell)
+        return await self.start(record, report)
 
-    async def start(self, record: Record, tell: Tell) -> Place:
+    async def start(self, record: Record, report: Report) -> Place:
         supervisor = None if locks.holder_of(record.directory / LOCK) else await self._boot(record)
         place = self._place(record)
         await self._answers(record, place, supervisor)
@@ -225,10 +225,10 @@ def _status(directory: Path) -> dict[str, Any]:
 def _no_watchers_left(directory: Path) -> str:
     """What to do where that is why; the first process of a machine tells it nowhere else."""
     try:
-        told = (directory / CONSOLE).read_text(errors="replace")
+        text = (directory / CONSOLE).read_text(errors="replace")
     except FileNotFoundError:
         return ""
-    if "Too many open files" not in told:
+    if "Too many open files" not in text:
         return ""
     return "the host has no free inotify instances: raise the limit with sysctl -w fs.inotify.max_user_instances=1024"
 

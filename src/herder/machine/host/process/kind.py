@@ -14,7 +14,7 @@ from typing import Any
 
 from herder.machine.driver import State
 from herder.machine.errors import MachineError, PreCreateFailed
-from herder.machine.host.kinds import Ask, Place, Record, Tell
+from herder.machine.host.kinds import Ask, Place, Record, Report
 from herder.machine.host.process import running
 from herder.machine.host.process.addresses import Addresses
 from herder.machine.host.process.programs import own_program
@@ -74,7 +74,7 @@ class ProcessKind:
             if not isinstance(value, int) or value < 0:
                 raise PreCreateFailed(f"options.{name}: must be a number, not {value!r}")
 
-    async def create(self, record: Record, ask: Ask, tell: Tell) -> Place:
+    async def create(self, record: Record, ask: Ask, report: Report) -> Place:
         _check_script(ask.script)
         record.facts |= {"hostname": ask.hostname, "authorized_key": ask.authorized_key}
         if "host_key" not in record.facts:
@@ -91,10 +91,10 @@ class ProcessKind:
         except BaseException:
             self._close(record)
             raise
-        tell(f"Machine is running at {record.facts['address']}")
+        report(f"Machine is running at {record.facts['address']}")
         return self._place(record)
 
-    async def start(self, record: Record, _tell: Tell) -> Place:
+    async def start(self, record: Record, _tell: Report) -> Place:
         await self._boot(record, None)
         if record.id not in self._listeners:
             self._serve(record, record.facts["address"])

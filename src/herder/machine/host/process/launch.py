@@ -46,9 +46,9 @@ def _boot(config: dict[str, Any]) -> dict[str, Any]:
     os.close(report[1])
     os.close(go[0])
     with os.fdopen(report[0], "rb") as lines:
-        told = [json.loads(line) for line in lines]
+        reported = [json.loads(line) for line in lines]
     os.waitpid(builder, 0)
-    found = {key: value for line in told for key, value in line.items()}
+    found = {key: value for line in reported for key, value in line.items()}
     if "error" in found or not found.get("ready"):
         return {"error": found.get("error", "the first process did not start")}
     if config.get("probe"):
@@ -87,9 +87,9 @@ def _build(config: dict[str, Any], report: int, go: int) -> NoReturn:
         first = os.fork()
         if first == 0:
             _become_first(config, console, report, go)
-        _tell(report, {"pid": first})
+        _write_report(report, {"pid": first})
     except OSError as error:
-        _tell(report, {"error": _explain(error)})
+        _write_report(report, {"error": _explain(error)})
     finally:
         os._exit(0)
 
@@ -135,13 +135,13 @@ def _become_first(config: dict[str, Any], console: int, report: int, go: int) ->
         os.dup2(console, 2)
         os.umask(0o022)
         os.chdir("/")
-        _tell(report, {"ready": True})
+        _write_report(report, {"ready": True})
         os.close(report)
         if os.read(go, 1):
             signals.as_they_are()
             os.execve("/bin/sh", ["/bin/sh", f"/{INIT}"], config["environment"])  # noqa: S606
     except OSError as error:
-        _tell(report, {"error": _explain(error)})
+        _write_report(report, {"error": _explain(error)})
     finally:
         os._exit(1)
 
@@ -181,7 +181,7 @@ def boot_id() -> str:
         return file.read().strip()
 
 
-def _tell(report: int, what: dict[str, Any]) -> None:
+def _write_report(report: int, what: dict[str, Any]) -> None:
     os.write(report, json.dumps(what).encode() + b"\n")
 
 

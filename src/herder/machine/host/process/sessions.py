@@ -288,11 +288,11 @@ async def _ready(descriptor: int, *, writing: bool) -> None:
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
 
-    def tell() -> None:
+    def report() -> None:
         if not ready.done():
             ready.set_result(None)
 
-    (loop.add_writer if writing else loop.add_reader)(descriptor, tell)
+    (loop.add_writer if writing else loop.add_reader)(descriptor, report)
     try:
         await ready
     finally:

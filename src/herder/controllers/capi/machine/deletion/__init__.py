@@ -6,7 +6,7 @@ is, and answers with the next acts and what to tell about them.
 
 from __future__ import annotations
 
+from herder.controllers.capi.machine.deletion.reports import DeletionStep
 from herder.controllers.capi.machine.deletion.steps import INDEXES, WATCHES, step
-from herder.controllers.capi.machine.deletion.telling import DeletionStep
 
 __all__ = ["INDEXES", "WATCHES", "DeletionStep", "step"]

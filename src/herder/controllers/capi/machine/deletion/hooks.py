@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from herder.api.capi.conditions import legacy
 from herder.api.capi.names import PRE_DRAIN_HOOK, PRE_TERMINATE_HOOK, annotations_of
-from herder.controllers.capi.machine.deletion.telling import Held, Stage, succeeded
+from herder.controllers.capi.machine.deletion.reports import Held, Stage, succeeded
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import waiting
 
@@ -25,5 +25,5 @@ def _hooks(machine: Object, prefix: str, moment: str, reason: str, condition_typ
     if not hooks:
         return succeeded(condition_type)
     message = f"Waiting for {moment} hooks to succeed (hooks: {','.join(hooks)})"
-    told = legacy(condition_type, "False", "WaitingExternalHook", "Info")
-    return Held(reason, message, waiting(message), (told,), patience=0.0)
+    condition = legacy(condition_type, "False", "WaitingExternalHook", "Info")
+    return Held(reason, message, waiting(message), (condition,), patience=0.0)

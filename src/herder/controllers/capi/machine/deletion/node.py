@@ -28,8 +28,8 @@ from herder.api.rke.kinds import GROUP as PROVISIONED
 from herder.api.rke.names import MACHINE_UID
 from herder.api.writing import PROGRESS_PATIENCE, delete, ref
 from herder.controllers.capi.externals import External, look_up
+from herder.controllers.capi.machine.deletion.reports import STARTED, Held, Passed, Stage
 from herder.controllers.capi.machine.deletion.scope import Clock, NodeOperations, Scope, earlier
-from herder.controllers.capi.machine.deletion.telling import STARTED, Held, Passed, Stage
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision, Effect, Observe, Patch, Wait, waiting
 from herder.engine.runtime.view import Observed, Unreachable, View
@@ -180,10 +180,12 @@ def _make_sure_of_none(scope: Scope) -> Stage:
     question = Decision(effects=(Effect("find", key, about, "whether it left a Node behind"),))
     if result is None:
         return Held("DeletingNode", "Making sure that it has no Node", question)
-    told = f"Node {', '.join(result.value)} has yet to be seen" if result.done else f"Nodes not listed: {result.error}"
+    message = (
+        f"Node {', '.join(result.value)} has yet to be seen" if result.done else f"Nodes not listed: {result.error}"
+    )
     wake_at = earlier(scope.view.now + ASK_AGAIN, clock.deadline)
-    decision = Decision(writes=_keep_start(scope, clock, 0.0)) + waiting(told, wake_at=wake_at)
-    return Held("DeletingNode", told, decision if result.done else question + decision, patience=0.0)
+    decision = Decision(writes=_keep_start(scope, clock, 0.0)) + waiting(message, wake_at=wake_at)
+    return Held("DeletingNode", message, decision if result.done else question + decision, patience=0.0)
 
 
 def node_deletion_clock(scope: Scope) -> Clock:
@@ -198,8 +200,8 @@ def _cannot_be_deleted(scope: Scope, clock: Clock) -> Held:
     running = Clock(clock.started or scope.view.now, clock.limit)
     wake_at = earlier(scope.view.now + LOOK_AGAIN, running.deadline)
     decision = Decision(writes=_keep_start(scope, clock, 0.0)) + waiting(message, wake_at=wake_at)
-    told = legacy("NodeHealthy", "False", "DeletionFailed", "Warning")
-    return Held("DeletingNode", message, decision, (told,), patience=0.0)
+    condition = legacy("NodeHealthy", "False", "DeletionFailed", "Warning")
+    return Held("DeletingNode", message, decision, (condition,), patience=0.0)
 
 
 def _keep_start(scope: Scope, clock: Clock, patience: float) -> tuple[Patch, ...]:

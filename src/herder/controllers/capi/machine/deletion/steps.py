@@ -17,8 +17,8 @@ from herder.controllers.capi.machine.deletion.node import (
     delete_node,
     look_at_node,
 )
+from herder.controllers.capi.machine.deletion.reports import STARTED, DeletionStep, Held, Passed, Stage
 from herder.controllers.capi.machine.deletion.scope import Scope
-from herder.controllers.capi.machine.deletion.telling import STARTED, DeletionStep, Held, Passed, Stage
 from herder.controllers.capi.machine.deletion.volumes import wait_for_volumes
 from herder.engine.control.cache import Indexer
 from herder.engine.meta.kinds import Kind, Object
@@ -51,15 +51,15 @@ def step(
     """The Node is found here: by the name in `status.nodeRef`, else by the provider ID."""
     node = look_at_node(view, machine, cluster, infrastructure)
     scope = Scope(view, machine, cluster, infrastructure, bootstrap, node)
-    told: tuple[Condition, ...] = ()
+    conditions: tuple[Condition, ...] = ()
     observe = node.observe
     for stage in STAGES:
         reached = stage(scope)
-        told += reached.legacy
+        conditions += reached.legacy
         if isinstance(reached, Held):
-            return _held(scope, reached, told, observe)
+            return _held(scope, reached, conditions, observe)
         observe += reached.observe
-    return _finished(scope, told)
+    return _finished(scope, conditions)
 
 
 def _pre_drain_hooks(scope: Scope) -> Stage:
@@ -113,7 +113,7 @@ def _gone(found: External, reference: Object | None, reason: str, why: str) -> S
     return Held(reason, message, Decision(writes=writes, wait=Wait(message, ref(found.kind, found.obj))))
 
 
-def _held(scope: Scope, held: Held, told: tuple[Condition, ...], observe: tuple[Observe, ...]) -> DeletionStep:
+def _held(scope: Scope, held: Held, conditions: tuple[Condition, ...], observe: tuple[Observe, ...]) -> DeletionStep:
     status = scope.machine.get("status") or {}
     acts = held.decision.writes or held.decision.effects
     refused = scope.view.refused if acts else None  # of what is tried again now
@@ -121,21 +121,21 @@ def _held(scope: Scope, held: Held, told: tuple[Condition, ...], observe: tuple[
     return DeletionStep(
         held.decision + Decision(observe=observe),
         condition("Deleting", "True", held.reason, message),
-        told,
+        conditions,
         {**(status.get("deletion") or {}), **held.started},
         scope.node.name,
         held.patience if status.get("nodeRef") else 0.0,
     )
 
 
-def _finished(scope: Scope, told: tuple[Condition, ...]) -> DeletionStep:
+def _finished(scope: Scope, conditions: tuple[Condition, ...]) -> DeletionStep:
     meta = scope.machine["metadata"]
     left = [name for name in meta.get("finalizers") or [] if name != MACHINE_FINALIZER]
     wanted = {**scope.machine, "metadata": {**meta, "finalizers": left}}
     return DeletionStep(
         Decision(writes=object_patch(MACHINE, scope.machine, wanted, "nothing of it is left")),
         condition("Deleting", "True", "DeletionCompleted", "Deletion completed"),
-        told,
+        conditions,
         (scope.machine.get("status") or {}).get("deletion") or {},
         finished=True,
     )

@@ -17,8 +17,8 @@ from herder.controllers.capi.machine.deletion.drain.looking import Unseen, look_
 from herder.controllers.capi.machine.deletion.drain.report import named
 from herder.controllers.capi.machine.deletion.drain.rules import InvalidRule
 from herder.controllers.capi.machine.deletion.node import is_unreachable, why_unreachable
+from herder.controllers.capi.machine.deletion.reports import STARTED, Held, Passed, Stage, succeeded
 from herder.controllers.capi.machine.deletion.scope import Clock, Scope, earlier
-from herder.controllers.capi.machine.deletion.telling import STARTED, Held, Passed, Stage, succeeded
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Decision, Observe, Projection, waiting
 
@@ -27,7 +27,7 @@ SUCCEEDED = "VolumeDetachSucceeded"
 START = "waitForNodeVolumeDetachStartTime"
 
 LOOK_AGAIN = timedelta(seconds=20)
-NAMES_TOLD = 5
+NAMES_SHOWN = 5
 
 
 def wait_for_volumes(scope: Scope) -> Stage:
@@ -83,7 +83,7 @@ class Attached(NamedTuple):
     unknown_to_attachment: Collection[str] = ()  # volumes named by attachments that do not exist
 
     def lines(self) -> list[str]:
-        told = (
+        reported = (
             ("PersistentVolumeClaims", self.claims),
             ("PersistentVolumes without a .spec.claimRef to a PersistentVolumeClaim", self.unclaimed),
             ("Node with .status.volumesAttached entries not matching a PersistentVolume", self.unknown_to_node),
@@ -92,7 +92,7 @@ class Attached(NamedTuple):
                 self.unknown_to_attachment,
             ),
         )
-        return [f"{what}: {named(sorted(names), NAMES_TOLD)}" for what, names in told if names]
+        return [f"{what}: {named(sorted(names), NAMES_SHOWN)}" for what, names in reported if names]
 
 
 def attached(
@@ -133,10 +133,12 @@ def _wait(scope: Scope, clock: Clock, details: str, observe: tuple[Observe, ...]
     now = scope.view.now
     running = Clock(clock.started or now, clock.limit)
     since = f"Waiting for Node volumes to be detached (started at {timestamp(running.started or now)})"
-    told = legacy(SUCCEEDED, "False", WAITING, "Info", "Waiting for node volumes to be detached")
+    condition = legacy(SUCCEEDED, "False", WAITING, "Info", "Waiting for node volumes to be detached")
     started = {} if clock.started else {START: timestamp(now)}
     decision = Decision(observe=observe) + waiting(since + details, wake_at=earlier(now + LOOK_AGAIN, running.deadline))
-    return Held(WAITING, since + details, decision, (told,), started, patience=0.0 if started else PROGRESS_PATIENCE)
+    return Held(
+        WAITING, since + details, decision, (condition,), started, patience=0.0 if started else PROGRESS_PATIENCE
+    )
 
 
 # --- what is kept of volumes and their attachments --------------------------------------------------------------

@@ -19,10 +19,10 @@ CONTAINERD = "/etc/containerd/certs.d"
 
 def registry_files(cluster: ClusterInputs) -> Iterator[File]:
     """None of them makes anything start again: both look at them each time."""
-    told, files = registries(with_manager(cluster), f"{HERE}/registries")
+    reported, files = registries(with_manager(cluster), f"{HERE}/registries")
     for each in files:
         yield msgspec.structs.replace(each, dynamic=True)
-    known = json.loads(told or "{}")
+    known = json.loads(reported or "{}")
     mirrors, configs = known.get("mirrors") or {}, known.get("configs") or {}
     for host in dict.fromkeys((*mirrors, *configs)):
         content = _hosts(host, mirrors.get(host) or {}, configs)

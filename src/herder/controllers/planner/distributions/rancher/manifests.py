@@ -71,12 +71,12 @@ def _charts(cluster: ClusterInputs, config: Mapping[str, Any]) -> str:
 def _chart(name: str, values: Mapping[str, Any], cluster: ClusterInputs) -> dict[str, Any]:
     shared = _object(values.get("global"), name, "global")
     cattle = _object(shared.get("cattle"), name, "global", "cattle")
-    told = {**values, "global": {**shared, "cattle": {**cattle, "clusterId": cluster.management_name}}}
+    status = {**values, "global": {**shared, "cattle": {**cattle, "clusterId": cluster.management_name}}}
     return {
         "apiVersion": "helm.cattle.io/v1",
         "kind": "HelmChartConfig",
         "metadata": {"name": name, "namespace": "kube-system"},
-        "spec": {"valuesContent": to_json(told)},
+        "spec": {"valuesContent": to_json(status)},
     }
 
 

@@ -79,14 +79,14 @@ class EventStrategy(BuiltinStrategy):
     def fields(self, obj: Object) -> dict[str, str]:
         event = to_core(obj) if self.new and obj.get("apiVersion") == GROUP_VERSION else obj
         regarding, source = event.get("involvedObject") or {}, event.get("source") or {}
-        told = {
+        status = {
             f"involvedObject.{key}": regarding.get(key, "")
             for key in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
         }
         component = event.get("reportingComponent") or ""
         return {
-            **told,
-            **({f"regarding.{key[15:]}": value for key, value in told.items()} if self.new else {}),
+            **status,
+            **({f"regarding.{key[15:]}": value for key, value in status.items()} if self.new else {}),
             "reason": event.get("reason", ""),
             "reportingComponent": component,
             "reportingController": component,

@@ -16,8 +16,8 @@ from herder.controllers.capi.machine.deletion.drain.plan import Evictions, Judge
 from herder.controllers.capi.machine.deletion.drain.report import drain_message
 from herder.controllers.capi.machine.deletion.drain.rules import InvalidRule
 from herder.controllers.capi.machine.deletion.node import why_unreachable
+from herder.controllers.capi.machine.deletion.reports import STARTED, Held, Passed, Stage, succeeded
 from herder.controllers.capi.machine.deletion.scope import Clock, Scope, earlier
-from herder.controllers.capi.machine.deletion.telling import STARTED, Held, Passed, Stage, succeeded
 from herder.engine.meta.kinds import Object
 from herder.engine.runtime.decision import Decision, Effect, EffectKey, EffectResult, Observe, Patch, Ref, waiting
 
@@ -138,10 +138,10 @@ def _cannot_drain(scope: Scope, clock: Clock, why: str, observe: tuple[Observe, 
     now = scope.view.now
     running = Clock(clock.started or now, clock.limit)
     message = f"Error draining Node {scope.node.name}: {why}"
-    told = legacy(SUCCEEDED, "False", "DrainingFailed", "Warning", why)
+    condition = legacy(SUCCEEDED, "False", "DrainingFailed", "Warning", why)
     started = {} if clock.started else {START: timestamp(now)}
     decision = Decision(observe=observe) + waiting(message, wake_at=earlier(now + ROUND, running.deadline))
-    return Held(DRAINING, message, decision, (told,), started, patience=0.0)
+    return Held(DRAINING, message, decision, (condition,), started, patience=0.0)
 
 
 def _draining(message: str) -> Condition:

@@ -85,7 +85,7 @@ def evictions(evict: Iterable[Judged], this_round: ResultOf, last_round: ResultO
         if answered is None or not answered.done:
             open_.append(each)
         latest = answered or last_round(each.pod)
-        outcome, words = _told(latest)
+        outcome, words = _outcome_text(latest)
         if outcome in (BLOCKED, FAILED):
             refused.setdefault(words, []).append(each)
         elif answered is None:
@@ -95,7 +95,7 @@ def evictions(evict: Iterable[Judged], this_round: ResultOf, last_round: ResultO
     return Evictions(tuple(open_), tuple(accepted), tuple(unanswered), refused)
 
 
-def _told(result: EffectResult | None) -> tuple[str, str]:
+def _outcome_text(result: EffectResult | None) -> tuple[str, str]:
     if result is None:
         return "", ""
     if not result.done:

@@ -13,7 +13,7 @@ from herder.api.capi.drained import full_name
 from herder.controllers.capi.machine.deletion.drain.plan import Evictions, Judged, Plan
 
 PODS_NAMED = 3
-REFUSALS_TOLD = 5
+REFUSALS_SHOWN = 5
 BUDGET = "cannot evict pod as it would violate the pod's disruption budget."
 AFTERWARDS = "After above Pods have been removed from the Node,"
 
@@ -39,9 +39,9 @@ def named(names: Sequence[str], limit: int) -> str:
 
 def _refusals(refused: dict[str, list[Judged]]) -> Iterator[str]:
     words = sorted(refused)
-    for told in words[:REFUSALS_TOLD]:
-        yield from _bullet(refused[told], _refusal(told))
-    others = sum(len(refused[told]) for told in words[REFUSALS_TOLD:])
+    for reported in words[:REFUSALS_SHOWN]:
+        yield from _bullet(refused[reported], _refusal(reported))
+    others = sum(len(refused[reported]) for reported in words[REFUSALS_SHOWN:])
     if others:
         yield f"* {others} {'Pod' if others == 1 else 'Pods'} with other issues"
 

@@ -41,9 +41,9 @@ def health(asked: Behaviour, what: str) -> Condition:
     return (trouble(asked, what) if asked.fail else None) or ready(asked.problem)
 
 
-def failure(asked: Behaviour, told: Condition) -> Object:
+def failure(asked: Behaviour, conditions: Condition) -> Object:
     """The fields of a failure for good, for the status."""
-    return {"failureReason": asked.fail, "failureMessage": told["message"]} if asked.fail else {}
+    return {"failureReason": asked.fail, "failureMessage": conditions["message"]} if asked.fail else {}
 
 
 def status_with(

@@ -23,13 +23,13 @@ AUTOSCALER = "ClusterAutoscalerDeploymentReady"
 NO_AUTOSCALER = "no cluster-autoscaler is deployed from here: run one that scales the pools' MachineDeployments"
 
 
-def tell(view: View, cluster: Object, plane: Object | None, problem: str = "") -> Decision:
+def report_status(view: View, cluster: Object, plane: Object | None, problem: str = "") -> Decision:
     """What is told is told of the spec of `observedGeneration`: a new one counts as seen once the control plane has it
     and says how far it is with it, or once it is refused."""
     seen = bool(problem) or _is_begun(cluster, plane)
     conditions = [*_conditions(cluster, plane, problem, seen)]
     generation = {"observedGeneration": cluster["metadata"].get("generation", 0)} if seen else {}
-    writes = (*told(view, cluster, conditions, **generation), *_tell_management(view, cluster, plane))
+    writes = (*told(view, cluster, conditions, **generation), *_report_management(view, cluster, plane))
     return Decision(writes=writes) + (waiting(problem, ref(PROVISIONING_CLUSTER, cluster)) if problem else DONE)
 
 
@@ -80,12 +80,12 @@ def management_of(view: View, cluster: Object) -> Object | None:
     return management if is_its else None
 
 
-def _tell_management(view: View, cluster: Object, plane: Object | None) -> tuple[Patch, ...]:
+def _report_management(view: View, cluster: Object, plane: Object | None) -> tuple[Patch, ...]:
     """While the cluster is worked on, its control plane says whether it is ready; later, its agent does."""
     management = management_of(view, cluster)
     if plane is None or management is None:
         return ()
-    return tell_management(view, management, [*_of_plane(plane)], reconciling=not is_true(plane, STABLE))
+    return report_management(view, management, [*_of_plane(plane)], reconciling=not is_true(plane, STABLE))
 
 
 def _of_plane(plane: Object) -> Iterator[Condition]:
@@ -97,7 +97,7 @@ def _of_plane(plane: Object) -> Iterator[Condition]:
             yield each
 
 
-def tell_management(
+def report_management(
     view: View, management: Object, conditions: list[Condition], *, reconciling: bool
 ) -> tuple[Patch, ...]:
     before = management.get("status") or {}

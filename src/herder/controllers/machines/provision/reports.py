@@ -18,11 +18,11 @@ _FAILURE = ("failureReason", "failureMessage")
 
 
 def creating(scene: Scene, hindrance: str = "", **fields: str) -> Decision:
-    return _tell(scene, CREATE_JOB, "Unknown", "Creating", _with(f"creating {scene.told}", hindrance), fields)
+    return _report_status(scene, CREATE_JOB, "Unknown", "Creating", _with(f"creating {scene.told}", hindrance), fields)
 
 
 def created(scene: Scene) -> Decision:
-    return _tell(scene, CREATE_JOB, "True", "Created", "", {})
+    return _report_status(scene, CREATE_JOB, "True", "Created", "", {})
 
 
 def provisioned(scene: Scene) -> Decision:
@@ -34,25 +34,25 @@ def provisioned(scene: Scene) -> Decision:
 
 
 def not_created(scene: Scene, why: str) -> Decision:
-    told = f"failed creating {scene.told}: {CREATE_ERROR}: {why}"
-    return _tell(scene, CREATE_JOB, "False", CREATE_ERROR, told, _failure(CREATE_ERROR, why))
+    message = f"failed creating {scene.told}: {CREATE_ERROR}: {why}"
+    return _report_status(scene, CREATE_JOB, "False", CREATE_ERROR, message, _failure(CREATE_ERROR, why))
 
 
 def not_prepared(scene: Scene, problem: str, *, removes: bool) -> Decision:
-    return _tell(scene, DELETE_JOB if removes else CREATE_JOB, "False", NOT_PREPARED, problem, {})
+    return _report_status(scene, DELETE_JOB if removes else CREATE_JOB, "False", NOT_PREPARED, problem, {})
 
 
 def deleting(scene: Scene, hindrance: str = "", **fields: str) -> Decision:
-    return _tell(scene, DELETE_JOB, "Unknown", "Deleting", _with(f"deleting {scene.told}", hindrance), fields)
+    return _report_status(scene, DELETE_JOB, "Unknown", "Deleting", _with(f"deleting {scene.told}", hindrance), fields)
 
 
 def deleted(scene: Scene) -> Decision:
-    return _tell(scene, DELETE_JOB, "True", "Deleted", "", {}, ready="False")
+    return _report_status(scene, DELETE_JOB, "True", "Deleted", "", {}, ready="False")
 
 
 def not_deleted(scene: Scene, why: str) -> Decision:
-    told = f"failed deleting {scene.told}: {DELETE_ERROR}: {why}"
-    return _tell(scene, DELETE_JOB, "False", DELETE_ERROR, told, _failure(DELETE_ERROR, why))
+    message = f"failed deleting {scene.told}: {DELETE_ERROR}: {why}"
+    return _report_status(scene, DELETE_JOB, "False", DELETE_ERROR, message, _failure(DELETE_ERROR, why))
 
 
 def is_created(infra: Object) -> bool:
@@ -89,7 +89,7 @@ def _failure(reason: str, message: str) -> Object:
     return {"failureReason": reason, "failureMessage": message}
 
 
-def _tell(
+def _report_status(
     scene: Scene, type_: str, status: str, reason: str, message: str, fields: Object, *, ready: str = ""
 ) -> Decision:
     """Ready is as the Job's own condition is; who deletes sees it under both names."""

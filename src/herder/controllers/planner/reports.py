@@ -24,7 +24,7 @@ _APPLIED = ("kubernetesVersion", "clusterName", "managementClusterName", "provis
 # --- the control plane ----------------------------------------------------------------------------------------------
 
 
-def tell_control_plane(scene: Scene, result: Result) -> tuple[Patch, ...]:
+def report_control_plane(scene: Scene, result: Result) -> tuple[Patch, ...]:
     """People wait for the end and for errors; what is told on the way may wait for more of it."""
     before = scene.status
     status = _seen(scene.control_plane)
@@ -40,11 +40,11 @@ def tell_control_plane(scene: Scene, result: Result) -> tuple[Patch, ...]:
     return status_patch(CONTROL_PLANE, scene.control_plane, status, "how far the machines are", patience=patience)
 
 
-def tell_error(control_plane: Object, error: str, now: datetime) -> tuple[Patch, ...]:
+def report_error(control_plane: Object, error: str, now: datetime) -> tuple[Patch, ...]:
     """Of a spec that nothing can be planned from."""
     status = _seen(control_plane)
-    told = [condition(type_, "False", "Error", error) for type_ in (READY, RECONCILED)]
-    status["conditions"] = merged_with_updates(status.get("conditions"), told, now)
+    conditions = [condition(type_, "False", "Error", error) for type_ in (READY, RECONCILED)]
+    status["conditions"] = merged_with_updates(status.get("conditions"), conditions, now)
     return status_patch(CONTROL_PLANE, control_plane, status, "the spec is wrong")
 
 
@@ -54,20 +54,20 @@ def _seen(control_plane: Object) -> Object:
 
 
 def _conditions(scene: Scene, result: Result) -> list[Condition]:
-    told = [condition(type_, "False", "") for type_ in ALWAYS_FALSE if find(scene.control_plane, type_) is None]
+    conditions = [condition(type_, "False", "") for type_ in ALWAYS_FALSE if find(scene.control_plane, type_) is None]
     if result.provisioned:
-        told.append(condition(PROVISIONED, "True", ""))
+        conditions.append(condition(PROVISIONED, "True", ""))
     if result.bootstrapped:
-        told.append(condition(BOOTSTRAPPED, "True", ""))
+        conditions.append(condition(BOOTSTRAPPED, "True", ""))
     if result.unstable:
-        told.append(condition(STABLE, "False", ""))
+        conditions.append(condition(STABLE, "False", ""))
     if result.error:
-        return [*told, *(condition(type_, "False", "Error", result.error) for type_ in (READY, RECONCILED))]
+        return [*conditions, *(condition(type_, "False", "Error", result.error) for type_ in (READY, RECONCILED))]
     if result.waiting:
         changed = scene.status.get("appliedDigest") != cluster_spec.digest(scene.spec)
         types = (READY, RECONCILED) if changed else (READY,)
-        return [*told, *(condition(type_, "Unknown", "Waiting", result.waiting) for type_ in types)]
-    return [*told, *(condition(type_, "True", "") for type_ in (READY, STABLE, RECONCILED))]
+        return [*conditions, *(condition(type_, "Unknown", "Waiting", result.waiting) for type_ in types)]
+    return [*conditions, *(condition(type_, "True", "") for type_ in (READY, STABLE, RECONCILED))]
 
 
 def _applied(spec: Object) -> Object:
@@ -90,7 +90,7 @@ def uninitialize(cluster: Object, now: datetime) -> tuple[Patch, ...]:
 # --- machines -------------------------------------------------------------------------------------------------------
 
 
-def tell_machine(standing: Standing, now: datetime) -> tuple[Patch, ...]:
+def report_machine(standing: Standing, now: datetime) -> tuple[Patch, ...]:
     """Nothing while its infrastructure is not there: until then others say what it waits for."""
     machine = standing.entry.machine
     if not standing.entry.infrastructure_ready:

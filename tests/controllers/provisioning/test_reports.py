@@ -122,7 +122,7 @@ def test_that_nothing_scales_a_pool_is_told_while_one_is_to_be_scaled() -> None:
             async def told() -> str:
                 return str((find(await pasture.cluster(), "ClusterAutoscalerDeploymentReady") or {}).get("message", ""))
 
-            async def is_told() -> bool:
+            async def is_reported() -> bool:
                 return "no cluster-autoscaler is deployed from here" in await told()
 
             async def is_not_told() -> bool:
@@ -131,7 +131,7 @@ def test_that_nothing_scales_a_pool_is_told_while_one_is_to_be_scaled() -> None:
             await pasture.prepare()
             sizes = {"autoscalingMinSize": 1, "autoscalingMaxSize": 3}
             await pasture.create(PROVISIONING_CLUSTER, cluster(pool("workers", **sizes)))
-            await world.until(is_told, within=30)
+            await world.until(is_reported, within=30)
             await edit(pasture, machinePools=[pool("workers", quantity=1)])
             await world.until(is_not_told, within=30)
 
