@@ -191,13 +191,13 @@ class Repository:
         scheme, _, rest = challenge.partition(" ")
         if scheme.lower() == "basic" and self._login is not None:
             return self._basic(self._login)
-        reported = dict(_CHALLENGE.findall(rest))
-        realm = reported.get("realm", "")
+        parameters = dict(_CHALLENGE.findall(rest))
+        realm = parameters.get("realm", "")
         if scheme.lower() != "bearer" or not (realm.startswith("https://") or _same_host(realm, self.reference.url)):
             raise RegistryError(
                 f"{self._shown()}: the registry requires authentication; pass --username and --password-file"
             )
-        wanted = {key: reported[key] for key in ("service", "scope") if key in reported}
+        wanted = {key: parameters[key] for key in ("service", "scope") if key in parameters}
         headers = {"Authorization": self._basic(self._login)} if self._login else {}
         async with self._session.get(realm, params=wanted, headers=headers) as answer:
             if answer.status != 200:

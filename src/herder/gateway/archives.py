@@ -87,8 +87,8 @@ class Archives:
     def _read(self) -> list[Archive]:
         """Each archive once, for as long as it is the same file."""
         known: dict[tuple[str, int, int], Archive] = {}
-        reported = self._directory()
-        for file in sorted(Path(reported).glob("*.tar")) if reported else ():
+        directory = self._directory()
+        for file in sorted(Path(directory).glob("*.tar")) if directory else ():
             stat = file.stat()
             key = (str(file), stat.st_size, stat.st_mtime_ns)
             known[key] = self._known.get(key) or _read(file)

@@ -82,11 +82,11 @@ class Gateway:
     async def _handled(self, request: Request) -> Response:
         if request.path in TUNNELS:
             return self._why_no_tunnel(request)
-        if (reported := self._registration.answer(request)) is not None:
-            return reported
+        if (response := self._registration.answer(request)) is not None:
+            return response
         for answer in self._answers:
-            if (reported := await answer(request)) is not None:
-                return reported
+            if (response := await answer(request)) is not None:
+                return response
         if request.path.startswith(PREFIXES):
             who = await self._identified(request)
             return self._tied(await self._proxy.handle(request, who.user), request, who)
@@ -94,8 +94,8 @@ class Gateway:
             return await self._api.handle(request)  # a certificate, or a token of a service account
         who = await self._identified(request)
         for answered in (self._identity.kubeconfigs.handle, self._identity.ext.handle):
-            if (reported := await answered(request, who.user)) is not None:
-                return reported
+            if (response := await answered(request, who.user)) is not None:
+                return response
         asks_for_groups = request.path == "/apis"
         dropped = _OURS | {"accept-encoding"} if asks_for_groups else _OURS
         headers = {name: value for name, value in request.headers.items() if name not in dropped}

@@ -58,9 +58,9 @@ def token_secret(bootstrap: Object, machine: Object, account: Object) -> Object:
     """Kubernetes fills it with a token. Nothing that decides ever reads that."""
     name, role = account["metadata"]["name"], labels_of(account)[names.ACCOUNT_ROLE]
     labels = {**_labels(bootstrap, machine, role), names.ACCOUNT_NAME: name}
-    reported = {TOKEN_OF: name} | ({names.BOOTSTRAP_TOKEN: "true"} if role == names.ACCOUNT_FOR_BOOTSTRAP else {})
+    annotations = {TOKEN_OF: name} | ({names.BOOTSTRAP_TOKEN: "true"} if role == names.ACCOUNT_FOR_BOOTSTRAP else {})
     return _object(
-        SECRET, _meta(bootstrap, names.account_token(name), labels=labels, annotations=reported), type=TOKEN_TYPE
+        SECRET, _meta(bootstrap, names.account_token(name), labels=labels, annotations=annotations), type=TOKEN_TYPE
     )
 
 

@@ -118,8 +118,8 @@ def machines_up_to_date(members: Members, now: datetime) -> tuple[Condition, dat
     asked = [machine for at, machine in outdated if at <= now]
     none = condition("MachinesUpToDate", "True", "NoReplicas" if members.total == len(too_new) else "UpToDate")
     reasons = Reasons("NotUpToDate", "UpToDateUnknown", "UpToDate")
-    reported = aggregate("MachinesUpToDate", asked, "UpToDate", reasons=reasons, none=none)
-    return reported, min(too_new, default=None)
+    aggregated = aggregate("MachinesUpToDate", asked, "UpToDate", reasons=reasons, none=none)
+    return aggregated, min(too_new, default=None)
 
 
 def asked_at(machine: Object) -> datetime:
@@ -136,8 +136,8 @@ def remediating(members: Members, by: str) -> Condition:
         return condition("Remediating", "False", "NotRemediating", message)
     reasons = Reasons("Remediating", "Remediating", "Remediating")
     none = condition("Remediating", "False", "NotRemediating")
-    reported = aggregate("Remediating", handled, "OwnerRemediated", reasons=reasons, none=none)
-    return {**reported, "status": "True"}
+    aggregated = aggregate("Remediating", handled, "OwnerRemediated", reasons=reasons, none=none)
+    return {**aggregated, "status": "True"}
 
 
 def to_be_remediated(machine: Object) -> bool:

@@ -36,8 +36,8 @@ def provisioning_of(view: View, management: Object) -> Object | None:
 
 def provisioned_as(management: Object) -> Iterable[str]:
     """Of a management Cluster: the key of the cluster that it stands for."""
-    reported = annotations_of(management).get(PROVISIONING_CLUSTER_OF)
-    return (reported,) if reported else ()
+    recorded = annotations_of(management).get(PROVISIONING_CLUSTER_OF)
+    return (recorded,) if recorded else ()
 
 
 def own_key(cluster: Object) -> Iterable[str]:

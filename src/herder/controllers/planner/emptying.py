@@ -50,7 +50,7 @@ def empty(view: View, cluster: str, node: str, options: Mapping[str, Any], start
         return Emptying(needs, done=True)
     rounds = int((view.now - started) / ROUND)
     asked = [_Asked(pod, view.result(_key(uid, pod, rounds))) for pod in leaving]
-    refused = [reported for each in asked if (reported := each.refusal)]
+    refused = [refusal for each in asked if (refusal := each.refusal)]
     late = _late(view.now, started, options, leaving)
     open_ = [each.pod for each in asked if each.result is None and not _is_going(each.pod)][:AT_ONCE]
     acts = (

@@ -213,8 +213,8 @@ def _tiers(scene: Scene, result: Result) -> None:
         result.initialized = True
         raise _Ends(messages.INITIALIZING)
     ignored += _workers(scene, around, result)
-    if reported := next(filter(None, ignored), ""):
-        raise _Ends(reported)
+    if problem := next(filter(None, ignored), ""):
+        raise _Ends(problem)
 
 
 def _servers(scene: Scene, around: Surroundings, init: Entry, result: Result) -> Iterator[str]:

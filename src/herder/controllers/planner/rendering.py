@@ -57,8 +57,8 @@ class Request:
 
     @staticmethod
     def of(distribution: Distribution, cluster: ClusterInputs, machine: MachineInputs) -> Request:
-        reported = cluster.for_workers if machine.roles.only_worker else cluster
-        return Request(distribution, reported, machine, (common_digest(distribution, reported), machine.digest))
+        inputs = cluster.for_workers if machine.roles.only_worker else cluster
+        return Request(distribution, inputs, machine, (common_digest(distribution, inputs), machine.digest))
 
 
 @dataclass(frozen=True)

@@ -82,11 +82,13 @@ def _renew(registration: Object, secret: Object | None, lifetime: Lifetime, stat
 def _report_status(view: View, registration: Object, times: Object) -> Decision:
     """The status is no subresource of this kind. `token` is where older managers kept it: it is not left there."""
     before = registration.get("status") or {}
-    reported = commands(view.setting(settings.SERVER_URL), view.namespace, view.setting(settings.SERVER_CERTIFICATES))
-    wanted = {**before, **reported, **times, "token": "", "tokenSecretName": names.token_secret(view.name)}
+    install_commands = commands(
+        view.setting(settings.SERVER_URL), view.namespace, view.setting(settings.SERVER_CERTIFICATES)
+    )
+    wanted = {**before, **install_commands, **times, "token": "", "tokenSecretName": names.token_secret(view.name)}
     changes = difference(before, wanted)
     write = Patch(ref(REGISTRATION_TOKEN, registration), {"status": changes}, "how agents register")
-    lacking = "" if reported else "setting server-url: not set, so nobody can be told how to come here"
+    lacking = "" if install_commands else "setting server-url: not set, so nobody can be told how to come here"
     return Decision(writes=(write,) if changes else ()) + (waiting(lacking) if lacking else DONE)
 
 

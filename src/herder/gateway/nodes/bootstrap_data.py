@@ -39,10 +39,10 @@ class BootstrapData:
         await self._client.apply(SECRET.resource, _secret(arguments["metadata"], script), field_manager=FIELD_MANAGER)
 
     def _script(self, arguments: Mapping[str, Any], token: str) -> str:
-        reported = ScriptInputs.of(self._setting, arguments["variables"], token)
+        inputs = ScriptInputs.of(self._setting, arguments["variables"], token)
         if arguments["windows"]:
-            return powershell_script(reported)
-        script = shell_script(reported)
+            return powershell_script(inputs)
+        script = shell_script(inputs)
         userdata = arguments["userdata"]
         return script if userdata is None else cloud_config(script, userdata)
 

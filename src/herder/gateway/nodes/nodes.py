@@ -81,7 +81,7 @@ class Nodes:
         return None
 
     def _script_inputs(self) -> ScriptInputs:
-        reported = ScriptInputs.of(self._setting)
-        if not reported.server:
+        inputs = ScriptInputs.of(self._setting)
+        if not inputs.server:
             raise Refusal(503, "setting server-url: not set, so no machine could be told where to ask")
-        return reported
+        return inputs

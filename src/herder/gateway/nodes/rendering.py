@@ -72,9 +72,9 @@ class ScriptInputs:
 # --- for shells ------------------------------------------------------------------------------------------------------
 
 
-def shell_script(reported: ScriptInputs) -> str:
-    exported = "".join(f"export {name}={_sh_quoted(value)}\n" for name, value in reported.exported())
-    own = "".join(f"{name}={_sh_quoted(value)}\n" for name, value in reported.own())
+def shell_script(inputs: ScriptInputs) -> str:
+    exported = "".join(f"export {name}={_sh_quoted(value)}\n" for name, value in inputs.exported())
+    own = "".join(f"{name}={_sh_quoted(value)}\n" for name, value in inputs.own())
     return f"{SHEBANG}{exported}{own}\n{_shell_body()}"
 
 
@@ -95,8 +95,8 @@ def uninstall_script() -> str:
 # --- for PowerShell --------------------------------------------------------------------------------------------------
 
 
-def powershell_script(reported: ScriptInputs) -> str:
-    variables = [*reported.exported(), *reported.own()]
+def powershell_script(inputs: ScriptInputs) -> str:
+    variables = [*inputs.exported(), *inputs.own()]
     return "".join(f"$env:{name} = {_ps_quoted(value)}\n" for name, value in variables) + "\n" + _powershell_body()
 
 

@@ -29,8 +29,8 @@ _THIS_VALUE = ("principalid", "username")
 
 def fingerprint(user: User) -> str:
     """Changes with what the objects say, and with nothing else."""
-    reported = [user.name, sorted(user.groups), *(sorted(user.extra.get(key, ())) for key in _THIS_VALUE)]
-    return hashlib.sha256(json.dumps(reported).encode()).hexdigest()
+    identity = [user.name, sorted(user.groups), *(sorted(user.extra.get(key, ())) for key in _THIS_VALUE)]
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
 
 def namespace() -> Object:
@@ -43,8 +43,8 @@ def cluster_role(user: User) -> Object:
 
 def rules_cover(rules: list[Object], user: User) -> bool:
     """Whether these, as a cluster tells them of an impersonator, are the user's of today."""
-    reported = {_compared(rule) for rule in rules if rule.get("verbs") == ["impersonate"]}
-    return reported == {_compared(rule) for rule in _rules(user)}
+    granted = {_compared(rule) for rule in rules if rule.get("verbs") == ["impersonate"]}
+    return granted == {_compared(rule) for rule in _rules(user)}
 
 
 def _compared(rule: Object) -> tuple[str, frozenset[str]]:

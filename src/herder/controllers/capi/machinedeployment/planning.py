@@ -75,13 +75,13 @@ def advance(rollout: Rollout) -> Decision:
     if rollout.identity is None:
         return Decision(writes=(Parallel(tuple(applies)),) if applies else ())
     current = _apply(rollout, rollout.revisions.current, rollout.identity, plan, creates=True, revision=revision)
-    reported = Patch(
+    annotate = Patch(
         ref(MACHINE_DEPLOYMENT, rollout.deployment),
         {"metadata": {"annotations": {REVISION: revision}}},
         "tell the current revision",
     )
     known = annotations_of(rollout.deployment).get(REVISION)
-    return Decision(writes=(Parallel((current, *applies)), *([reported] if known != revision else [])))
+    return Decision(writes=(Parallel((current, *applies)), *([annotate] if known != revision else [])))
 
 
 def clean_up(rollout: Rollout, members: Members) -> Decision:

@@ -210,16 +210,16 @@ def _remediate(
     """All that are unhealthy are told so; those whose turn it is are handed over."""
     begin = {machine["metadata"]["name"] for machine in turn.begin}
     for machine, health in unhealthy:
-        reported = ConditionReport.of(health)
+        report = ConditionReport.of(health)
         if external is None:
             if machine["metadata"]["name"] in begin or (allowed and is_handed_to_owner(machine)):
-                reported += handed_to_owner(machine)
+                report += handed_to_owner(machine)
         elif external.problem and allowed:
-            reported += without_template(external.problem)
+            report += without_template(external.problem)
         elif machine["metadata"]["name"] in begin:
-            reported += waiting_for_provider(machine)
+            report += waiting_for_provider(machine)
             yield external.create(machine)
-        yield from patch_machine(view, machine, reported, "it is unhealthy")
+        yield from patch_machine(view, machine, report, "it is unhealthy")
 
 
 def _recover(view: View, external: External | None, healthy: Iterable[Examined]) -> Iterable[Write]:
@@ -244,17 +244,17 @@ TEMPLATE_AVAILABLE = "ExternalRemediationTemplateAvailable"
 def _allowed(verdict: Budget, turn: Turn, problem: str) -> ConditionReport:
     if not verdict.allowed:
         reason = "TooManyUnhealthy"
-        reported = ConditionReport(
+        report = ConditionReport(
             (condition(ALLOWED, "False", reason, verdict.message),),
             (legacy(ALLOWED, "False", reason, "Warning", verdict.message),),
         )
     else:
-        reported = ConditionReport((condition(ALLOWED, "True", ALLOWED, _others(turn)),), (legacy(ALLOWED, "True"),))
+        report = ConditionReport((condition(ALLOWED, "True", ALLOWED, _others(turn)),), (legacy(ALLOWED, "True"),))
     if problem:
-        reported += ConditionReport(
+        report += ConditionReport(
             (), (legacy(TEMPLATE_AVAILABLE, "False", "ExternalRemediationTemplateNotFound", "Error", problem),)
         )
-    return reported
+    return report
 
 
 def _others(turn: Turn) -> str:
@@ -265,21 +265,21 @@ def _others(turn: Turn) -> str:
     )
 
 
-def _status(view: View, check: Object, cluster: Object, counts: Object, reported: ConditionReport) -> tuple[Patch, ...]:
+def _status(view: View, check: Object, cluster: Object, counts: Object, report: ConditionReport) -> tuple[Patch, ...]:
     before = check.get("status") or {}
     paused = paused_condition(cluster, check)
     generation = check["metadata"].get("generation", 0)
     status: Object = {
         **before,
         **counts,
-        "conditions": merged(before.get("conditions"), [paused, *reported.conditions], view.now, generation=generation),
+        "conditions": merged(before.get("conditions"), [paused, *report.conditions], view.now, generation=generation),
     }
-    if reported.legacy:
+    if report.legacy:
         deprecated = before.get("deprecated") or {}
         older = (deprecated.get("v1beta1") or {}).get("conditions")
-        listed = merged_legacy(older, reported.legacy, view.now, drop=[TEMPLATE_AVAILABLE])
+        listed = merged_legacy(older, report.legacy, view.now, drop=[TEMPLATE_AVAILABLE])
         status["deprecated"] = {**deprecated, "v1beta1": {**(deprecated.get("v1beta1") or {}), "conditions": listed}}
-    news = any(_status_of(check, new["type"]) != new["status"] for new in (paused, *reported.conditions))
+    news = any(_status_of(check, new["type"]) != new["status"] for new in (paused, *report.conditions))
     patience = 0.0 if news else PROGRESS_PATIENCE
     return status_patch(MACHINE_HEALTH_CHECK, check, status, "tell how its Machines are", patience=patience)
 

@@ -37,11 +37,11 @@ class ConditionReport:
 
 
 def patch_machine(
-    view: View, machine: Object, reported: ConditionReport, reason: str, *, patience: float = 0.0
+    view: View, machine: Object, report: ConditionReport, reason: str, *, patience: float = 0.0
 ) -> tuple[Patch, ...]:
     """Only where something is new: a condition that is merely older than the Machine's generation is left as it is."""
-    fresh = [wanted for wanted in reported.conditions if not _says(find(machine, wanted["type"]), wanted)]
-    older = [wanted for wanted in reported.legacy if not _says(find_legacy(machine, wanted["type"]), wanted)]
+    fresh = [wanted for wanted in report.conditions if not _says(find(machine, wanted["type"]), wanted)]
+    older = [wanted for wanted in report.legacy if not _says(find_legacy(machine, wanted["type"]), wanted)]
     if not fresh and not older:
         return ()
     status = machine.get("status") or {}

@@ -83,7 +83,7 @@ class Attached(NamedTuple):
     unknown_to_attachment: Collection[str] = ()  # volumes named by attachments that do not exist
 
     def lines(self) -> list[str]:
-        reported = (
+        groups = (
             ("PersistentVolumeClaims", self.claims),
             ("PersistentVolumes without a .spec.claimRef to a PersistentVolumeClaim", self.unclaimed),
             ("Node with .status.volumesAttached entries not matching a PersistentVolume", self.unknown_to_node),
@@ -92,7 +92,7 @@ class Attached(NamedTuple):
                 self.unknown_to_attachment,
             ),
         )
-        return [f"{what}: {named(sorted(names), NAMES_SHOWN)}" for what, names in reported if names]
+        return [f"{what}: {named(sorted(names), NAMES_SHOWN)}" for what, names in groups if names]
 
 
 def attached(

@@ -19,10 +19,10 @@ CONTAINERD = "/etc/containerd/certs.d"
 
 def registry_files(cluster: ClusterInputs) -> Iterator[File]:
     """None of them makes anything start again: both look at them each time."""
-    reported, files = registries(with_manager(cluster), f"{HERE}/registries")
+    configuration, files = registries(with_manager(cluster), f"{HERE}/registries")
     for each in files:
         yield msgspec.structs.replace(each, dynamic=True)
-    known = json.loads(reported or "{}")
+    known = json.loads(configuration or "{}")
     mirrors, configs = known.get("mirrors") or {}, known.get("configs") or {}
     for host in dict.fromkeys((*mirrors, *configs)):
         content = _hosts(host, mirrors.get(host) or {}, configs)

@@ -81,8 +81,8 @@ class Rancher:
         if cluster.spec.get("unmanagedConfig"):
             return Plan()
         from_manager = bool(cluster.manager) and registry(cluster) == cluster.manager
-        reported = pulling.with_manager(cluster) if from_manager else cluster
-        registries, pulled = pulling.registries(reported, f"{self.runtime.data(cluster)}/etc/tls/registries")
+        inputs = pulling.with_manager(cluster) if from_manager else cluster
+        registries, pulled = pulling.registries(inputs, f"{self.runtime.data(cluster)}/etc/tls/registries")
         config = configs.config_of(cluster, machine, self.runtime, registries)
         files = [
             *pulled,

@@ -39,9 +39,9 @@ def named(names: Sequence[str], limit: int) -> str:
 
 def _refusals(refused: dict[str, list[Judged]]) -> Iterator[str]:
     words = sorted(refused)
-    for reported in words[:REFUSALS_SHOWN]:
-        yield from _bullet(refused[reported], _refusal(reported))
-    others = sum(len(refused[reported]) for reported in words[REFUSALS_SHOWN:])
+    for refusal in words[:REFUSALS_SHOWN]:
+        yield from _bullet(refused[refusal], _refusal(refusal))
+    others = sum(len(refused[refusal]) for refusal in words[REFUSALS_SHOWN:])
     if others:
         yield f"* {others} {'Pod' if others == 1 else 'Pods'} with other issues"
 
