@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +17,10 @@ from herder.engine.client.client import Client
 from herder.engine.client.wire import Query, Request, Response, Transport, User
 from herder.engine.meta.errors import ServiceUnavailable
 from herder.engine.meta.kinds import Kind, Object
+from herder.engine.runtime.controller import Controller
+from herder.engine.runtime.decision import Decision
+from herder.engine.runtime.manager import Manager
+from herder.engine.runtime.view import View
 
 CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
 SECRET = Kind("", "v1", "Secret", "secrets")
@@ -138,3 +143,18 @@ async def until(reached: Callable[[], Any], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not reached():
             await asyncio.sleep(0.01)
+
+
+def controller(reconcile: Callable[[View], Decision], **options: Any) -> Controller:
+    return Controller("test", CONFIG_MAP, reconcile, **options)
+
+
+@asynccontextmanager
+async def managed(here: World, *controllers: Controller, **options: Any) -> AsyncIterator[Manager]:
+    manager = Manager(here.client, controllers, clock=now, entropy=os.urandom, strict=True, **options)
+    task = asyncio.ensure_future(manager.run())
+    try:
+        yield manager
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
