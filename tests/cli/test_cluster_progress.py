@@ -8,7 +8,7 @@ import pytest
 
 from herder.api.capi.kinds import MACHINE
 from herder.api.management.kinds import PROVISIONING_CLUSTER
-from herder.cli.cluster_progress import Scene, _InVain, _tell
+from herder.cli.cluster_progress import Scene, _InVain, _print_progress
 from herder.engine.meta.kinds import Object
 
 
@@ -55,4 +55,4 @@ async def test_what_cannot_be_carried_out_is_not_waited_for_once_nothing_more_ha
     scene = Scene()
     scene.seen(PROVISIONING_CLUSTER, "meadow", stalled("True"))
     with pytest.raises(_InVain, match="lower than"):
-        await asyncio.wait_for(_tell(scene, [], lambda _: None, lambda _: False, patience=0.0), 60)
+        await asyncio.wait_for(_print_progress(scene, [], lambda _: None, lambda _: False, patience=0.0), 60)

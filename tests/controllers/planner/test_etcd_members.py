@@ -117,8 +117,8 @@ def test_it_waits_for_those_who_joined_it() -> None:
 def test_one_that_is_lost_on_its_way_out_is_looked_at_again_and_leaves_before_those_who_joined_it() -> None:
     joined = plan_secret("w", (WORKER,), plan=plan_of(), marks={names.JOINED_TO: URL})
     lost = leaving(conditions=[{"type": "NodeReady", "status": "Unknown", "reason": "NodeReadyUnknown"}])
-    assert CONTROLLER.when(Change(key_of(lost), leaving(), lost))
-    assert not CONTROLLER.when(Change(key_of(lost), leaving(), leaving(phase="Deleting")))
+    assert CONTROLLER.predicate(Change(key_of(lost), leaving(), lost))
+    assert not CONTROLLER.predicate(Change(key_of(lost), leaving(), leaving(phase="Deleting")))
     assert done(decide(lost, OWN, objects.machine("w"), joined, *OTHERS, seen=[node()])) == "asked"
 
 

@@ -148,7 +148,7 @@ def test_a_machine_that_is_let_go_on_has_its_failed_plan_looked_at_again() -> No
     cache.upsert(secret("failed"))
     change = Change(key_of(paused), paused, goes_on)
     assert watch.affected(change, cache.indexed) == [Key(NAMESPACE, names.plan_secret("a"))]
-    assert not watch.when(Change(key_of(paused), goes_on, goes_on | {"status": {}}))
+    assert not watch.predicate(Change(key_of(paused), goes_on, goes_on | {"status": {}}))
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ async def test_a_bcrypt_hash_in_the_user_object_is_refused_and_our_log_says_so(
     with pytest.raises(Invalid, match="passwords are kept as Secrets"):
         await here.user("u-old", username="old", password="$2a$10$abcdefghijklmnopqrstuv")
     user = {"metadata": {"name": "u-old"}, "username": "old", "password": "$2a$10$abcdefghijklmnopqrstuv"}
-    here.parts.logins._tell("192.0.2.1", user, False)  # as another program's definition lets it in
+    here.parts.logins._log_attempt("192.0.2.1", user, False)  # as another program's definition lets it in
     assert "bcrypt hash, which is not accepted: set a new password" in str(vars(caplog.records[-1]))
 
 
