@@ -31,7 +31,7 @@ class Hands:
         self._stamp = ""
         self._plan = b""  # that is being applied
         self._place = ""  # where the instructions of this plan have their directories
-        self.maintenance_error = False  # something was run since the last time
+        self._needs_cleanup = False  # something was run since the last time
         self._interlock = Interlock(config.interlock_directory)
         self._interlock.clean()
         self.executor = Executor(os.path.join(config.state_directory, "output"))
@@ -49,18 +49,18 @@ class Hands:
         self._place = os.path.join(self._config.work_directory, self._stamp)
         if os.path.exists(self._place) and not self._config.preserve_work_directory:
             shutil.rmtree(self._place, ignore_errors=True)  # the second run within a second
-        self.maintenance_error = True
+        self._needs_cleanup = True
         return Entered()
 
     def tidy(self) -> None:
         """While nobody waits: what earlier runs have left is removed, and the next one finds everything ready."""
-        if not self.maintenance_error or not self._lock.acquire(False):
+        if not self._needs_cleanup or not self._lock.acquire(False):
             return
         try:
             if not self._config.preserve_work_directory:
                 _remove_all_but(self._config.work_directory, self._stamp)
             self.executor.prepare()
-            self.maintenance_error = False
+            self._needs_cleanup = False
         finally:
             self._lock.release()
 

@@ -85,7 +85,7 @@ async def test_a_namespace_is_furnished_after_a_refused_attempt(api: Api) -> Non
 
 
 async def test_an_exception_in_one_collector_ends_none(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    furnish = AccountCollector.ensure_defaults
+    furnish = AccountCollector._ensure_defaults
     settle = GarbageCollector._settle
     failures: list[str] = []
 
@@ -101,7 +101,7 @@ async def test_an_exception_in_one_collector_ends_none(api: Api, monkeypatch: py
             raise TypeError("unhashable")
         await settle(self, node)
 
-    monkeypatch.setattr(AccountCollector, "_furnish", faulty_furnish)
+    monkeypatch.setattr(AccountCollector, "_ensure_defaults", faulty_furnish)
     monkeypatch.setattr(GarbageCollector, "_settle", faulty_settle)
     maps = f"{NAMESPACES}/default/configmaps"
     owner = (await api.post(maps, config_map("owner"))).body

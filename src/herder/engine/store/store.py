@@ -94,7 +94,7 @@ class Store:
             connection = connect(opened.database)
             try:
                 database = Database(connection, cipher=cipher, encrypted=encrypted)
-                resume_revision(database, opened, clock())
+                _resume_revision(database, opened, clock())
                 return cls(database, opened, clock=clock, inline=inline)
             except BaseException:
                 connection.close()
@@ -442,7 +442,7 @@ def _probe(database: Database) -> bool:
     return False
 
 
-def resume_revision(database: Database, directory: Directory, now: float) -> None:
+def _resume_revision(database: Database, directory: Directory, now: float) -> None:
     """Decide the revision to go on from, so that none is ever given out twice (see `directory`)."""
     revision, written = database.last()
     backup_at = database.state("backup_at")

@@ -59,13 +59,13 @@ class AccountCollector:
     async def _settle(self, key: Key) -> None:
         try:
             if key.resource == "namespaces":
-                await self.ensure_defaults(key.name)
+                await self._ensure_defaults(key.name)
             else:
                 await self._settle_token(key)
         except (AlreadyExists, NotFound):
             pass  # another client did it, or it is gone: both are fine
 
-    async def ensure_defaults(self, namespace: str) -> None:
+    async def _ensure_defaults(self, namespace: str) -> None:
         record = self._api.store.get(Key("namespaces", "", namespace))
         if record is None or Node.of(record).deleting:
             return
