@@ -1,6 +1,6 @@
-"""X.509 as we make it: authorities, what they sign, and whether it is still good. Keys are P-256, new ones for each.
+"""X.509 certificates: create CAs and leaf certificates, check them, and load them.
 
-A new key takes less than a millisecond, so nothing here is worth keeping only to spare the making.
+Every certificate gets a new P-256 key. Generating one takes less than a millisecond, so nothing is cached.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-BACKDATE = timedelta(minutes=5)  # callers whose clocks are a little behind still accept it
+BACKDATE = timedelta(minutes=5)  # tolerates clients whose clocks are slightly behind
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
+    """Certificate with its P-256 private key."""
+
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
@@ -39,14 +41,14 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """An authority that somebody else may have made, perhaps with an RSA key."""
+    """CA that was created elsewhere, possibly with an RSA key."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 class Signer(Protocol):
-    """Whoever signs certificates: an authority of ours, or one that somebody else made, perhaps with an RSA key."""
+    """CA that signs certificates, created here or elsewhere."""
 
     @property
     def certificate(self) -> x509.Certificate: ...
@@ -62,7 +64,7 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def private_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
-    """ValueError for anything that is not a P-256 key in PEM, with words for what it is."""
+    """Load a P-256 private key from PEM; raise ValueError for anything else."""
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError) as error:
@@ -73,7 +75,7 @@ def private_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
 
 
 def authority_from(data: Mapping[str, str]) -> Authority:
-    """From a Secret's data. ValueError for what cannot sign, naming the key of the Secret and nothing that it holds."""
+    """Load a CA from the data of a Secret. Raises ValueError that names the key of the Secret but not its content."""
     try:
         certificate = x509.load_pem_x509_certificate(_content(data, "tls.crt"))
     except ValueError:
@@ -96,10 +98,11 @@ def _content(data: Mapping[str, str], key: str) -> bytes:
         return b""
 
 
-# --- making -----------------------------------------------------------------------------------------------------
+# --- create -----------------------------------------------------------------------------------------------------
 
 
 def authority(name: str, *, now: datetime, life: timedelta) -> KeyPair:
+    """Create a self-signed CA."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
@@ -114,7 +117,7 @@ def authority(name: str, *, now: datetime, life: timedelta) -> KeyPair:
 
 
 def serving(signer: KeyPair, name: str, served: Iterable[str], *, now: datetime, life: timedelta) -> KeyPair:
-    """For a server that is reached by any of the names and addresses in `served`."""
+    """Create a serving certificate for names and addresses."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     alternatives = x509.SubjectAlternativeName([_general_name(item) for item in served])
     return leaf(signer, subject, ExtendedKeyUsageOID.SERVER_AUTH, now=now, life=life, alternatives=alternatives)
@@ -129,7 +132,7 @@ def leaf(
     life: timedelta,
     alternatives: x509.SubjectAlternativeName | None = None,
 ) -> KeyPair:
-    """A certificate that signs nothing itself; it never outlives its signer."""
+    """Create a leaf certificate that does not outlive its issuer."""
     key = ec.generate_private_key(ec.SECP256R1())
     life = min(life, signer.certificate.not_valid_after_utc - now)
     issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.key.public_key())
@@ -173,11 +176,11 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
-# --- judging ----------------------------------------------------------------------------------------------------
+# --- check ------------------------------------------------------------------------------------------------------
 
 
 def renewal(certificate: x509.Certificate) -> datetime:
-    """When two thirds of its life are over."""
+    """Return when to renew: after two thirds of the lifetime."""
     life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
     return certificate.not_valid_after_utc - life / 3
 
@@ -185,7 +188,7 @@ def renewal(certificate: x509.Certificate) -> datetime:
 def is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(issuer)
-    except Exception:  # ValueError, TypeError or InvalidSignature: whichever way, it is not of this issuer
+    except Exception:  # ValueError, TypeError or InvalidSignature: not issued by it
         return False
     return True
 
@@ -209,12 +212,12 @@ def _general_name(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
 
 
-# --- using ------------------------------------------------------------------------------------------------------
+# --- load -------------------------------------------------------------------------------------------------------
 
 
 def load_chain(context: ssl.SSLContext, certificate_pem: bytes, key_pem: bytes) -> None:
-    """What connections of this context show from now on; those that are open stay as they are."""
-    # The ssl module takes a certificate chain from a file only; this one lives for as long as the call.
+    """Use this certificate for new connections of the context; open connections keep theirs."""
+    # The ssl module loads certificate chains only from files: use a temporary one.
     with tempfile.NamedTemporaryFile(suffix=".pem") as bundle:
         bundle.write(certificate_pem + key_pem)
         bundle.flush()

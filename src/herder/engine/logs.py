@@ -1,10 +1,9 @@
-"""Structured logs over the standard library: an event in words, and what belongs to it as fields.
+"""Structured logging over the standard library: a message and key-value fields.
 
     log = get_logger(__name__)
-    log.warning("guard refuses", controller="machine", key="default/a")
+    log.warning("decision refused by guard", controller="machine", key="default/a")
 
-Records travel through `logging`, so a program that embeds us sees them like any other; the command line gives them
-one JSON line each.
+Records go through `logging`, so an embedding program sees them like any other; the command line prints JSON lines.
 """
 
 from __future__ import annotations
@@ -34,6 +33,8 @@ def set_log_context(context: LogContext) -> None:
 
 
 class Logger:
+    """Logger with key-value fields."""
+
     __slots__ = ("_logger",)
 
     def __init__(self, name: str) -> None:
@@ -52,7 +53,7 @@ class Logger:
         self._log(logging.ERROR, event, fields)
 
     def exception(self, event: str, **fields: Any) -> None:
-        """An error with the traceback of the exception that is being handled."""
+        """Log an error with the traceback of the current exception."""
         self._log(logging.ERROR, event, {"exc_info": True, **fields})
 
     def _log(self, level: int, event: str, fields: dict[str, Any]) -> None:

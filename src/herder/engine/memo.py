@@ -1,7 +1,7 @@
-"""Remembered results of pure functions whose input must not be remembered.
+"""LRU cache for pure functions whose input must not be retained.
 
-`functools.lru_cache` keeps the arguments of every call, and arguments may hold keys and tokens of clusters that were
-deleted long ago. Here the key is a digest that the caller makes, and only the result is kept.
+`functools.lru_cache` keeps the arguments of every call, which may contain keys and tokens of clusters that were deleted
+long ago. Here the caller provides a digest as the key, and only the result is kept.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ Digest = str | bytes | tuple[str, ...]
 
 
 class DigestMemo(Generic[V]):
-    """At most `size` results, the least recently used first to go. Results must not hold secrets either."""
+    """LRU cache of at most `size` results. Results must not contain secrets either."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._results: OrderedDict[Digest, V] = OrderedDict()
 
-    def get(self, digest: Digest, make: Callable[[], V]) -> V:
+    def get(self, digest: Digest, compute: Callable[[], V]) -> V:
         if digest in self._results:
             self._results.move_to_end(digest)
             return self._results[digest]
-        result = make()
+        result = compute()
         self._results[digest] = result
         if len(self._results) > self._size:
             self._results.popitem(last=False)

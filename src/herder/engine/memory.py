@@ -1,4 +1,4 @@
-"""Freed memory goes back to the machine: after an attack, or a burst of clients, the C library would keep it."""
+"""Return freed memory to the operating system (malloc_trim), which glibc would keep after a burst of clients."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def _trim() -> Callable[[int], object] | None:
         trim: Callable[[int], object] = ctypes.CDLL("libc.so.6").malloc_trim
         return trim
     except (OSError, AttributeError):
-        return None  # another C library, another allocator
+        return None  # not glibc
 
 
 def return_freed_memory() -> None:
-    """Takes milliseconds, so call it from a thread. The interpreter runs on meanwhile."""
+    """Call malloc_trim. It takes milliseconds and releases the GIL, so call it from a thread."""
     if (trim := _trim()) is not None:
         trim(0)

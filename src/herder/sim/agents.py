@@ -1,6 +1,6 @@
-"""The node daemon in the simulation: its own core, on whatever clock the loop has, with a machine that acts for it.
+"""Simulated node agent: the real agent core on the loop's virtual clock, with a simulated host.
 
-It can be killed at any moment. What it wrote into its journal is all that the next one knows.
+It can be killed at any moment. Its journal is all that the next process knows.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, Protocol
 
-from herder.agent import events
-from herder.agent.core import Core
-from herder.agent.events import Action, Event, Now, Record, Secret
-from herder.agent.plan import File, Instruction, Probe
+from herder.agent.core import events
+from herder.agent.core.core import Core
+from herder.agent.core.events import Action, Event, Now, Record, Secret
+from herder.agent.core.plan import File, Instruction, Probe
 from herder.api.capi.kinds import SECRET
 from herder.engine.client.client import Client
 from herder.engine.meta.errors import Conflict, Expired, NotFound, ServiceUnavailable, StatusError
@@ -26,28 +26,30 @@ _SHORTEST_WATCH = 1.0
 
 
 class Journal:
-    """What is on the machine's disk of its agent."""
+    """Persistent state of the agent on the machine's disk."""
 
     def __init__(self) -> None:
         self.record: Record | None = None
 
 
 class Body(Protocol):
-    """What a machine does for its agent."""
+    """The host of an agent: executes its actions."""
 
     def begins(self, action: Action) -> bool:
-        """Asked before each action; False: the daemon is killed instead."""
+        """Called before each action; False kills the agent instead."""
 
     def write_files(self, files: list[File]) -> str:
-        """What went wrong; empty where nothing did."""
+        """The error; empty on success."""
 
     async def run(self, instruction: Instruction, attempt: int) -> events.Finished: ...
 
     def probe(self, probe: Probe) -> str:
-        """What is wrong; empty where all is well."""
+        """The error; empty if healthy."""
 
 
 class SimulatedAgent:
+    """One agent process."""
+
     def __init__(
         self,
         client: Client,
@@ -61,7 +63,7 @@ class SimulatedAgent:
         died: Callable[[], None] = lambda: None,
         failed: Callable[[BaseException], None],
     ) -> None:
-        """`died`: it was killed; `failed`: something happened that the simulation itself has no answer to."""
+        """`died` is called when it is killed; `failed` on errors of the simulation itself."""
         self._client = client
         self._namespace = namespace
         self._name = secret
@@ -74,15 +76,15 @@ class SimulatedAgent:
         self._core = Core(journal.record, jitter)
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._alarm: asyncio.TimerHandle | None = None
-        self._writes = 0  # begun and ended: odd while one is under way
+        self._writes = 0  # started plus finished writes; odd while one is in flight
         self.alive = False
 
     def start(self) -> None:
         self.alive = True
-        self._keep(self._watch())
+        self._spawn(self._watch())
 
     def kill(self) -> None:
-        """Whatever it was at is not done any further, the instruction that it runs included."""
+        """Abort everything, including the running instruction."""
         if not self.alive:
             return
         self.alive = False
@@ -94,7 +96,7 @@ class SimulatedAgent:
 
     # --- events and actions -----------------------------------------------------------------------------------------
 
-    def _hear(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         if not self.alive:
             return
         now = Now(self._wall(), asyncio.get_running_loop().time())
@@ -102,7 +104,7 @@ class SimulatedAgent:
             if not self._body.begins(action):
                 self.kill()
                 return
-            self._carry_out(action)
+            self._execute(action)
         self._set_alarm()
 
     def _set_alarm(self) -> None:
@@ -111,40 +113,40 @@ class SimulatedAgent:
             self._alarm = None
         if self._core.wake_at is not None:
             loop = asyncio.get_running_loop()
-            self._alarm = loop.call_at(max(self._core.wake_at, loop.time()), self._hear, events.Tick())
+            self._alarm = loop.call_at(max(self._core.wake_at, loop.time()), self._handle, events.Tick())
 
-    def _carry_out(self, action: Action) -> None:
+    def _execute(self, action: Action) -> None:
         match action:
             case events.Persist(record):
                 self._journal.record = record
             case events.Write():
-                self._answer(partial(self._write, action))
+                self._run_effect(partial(self._write, action))
             case events.Read():
-                self._answer(self._read)
-            case events.Enter():
-                self._later(0.0, events.Entered())
+                self._run_effect(self._read)
+            case events.AcquireInterlock():
+                self._later(0.0, events.InterlockAcquired())
             case events.WriteFiles(files):
                 self._later(0.0, events.FilesWritten(self._body.write_files(files)))
             case events.Run(_, instruction, attempt):
-                self._answer(partial(self._body.run, instruction, attempt))
+                self._run_effect(partial(self._body.run, instruction, attempt))
             case events.StartProbe(round_, probe, delay):
                 asyncio.get_running_loop().call_later(delay, self._probe, round_, probe)
 
     def _later(self, seconds: float, event: Event) -> None:
-        asyncio.get_running_loop().call_later(seconds, self._hear, event)
+        asyncio.get_running_loop().call_later(seconds, self._handle, event)
 
     def _probe(self, round_: int, probe: Probe) -> None:
         problem = self._body.probe(probe)
-        self._hear(events.Probed(round_, probe.name, not problem, problem))
+        self._handle(events.Probed(round_, probe.name, not problem, problem))
 
-    def _answer(self, work: Callable[[], Awaitable[Event]]) -> None:
-        self._keep(self._answered(work))
+    def _run_effect(self, work: Callable[[], Awaitable[Event]]) -> None:
+        self._spawn(self._effect(work))
 
-    async def _answered(self, work: Callable[[], Awaitable[Event]]) -> None:
-        """It may be killed before this has begun: then nothing of it must be there yet."""
-        self._hear(await work())
+    async def _effect(self, work: Callable[[], Awaitable[Event]]) -> None:
+        """The agent may be killed before this has started: it must have had no effect then."""
+        self._handle(await work())
 
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks[task] = None
         task.add_done_callback(self._ended)
@@ -154,7 +156,7 @@ class SimulatedAgent:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(error)
 
-    # --- the API ----------------------------------------------------------------------------------------------------
+    # --- API --------------------------------------------------------------------------------------------------------
 
     async def _write(self, action: events.Write) -> Event:
         body = dict(action.secret.raw)
@@ -167,7 +169,7 @@ class SimulatedAgent:
         except NotFound:
             return events.SecretGone()
         except StatusError as error:
-            return events.Unanswered(error.message)
+            return events.RequestFailed(error.message)
         finally:
             self._writes += 1
 
@@ -177,7 +179,7 @@ class SimulatedAgent:
         except NotFound:
             return events.SecretGone()
         except StatusError as error:
-            return events.Unanswered(error.message)
+            return events.RequestFailed(error.message)
         return events.SecretSeen(_secret(found), True)
 
     async def _watch(self) -> None:
@@ -194,9 +196,9 @@ class SimulatedAgent:
                     async for event in seen:
                         failures, version = 0, str(event.object["metadata"]["resourceVersion"])
                         if event.type == "DELETED":
-                            self._hear(events.SecretGone())
+                            self._handle(events.SecretGone())
                         elif event.type != "BOOKMARK":
-                            self._hear(events.SecretSeen(_secret(event.object)))
+                            self._handle(events.SecretSeen(_secret(event.object)))
                 if loop.time() - began < _SHORTEST_WATCH:
                     raise ServiceUnavailable("the server ended the watch at once")
             except Expired:
@@ -207,14 +209,14 @@ class SimulatedAgent:
                 await asyncio.sleep(wait * (0.5 + self._jitter / 2))
 
     async def _list(self) -> str:
-        """A list that a write of ours has overtaken may be older than what we know."""
+        """A list that one of our writes has overtaken may be older than what we know."""
         before = self._writes
         page = await self._client.list(SECRET.resource, namespace=self._namespace, fields=self._selector)
-        overtaken = before != self._writes or before % 2 == 1
+        stale = before != self._writes or before % 2 == 1
         if page.items:
-            self._hear(events.SecretSeen(_secret(page.items[0]), not overtaken))
-        elif not overtaken:
-            self._hear(events.SecretGone())
+            self._handle(events.SecretSeen(_secret(page.items[0]), not stale))
+        elif not stale:
+            self._handle(events.SecretGone())
         return page.resource_version
 
     @property

@@ -1,5 +1,4 @@
-"""A provisioned cluster as its simulated machines make it: members of etcd, an API while they have a quorum, Nodes, and
-a tunnel for as long as there is an API and something that dials."""
+"""Simulated provisioned cluster: etcd members, an API while they have quorum, Nodes, and the agent tunnel."""
 
 from __future__ import annotations
 
@@ -21,12 +20,12 @@ from herder.engine.meta.errors import NotFound, StatusError
 from herder.engine.meta.kinds import Object
 from herder.sim.nodes import SimulatedNode
 
-SILENCE = 40.0
-"""Seconds after which a Node that is not heard of counts as lost."""
+LOST_AFTER_SECONDS = 40.0
+"""Seconds without a heartbeat after which a Node counts as lost."""
 REMOVE, REMOVED = "/remove", "/removed-node-name"
 _GATEWAY = "sim"
-_A_MOMENT = 0.001  # timers may come a little early
-_GOOD = {"Ready": "True", "MemoryPressure": "False", "DiskPressure": "False", "PIDPressure": "False"}
+_TIMER_SLACK = 0.001  # timers may fire slightly early
+_HEALTHY = {"Ready": "True", "MemoryPressure": "False", "DiskPressure": "False", "PIDPressure": "False"}
 _NODE_INFO = (
     *("architecture", "bootID", "containerRuntimeVersion", "kernelVersion", "kubeProxyVersion"),
     *("machineID", "operatingSystem", "osImage", "systemUUID"),
@@ -34,7 +33,7 @@ _NODE_INFO = (
 
 
 class Apis(Protocol):
-    """Where the APIs of such clusters are served, each by its cluster's key."""
+    """Serves the APIs of such clusters, by cluster key."""
 
     async def serve(self, cluster: str) -> None: ...
     def cut(self, cluster: str) -> None: ...
@@ -44,7 +43,7 @@ class Apis(Protocol):
 
 
 class Downstream:
-    """`client` is the manager's API, where gateways tell whether an agent is connected; this stands in for them."""
+    """`client` is the manager's API, where gateways record connected agents; this stands in for them."""
 
     def __init__(
         self,
@@ -57,10 +56,10 @@ class Downstream:
         note: Callable[[str], None],
     ) -> None:
         self.key = cluster_key(namespace, name)
-        self.nodes: dict[str, SimulatedNode] = {}  # those whose machines exist
-        self.members: dict[str, SimulatedNode] = {}  # of etcd, dead or alive
+        self.nodes: dict[str, SimulatedNode] = {}  # nodes of existing machines
+        self.members: dict[str, SimulatedNode] = {}  # etcd members, running or not
         self.tunnel_is_cut = False
-        self.outages = 0  # times that the manager could not reach it any more
+        self.outages = 0  # how often the manager lost access
         self._reachable = False
         self._workloads = workloads
         self._client = client
@@ -68,38 +67,38 @@ class Downstream:
         self._name = name
         self._clock = clock
         self._note = note
-        self._turn = asyncio.Event()
-        self._registered: dict[str, int] = {}  # Nodes, by the start of the service that told of them
-        self._lost: set[str] = set()  # Nodes that are told to be silent
-        self._leaving: dict[str, str] = {}  # members whose Nodes are marked so, with the prefix of the mark
-        self._looks_at: dict[str, float] = {}  # when one that is silent counts as lost
+        self._changed = asyncio.Event()
+        self._registered: dict[str, int] = {}  # start counter of the service at registration, by Node
+        self._lost: set[str] = set()  # Nodes reported as lost
+        self._leaving: dict[str, str] = {}  # members to be removed, with the annotation prefix
+        self._lost_at: dict[str, float] = {}  # when a silent Node counts as lost
         self._connected = False
         self._served = False
         self._tasks: list[asyncio.Task[None]] = []
 
-    # --- as machines see it -----------------------------------------------------------------------------------------
+    # --- interface for machines -------------------------------------------------------------------------------------
 
     def enter(self, node: SimulatedNode) -> None:
         self.nodes[node.name] = node
         self.changed()
 
     def leave(self, node: SimulatedNode) -> None:
-        """A machine that is gone for good; a member that it was stays one, dead, until it is taken out."""
+        """Remove a machine for good; its etcd member stays, not running, until it is removed."""
         self.nodes.pop(node.name, None)
         self.changed()
 
     def changed(self) -> None:
-        self._turn.set()
-        self._turn = asyncio.Event()
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def news(self) -> None:
-        await self._turn.wait()
+        await self._changed.wait()
 
     def begin(self, node: SimulatedNode) -> None:
         self.members = {node.name: node}
 
     def admits(self, node: SimulatedNode, host: str) -> bool:
-        """A new member, which counts from then on."""
+        """Add a new etcd member, which counts for quorum immediately."""
         if not self.answers(host):
             return False
         self.members[node.name] = node
@@ -131,28 +130,28 @@ class Downstream:
     def has_api(self) -> bool:
         return self.has_quorum and any(node.running and node.has_api for node in self.nodes.values())
 
-    # --- what follows from it ---------------------------------------------------------------------------------------
+    # --- reconciliation ---------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until canceled."""
         try:
             while True:
-                turn = self._turn
-                await self._keep_api()
-                await self._keep_nodes()
-                await self._take_members_out()
-                await self._keep_tunnel()
+                turn = self._changed
+                await self._reconcile_api()
+                await self._reconcile_nodes()
+                await self._remove_members()
+                await self._reconcile_tunnel()
                 await turn.wait()
         finally:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _keep_api(self) -> None:
+    async def _reconcile_api(self) -> None:
         if self.has_api and not self._served:
             await self._workloads.serve(self.key)
             self._served = True
-            self._tasks.append(asyncio.ensure_future(self._hear_who_leaves()))
+            self._tasks.append(asyncio.ensure_future(self._watch_member_removals()))
         if not self._served:
             return
         reachable = self.has_api and not self.tunnel_is_cut
@@ -163,7 +162,7 @@ class Downstream:
         self.outages += self._reachable and not reachable
         self._reachable = reachable
 
-    async def _keep_nodes(self) -> None:
+    async def _reconcile_nodes(self) -> None:
         if not self.has_api:
             return
         now = asyncio.get_running_loop().time()
@@ -171,28 +170,28 @@ class Downstream:
             if node.running and self._registered.get(node.name) != node.starts:
                 await self._register(node)
             elif not node.running and node.name in self._registered and node.name not in self._lost:
-                silent = node.stopped_at + SILENCE
+                silent = node.stopped_at + LOST_AFTER_SECONDS
                 if now >= silent:
-                    await self._tell_lost(node)
-                elif self._looks_at.get(node.name) != silent:
-                    self._looks_at[node.name] = silent
-                    asyncio.get_running_loop().call_at(silent + _A_MOMENT, self.changed)
+                    await self._mark_lost(node)
+                elif self._lost_at.get(node.name) != silent:
+                    self._lost_at[node.name] = silent
+                    asyncio.get_running_loop().call_at(silent + _TIMER_SLACK, self.changed)
 
     async def _register(self, node: SimulatedNode) -> None:
-        """As its kubelet does when it starts."""
-        starts, beside = node.starts, self._workloads.client(self.key)
+        """Register the Node, as a starting kubelet does."""
+        starts, client = node.starts, self._workloads.client(self.key)
         obj = _node(node)
         try:
-            await beside.create(NODE.resource, obj)
+            await client.create(NODE.resource, obj)
         except StatusError:
             spec = {"spec": obj["spec"], "metadata": {"labels": obj["metadata"]["labels"]}}
-            await beside.patch(NODE.resource, node.name, spec)
+            await client.patch(NODE.resource, node.name, spec)
         status = {"status": _status(node, "True", self._clock())}
-        await beside.patch(NODE.resource, node.name, status, subresource="status")
+        await client.patch(NODE.resource, node.name, status, subresource="status")
         self._registered[node.name] = starts
         self._lost.discard(node.name)
 
-    async def _tell_lost(self, node: SimulatedNode) -> None:
+    async def _mark_lost(self, node: SimulatedNode) -> None:
         self._lost.add(node.name)
         status = {"status": _status(node, "Unknown", self._clock())}
         try:
@@ -200,9 +199,9 @@ class Downstream:
         except NotFound:
             self._registered.pop(node.name, None)
 
-    # --- members that leave -----------------------------------------------------------------------------------------
+    # --- removal of etcd members ------------------------------------------------------------------------------------
 
-    async def _hear_who_leaves(self) -> None:
+    async def _watch_member_removals(self) -> None:
         seen = self._workloads.client(self.key).watch(NODE.resource, initial_events=True)
         async for event in seen:
             name, marks = event.object["metadata"].get("name", ""), event.object["metadata"].get("annotations") or {}
@@ -213,14 +212,14 @@ class Downstream:
                     self._leaving[name] = prefix
                     self.changed()
 
-    async def _take_members_out(self) -> None:
-        """What one of the servers does for Nodes that are marked so, and tries again where etcd refuses."""
+    async def _remove_members(self) -> None:
+        """Remove members whose Nodes are annotated, as a server does; retried while etcd refuses."""
         for name, prefix in list(self._leaving.items()):
-            if self._may_be_taken_out(name):
-                await self._take_out(name, prefix)
+            if self._can_remove(name):
+                await self._remove_member(name, prefix)
 
-    def _may_be_taken_out(self, name: str) -> bool:
-        """As etcd has it: one that is down at any time, another when enough of those that are left are up."""
+    def _can_remove(self, name: str) -> bool:
+        """As in etcd: a stopped member at any time, a running one if the rest keeps quorum."""
         if not self.has_api:
             return False
         member = self.members.get(name)
@@ -228,7 +227,7 @@ class Downstream:
             return True
         return len(self.voters) - 1 >= quorum(len(self.members) - 1)
 
-    async def _take_out(self, name: str, prefix: str) -> None:
+    async def _remove_member(self, name: str, prefix: str) -> None:
         self._leaving.pop(name)
         member = self.members.pop(name, None)
         if member is not None:
@@ -239,7 +238,7 @@ class Downstream:
             await self._workloads.client(self.key).patch(NODE.resource, name, patch)
         self.changed()
 
-    # --- the tunnel -------------------------------------------------------------------------------------------------
+    # --- tunnel -----------------------------------------------------------------------------------------------------
 
     def cut_tunnel(self) -> None:
         self.tunnel_is_cut = True
@@ -249,7 +248,7 @@ class Downstream:
         self.tunnel_is_cut = False
         self.changed()
 
-    async def _keep_tunnel(self) -> None:
+    async def _reconcile_tunnel(self) -> None:
         dials = self.has_api and any(node.running and node.has_manifest for node in self.nodes.values())
         wanted = dials and not self.tunnel_is_cut
         if wanted != self._connected and await self.set_tunnel(wanted):
@@ -257,7 +256,7 @@ class Downstream:
             self._note(f"tunnel of {self.key} {'there' if wanted else 'gone'}")
 
     async def set_tunnel(self, wanted: bool) -> bool:
-        """Whether it could be done: the manager must know the cluster."""
+        """Whether it succeeded: the manager must know the cluster."""
         management = await self._management()
         if not management:
             return False
@@ -299,7 +298,7 @@ def _node(node: SimulatedNode) -> Object:
 
 def _status(node: SimulatedNode, ready: str, now: datetime) -> dict[str, Any]:
     version = node.disk.installed.version if node.disk.installed else ""
-    fields = {**_GOOD, "Ready": ready} if ready == "True" else dict.fromkeys(_GOOD, ready)
+    fields = {**_HEALTHY, "Ready": ready} if ready == "True" else dict.fromkeys(_HEALTHY, ready)
     moment = timestamp(now)
     return {
         "addresses": [{"type": "InternalIP", "address": node.address}, {"type": "Hostname", "address": node.name}],

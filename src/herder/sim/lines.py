@@ -1,4 +1,4 @@
-"""The line between a machine and an API server: it can be cut, and then nothing gets through."""
+"""Network link between a machine and an API server that can be cut."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
-from herder.engine.client.wire import Request, Response, Transport
 from herder.engine.meta.errors import ServiceUnavailable
+from herder.engine.wire import Request, Response, Transport
 
 
 class Line:
-    """A transport. Requests are refused while it is cut, and streams that were open end."""
+    """A transport. While cut, requests are refused and open streams end."""
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
@@ -25,7 +25,7 @@ class Line:
         self._cut.set()
 
     def heal(self) -> None:
-        """Streams that the cut has ended stay so: they have the old event."""
+        """Streams that were cut stay closed: they hold the old event."""
         if self._cut.is_set():
             self._cut = asyncio.Event()
 
@@ -43,13 +43,13 @@ class Line:
 
 
 async def _at_once() -> None:
-    """Nothing holds up what gets through."""
+    """No delay."""
 
 
 async def until_cut(
     stream: AsyncIterator[bytes], cut: asyncio.Event, before_each: Callable[[], Awaitable[None]] = _at_once
 ) -> AsyncIterator[bytes]:
-    """What the stream brings, each piece after `before_each`, until it ends or the connection is cut."""
+    """Chunks of the stream, each after `before_each`, until it ends or the connection is cut."""
     ended = asyncio.ensure_future(cut.wait())
     reading: asyncio.Future[bytes | None] | None = None
     try:

@@ -1,7 +1,7 @@
-"""An event loop whose time is a number: when nothing is ready it jumps to the next timer instead of waiting.
+"""Event loop on virtual time: when nothing is ready, it jumps to the next timer.
 
-A week of controller time runs in as long as its work takes, and twice the same: nothing outside the loop is ever
-waited for, so the order of everything follows from the order in which it was scheduled.
+A week of controller time runs as fast as its work, and deterministically: nothing outside the loop is waited for, so
+the order of events follows from the order of scheduling.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ ROUNDING_SECONDS = 1e-6
 
 
 class Stuck(RuntimeError):
-    """Nothing is ready and no timer is set: the simulated program waits for something that can never come."""
+    """Deadlock: nothing is ready and no timer is set."""
 
 
 class _JumpingSelector(selectors.BaseSelector):
-    """Never reports input; being asked to wait moves the clock."""
+    """Never reports input; waiting advances the clock."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -31,7 +31,7 @@ class _JumpingSelector(selectors.BaseSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise Stuck("the simulation waits for something that nobody will ever bring")
+            raise Stuck("deadlock: no task is ready and no timer is set")
         self.now = max(self.now, self.rounded(self.now + max(timeout, 0.0)))
         return []
 
@@ -49,6 +49,8 @@ class _JumpingSelector(selectors.BaseSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
+    """Event loop with a virtual clock."""
+
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
         super().__init__(self._jumping)
@@ -60,8 +62,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _rounded(self, now: float) -> float:
         """The time of the next timer, if only a rounding error lies between.
 
-        A sum of pauses can end a fraction before a timer. The timer fires all the same, and code that compares the
-        time would set it again and again, while the time stands still.
+        A sum of delays can end just before a timer. The timer fires anyway, and code that compares times would set it
+        again and again while time stands still.
         """
         scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
         due = scheduled[0].when() if scheduled else now
@@ -69,11 +71,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def fork() -> int:
-    """As os.fork. All that a simulation is stands in its process, so from here on there are two of it."""
+    """os.fork for a running simulation, which is then duplicated."""
     loop = asyncio.get_running_loop()
     process = os.fork()
     if process == 0:
-        asyncio._set_running_loop(loop)  # it is known by its process too
+        asyncio._set_running_loop(loop)  # asyncio checks the PID of the running loop
     return process
 
 

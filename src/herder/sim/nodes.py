@@ -1,8 +1,7 @@
-"""Simulated machines of provisioned clusters: a disk, an agent with the real core, and a distribution that a plan makes
-run there.
+"""Simulated machines of provisioned clusters: disk, agent with the real core, and a Kubernetes distribution.
 
-What a plan asks for happens as a real machine would do it: files are written, `install` restarts the services when its
-stamp is new, a server with no data begins a cluster unless it is told whom to join. A witness sees all of it.
+Plans take effect as on a real machine: files are written, `install` restarts the service if its stamp changed, and a
+server without data bootstraps a cluster unless it is configured to join one. A witness observes all of it.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from random import Random
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from herder.agent.events import Action, Finished
-from herder.agent.plan import File, Instruction, Probe
+from herder.agent.core.events import Action, Finished
+from herder.agent.core.plan import File, Instruction, Probe
 from herder.engine.client.client import Client
 from herder.sim.agents import Journal, SimulatedAgent
 from herder.sim.lines import Line
@@ -26,14 +25,14 @@ from herder.sim.lines import Line
 CONFIG = re.compile(r"/etc/rancher/(k3s|rke2)/config\.yaml\.d/50-rancher\.yaml")
 MANIFEST = re.compile(r".*/server/manifests/rancher/cluster-agent\.yaml")
 _IMAGE = re.compile(r".*system-agent-installer-(?P<runtime>k3s|rke2):(?P<release>v[\d.]+)-(?P<build>.+)")
-_BLOCKS = ("k3s",)  # whose installer waits until the service is up
+_BLOCKS = ("k3s",)  # runtimes whose installer waits for the service
 _LONGEST_INSTALL = 120.0
 _RESTART_AGENT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long things take on a machine, in seconds: the longest, and no less than a tenth of it."""
+    """Durations on a machine in seconds: the maximum; the minimum is a tenth of it."""
 
     boot: float = 10.0
     pull: float = 10.0
@@ -45,7 +44,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Troubles:
-    """Probabilities: that the agent dies before an action, and that an installation fails on the way."""
+    """Probabilities that the agent dies before an action, and that an installation fails."""
 
     death: float = 0.0
     failed_install: float = 0.0
@@ -57,18 +56,20 @@ TROUBLES = Troubles(death=0.01, failed_install=0.1)
 
 @dataclass(frozen=True, slots=True)
 class Installed:
+    """An installed distribution."""
+
     runtime: str
-    version: str  # of Kubernetes, as the node's kubelet tells it
+    version: str  # Kubernetes version that the kubelet reports
     stamp: str
     only_worker: bool
 
 
 @dataclass(slots=True)
 class Disk:
-    """What outlives everything but the machine itself."""
+    """State that survives everything but the deletion of the machine."""
 
     files: dict[str, bytes] = field(default_factory=dict)
-    config: dict[str, Any] = field(default_factory=dict)  # of the distribution, as its file says it
+    config: dict[str, Any] = field(default_factory=dict)  # parsed config file of the distribution
     journal: Journal = field(default_factory=Journal)
     installed: Installed | None = None
     has_etcd_data: bool = False
@@ -76,7 +77,7 @@ class Disk:
 
 
 class Cluster(Protocol):
-    """What machines are nodes of, as each of them sees it."""
+    """The cluster as seen by its machines."""
 
     def enter(self, node: SimulatedNode) -> None: ...
     def leave(self, node: SimulatedNode) -> None: ...
@@ -96,29 +97,29 @@ class Cluster(Protocol):
 
 
 class Witness:
-    """Told of what happens on machines, in the order in which it happens. This one does not mind anything."""
+    """Observer of events on machines, in order. This base class ignores them."""
 
     def acts(self, node: SimulatedNode, action: Action) -> None:
-        """Of the agent, before it is carried out."""
+        """An agent action, before it is executed."""
 
     def installs(self, node: SimulatedNode, new: Installed) -> None:
-        """Before anything is changed."""
+        """An installation, before anything is changed."""
 
     def stopped(self, node: SimulatedNode, *, by_plan: bool) -> None:
-        """What ran there runs no more."""
+        """The service stopped."""
 
     def began_cluster(self, node: SimulatedNode) -> None:
-        """It has no data and joins nobody; told before there is another cluster."""
+        """A server without data bootstraps a new cluster; called before it exists."""
 
     def up(self, node: SimulatedNode) -> None: ...
 
     def destroyed(self, node: SimulatedNode) -> None:
-        """The machine is gone, and its disk."""
+        """The machine and its disk are deleted."""
 
 
 @dataclass(slots=True)
-class Surroundings:
-    """What all machines of a simulation have in common."""
+class SimulationContext:
+    """What all machines of a simulation share."""
 
     random: Random
     wall: Callable[[], float]
@@ -129,7 +130,7 @@ class Surroundings:
 
 
 class SimulatedNode:
-    """From `boot` to `destroy`. `secret` is its plan's name; `client` uses `line` to reach the manager's API."""
+    """A machine from `boot` to `destroy`. `secret` is its plan Secret; `client` reaches the manager through `line`."""
 
     def __init__(
         self,
@@ -141,7 +142,7 @@ class SimulatedNode:
         line: Line,
         namespace: str,
         secret: str,
-        around: Surroundings,
+        context: SimulationContext,
     ) -> None:
         self.name = name
         self.address = address
@@ -152,12 +153,12 @@ class SimulatedNode:
         self.powered = False
         self.dead = False
         self.destroyed = False
-        self.running = False  # the distribution's service
-        self.starts = 0  # of the service
+        self.running = False  # the service of the distribution is running
+        self.starts = 0  # start counter of the service
         self.stopped_at = 0.0
         self._cluster = cluster
         self._client = client
-        self._around = around
+        self._context = context
         self._agent: SimulatedAgent | None = None
         self._coming_up: asyncio.Task[None] | None = None
 
@@ -179,18 +180,18 @@ class SimulatedNode:
         self._stop(by_plan=False)
 
     def die(self) -> None:
-        """For good, though its provider still has it."""
+        """Fail permanently, although the provider still has the machine."""
         self.power_off()
         self.dead = True
 
     def destroy(self) -> None:
-        """With its disk."""
+        """Delete the machine and its disk."""
         self.destroyed = True
         self.power_off()
         self._cluster.leave(self)
-        self._around.witness.destroyed(self)
+        self._context.witness.destroyed(self)
 
-    # --- the agent --------------------------------------------------------------------------------------------------
+    # --- agent ------------------------------------------------------------------------------------------------------
 
     def kill_agent(self) -> None:
         if self._agent is not None:
@@ -205,10 +206,10 @@ class SimulatedNode:
             self.secret,
             body=self,
             journal=self.disk.journal,
-            wall=self._around.wall,
-            jitter=self._around.random.random(),
+            wall=self._context.wall,
+            jitter=self._context.random.random(),
             died=self._agent_died,
-            failed=self._around.failed,
+            failed=self._context.failed,
         )
         self._agent.start()
 
@@ -216,9 +217,9 @@ class SimulatedNode:
         asyncio.get_running_loop().call_later(_RESTART_AGENT, self._start_agent)
 
     def begins(self, action: Action) -> bool:
-        if self._around.random.random() < self._around.troubles.death:
+        if self._context.random.random() < self._context.troubles.death:
             return False
-        self._around.witness.acts(self, action)
+        self._context.witness.acts(self, action)
         return True
 
     def write_files(self, files: list[File]) -> str:
@@ -251,18 +252,18 @@ class SimulatedNode:
             return "500: etcd has no leader"
         return ""
 
-    # --- what a plan installs ---------------------------------------------------------------------------------------
+    # --- installation -----------------------------------------------------------------------------------------------
 
     async def _install(self, instruction: Instruction) -> Finished:
-        around = self._around
-        await asyncio.sleep(around.pace.of(around.pace.pull, around.random))
-        if around.random.random() < around.troubles.failed_install:
+        context = self._context
+        await asyncio.sleep(context.pace.of(context.pace.pull, context.random))
+        if context.random.random() < context.troubles.failed_install:
             return Finished(1, stderr=b"the image cannot be pulled")
         new = _installed(instruction)
         if new is None:
             return Finished(127, stderr=b"run.sh: not found")
         before, self.disk.installed = self.disk.installed, new
-        around.witness.installs(self, new)
+        context.witness.installs(self, new)
         if before != new:
             self._stop(by_plan=True)
         if not self.running and self._coming_up is None:
@@ -279,7 +280,7 @@ class SimulatedNode:
             await self._cluster.news()
         return Finished(0)
 
-    # --- the service ------------------------------------------------------------------------------------------------
+    # --- service ----------------------------------------------------------------------------------------------------
 
     @property
     def config(self) -> dict[str, Any]:
@@ -312,23 +313,23 @@ class SimulatedNode:
         if self.running:
             self.running = False
             self.stopped_at = asyncio.get_running_loop().time()
-            self._around.witness.stopped(self, by_plan=by_plan)
+            self._context.witness.stopped(self, by_plan=by_plan)
         self._cluster.changed()
 
     async def _come_up(self) -> None:
-        await asyncio.sleep(self._around.pace.of(self._around.pace.start, self._around.random))
+        await asyncio.sleep(self._context.pace.of(self._context.pace.start, self._context.random))
         while not self._joins():
             await self._cluster.news()
         self.running = self.disk.has_joined = True
         self.starts += 1
-        self._around.witness.up(self)
+        self._context.witness.up(self)
         self._cluster.changed()
 
     def _came_up(self, task: asyncio.Task[None]) -> None:
         if self._coming_up is task:
             self._coming_up = None
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._around.failed(error)
+            self._context.failed(error)
 
     def _joins(self) -> bool:
         host = urlsplit(str(self.config.get("server") or "")).hostname or ""
@@ -336,7 +337,7 @@ class SimulatedNode:
             if self.disk.has_etcd_data:
                 return self._cluster.is_member(self)
             if not host:
-                self._around.witness.began_cluster(self)
+                self._context.witness.began_cluster(self)
                 self._cluster.begin(self)
             elif not self._cluster.admits(self, host):
                 return False
@@ -347,7 +348,7 @@ class SimulatedNode:
         return self._cluster.answers(host) and (not self.is_worker or self._cluster.has_api)
 
     def lose_etcd(self) -> None:
-        """Its member was taken out: what ran on its data ends, and stays so."""
+        """Its etcd member was removed: the service stops for good."""
         self._stop(by_plan=False)
 
 

@@ -1,7 +1,6 @@
-"""A provider of simulated machines: what a driver's Jobs do elsewhere, by the objects of any driver's kinds.
+"""Simulated machine provider: creates and removes machines for the machine objects of any driver.
 
-A machine object whose Machine has bootstrap data becomes a machine after a while; one that is deleted takes its machine
-with it.
+A machine object whose Machine has bootstrap data becomes a machine after a delay; deleting it removes the machine.
 """
 
 from __future__ import annotations
@@ -29,10 +28,12 @@ FINALIZER = "sim.herder.io/machine"
 CREATION, REMOVAL = 20.0, 10.0
 
 MakeNode = Callable[[str, str, str], SimulatedNode]
-"""From a machine's name, its address and the name of its plan Secret."""
+"""Creates a node from its name, address and plan Secret."""
 
 
 class Provider:
+    """Watches Machines and machine objects."""
+
     def __init__(
         self,
         client: Client,
@@ -45,7 +46,7 @@ class Provider:
         creation: float = CREATION,
         removal: float = REMOVAL,
     ) -> None:
-        """`creation` and `removal` take so many seconds at most, and no less than a tenth of them."""
+        """`creation` and `removal` are maximum durations in seconds; the minimum is a tenth."""
         self.nodes: dict[str, SimulatedNode] = {}
         self._client = client
         self._kind = kinds.machine
@@ -55,15 +56,15 @@ class Provider:
         self._failed = failed
         self._creation = creation
         self._removal = removal
-        self._machines: dict[str, Object] = {}  # Machines by the name of their infrastructure
+        self._machines: dict[str, Object] = {}  # Machines by name of their infrastructure object
         self._infrastructure: dict[str, Object] = {}
-        self._removed: set[str] = set()  # uids of what is gone, though the last of it may not have been heard
+        self._removed: set[str] = set()  # UIDs of removed machines, whose last events may be pending
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._watches: list[asyncio.Task[None]] = []
         self._addresses = 0
 
     def start(self) -> None:
-        self._watches = [asyncio.ensure_future(self._follow(kind)) for kind in (MACHINE, self._kind)]
+        self._watches = [asyncio.ensure_future(self._watch(kind)) for kind in (MACHINE, self._kind)]
         for watch in self._watches:
             watch.add_done_callback(self._ended)
 
@@ -75,28 +76,28 @@ class Provider:
         for node in self.nodes.values():
             node.destroy()
 
-    async def _follow(self, kind: Kind) -> None:
+    async def _watch(self, kind: Kind) -> None:
         version = ""
-        while True:  # a server ends each watch some time
+        while True:  # servers end watches after some time
             watching = self._client.watch(
                 kind.resource, namespace=self._namespace, resource_version=version, initial_events=not version
             )
             async for event in watching:
                 version = event.object["metadata"]["resourceVersion"]
                 if event.type != "BOOKMARK":
-                    self._heard(kind, event.type, event.object)
+                    self._on_event(kind, event.type, event.object)
 
-    def _heard(self, kind: Kind, event: str, obj: Object) -> None:
+    def _on_event(self, kind: Kind, event: str, obj: Object) -> None:
         known = self._machines if kind == MACHINE else self._infrastructure
         name = obj["spec"]["infrastructureRef"]["name"] if kind == MACHINE else obj["metadata"]["name"]
         if event == "DELETED":
             known.pop(name, None)
         else:
             known[name] = obj
-        self._consider(name)
+        self._reconcile(name)
 
-    def _consider(self, name: str) -> None:
-        """One thing at a time for each machine; when it is done, the machine is considered once more."""
+    def _reconcile(self, name: str) -> None:
+        """One operation at a time per machine; it is reconciled again afterwards."""
         infra = self._infrastructure.get(name)
         if infra is None or name in self._busy or infra["metadata"]["uid"] in self._removed:
             return
@@ -116,7 +117,7 @@ class Provider:
         self._busy.pop(name, None)
         self._ended(task)
         if not task.cancelled():
-            self._consider(name)
+            self._reconcile(name)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -140,7 +141,7 @@ class Provider:
         node.boot()
 
     async def _remove(self, name: str) -> None:
-        uid = self._infrastructure[name]["metadata"]["uid"]  # before the last of it may be heard
+        uid = self._infrastructure[name]["metadata"]["uid"]  # read before the DELETED event
         await asyncio.sleep(self._random.uniform(self._removal / 10, self._removal))
         node = self.nodes.pop(name, None)
         if node is not None:
@@ -149,7 +150,7 @@ class Provider:
         self._removed.add(uid)
 
     async def _record(self, name: str, address: str) -> None:
-        """What the machine program would have kept of it."""
+        """Create the state Secret that the machine CLI would have written."""
         secret = {
             "apiVersion": SECRET.api_version,
             "kind": SECRET.kind,

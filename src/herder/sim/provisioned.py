@@ -1,5 +1,4 @@
-"""A provisioned cluster in the simulation: the manager's controllers, a provider of simulated machines, and the cluster
-that those machines become."""
+"""Simulation of one provisioned cluster: manager, machine provider, and the cluster of its machines."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ from herder.api.crds import SETTING_CRD
 from herder.api.guards import GUARDS
 from herder.api.machines.crds import CRDS as MACHINE_CRDS
 from herder.api.machines.crds import driver_definitions
+from herder.api.machines.drivers.schemas import schema
 from herder.api.machines.kinds import DYNAMIC_SCHEMA, kinds_of
-from herder.api.machines.schemas import schema
 from herder.api.management.crds import CRDS as MANAGEMENT_CRDS
 from herder.api.management.kinds import PROVISIONING_CLUSTER
 from herder.api.management.names import MAKE_KUBECONFIG, PUSH_TOKEN
@@ -26,22 +25,22 @@ from herder.api.management.registration import RENEW
 from herder.api.rke import names
 from herder.api.rke.crds import CRDS as RKE_CRDS
 from herder.api.settings import Settings
+from herder.effects.cluster_ca import ClusterAuthorities
+from herder.effects.join_token import ClusterTokens
+from herder.effects.referenced_objects import ReferencedObjects
+from herder.effects.registration_token import Renewal
+from herder.engine.apiserver.build import ApiServer
 from herder.engine.apiserver.inprocess import InProcess
-from herder.engine.apiserver.server import ApiServer
 from herder.engine.client.client import Client
-from herder.engine.client.wire import User
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.executor import Guard
 from herder.engine.runtime.performers import REMOTE_PERFORMERS
-from herder.gateway.cluster_authorities import ClusterAuthorities
-from herder.gateway.cluster_tokens import ClusterTokens
-from herder.gateway.referenced_objects import ReferencedObjects
-from herder.gateway.registration_tokens import Renewal
+from herder.engine.wire import User
 from herder.sim.downstream import Downstream
 from herder.sim.faults import NONE, Faults, FaultyTransport
 from herder.sim.lines import Line
-from herder.sim.nodes import NO_TROUBLES, Pace, SimulatedNode, Surroundings, Troubles, Witness
+from herder.sim.nodes import NO_TROUBLES, Pace, SimulatedNode, SimulationContext, Troubles, Witness
 from herder.sim.provider import Provider
 from herder.sim.world import World
 
@@ -53,7 +52,7 @@ _SETTINGS = {settings.SERVER_URL: "https://manager.sim"}
 
 
 class Provisioned:
-    """One cluster, by the name of `NAME`, and everything around it."""
+    """One cluster named `NAME`, and everything that it needs."""
 
     def __init__(
         self,
@@ -70,7 +69,7 @@ class Provisioned:
         prepare: Callable[[ApiServer], None] | None = None,
         strict: bool = True,
     ) -> None:
-        self._faults = faults  # of the lines that agents use, too
+        self._faults = faults  # also for the links of agents
         self._transports: list[FaultyTransport] = []
         self.world = World(
             seed,
@@ -90,7 +89,7 @@ class Provisioned:
                 names.READ_OBJECT: self._read,
                 names.MAKE_BOOTSTRAP_DATA: self._make_bootstrap_data,
                 RENEW: self._renew,
-                PUSH_TOKEN: _nothing,
+                PUSH_TOKEN: _noop,
                 MAKE_KUBECONFIG: self._make_kubeconfig,
             },
             remote_performers=REMOTE_PERFORMERS,
@@ -101,7 +100,7 @@ class Provisioned:
             settings=Settings(flags=_SETTINGS),
             strict=strict,
         )
-        self.around = Surroundings(
+        self.context = SimulationContext(
             random=Random(f"machines {seed}"),  # noqa: S311 - a seeded generator is the point
             wall=lambda: self.world.now().timestamp(),
             failed=self._fail,
@@ -111,33 +110,33 @@ class Provisioned:
         )
         self._failure: BaseException | None = None
 
-    # --- around it --------------------------------------------------------------------------------------------------
+    # --- environment ------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Provisioned:
         await self.world.__aenter__()
         world = self.world
         self.downstream = Downstream(world.workloads, world.client, WORKSPACE, NAME, clock=world.now, note=world.note)
         self.provider = Provider(
-            world.client, KINDS, WORKSPACE, make=self._node, random=self.around.random, failed=self._fail
+            world.client, KINDS, WORKSPACE, make=self._node, random=self.context.random, failed=self._fail
         )
         await self.create(NAMESPACE, _new(NAMESPACE, WORKSPACE))
         await self.create(DYNAMIC_SCHEMA, schema(f"{DRIVER}config", _FIELDS))
         await self.create(KINDS.config, _new(KINDS.config, CONFIG, WORKSPACE) | {"size": "small"})
-        self._keeping = asyncio.ensure_future(self.downstream.run())
-        self._keeping.add_done_callback(self._ended)
+        self._downstream_task = asyncio.ensure_future(self.downstream.run())
+        self._downstream_task.add_done_callback(self._ended)
         self.provider.start()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         await self.provider.stop()
-        self._keeping.cancel()
-        await asyncio.gather(self._keeping, return_exceptions=True)
+        self._downstream_task.cancel()
+        await asyncio.gather(self._downstream_task, return_exceptions=True)
         await self.world.__aexit__(kind, *rest)
         if kind is None and self._failure is not None:
             raise self._failure
 
     def check(self) -> None:
-        """A broken invariant ends the simulation, and so does whatever it has no answer to."""
+        """Raise a broken invariant, or an error of the simulation itself."""
         if self._failure is not None:
             raise self._failure
         self.world.check()
@@ -147,9 +146,9 @@ class Provisioned:
         return sum(transport.writes for transport in self._transports)
 
     def calm(self) -> None:
-        """From now on nothing goes wrong by itself, and what was cut or switched off comes back."""
+        """Disable random faults, and restore everything that was cut or powered off."""
         self.world.calm()
-        self._faults, self.around.troubles = NONE, NO_TROUBLES
+        self._faults, self.context.troubles = NONE, NO_TROUBLES
         for transport in self._transports:
             transport.faults = NONE
         self.downstream.heal_tunnel()
@@ -165,14 +164,14 @@ class Provisioned:
             self._fail(error)
 
     def _node(self, name: str, address: str, secret: str) -> SimulatedNode:
-        """Its agent is the machine's own account, and may do what that may."""
+        """Create a machine whose agent uses the machine's own service account and its rights."""
         account = f"system:serviceaccount:{WORKSPACE}:{secret}"
         user = User(account, groups=("system:serviceaccounts", "system:authenticated"))
         line = Line(InProcess(self.world.server, user))
         transport = FaultyTransport(
             line,
             faults=self._faults,
-            random=self.around.random,
+            random=self.context.random,
             note=self.world.note,
             crash=lambda: node.kill_agent(),
         )
@@ -185,11 +184,11 @@ class Provisioned:
             line=line,
             namespace=WORKSPACE,
             secret=secret,
-            around=self.around,
+            context=self.context,
         )
         return node
 
-    # --- what people do ---------------------------------------------------------------------------------------------
+    # --- user actions -----------------------------------------------------------------------------------------------
 
     async def create(self, kind: Kind, obj: Object) -> Object:
         return await self.world.client.create(kind.resource, obj, namespace=obj["metadata"].get("namespace", ""))
@@ -210,7 +209,7 @@ class Provisioned:
     async def all(self, kind: Kind) -> list[Object]:
         return (await self.world.client.list_all(kind.resource, namespace=WORKSPACE)).items
 
-    # --- effects, without what they cost ----------------------------------------------------------------------------
+    # --- cheap effects ----------------------------------------------------------------------------------------------
 
     async def _make_tokens(self, arguments: Mapping[str, Any]) -> None:
         await ClusterTokens(self.world.client, self.world.random.randbytes)(arguments)
@@ -236,7 +235,7 @@ class Provisioned:
         await self.world.client.apply(SECRET.resource, secret)
 
     async def _make_kubeconfig(self, arguments: Mapping[str, Any]) -> None:
-        """Nobody reads it: whoever connects finds the cluster by its key."""
+        """Not read: clusters are found by key."""
         name, namespace = arguments["name"], arguments["namespace"]
         meta = {
             "name": kubeconfig_secret(name),
@@ -249,8 +248,8 @@ class Provisioned:
         await self.world.client.apply(SECRET.resource, secret)
 
 
-async def _nothing(_arguments: Mapping[str, Any]) -> None:
-    """There is no agent that could be told anything."""
+async def _noop(_arguments: Mapping[str, Any]) -> None:
+    """No agent exists that could receive the token."""
 
 
 def _new(kind: Kind, name: str, namespace: str = "") -> Object:
@@ -259,7 +258,7 @@ def _new(kind: Kind, name: str, namespace: str = "") -> Object:
 
 
 def pool(name: str, quantity: int, *roles: str, **fields: Any) -> Object:
-    """Of simulated machines; roles are `etcd`, `controlPlane` and `worker`."""
+    """A pool of simulated machines; roles are `etcd`, `controlPlane` and `worker`."""
     given = {f"{role}Role": True for role in roles}
     config = {"kind": KINDS.config.kind, "name": CONFIG}
     return {"name": name, "quantity": quantity, "machineConfigRef": config, **given, **fields}

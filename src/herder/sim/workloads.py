@@ -1,6 +1,6 @@
-"""Workload clusters in the simulation: an API server each in this process, on wires that can be cut, hung and slowed.
+"""Simulated workload clusters: in-process API servers on links that can be cut, hung and slowed.
 
-They answer on virtual time like everything else. Whoever connects finds a cluster by its key, `namespace/name`.
+They run on virtual time, and are found by key, `namespace/name`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 from herder.api.capi.kubeconfigs import PERFORMER as MAKE_KUBECONFIG
 from herder.api.capi.names import cluster_key
-from herder.api.inmemory.behaviour import HANG, REFUSE, slowness
+from herder.api.inmemory.behavior import HANG, REFUSE, response_delay
 from herder.api.inmemory.names import MAKE_AUTHORITY, SERVE_WORKLOAD, SET_WORKLOAD_FAULT, STOP_WORKLOAD
+from herder.engine.apiserver.build import ApiServer, assemble
 from herder.engine.apiserver.inprocess import InProcess
-from herder.engine.apiserver.server import ApiServer, assemble
 from herder.engine.client.client import Client
-from herder.engine.client.wire import Request, Response, Transport, User
 from herder.engine.meta.errors import ServiceUnavailable
 from herder.engine.runtime.effects import Performer
+from herder.engine.wire import Request, Response, Transport, User
 from herder.sim.lines import until_cut
 
 ADMIN = User("sim-workload-admin", groups=("system:masters", "system:authenticated"))
@@ -35,11 +35,13 @@ class _Workload:
     server: ApiServer
     port: int
     fault: str = ""
-    cut: asyncio.Event = field(default_factory=asyncio.Event)  # for good: a new one is put in its place
+    cut: asyncio.Event = field(default_factory=asyncio.Event)  # never cleared: replaced by a new event
     healed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Workloads:
+    """API servers by cluster key."""
+
     def __init__(
         self, *, clock: Callable[[], datetime], entropy: Callable[[int], bytes], note: Callable[[str], None]
     ) -> None:
@@ -51,7 +53,7 @@ class Workloads:
         self._ports = FIRST_PORT
 
     async def serve(self, cluster: str) -> None:
-        """Harmless where it is served already."""
+        """Idempotent."""
         if cluster not in self._workloads:
             server = await assemble(None, clock=self._clock, entropy=self._entropy, inline=True)
             self._workloads[cluster] = _Workload(server, self._ports)
@@ -59,7 +61,7 @@ class Workloads:
             self._note(f"workload {cluster} served")
 
     async def stop(self, cluster: str) -> None:
-        """The cluster is gone, with all that it stored."""
+        """Delete the cluster and its data."""
         workload = self._workloads.pop(cluster, None)
         if workload is not None:
             workload.cut.set()
@@ -75,12 +77,12 @@ class Workloads:
         return sorted(self._workloads)
 
     def client(self, cluster: str) -> Client:
-        """For whoever stands beside the cluster: no fault is in its way."""
+        """Client without injected faults."""
         return Client(InProcess(self._workloads[cluster].server, ADMIN), field_manager="sim")
 
     def transport(self, cluster: str) -> Transport:
-        """The way to a cluster, whether there is one or not."""
-        return _Way(cluster, self._found)
+        """Transport to a cluster, whether it exists or not."""
+        return _WorkloadTransport(cluster, self._found)
 
     def also_known_as(self, alias: str, cluster: str) -> None:
         """Another name by which the manager finds the cluster."""
@@ -89,10 +91,10 @@ class Workloads:
     def _found(self, cluster: str) -> _Workload | None:
         return self._workloads.get(self._aliases.get(cluster, cluster))
 
-    # --- faults -------------------------------------------------------------------------------------------------
+    # --- faults -----------------------------------------------------------------------------------------------------
 
     def cut(self, cluster: str, fault: str = REFUSE) -> None:
-        """From now on it refuses connections, or never answers, or answers late, as the fault's word says."""
+        """Set the fault: refuse connections, never answer, or answer late."""
         workload = self._workloads[cluster]
         if workload.fault == fault:
             return
@@ -109,10 +111,10 @@ class Workloads:
     def heal(self, cluster: str) -> None:
         self.cut(cluster, "")
 
-    # --- for the in-memory provider -----------------------------------------------------------------------------
+    # --- for the in-memory provider ---------------------------------------------------------------------------------
 
     def performers(self) -> dict[str, Performer]:
-        """In place of those that open ports and make keys."""
+        """Replacements for the effects that open ports and generate keys."""
         return {
             MAKE_AUTHORITY: self._make_authority,
             MAKE_KUBECONFIG: self._make_kubeconfig,
@@ -122,34 +124,34 @@ class Workloads:
         }
 
     async def _make_authority(self, _arguments: Mapping[str, Any]) -> dict[str, str]:
-        """Nothing here checks a certificate."""
+        """No certificate is verified in the simulation."""
         return {name: base64.b64encode(self._entropy(16)).decode() for name in ("tls.crt", "tls.key")}
 
     async def _make_kubeconfig(self, arguments: Mapping[str, Any]) -> dict[str, str]:
-        """Nobody reads it: whoever connects finds the cluster by its key."""
+        """Not read: clusters are found by key."""
         text = f"{arguments['server']} {self._entropy(4).hex()}"
         never = "9999-01-01T00:00:00Z"
         return {"kubeconfig": base64.b64encode(text.encode()).decode(), "expires": never, "renew": never}
 
     async def _serve(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        cluster = _named(arguments)
+        cluster = _cluster_key(arguments)
         await self.serve(cluster)
         self.cut(cluster, arguments["fault"])
         return {"host": HOST, "port": self._workloads[cluster].port, "fault": arguments["fault"]}
 
     async def _set_fault(self, arguments: Mapping[str, Any]) -> None:
-        self.cut(_named(arguments), arguments["fault"])
+        self.cut(_cluster_key(arguments), arguments["fault"])
 
     async def _stop(self, arguments: Mapping[str, Any]) -> None:
-        await self.stop(_named(arguments))
+        await self.stop(_cluster_key(arguments))
 
 
-def _named(arguments: Mapping[str, Any]) -> str:
+def _cluster_key(arguments: Mapping[str, Any]) -> str:
     return cluster_key(arguments["namespace"], arguments["cluster"])
 
 
-class _Way:
-    """A transport to whatever is served under a cluster's key at that moment."""
+class _WorkloadTransport:
+    """Transport to whatever is served under a cluster key at that moment."""
 
     def __init__(self, cluster: str, find: Callable[[str], _Workload | None]) -> None:
         self._cluster = cluster
@@ -167,11 +169,11 @@ class _Way:
         return response
 
     async def close(self) -> None:
-        """Nothing is kept open."""
+        """Nothing to close."""
 
 
 async def _delayed(workload: _Workload) -> None:
     while workload.fault == HANG:
         await workload.healed.wait()
-    if late := slowness(workload.fault):
-        await asyncio.sleep(late)
+    if delay := response_delay(workload.fault):
+        await asyncio.sleep(delay)

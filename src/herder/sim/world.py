@@ -1,7 +1,7 @@
-"""A whole deployment in one deterministic process: the real API server, the real runtime, the real reconcilers.
+"""Deterministic simulation of a deployment: the real API server, runtime and reconcilers in one process.
 
-Only time, randomness and the network are simulated. The same seed gives the same event log, byte for byte; a failing
-seed is a bug report that can be replayed.
+Only time, randomness and the network are simulated. The same seed gives the same event log, byte for byte, so a failing
+seed can be replayed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 
 from herder.api.settings import Settings
+from herder.engine.apiserver.build import ApiServer, assemble
 from herder.engine.apiserver.inprocess import InProcess
-from herder.engine.apiserver.server import ApiServer, assemble
 from herder.engine.client.client import Client, WatchEvent
-from herder.engine.client.wire import Transport, User
 from herder.engine.control.metrics import Metrics
 from herder.engine.meta.kinds import GroupVersionResource, Kind, Object
 from herder.engine.runtime.controller import Controller
@@ -25,6 +24,7 @@ from herder.engine.runtime.effects import Performer
 from herder.engine.runtime.executor import Guard
 from herder.engine.runtime.manager import Manager
 from herder.engine.runtime.remote import RemotePerformer
+from herder.engine.wire import Transport, User
 from herder.sim.faults import NONE, Faults, FaultyTransport
 from herder.sim.workloads import Workloads
 
@@ -37,6 +37,8 @@ MANAGER = User("sim-manager", groups=("system:masters", "system:authenticated"))
 
 
 class World:
+    """One management cluster and its manager."""
+
     def __init__(
         self,
         seed: int,
@@ -54,9 +56,12 @@ class World:
         settings: Settings | None = None,
         strict: bool = True,
     ) -> None:
-        """`invariant` is asked at every event of the watched kinds, in the order in which they happened; `prepare` may
-        add to the server, such as admission, before anything is stored there. `strict`: decisions are checked for being
-        pure, and groups for being up to date, which costs more than they do."""
+        """Options:
+
+        - `invariant` is called for every event of the watched kinds, in order.
+        - `prepare` may add to the server, such as admission, before anything is stored.
+        - `strict` checks that decisions are pure and indexes up to date, at some cost.
+        """
         self.random = Random(seed)  # noqa: S311 - a seeded generator is the point
         self.log: list[str] = []
         self.crashes = 0
@@ -67,16 +72,16 @@ class World:
         self.workloads = Workloads(clock=self.now, entropy=self.random.randbytes, note=self.note)
         self._performers = {**self.workloads.performers(), **(performers or {})}
         self._remote_performers = remote_performers or {}
-        self._transports: list[FaultyTransport] = []  # of the manager that runs
+        self._transports: list[FaultyTransport] = []  # of the running manager
         self._faults = faults
         self._watched = watched
         self._invariant = invariant
         self._prepare = prepare
         self._settings = settings or Settings()
         self._strict = strict
-        self._metrics = Metrics()  # dear to make, and nobody reads them here
-        self._seen: list[tuple[int, Kind, WatchEvent]] = []  # that are yet to be put in order
-        self._wrong: Exception | None = None  # the first invariant that did not hold
+        self._metrics = Metrics()  # expensive to create, and not read here
+        self._events: list[tuple[int, Kind, WatchEvent]] = []  # events not yet ordered
+        self._violation: Exception | None = None  # the first violated invariant
         self._manager_task: asyncio.Task[None] | None = None
         self._recorders: list[asyncio.Task[None]] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -97,7 +102,7 @@ class World:
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            await asyncio.sleep(2 * SAME_MOMENT)  # the last events are judged too
+            await asyncio.sleep(2 * SAME_MOMENT)  # check the last events too
         if self._manager_task is not None:
             self._tasks.append(self._manager_task)
         tasks = (*self._recorders, *self._tasks)
@@ -106,8 +111,8 @@ class World:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.workloads.close()
         await self.server.stop()
-        if kind is None and self._wrong is not None:
-            raise self._wrong
+        if kind is None and self._violation is not None:
+            raise self._violation
 
     def now(self) -> datetime:
         return START + timedelta(seconds=asyncio.get_running_loop().time())
@@ -147,30 +152,30 @@ class World:
 
     @property
     def writes(self) -> int:
-        """Of the manager that runs."""
+        """Writes of the running manager."""
         return sum(transport.writes for transport in self._transports)
 
     def crash(self) -> None:
-        """The manager is gone at once: nothing of it runs on, a new one starts a little later."""
-        dead, self._manager_task = self._manager_task, None
-        if dead is None:
-            return  # it crashed already: two restarts would leave two managers
+        """Kill the manager at once; a new one starts shortly after."""
+        crashed, self._manager_task = self._manager_task, None
+        if crashed is None:
+            return  # already crashed: two restarts would leave two managers
         self.crashes += 1
         for transport in self._transports:
             transport.dead = True
         self.manager.abort()
-        dead.cancel()
-        self._tasks.append(dead)
+        crashed.cancel()
+        self._tasks.append(crashed)
         asyncio.get_running_loop().call_later(RESTART_SECONDS, self.start_manager)
 
     def calm(self) -> None:
-        """From now on nothing goes wrong by itself."""
+        """Disable random faults."""
         self._faults = NONE
         for transport in self._transports:
             transport.faults = NONE
 
     async def until(self, reached: Callable[[], Awaitable[bool]], *, within: float = 3600.0) -> None:
-        """Let virtual time pass until it is so."""
+        """Let virtual time pass until the condition holds."""
         deadline = asyncio.get_running_loop().time() + within
         while not await reached():
             self.check()
@@ -179,9 +184,9 @@ class World:
             await asyncio.sleep(0.25)
 
     def check(self) -> None:
-        """A broken invariant ends the simulation, and so does a manager or a recorder that ended by itself."""
-        if self._wrong is not None:
-            raise self._wrong
+        """Raise a violated invariant, or the error of a manager or recorder that ended by itself."""
+        if self._violation is not None:
+            raise self._violation
         for task in (self._manager_task, *self._recorders):
             if task is not None and task.done():
                 raise RuntimeError(f"{task.get_coro()} has ended") from task.exception()
@@ -196,29 +201,29 @@ class World:
                 meta = event.object["metadata"]
                 seen = meta["resourceVersion"]
                 if event.type == "BOOKMARK" or meta.get("name") == "kube-root-ca.crt":
-                    continue  # certificates are real, so they differ from run to run
-                if not self._seen:
-                    asyncio.get_running_loop().call_later(SAME_MOMENT, self._judge)
-                self._seen.append((int(seen), kind, event))
+                    continue  # certificates are real and differ between runs
+                if not self._events:
+                    asyncio.get_running_loop().call_later(SAME_MOMENT, self._check_invariant)
+                self._events.append((int(seen), kind, event))
 
-    def _judge(self) -> None:
-        """Every event of the watched kinds goes into the log, and before the invariant.
+    def _check_invariant(self) -> None:
+        """Log every event of the watched kinds and check the invariant.
 
-        Each kind has a watch of its own. Time goes on only when none has anything more to say, so what they said in
-        the moment before is all that happened in it, and revisions tell in which order.
+        Each kind has its own watch. Time advances only when none has more events, so the collected events are complete
+        for that instant, and revisions give their order.
         """
-        seen, self._seen = sorted(self._seen, key=lambda each: each[0]), []
+        seen, self._events = sorted(self._events, key=lambda each: each[0]), []
         for revision, kind, event in seen:
             meta = event.object["metadata"]
             content = hashlib.sha256(repr(sorted(event.object.items(), key=str)).encode()).hexdigest()[:12]
             name = f"{meta.get('namespace', '')}/{meta['name']}"
             self.note(f"{event.type} {kind.kind} {name} {revision} {content}")
-            if self._invariant is None or self._wrong is not None:
+            if self._invariant is None or self._violation is not None:
                 continue
             try:
                 self._invariant(kind, event.type, event.object)
             except Exception as error:
-                self._wrong = error
+                self._violation = error
 
     async def _established(self, name: str) -> None:
         while True:

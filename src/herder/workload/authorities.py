@@ -1,4 +1,4 @@
-"""Certificate authorities of workload clusters: made once, kept in a Secret, read from there by who signs with them."""
+"""CAs of in-memory workload clusters: created once, stored in a Secret."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ LIFE = timedelta(days=3650)
 
 
 class AuthorityError(Exception):
-    """A Secret whose content cannot be used; the text names its key, and nothing of what it holds."""
+    """A Secret with unusable content; the message names its key, but not its content."""
 
 
 async def make_authority(arguments: Mapping[str, Any], *, clock: Callable[[], datetime]) -> dict[str, str]:
-    """As a Secret's data."""
+    """A new CA as the data of a Secret."""
     pair = certificates.authority(f"{arguments['name']}-ca", now=clock(), life=LIFE)
     return {"tls.crt": _base64(pair.certificate_pem), "tls.key": _base64(pair.key_pem)}
 
@@ -32,13 +32,13 @@ async def read_authority(client: Client, namespace: str, cluster: str) -> KeyPai
     return usable(secret.get("data") or {}, f"Secret {namespace}/{name}")
 
 
-def usable(data: Mapping[str, str], whence: str) -> KeyPair:
-    """The API server that we serve signs with P-256 alone."""
+def usable(data: Mapping[str, str], source: str) -> KeyPair:
+    """The CA key pair; the API server only signs with P-256."""
     try:
         authority = certificates.authority_from(data)
         return KeyPair(authority.certificate, certificates.private_key(base64.b64decode(data["tls.key"])))
     except ValueError as error:
-        raise AuthorityError(f"{whence}: {error}") from None
+        raise AuthorityError(f"{source}: {error}") from None
 
 
 def _base64(content: bytes) -> str:

@@ -1,8 +1,7 @@
-"""The APIs of in-memory clusters: one embedded API server each, on a port of its own, behind TLS.
+"""API servers of in-memory clusters: one embedded API server each, with TLS on its own port.
 
-A server costs some milliseconds to start and two megabytes to keep, and nothing while nobody asks it anything. Where
-no directory is given, what a cluster stores lives as long as the process; whoever simulates its machines registers
-their Nodes anew.
+A server takes some milliseconds to start and two megabytes of memory, and nothing while idle. Without a data directory
+its objects live as long as the process, and the provider registers the Nodes again.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import asyncio
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -20,22 +19,24 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from herder.api.inmemory.behaviour import HANG, REFUSE, slowness
+from herder.api.inmemory.behavior import HANG, REFUSE, response_delay
 from herder.api.inmemory.names import MAKE_AUTHORITY, SERVE_WORKLOAD, SET_WORKLOAD_FAULT, STOP_WORKLOAD
 from herder.engine import certificates
-from herder.engine.apiserver.limits import BODY_BYTES
+from herder.engine.apiserver.build import ApiServer, assemble
 from herder.engine.apiserver.pki import ADMIN, Pki, client_certificate
-from herder.engine.apiserver.server import ApiServer, assemble
+from herder.engine.apiserver.request.limits import BODY_BYTES
 from herder.engine.certificates import KeyPair
+from herder.engine.client.addresses import is_elsewhere
 from herder.engine.client.client import Client
-from herder.engine.client.wire import Request, Response
 from herder.engine.front.http import HttpFront
 from herder.engine.runtime.effects import Performer
+from herder.engine.wire import Request, Response
 from herder.workload.authorities import make_authority, read_authority
 
 SERVING_LIFE = timedelta(days=365)
-REVISIONS_PER_SECOND = 1_000_000  # more than a server writes, while it starts too
-ClusterName = tuple[str, str]  # namespace and name
+REVISIONS_PER_SECOND = 1_000_000  # more than a server can write
+_PORT_FILE = "port"
+ClusterName = tuple[str, str]  # namespace, name
 
 
 @dataclass(slots=True)
@@ -48,9 +49,11 @@ class _Workload:
 
 
 class Workloads:
-    """Serves where `address` says; what the clusters store is in `data_dir`, or in memory alone.
+    """Serves at `address`; data is in `data_dir`, or in memory only. `client` reads the CAs from the management
+    cluster.
 
-    `client` is that of the management cluster, where the certificate authorities are.
+    Users administer their clusters: webhooks and Nodes that they define are called only at addresses that `may_dial`
+    allows.
     """
 
     def __init__(
@@ -60,13 +63,16 @@ class Workloads:
         clock: Callable[[], datetime],
         address: str = "127.0.0.1",
         data_dir: Path | None = None,
+        may_dial: Callable[[str], bool] = is_elsewhere,
     ) -> None:
         self._client = client
         self._clock = clock
         self._address = address
         self._data_dir = data_dir
+        self._may_dial = may_dial
         self._workloads: dict[ClusterName, _Workload] = {}
-        self._turns: defaultdict[ClusterName, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._ports = dict(_reserved(data_dir))
+        self._locks: defaultdict[ClusterName, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def performers(self) -> dict[str, Performer]:
         return {
@@ -77,20 +83,20 @@ class Workloads:
         }
 
     def serves(self, host: str, port: int) -> bool:
-        """Whether the API of one of the clusters is there."""
+        """Whether this is the address of one of the clusters."""
         return host == self._address and any(workload.port == port for workload in self._workloads.values())
 
     async def close(self) -> None:
-        """All of them end; what is in a directory stays."""
+        """Stop all servers; data directories are kept."""
         for workload in self._workloads.values():
-            await _end(workload)
+            await _stop_workload(workload)
         self._workloads.clear()
 
-    # --- effects ------------------------------------------------------------------------------------------------
+    # --- effects ----------------------------------------------------------------------------------------------------
 
     async def _serve(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         name = _cluster(arguments)
-        async with self._turns[name]:
+        async with self._locks[name]:
             workload = self._workloads.get(name)
             if workload is None:
                 workload = await self._start(name, arguments["port"], arguments["fault"])
@@ -99,7 +105,7 @@ class Workloads:
 
     async def _set_fault(self, arguments: Mapping[str, Any]) -> None:
         name = _cluster(arguments)
-        async with self._turns[name]:
+        async with self._locks[name]:
             workload = self._workloads.get(name)
             if workload is None:
                 raise LookupError(f"the API of cluster {'/'.join(name)} is not served")
@@ -108,37 +114,49 @@ class Workloads:
 
     async def _stop(self, arguments: Mapping[str, Any]) -> None:
         name = _cluster(arguments)
-        async with self._turns[name]:
+        async with self._locks[name]:
             workload = self._workloads.pop(name, None)
             if workload is not None:
-                await _end(workload)
+                await _stop_workload(workload)
+            self._ports = {port: owner for port, owner in self._ports.items() if owner != name}
             directory = self._directory(name)
             if directory is not None:
                 await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
-    # --- one server ---------------------------------------------------------------------------------------------
+    # --- servers ----------------------------------------------------------------------------------------------------
 
     async def _start(self, name: ClusterName, port: int, fault: str) -> _Workload:
+        if (owner := self._ports.get(port, name)) != name:
+            raise OSError(f"port {port} belongs to cluster {'/'.join(owner)}; remove spec.controlPlaneEndpoint")
         pki = self._pki(await read_authority(self._client, *name))
-        # Counted from the clock, revisions never fall behind those of a server that was here before, and whoever
-        # watched that one lists anew.
+        # Revisions start from the clock, so they never fall behind those of an earlier server, and its watchers list
+        # again.
         start = int(self._clock().timestamp() * REVISIONS_PER_SECOND)
-        server = await assemble(self._directory(name), clock=self._clock, entropy=os.urandom, pki=pki, start=start)
+        server = await assemble(
+            self._directory(name), clock=self._clock, entropy=os.urandom, pki=pki, start=start, may_dial=self._may_dial
+        )
         workload = _Workload(server, pki, port)
         try:
-            await self._open(workload)  # also where connections are to be refused: the port is found and kept
+            await self._open(workload)  # Also for the fault REFUSE: the port is allocated and kept.
             if fault:
                 await self._reopen(workload, fault)
         except OSError as error:
-            await _end(workload)
+            await _stop_workload(workload)
             raise OSError(f"port {port} of {self._address}: {error.strerror}") from error
         except BaseException:
-            await _end(workload)
+            await _stop_workload(workload)
             raise
+        self._reserve(name, workload.port)
         return workload
 
+    def _reserve(self, name: ClusterName, port: int) -> None:
+        """Users choose the port of their cluster, which must stay reserved while the manager restarts."""
+        self._ports[port] = name
+        if (directory := self._directory(name)) is not None:
+            (directory / _PORT_FILE).write_text(str(port))
+
     async def _reopen(self, workload: _Workload, fault: str) -> None:
-        """Connections that are open end, as they do when a server or a network fails."""
+        """Close open connections, as when a server or network fails."""
         if workload.front is not None:
             await workload.front.stop(grace=0)
             workload.front = None
@@ -147,12 +165,12 @@ class Workloads:
             await self._open(workload)
 
     async def _open(self, workload: _Workload) -> None:
-        front = HttpFront(_Door(workload.server, workload.fault), clock=self._clock, body_bytes=BODY_BYTES)
+        front = HttpFront(_FaultyHandler(workload.server, workload.fault), clock=self._clock, body_bytes=BODY_BYTES)
         _, workload.port = await front.listen(self._address, workload.port, workload.pki.server_context())
         workload.front = front
 
     def _pki(self, authority: KeyPair) -> Pki:
-        """All but the authority is made anew at each start; tokens of service accounts end with it."""
+        """Everything but the CA is regenerated at each start; service account tokens end with it."""
         now = self._clock()
         names = dict.fromkeys((self._address, "localhost", "127.0.0.1", "kubernetes.default.svc"))
         return Pki(
@@ -166,8 +184,16 @@ class Workloads:
         return self._data_dir / "_".join(name) if self._data_dir is not None else None
 
 
-class _Door:
-    """In front of the API server: where a fault lets requests through late, or not at all."""
+def _reserved(data_dir: Path | None) -> Iterator[tuple[int, ClusterName]]:
+    """Ports of the clusters that a manager served here before."""
+    for file in data_dir.glob(f"*/{_PORT_FILE}") if data_dir is not None else ():
+        namespace, _, cluster = file.parent.name.partition("_")
+        if (text := file.read_text()).isdecimal():
+            yield int(text), (namespace, cluster)
+
+
+class _FaultyHandler:
+    """Delays or blocks requests to the API server, according to the fault."""
 
     receives_body = True
 
@@ -179,11 +205,11 @@ class _Door:
         if self._fault == HANG:
             await asyncio.get_running_loop().create_future()
         if self._fault:
-            await asyncio.sleep(slowness(self._fault))
+            await asyncio.sleep(response_delay(self._fault))
         return await self._server.handle(request)
 
 
-async def _end(workload: _Workload) -> None:
+async def _stop_workload(workload: _Workload) -> None:
     if workload.front is not None:
         await workload.front.stop(grace=0)
     await workload.server.stop()

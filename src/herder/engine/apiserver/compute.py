@@ -1,8 +1,8 @@
-"""Where the server computes for a request: small work on the event loop, large work in a thread of its own.
+"""Executors for request processing: cheap work runs on the event loop, expensive work in a separate thread.
 
-A turn of the event loop that decodes, validates or merges a large document keeps every other client waiting. The thread
-takes one computation at a time, users in turn, so it takes at most half of the process from everybody else, and an
-honest large request waits for one computation of each other user at most.
+Decoding, validating or merging a large document on the event loop would block every other client. The thread runs one
+function at a time and serves users round-robin. It therefore takes at most half of the interpreter time, and a large
+request waits for at most one function of every other user.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from herder.engine.apiserver import yaml_bodies
+from herder.engine.apiserver.request import yaml_body
 from herder.engine.memory import return_freed_memory
 from herder.engine.meta.errors import TooManyRequests
 from herder.engine.meta.work import metered
@@ -24,24 +24,26 @@ from herder.engine.meta.work import metered
 T = TypeVar("T")
 
 LARGE_BYTES = 64 << 10
-"""A document above this is large. Nearly all objects of a cluster are below; definitions and bundles are above."""
+"""A larger body is large. Nearly all objects of a cluster are smaller; CRDs and bundles are larger."""
 LARGE_ELEMENTS, LARGE_APPLIED = 3_000, 1_500
-"""A shorter document with so many elements is large too: what they cost is counted by element, and apply costs more."""
+"""A shorter body with more elements than this is large too: the cost grows with the number of elements, and
+server-side apply costs more per element."""
 SMALLEST_LARGE_BYTES = 4 << 10
-"""A document below this is never large."""
+"""A smaller body is never large."""
 LOOP_UNITS = 20_000
-"""What rules and patterns may spend on the event loop: some ten milliseconds."""
+"""Cost limit for CEL rules and patterns on the event loop, about ten milliseconds."""
 THREAD_UNITS = 5_000_000
-"""What they may spend in the thread: some seconds."""
-MOST_LARGE = 4
-"""Requests with a large document that are processed at the same time, of different users."""
-MOST_WAITING, MOST_WAITING_OF_USER = 64, 16
+"""Cost limit for CEL rules and patterns in the thread, a few seconds."""
+MAX_LARGE_REQUESTS = 4
+"""Number of large requests processed at the same time, each of a different user."""
+MAX_WAITING, MAX_WAITING_PER_USER = 64, 16
 TRIM_SECONDS = 2.0
-"""How long after a computation freed memory goes back to the machine: once for all computations of that time."""
+"""Delay after a computation before freed memory is returned to the operating system, once for all computations in
+that time."""
 
 
 def is_large(body: bytes, *, applied: bool = False) -> bool:
-    """Whether to compute with this document in the thread."""
+    """Whether a request with this body is processed in the thread."""
     size = len(body)
     if size > LARGE_BYTES:
         return True
@@ -50,24 +52,24 @@ def is_large(body: bytes, *, applied: bool = False) -> bool:
     return body.count(b",") + body.count(b":") > (LARGE_APPLIED if applied else LARGE_ELEMENTS)
 
 
-class Computer(Protocol):
-    """Computes beside the event loop."""
+class ComputeExecutor(Protocol):
+    """Runs expensive functions of requests without blocking the event loop."""
 
     def large_request(self, user: str) -> AbstractAsyncContextManager[None]:
-        """Entered by each request with a large document, before it is decoded."""
+        """Limit the number of large requests in memory. Entered before the body is decoded."""
         ...
 
     async def run(self, user: str, function: Callable[[], T]) -> T:
-        """What the pure function returns."""
+        """Run a pure function and return its result."""
         ...
 
     async def convert_yaml(self, user: str, body: bytes) -> bytes:
-        """The document as JSON."""
+        """Convert a YAML document to JSON."""
         ...
 
 
-class InlineComputer:
-    """Computes at once: for a simulation, which is one thread and the same each time."""
+class InlineExecutor:
+    """Runs everything immediately on the calling thread, for deterministic simulations."""
 
     def large_request(self, user: str) -> AbstractAsyncContextManager[None]:
         return nullcontext()
@@ -76,54 +78,57 @@ class InlineComputer:
         return _metered(function)
 
     async def convert_yaml(self, user: str, body: bytes) -> bytes:
-        return yaml_bodies.converted(yaml_bodies.answer(body))
+        return yaml_body.parse_output(yaml_body.convert_document(body))
 
 
-class ThreadComputer:
-    """Computes in one thread, and converts YAML in one process at a time."""
+class ThreadExecutor:
+    """Runs functions in one thread, and converts YAML in one subprocess at a time."""
 
     def __init__(self) -> None:
         self._executor: ThreadPoolExecutor | None = None
-        self._thread_turns = Turns()
-        self._process_turns = Turns()
-        self._requests = Turns(MOST_LARGE)
+        self._thread_slots = FairSemaphore()
+        self._process_slots = FairSemaphore()
+        self._requests = FairSemaphore(MAX_LARGE_REQUESTS)
         self._trim: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
     async def large_request(self, user: str) -> AsyncIterator[None]:
-        """A decoded document takes ten times its size, and stays until the request is answered: so a user has one at a
-        time, while the bodies of the others wait."""
-        await self._requests.take(user)
+        """Admit one large request per user at a time; bodies of waiting requests stay undecoded.
+
+        A decoded document takes about ten times the memory of its body, until the response is sent.
+        """
+        await self._requests.acquire(user)
         try:
             yield
         finally:
-            self._requests.pass_on(user)
+            self._requests.release(user)
 
     async def run(self, user: str, function: Callable[[], T]) -> T:
-        await self._thread_turns.take(user)
+        await self._thread_slots.acquire(user)
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="herder-compute")
-        computing = asyncio.get_running_loop().run_in_executor(self._executor, _metered, function)
-        # A thread cannot be stopped: the next turn begins when this one is over, also if its client has gone.
-        computing.add_done_callback(partial(self._finished, user))
+        future = asyncio.get_running_loop().run_in_executor(self._executor, _metered, function)
+        # A running thread cannot be cancelled: the next function starts when this one has returned, even if its client
+        # has disconnected.
+        future.add_done_callback(partial(self._finished, user))
         try:
-            return await asyncio.shield(computing)
+            return await asyncio.shield(future)
         finally:
-            # An exception refers to this frame, and the future to the exception: without this, a refused request and
-            # its body would stay in memory until the garbage collector runs.
-            del computing
+            # The exception refers to this frame and the future to the exception. Without breaking the cycle, a rejected
+            # request and its body would stay in memory until the garbage collector runs.
+            del future
 
     async def convert_yaml(self, user: str, body: bytes) -> bytes:
-        await self._process_turns.take(user)
+        await self._process_slots.acquire(user)
         try:
-            return await yaml_bodies.convert(body)
+            return await yaml_body.convert(body)
         finally:
-            self._process_turns.pass_on(user)
+            self._process_slots.release(user)
 
-    def _finished(self, user: str, computing: asyncio.Future[Any]) -> None:
-        if not computing.cancelled():
-            computing.exception()  # a client that has gone does not look at it
-        self._thread_turns.pass_on(user)
+    def _finished(self, user: str, future: asyncio.Future[Any]) -> None:
+        if not future.cancelled():
+            future.exception()  # mark it as retrieved: a disconnected client does not await it
+        self._thread_slots.release(user)
         if self._trim is None:
             self._trim = asyncio.get_running_loop().call_later(TRIM_SECONDS, self._return_memory)
 
@@ -132,18 +137,18 @@ class ThreadComputer:
         asyncio.get_running_loop().run_in_executor(None, return_freed_memory)
 
 
-_COMPUTERS: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadComputer] = WeakKeyDictionary()
+_EXECUTORS: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadExecutor] = WeakKeyDictionary()
 
 
-def shared_computer() -> ThreadComputer:
-    """The one computer of this event loop: servers that share a loop share the thread."""
-    return _COMPUTERS.setdefault(asyncio.get_running_loop(), ThreadComputer())
+def shared_executor() -> ThreadExecutor:
+    """Return the executor of the running event loop. Servers on the same loop share its thread."""
+    return _EXECUTORS.setdefault(asyncio.get_running_loop(), ThreadExecutor())
 
 
-class Turns:
-    """A semaphore that users take in turn: one user's many requests do not delay another user's first.
+class FairSemaphore:
+    """A semaphore that serves users round-robin, so that many requests of one user do not delay the first of another.
 
-    A user holds one unit at a time.
+    A user holds at most one unit at a time.
     """
 
     def __init__(self, units: int = 1) -> None:
@@ -151,50 +156,50 @@ class Turns:
         self._holding: set[str] = set()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
-    async def take(self, user: str) -> None:
+    async def acquire(self, user: str) -> None:
         if self._free and user not in self._holding:
-            self._give(user)
+            self._grant(user)
             return
         queue = self._waiting.setdefault(user, deque())
-        # The first of a user waits in any case: else a few users with many requests would keep all others out.
-        if queue and (len(queue) >= MOST_WAITING_OF_USER or sum(map(len, self._waiting.values())) >= MOST_WAITING):
-            raise _busy()
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        queue.append(turn)
+        # A user's first request always queues; otherwise a few users with many requests could lock everybody else out.
+        if queue and (len(queue) >= MAX_WAITING_PER_USER or sum(map(len, self._waiting.values())) >= MAX_WAITING):
+            raise _too_many_requests()
+        grant: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.append(grant)
         try:
-            await turn
+            await grant
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.pass_on(user)  # it was given to a client that has gone
+            if grant.done() and not grant.cancelled():
+                self.release(user)  # the unit was granted to a client that has disconnected
             raise
 
-    def _give(self, user: str) -> None:
+    def _grant(self, user: str) -> None:
         self._free -= 1
         self._holding.add(user)
 
-    def pass_on(self, user: str) -> None:
+    def release(self, user: str) -> None:
         self._free += 1
         self._holding.discard(user)
         if user in self._waiting:
-            self._waiting[user] = self._waiting.pop(user)  # behind all others
-        for waiting in list(self._waiting):
+            self._waiting[user] = self._waiting.pop(user)  # to the end of the round-robin order
+        for waiting_user in list(self._waiting):
             if not self._free:
                 return
-            if waiting not in self._holding:
-                self._hand_out(waiting)
+            if waiting_user not in self._holding:
+                self._grant_next(waiting_user)
 
-    def _hand_out(self, user: str) -> None:
-        """To the first request of the user that still waits."""
+    def _grant_next(self, user: str) -> None:
+        """Grant a unit to the first request of the user that is still waiting."""
         queue = self._waiting.pop(user)
         while queue and queue[0].done():
             queue.popleft()
         if not queue:
             return
-        turn = queue.popleft()
+        grant = queue.popleft()
         if queue:
             self._waiting[user] = queue
-        self._give(user)
-        turn.set_result(None)
+        self._grant(user)
+        grant.set_result(None)
 
 
 def _metered(function: Callable[[], T]) -> T:
@@ -202,7 +207,7 @@ def _metered(function: Callable[[], T]) -> T:
         return function()
 
 
-def _busy() -> TooManyRequests:
+def _too_many_requests() -> TooManyRequests:
     error = TooManyRequests("too many large requests are being processed; try again later")
     error.headers = {"retry-after": "1"}
     return error

@@ -1,4 +1,4 @@
-"""From a resource request to its verb: what exists, what may be done with it, who does it."""
+"""Route a resource request to its verb: find the served resource and version, check the path, and run the handler."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import asyncio
 from dataclasses import replace
 
 from herder.engine.apiserver.compute import SMALLEST_LARGE_BYTES, is_large
-from herder.engine.apiserver.events import SharedLines
-from herder.engine.apiserver.negotiation import is_yaml, negotiate
-from herder.engine.apiserver.options import check_timeout
-from herder.engine.apiserver.request import RequestInfo
-from herder.engine.apiserver.resources import Resource, Version
-from herder.engine.apiserver.scope import RequestContext, ServerDeps
+from herder.engine.apiserver.context import RequestContext, ServerDeps
+from herder.engine.apiserver.registry.resources import Resource, Version
+from herder.engine.apiserver.request.info import RequestInfo
+from herder.engine.apiserver.request.negotiation import is_yaml, negotiate
+from herder.engine.apiserver.request.options import check_timeout
+from herder.engine.apiserver.request.yaml_body import LARGE_YAML_BYTES, is_flow
+from herder.engine.apiserver.response.watch_events import EventCache
 from herder.engine.apiserver.verbs.create import create
 from herder.engine.apiserver.verbs.delete import delete
 from herder.engine.apiserver.verbs.deletecollection import delete_collection
 from herder.engine.apiserver.verbs.get import get
-from herder.engine.apiserver.verbs.listing import list_objects
+from herder.engine.apiserver.verbs.list import list_objects
 from herder.engine.apiserver.verbs.patch import APPLY_PATCH, patch
 from herder.engine.apiserver.verbs.scale import get_scale, patch_scale, update_scale
 from herder.engine.apiserver.verbs.subresources import call_subresource
 from herder.engine.apiserver.verbs.update import update
 from herder.engine.apiserver.verbs.watch import watch
-from herder.engine.apiserver.yaml_bodies import LARGE_YAML_BYTES, is_flow
-from herder.engine.client.wire import Query, Request, Response, User
 from herder.engine.meta.errors import BadRequest, MethodNotAllowed, NotFound, StatusError, UnsupportedMediaType, show
 from herder.engine.meta.selectors import SelectorError, parse_field_selector
+from herder.engine.wire import Query, Request, Response, User
 
 _VERBS = {
     "get": get,
@@ -38,78 +38,82 @@ _VERBS = {
 }
 _STATUS = {"get": get, "update": update, "patch": patch}
 _SCALE = {"get": get_scale, "update": update_scale, "patch": patch_scale}
-_ENDS_OF_PATHS = frozenset({"log", "token", "eviction", "binding"})  # others may take a path of their own
+# other subresources may be followed by a path (proxy)
+_TERMINAL_SUBRESOURCES = frozenset({"log", "token", "eviction", "binding"})
 
 
 class Dispatcher:
-    def __init__(self, parts: ServerDeps) -> None:
-        self._parts = parts
-        self._shared_lines = SharedLines()
+    """Runs resource requests. `stopping` ends all watches when the server shuts down."""
+
+    def __init__(self, deps: ServerDeps) -> None:
+        self._deps = deps
+        self._event_cache = EventCache()
         self.stopping = asyncio.Event()
 
     async def dispatch(self, request: Request, info: RequestInfo, user: User) -> Response:
         if request.query.items and info.verb != "watch":
             check_timeout(request.query)
-        resource, version = self._served(info)
+        resource, version = self._find_served(info)
         try:
             _check_path(request, info, resource)
         except NotFound:
-            raise self._missing(info) from None
+            raise self._unknown_path_error(info) from None
         call = RequestContext(
-            self._parts,
+            self._deps,
             request,
             info,
             user,
             resource,
             version,
-            negotiate(request, transforms=_has_columns(resource, info)),
+            negotiate(request, transforms=_supports_tables(resource, info)),
         )
         if request.body and _prepare_body(call):
-            body = await self._parts.computer.convert_yaml(user.name, request.body)
+            body = await self._deps.executor.convert_yaml(user.name, request.body)
             call.request = replace(request, body=body)
         if version.deprecation:
             call.warn(version.deprecation)
         try:
             if call.large:
-                async with self._parts.computer.large_request(user.name):
+                async with self._deps.executor.large_request(user.name):
                     response = await self._run(call)
             else:
                 response = await self._run(call)
         except Exception as error:
-            # Warnings given so far go out with the refusal too.
+            # Warnings collected so far are sent with the error, too.
             error.warnings = call.warnings  # type: ignore[attr-defined]
             raise
         response.warnings = call.warnings
         return response
 
-    def _served(self, info: RequestInfo) -> tuple[Resource, Version]:
-        found = self._parts.registry.served(info.group, info.version, info.resource)
+    def _find_served(self, info: RequestInfo) -> tuple[Resource, Version]:
+        found = self._deps.registry.served(info.group, info.version, info.resource)
         if found is None:
-            raise self._missing(info)
+            raise self._unknown_path_error(info)
         return found
 
-    def _missing(self, info: RequestInfo) -> Exception:
-        """A group of built-in kinds answers for every path below it; one made of definitions for its kinds' alone."""
-        if any(resource.group == info.group and not resource.custom for resource in self._parts.registry):
-            return _unknown()
+    def _unknown_path_error(self, info: RequestInfo) -> Exception:
+        """The error for an unknown path: built-in groups answer with a Status, groups of CRDs only for paths of
+        their own kinds."""
+        if any(resource.group == info.group and not resource.custom for resource in self._deps.registry):
+            return _not_found_error()
         return PageNotFound()
 
     async def _run(self, call: RequestContext) -> Response:
         info = call.info
         if info.subresource:
             return await self._run_subresource(call)
-        if info.verb not in call.resource.verbs or _is_refused_head(call):
+        if info.verb not in call.resource.verbs or _rejects_head(call):
             raise _not_allowed()
         if info.verb == "watch":
-            return await watch(_narrowed(call), self._shared_lines, self.stopping)
+            return await watch(_with_name_selector(call), self._event_cache, self.stopping)
         return await _VERBS[info.verb](call)
 
     async def _run_subresource(self, call: RequestContext) -> Response:
         name, verb = call.info.subresource, call.info.verb
         if name in call.resource.subresources:
             subresource = call.resource.subresources[name]
-            if call.info.parts and name in _ENDS_OF_PATHS:
-                raise _unknown()
+            if call.info.parts and name in _TERMINAL_SUBRESOURCES:
+                raise _not_found_error()
             if verb not in subresource.verbs:
                 raise _not_allowed()
             return await call_subresource(call, subresource)
@@ -118,44 +122,46 @@ class Dispatcher:
         elif name == "scale" and call.version.scale is not None:
             verbs = _SCALE
         else:
-            raise _unknown()
+            raise _not_found_error()
         if call.info.parts and not call.resource.custom:
-            raise _unknown()
-        if verb not in verbs or _is_refused_head(call):
+            raise _not_found_error()
+        if verb not in verbs or _rejects_head(call):
             raise _not_allowed()
         return await verbs[verb](call)
 
 
 class PageNotFound(Exception):
-    """A path that nobody serves: answered in plain text, as a web server would."""
+    """No handler serves this path; answered with 404 in plain text, like kube-apiserver does."""
 
 
 def _prepare_body(call: RequestContext) -> bool:
-    """Decide where to compute with the body; True if it is YAML to be converted to JSON in a process of its own."""
+    """Decide where the body is processed; return True if it is YAML that a subprocess has to convert to JSON."""
     request, size = call.request, len(call.request.body)
     if size < SMALLEST_LARGE_BYTES:
-        call.large = call.version.model.compiles_much()
+        call.large = call.version.model.compiles_large_schema()
         return False
     applied = request.headers.get("content-type", "").startswith(APPLY_PATCH)
-    call.large = is_large(request.body, applied=applied) or call.version.model.compiles_much()
+    call.large = is_large(request.body, applied=applied) or call.version.model.compiles_large_schema()
     return size > LARGE_YAML_BYTES and not is_flow(request.body) and (applied or is_yaml(request))
 
 
-def _is_refused_head(call: RequestContext) -> bool:
-    """As on the real server, which routes built-in kinds by method, and takes HEAD for a GET on custom ones."""
+def _rejects_head(call: RequestContext) -> bool:
+    """Whether to reject HEAD: kube-apiserver routes built-in kinds by method, but treats HEAD as GET for custom
+    resources."""
     return call.request.method == "HEAD" and not call.resource.custom
 
 
-def _has_columns(resource: Resource, info: RequestInfo) -> bool:
-    """Reviews, tokens and bindings are answers, not objects that anyone would list."""
+def _supports_tables(resource: Resource, info: RequestInfo) -> bool:
+    """Whether the response can be a Table. Reviews, tokens, bindings and evictions are not listable objects."""
     is_answer = resource.virtual is not None and "list" not in resource.verbs
     return not is_answer and info.subresource not in ("token", "binding", "eviction")
 
 
 def _check_path(request: Request, info: RequestInfo, resource: Resource) -> None:
-    """A namespaced resource is read across namespaces as a whole, but its objects have a namespace each."""
+    """Check namespace, name and verb of the path. Only collections of namespaced resources can be read across
+    namespaces."""
     if "//" in request.path:
-        raise _unknown()
+        raise _not_found_error()
     named = (
         bool(info.name)
         and info.verb not in ("list", "deletecollection")
@@ -163,17 +169,17 @@ def _check_path(request: Request, info: RequestInfo, resource: Resource) -> None
     )
     if resource.namespaced:
         if not info.namespace and named and info.verb != "watch":
-            raise _unknown()
+            raise _not_found_error()
         if not info.namespace and info.verb in ("create", "deletecollection") and resource.virtual is None:
-            raise _unknown() if resource.custom else _not_allowed()
+            raise _not_found_error() if resource.custom else _not_allowed()
     elif info.namespace and not (
         resource.plural == "namespaces" and not resource.group and info.name == info.namespace
     ):
-        raise _unknown()
+        raise _not_found_error()
     if named:
         _check_name(info, resource)
     if not named and info.verb in ("update", "patch", "delete"):
-        raise _nameless(request, info, resource)
+        raise _missing_name_error(request, info, resource)
     if named and info.verb == "create" and not info.subresource and not resource.custom:
         raise _not_allowed()
     if not info.verb:
@@ -182,22 +188,22 @@ def _check_path(request: Request, info: RequestInfo, resource: Resource) -> None
 
 def _check_name(info: RequestInfo, resource: Resource) -> None:
     if resource.virtual is not None and info.verb == "get":
-        raise _unknown()
-    complaint = ""
+        raise _not_found_error()
+    problem = ""
     if info.name in (".", ".."):
-        complaint = f"may not be '{info.name}'"
+        problem = f"may not be '{info.name}'"
     elif "%" in info.name:
-        complaint = "may not contain '%'"
-    if complaint:
-        raise BadRequest(f"Name parameter invalid: {show(info.name)}: {complaint}")
+        problem = "may not contain '%'"
+    if problem:
+        raise BadRequest(f"Name parameter invalid: {show(info.name)}: {problem}")
 
 
-def _nameless(request: Request, info: RequestInfo, resource: Resource) -> StatusError:
-    """What is said of a write to one object that names none."""
+def _missing_name_error(request: Request, info: RequestInfo, resource: Resource) -> StatusError:
+    """Return the error for a write to a single object whose path has no name."""
     if not resource.custom:
         return _not_allowed()
     if not info.namespace and resource.namespaced:
-        return _unknown()
+        return _not_found_error()
     if info.verb == "patch" and not request.headers.get("content-type"):
         return UnsupportedMediaType(
             "the body of the request was in an unknown format - accepted media types include: "
@@ -206,9 +212,11 @@ def _nameless(request: Request, info: RequestInfo, resource: Resource) -> Status
     return BadRequest("name must be provided")
 
 
-def _narrowed(call: RequestContext) -> RequestContext:
-    """The deprecated `/watch/…/name` is a watch with a field selector. The name is what was granted: no selector of
-    the caller's takes its place."""
+def _with_name_selector(call: RequestContext) -> RequestContext:
+    """Translate the deprecated `/watch/…/name` to a watch with a field selector.
+
+    The request was authorized for that name, so a selector of the client must not replace it.
+    """
     name = call.info.name
     if not name or "/watch/" not in call.request.path:
         return call
@@ -227,7 +235,7 @@ def _exact_name(selector: str) -> str | None:
         return None
 
 
-def _unknown() -> NotFound:
+def _not_found_error() -> NotFound:
     return NotFound("the server could not find the requested resource", details={})
 
 

@@ -1,15 +1,15 @@
-"""Clients inside the process: the same road, without sockets, TLS and HTTP."""
+"""In-process transport: sends requests straight to the API server, without sockets, TLS and HTTP."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from herder.engine.apiserver.pipeline import ApiServer
-from herder.engine.client.wire import Request, Response, User
+from herder.engine.apiserver.server import ApiServer
+from herder.engine.wire import Request, Response, User
 
 
 class InProcess:
-    """A client's Transport straight into a server, as one user. Everything but authentication happens as over HTTP."""
+    """Transport of an in-process client that acts as one user. Authentication and flow control are skipped."""
 
     def __init__(self, server: ApiServer, user: User, *, user_agent: str = "herder") -> None:
         self._server = server
@@ -22,4 +22,4 @@ class InProcess:
         return await self._server.handle(replace(request, headers=headers, user=self._user))
 
     async def close(self) -> None:
-        """Nothing to close: the server outlives its callers."""
+        """Do nothing: the server outlives its clients."""

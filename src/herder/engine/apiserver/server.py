@@ -1,167 +1,254 @@
-"""The embedded API server put together from its parts."""
+"""The API server: the handler chain of every request (authentication, impersonation, authorization, dispatch,
+audit)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import replace
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
+from functools import lru_cache
 
-from herder.engine.apiserver import builtin
-from herder.engine.apiserver.admission.default import Admission
-from herder.engine.apiserver.admission.pods import write_system_priority_classes
-from herder.engine.apiserver.apiservices import ApiServices
-from herder.engine.apiserver.audit import AuditLog
-from herder.engine.apiserver.auth import bootstrap_policy
-from herder.engine.apiserver.auth.aggregation import RoleAggregator
+from herder.engine.apiserver.audit import AuditLog, audit_record
+from herder.engine.apiserver.auth.access import AccessAttributes, forbidden
 from herder.engine.apiserver.auth.authenticate import Authenticator
-from herder.engine.apiserver.auth.jwt import SigningKey
-from herder.engine.apiserver.auth.rbac import RbacAuthorizer
-from herder.engine.apiserver.auth.reviews import Reviews
-from herder.engine.apiserver.auth.token_request import TokenRequests
-from herder.engine.apiserver.auth.tokens import TokenIssuer, TokenVerifier
-from herder.engine.apiserver.bootstrap import bootstrap_objects
-from herder.engine.apiserver.builtin.subresources.kubelet import NodeLogs
-from herder.engine.apiserver.collectors import Collectors
-from herder.engine.apiserver.compute import InlineComputer, shared_computer
-from herder.engine.apiserver.crds import CrdController, DefinitionStrategy
-from herder.engine.apiserver.entropy import Pool
-from herder.engine.apiserver.inprocess import InProcess
-from herder.engine.apiserver.pipeline import ApiServer, Background
-from herder.engine.apiserver.pki import Pki
-from herder.engine.apiserver.resources import Registry, Resource
-from herder.engine.apiserver.scope import ServerDeps
-from herder.engine.apiserver.stored import decode, encode, encoder
-from herder.engine.client.wire import Request, Response, User
-from herder.engine.meta.kinds import GroupResource
-from herder.engine.store import Cipher, Store
+from herder.engine.apiserver.auth.impersonate import impersonated, wants_impersonation
+from herder.engine.apiserver.auth.users import ANONYMOUS
+from herder.engine.apiserver.context import ServerDeps
+from herder.engine.apiserver.dispatch import Dispatcher, PageNotFound
+from herder.engine.apiserver.endpoints.discovery import Discovery
+from herder.engine.apiserver.endpoints.health import ENDPOINTS, Check, health
+from herder.engine.apiserver.openapi import OpenApi
+from herder.engine.apiserver.request.info import RequestInfo, is_long_running, request_info
+from herder.engine.apiserver.request.limits import check_body_size
+from herder.engine.apiserver.request.negotiation import Rendering, negotiate
+from herder.engine.apiserver.response.compression import compress_response
+from herder.engine.apiserver.response.render import render_response
+from herder.engine.control.supervision import supervised
+from herder.engine.meta.errors import InternalError, NotAcceptable, StatusError
+from herder.engine.meta.kinds import Object
+from herder.engine.wire import Query, Request, Response, User, loggable_path
 
-__all__ = ["ApiServer", "assemble"]
+log = logging.getLogger(__name__)
 
-_ENCRYPTED = frozenset({"secrets"})
-_DEFINITIONS = GroupResource("apiextensions.k8s.io", "customresourcedefinitions")
-_SERVICE_ACCOUNTS = GroupResource("", "serviceaccounts")
-_PODS = GroupResource("", "pods")
-_HISTORY_SECONDS = 24 * 3600.0
+_MAX_CACHED_PATH = 256
+
+Handler = Callable[[Request, User], Awaitable[Response]]
+Background = Callable[[], Awaitable[None]]
 
 
-async def assemble(
-    data_dir: Path | None,
-    *,
-    clock: Callable[[], datetime],
-    entropy: Callable[[int], bytes],
-    inline: bool = False,
-    pki: Pki | None = None,
-    retain: float | None = _HISTORY_SECONDS,
-    start: int = 0,
-) -> ApiServer:
-    """A started server over the store in `data_dir`, or over an empty one in memory (None).
+@dataclass(slots=True)
+class _Caller:
+    """The user of a request, for the audit log."""
 
-    Time and randomness come from the caller; `inline` commits on the calling thread, so that a simulation is one
-    thread and the same each time. `pki` is given by who also serves TLS with it. History older than `retain` seconds
-    is forgotten; None leaves that to the caller. One in memory counts its revisions from `start`.
-    """
-    entropy = Pool(entropy)
-    store = _open_store(data_dir, clock, inline, start)
-    await store.renew(lambda record: encoder(decode(record)))
-    await bootstrap_policy.reconcile(store, now=clock(), entropy=entropy)
-    await bootstrap_objects(store, now=clock(), entropy=entropy)
-    await write_system_priority_classes(store, now=clock(), entropy=entropy)
+    user: User = ANONYMOUS
+    impersonated: User | None = None
 
-    pki = pki or Pki.load_or_create(data_dir / "pki" if data_dir else None, now=clock())
-    issuer = TokenIssuer(SigningKey(pki.service_accounts), entropy=entropy)
-    verifier = TokenVerifier(issuer, store, clock=clock)
-    authenticator = Authenticator(tokens=[verifier])
-    authorizer = RbacAuthorizer(store)
-
-    logs = NodeLogs(lambda: pki.node_client_context(now=clock()))
-    registry = Registry(_resources(Reviews(authorizer, authenticator, verifier), TokenRequests(issuer), logs))
-    admission = Admission(store, authorizer, registry, clock=clock, entropy=entropy)
-    definitions = CrdController(store, registry, clock=clock, webhooks=admission.client)
-    definitions.load()
-
-    async def close() -> None:
-        authorizer.close()
-        await admission.close()
-        await store.close()
-
-    computer = InlineComputer() if inline else shared_computer()
-    services = ApiServices(store, registry, clock=clock, entropy=entropy)
-    background: list[Background] = [
-        RoleAggregator(store).run,
-        definitions.run,
-        admission.quota_status.run,
-        services.run,
-    ]
-    if data_dir is not None and retain is not None:
-        background.append(lambda: store.compact_by_age(retain))
-    server = ApiServer(
-        ServerDeps(store, registry, authorizer, admission.chain, clock, entropy, computer),
-        authenticator=authenticator,
-        audit=AuditLog(data_dir / "audit.log") if data_dir is not None else None,
-        background=background,
-        close=close,
-    )
-    _serve_issuer(server, issuer)
-    collectors = Collectors(
-        store,
-        registry,
-        lambda user: InProcess(server, user),
-        clock=clock,
-        ca=pki.authority.certificate_pem,
-        issue=issuer.legacy_token,
-    )
-    server.background.append(collectors.run)
-    await server.start()
-    await asyncio.sleep(0)  # the followers take their places before the first request
-    return server
+    @property
+    def acting(self) -> User:
+        return self.impersonated or self.user
 
 
-def _open_store(data_dir: Path | None, clock: Callable[[], datetime], inline: bool, start: int) -> Store:
-    def seconds() -> float:
-        return clock().timestamp()
+class ApiServer:
+    """An API server without a listener. Transports call `handle`; `start` and `stop` manage the background tasks."""
 
-    if data_dir is None:
-        return Store.open(None, clock=seconds, inline=inline, start=start)
-    data_dir.mkdir(parents=True, exist_ok=True)
-    cipher = Cipher.load_or_create(data_dir / "encryption.key")
-    return Store.open(
-        data_dir / "store", clock=seconds, cipher=cipher, encrypted=_ENCRYPTED.__contains__, inline=inline
-    )
+    receives_body = True  # after authentication and authorization
 
+    def __init__(
+        self,
+        deps: ServerDeps,
+        *,
+        authenticator: Authenticator,
+        audit: AuditLog | None = None,
+        background: Sequence[Background] = (),
+        close: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self.deps = deps
+        self.authenticator = authenticator
+        self.audit = audit
+        self.background: list[Background] = list(background)
+        self.checks: dict[str, Check] = {"ping": lambda: True, "log": lambda: True, "store": self._store_healthy}
+        self.discovery = Discovery(deps.registry)
+        self.openapi = OpenApi(deps.registry)
+        self._routes: dict[str, Handler] = {}
+        self._prefixes: list[tuple[str, Handler]] = []
+        self._dispatcher = Dispatcher(deps)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._close = close
+        self._ready = False
 
-def _resources(reviews: Reviews, token_requests: TokenRequests, logs: NodeLogs) -> list[Resource]:
-    """The built-in resources, with what other parts answer for them."""
-    virtual = reviews.handlers()
-    token = token_requests.subresource()
-    found = []
-    for resource in builtin.resources():
-        name = resource.group_resource
-        if name in virtual:
-            resource = replace(resource, virtual=virtual[name])
-        elif name == _DEFINITIONS:
-            resource = resource.with_strategy(DefinitionStrategy())
-        elif name == _SERVICE_ACCOUNTS:
-            resource = replace(resource, subresources={**resource.subresources, token.name: token})
-        elif name == _PODS:
-            log = replace(resource.subresources["log"], call=logs.log)
-            resource = replace(resource, subresources={**resource.subresources, "log": log})
-        found.append(resource)
-    return found
+    # --- lifecycle --------------------------------------------------------------------------------------------
 
+    async def start(self) -> None:
+        """Start the background tasks, and report readiness."""
+        for run in self.background:
+            name = getattr(run, "__qualname__", "background task")
+            self._tasks.append(asyncio.ensure_future(supervised(run, name=name)))
+        self._ready = True
 
-def _serve_issuer(server: ApiServer, issuer: TokenIssuer) -> None:
-    """What others need to verify our service-account tokens."""
+    async def stop(self) -> None:
+        """End watches, stop the background tasks, flush the audit log and close the store."""
+        self._ready = False
+        self._dispatcher.stopping.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        if self.audit is not None:
+            await asyncio.to_thread(self.audit.close)
+        if self._close is not None:
+            await self._close()
 
-    async def configuration(request: Request, user: User) -> Response:
-        host = request.headers.get("host", "kubernetes.default.svc")
-        return Response(
-            200, {"content-type": "application/json"}, encode(issuer.openid_configuration(f"https://{host}"))
+    def add_route(self, path: str, handler: Handler) -> None:
+        """Serve a non-resource path. A path ending in `/` serves everything below it. RBAC applies
+        (nonResourceURLs)."""
+        if path.endswith("/"):
+            self._prefixes.append((path, handler))
+        else:
+            self._routes[path] = handler
+
+    def _store_healthy(self) -> bool:
+        return self.deps.store.failure is None
+
+    # --- one request ------------------------------------------------------------------------------------------
+
+    async def handle(self, request: Request) -> Response:
+        """Run the handler chain. Every error becomes a response; nothing is raised."""
+        audit_id = self.deps.uid()
+        received = self.deps.clock() if self.audit is not None else None
+        info, attributes = _parse_request_info(request)
+        caller = _Caller()
+        failure: Object | None = None
+        try:
+            response = compress_response(request, await self._run_handler_chain(request, info, attributes, caller))
+        except StatusError as error:
+            failure = error.to_status()
+            response = _error_response(request, error, failure)
+        except PageNotFound:
+            response = _page_not_found()
+        except Exception:
+            log.exception("%s %s failed", request.method, loggable_path(request.path))
+            unexpected = InternalError("Internal error occurred: see the server's log")
+            failure = unexpected.to_status()
+            response = _error_response(request, unexpected, failure)
+        response.headers["audit-id"] = audit_id
+        response.headers.setdefault("cache-control", "no-cache, private")
+        if self.audit is not None and received is not None:
+            self._audit_request(request, attributes, caller, audit_id, received, response.status, failure)
+        return response
+
+    async def _run_handler_chain(
+        self, request: Request, info: RequestInfo, attributes: AccessAttributes, caller: _Caller
+    ) -> Response:
+        user = await self.authenticator.authenticate(request)
+        caller.user = user or ANONYMOUS
+        if request.incoming is not None:
+            await request.incoming.admit(user, long_running=is_long_running(request, info))
+        authorizer = self.deps.authorizer
+        if wants_impersonation(request.headers):
+            acting = impersonated(request, caller.user, authorizer, attributes)
+            caller.impersonated = acting if acting is not caller.user else None
+        user = caller.acting
+        decision = authorizer.authorize(user, attributes)
+        if not decision.allowed:
+            raise forbidden(user, attributes, decision.reason)
+        if not request.has_body:
+            await request.receive_body()
+        check_body_size(len(request.body))
+        if request.path.startswith("//"):
+            raise PageNotFound
+        if info.is_resource_request:
+            return await self._dispatcher.dispatch(request, info, user)
+        return await self._handle_non_resource(request, user)
+
+    async def _handle_non_resource(self, request: Request, user: User) -> Response:
+        """Handle a non-resource request: health checks, OpenAPI, discovery and registered routes."""
+        path = request.path
+        if path.startswith(ENDPOINTS):
+            checks = self.checks | ({"ready": lambda: self._ready} if path.startswith("/readyz") else {})
+            response = health(request, checks)
+        elif path.startswith("/openapi"):
+            response = await self.openapi.handle(request)
+        else:
+            response = self.discovery.handle(request)
+        if response is not None:
+            return response
+        handler = self._routes.get(path.rstrip("/") or "/")
+        if handler is None:
+            handler = next((found for prefix, found in self._prefixes if path.startswith(prefix)), None)
+        if handler is None:
+            raise PageNotFound
+        return await handler(request, user)
+
+    def _audit_request(
+        self,
+        request: Request,
+        attributes: AccessAttributes,
+        caller: _Caller,
+        audit_id: str,
+        received: datetime,
+        code: int,
+        failure: Object | None,
+    ) -> None:
+        assert self.audit is not None
+        self.audit.record(
+            audit_record(
+                request,
+                attributes,
+                caller.user,
+                audit_id=audit_id,
+                received=received,
+                completed=self.deps.clock(),
+                code=code,
+                impersonated=caller.impersonated,
+                status=failure,
+            )
         )
 
-    async def keys(request: Request, user: User) -> Response:
-        return Response(200, {"content-type": "application/jwk-set+json"}, encode(issuer.key.jwks()))
 
-    server.add_route("/.well-known/openid-configuration", configuration)
-    server.add_route("/openid/v1/jwks", keys)
+def _parse_request_info(request: Request) -> tuple[RequestInfo, AccessAttributes]:
+    """Return the request info and authorization attributes. Cached for requests without a query, which repeat the
+    same paths."""
+    if request.query.items or len(request.path) > _MAX_CACHED_PATH:
+        info = request_info(request.method, request.path, request.query)
+        return info, _attributes(info)
+    return _cached_request_info(request.method, request.path)
+
+
+@lru_cache(maxsize=1024)
+def _cached_request_info(method: str, path: str) -> tuple[RequestInfo, AccessAttributes]:
+    info = request_info(method, path, Query())
+    return info, _attributes(info)
+
+
+def _attributes(info: RequestInfo) -> AccessAttributes:
+    if not info.is_resource_request:
+        return AccessAttributes(verb=info.verb, path=info.path)
+    return AccessAttributes(
+        verb=info.verb,
+        group=info.group,
+        version=info.version,
+        resource=info.resource,
+        subresource=info.subresource,
+        namespace=info.namespace,
+        name=info.name,
+        path=info.path,
+    )
+
+
+def _error_response(request: Request, error: StatusError, status: Object) -> Response:
+    try:
+        rendering = negotiate(request)
+        rendering = Rendering(rendering.media_type, pretty=rendering.pretty)
+    except NotAcceptable:
+        rendering = Rendering()
+    response = render_response(status, rendering, error.code)
+    response.headers.update(error.headers)
+    response.warnings = getattr(error, "warnings", [])
+    return response
+
+
+def _page_not_found() -> Response:
+    headers = {"content-type": "text/plain; charset=utf-8", "x-content-type-options": "nosniff"}
+    return Response(404, headers, b"404 page not found\n")

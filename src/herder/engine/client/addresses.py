@@ -1,4 +1,4 @@
-"""Addresses that belong to this host or to the cloud around it, and to no workload cluster."""
+"""Addresses that no workload cluster may have: this host, link-local networks and cloud metadata services."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _NAT64 = ip_network("64:ff9b::/96")
 
 
 def is_local(address: str) -> bool:
-    """Whether whoever connects there reaches this host or a metadata service, by IPv4 inside IPv6 too."""
+    """Return whether an address reaches this host or a metadata service, also as IPv4 embedded in IPv6."""
     found = ip_address(address.partition("%")[0])
-    within = _embedded(found)
-    if within is not None and is_local(str(within)):
+    embedded = _embedded(found)
+    if embedded is not None and is_local(str(embedded)):
         return True
     return (
         found.is_loopback
@@ -34,10 +34,14 @@ def is_local(address: str) -> bool:
     )
 
 
+def is_elsewhere(address: str) -> bool:
+    return not is_local(address)
+
+
 def _embedded(address: IPv4Address | IPv6Address) -> IPv4Address | None:
-    """The IPv4 address that an IPv6 address stands for."""
+    """Return the IPv4 address embedded in an IPv6 address."""
     if isinstance(address, IPv4Address):
         return None
-    if address in _NAT64 or int(address) >> 32 == 0:  # the latter: IPv4-compatible, as ::127.0.0.1
+    if address in _NAT64 or int(address) >> 32 == 0:  # or IPv4-compatible, such as ::127.0.0.1
         return IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)

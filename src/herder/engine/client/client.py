@@ -1,7 +1,7 @@
-"""The Kubernetes API as Python calls: one interface over any `Transport`, plain objects in and out.
+"""Kubernetes API client over any `Transport`, with plain dictionaries as objects.
 
-A `Client` knows nothing of kinds beyond the resource it is told. Answers are decoded afresh for each caller, so
-nobody shares what another may change. Failures raise the same `StatusError` classes that the server raised.
+The client knows kinds only as the resources it is given. Responses are decoded for each caller, so callers may modify
+them. Failures raise the `StatusError` subclasses that the server uses.
 """
 
 from __future__ import annotations
@@ -14,26 +14,27 @@ from typing import Any
 
 import msgspec
 
-from herder.engine.client.wire import ANSWER_BYTES, AnswerTooLong, Query, Request, Response, Transport
 from herder.engine.meta.errors import Expired, ServiceUnavailable, StatusError, TooManyRequests
 from herder.engine.meta.kinds import GroupVersionResource, Object
 from herder.engine.meta.printable import printable
+from herder.engine.wire import MAX_RESPONSE_BYTES, Query, Request, Response, ResponseTooLarge, Transport
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
-READ_TRIES = 5
-LONGEST_WAIT_SECONDS = 10
-ANSWER_SECONDS = 70.0
-"""Until an answer that is not a watch must have ended: a server may send it byte by byte."""
-MOST_EMPTY_PAGES = 100
-"""Pages without an object that a server may send in one list where their number is bounded."""
-KEPT_AT_ONCE = 500
-"""Objects of one page, between two turns of the event loop."""
+READ_ATTEMPTS = 5
+MAX_RETRY_AFTER_SECONDS = 10
+RESPONSE_SECONDS = 70.0
+"""Time limit for a response that is not a watch: a server may send it byte by byte."""
+MAX_EMPTY_PAGES = 100
+"""Maximum pages without an object in a list with `max_items`."""
+OVER_BUDGET = "all observed clusters together hold as much as they may, and this one the most of them"
+YIELD_EVERY = 500
+"""Objects of one page that are processed between two yields to the event loop."""
 EVENT_BYTES = 16 << 20
-"""Of one event of a watch: several times the largest object that any etcd is set up to take."""
+"""Maximum size of a watch event: several times the largest object that etcd is configured to accept."""
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -41,6 +42,8 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class Page:
+    """One page of a list, or a complete list."""
+
     items: list[Object]
     resource_version: str
     continue_token: str = ""
@@ -48,11 +51,15 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
+    """One event of a watch."""
+
     type: str  # ADDED, MODIFIED, DELETED or BOOKMARK; errors are raised
     object: Object
 
 
 class Client:
+    """Client for one API server."""
+
     def __init__(self, transport: Transport, *, field_manager: str = "herder") -> None:
         self.transport = transport
         self.field_manager = field_manager
@@ -60,7 +67,7 @@ class Client:
     async def close(self) -> None:
         await self.transport.close()
 
-    # --- reading ------------------------------------------------------------------------------------------------
+    # --- reads --------------------------------------------------------------------------------------------------
 
     async def get(
         self, resource: GroupVersionResource, name: str, *, namespace: str = "", subresource: str = ""
@@ -79,7 +86,7 @@ class Client:
         resource_version: str = "",
         metadata_only: bool = False,
     ) -> Page:
-        """One page; items carry apiVersion and kind even where the server leaves them to the list."""
+        """Return one page; items carry apiVersion and kind even if the server sets them only on the list."""
         query = _query(
             labelSelector=labels,
             fieldSelector=fields,
@@ -92,7 +99,7 @@ class Client:
         found = await self._object("GET", resource.path(namespace), query, accept=accept)
         meta, items = found.get("metadata") or {}, found.get("items") or []
         if not (isinstance(meta, dict) and isinstance(items, list) and all(map(_is_object, items))):
-            raise ServiceUnavailable(f"{resource.path(namespace)}: the answer is not a list of the Kubernetes API")
+            raise ServiceUnavailable(f"{resource.path(namespace)}: response is not a Kubernetes list")
         kind = str(found.get("kind", "")).removesuffix("List")
         for item in items:
             item.setdefault("apiVersion", found.get("apiVersion"))
@@ -108,14 +115,15 @@ class Client:
         fields: str = "",
         page_size: int = 500,
         metadata_only: bool = False,
-        keep: Callable[[Object], Object] = lambda obj: obj,
-        most_items: int = 0,
-        most_bytes: int = 0,
+        transform: Callable[[Object], Object] = lambda obj: obj,
+        max_items: int = 0,
+        max_bytes: int = 0,
+        claim: Callable[[int], bool] = lambda _size: True,
     ) -> Page:
-        """Every page of one consistent list; in one piece where the server forgets it between two pages.
+        """Return all pages of one consistent list; in a single request if the continue token expires.
 
-        Of each object only what `keep` makes of it is held while the rest comes. A server that sends more than
-        `most_items`, or of which more than `most_bytes` would be held, is not listed any further.
+        `transform` reduces each object as it arrives. The list fails if the server sends more than `max_items` objects,
+        or if the transformed objects exceed `max_bytes` or what `claim` grants.
         """
         items: list[Object] = []
         size = 0
@@ -132,7 +140,7 @@ class Client:
                     continue_token=token,
                     metadata_only=metadata_only,
                 )
-            except AnswerTooLong:
+            except ResponseTooLarge:
                 if page_size <= 1:
                     raise
                 page_size = max(page_size // 10, 1)
@@ -144,21 +152,25 @@ class Client:
                     resource, namespace=namespace, labels=labels, fields=fields, metadata_only=metadata_only
                 )
                 items, size = [], 0
-                page = replace(page, continue_token="")  # a list without a limit is in one piece
+                page = replace(page, continue_token="")  # a list without a limit is complete
             for number, item in enumerate(page.items, 1):
-                items.append(keep(item))
-                size += len(_encode(items[-1])) if most_bytes else 0
-                if not number % KEPT_AT_ONCE:  # a page of a server that does not know limits
+                items.append(transform(item))
+                size += len(_encode(items[-1])) if max_bytes else 0
+                if not number % YIELD_EVERY:  # a server that ignores `limit` sends large pages
                     await asyncio.sleep(0)
             empty += not page.items
-            if most_items and (len(items) > most_items or empty > MOST_EMPTY_PAGES):
-                raise ServiceUnavailable(f"{resource.path(namespace)}: more than {most_items} objects, or empty pages")
-            if most_bytes and size > most_bytes:
-                raise ServiceUnavailable(f"{resource.path(namespace)}: more than {most_bytes} bytes")
+            if max_items and (len(items) > max_items or empty > MAX_EMPTY_PAGES):
+                raise ServiceUnavailable(
+                    f"{resource.path(namespace)}: more than {max_items} objects, or too many empty pages"
+                )
+            if max_bytes and size > max_bytes:
+                raise ServiceUnavailable(f"{resource.path(namespace)}: more than {max_bytes} bytes")
+            if max_bytes and not claim(size):
+                raise ServiceUnavailable(OVER_BUDGET)
             token = page.continue_token
             if not token:
                 return Page(items, page.resource_version)
-            await asyncio.sleep(0)  # a server of this process answers without a pause
+            await asyncio.sleep(0)  # an in-process server responds without yielding
 
     async def watch(
         self,
@@ -173,10 +185,10 @@ class Client:
         opened: Callable[[], None] | None = None,
         metadata_only: bool = False,
     ) -> AsyncGenerator[WatchEvent, None]:
-        """Events until the server ends the stream. Raises `Expired` when `resource_version` is too old.
+        """Watch until the server ends the stream. Raises `Expired` if `resource_version` is too old.
 
-        `opened` is called once the server has accepted the watch, which may be long before the first event. Who does
-        not read to the end closes the generator (`aclosing`), so that the connection goes at once.
+        `opened` is called when the server accepts the watch, which may be long before the first event. Callers that
+        stop early must close the generator (`aclosing`) to release the connection.
         """
         query = _query(
             watch="true",
@@ -202,7 +214,7 @@ class Client:
                     raise Expired(error.message, details=error.details) if error.code == 410 else error
                 yield event
 
-    # --- writing ------------------------------------------------------------------------------------------------
+    # --- writes -------------------------------------------------------------------------------------------------
 
     async def create(
         self,
@@ -214,7 +226,7 @@ class Client:
         subresource: str = "",
         dry_run: bool = False,
     ) -> Object:
-        """Create an object, or call a subresource of `name` that is created (token, eviction, binding)."""
+        """Create an object, or a subresource of `name` (token, eviction, binding)."""
         return await self._object(
             "POST", resource.path(namespace, name, subresource), self._write_query(dry_run), _encode(obj)
         )
@@ -250,7 +262,7 @@ class Client:
         subresource: str = "",
         dry_run: bool = False,
     ) -> Object:
-        """Server-side apply: the object as its manager wants it, the server merges."""
+        """Server-side apply."""
         meta = obj["metadata"]
         query = self._write_query(dry_run, field_manager)
         if force:
@@ -279,14 +291,14 @@ class Client:
         query = Query([("dryRun", "All")] if dry_run else [])
         return await self._object("DELETE", resource.path(namespace, name), query, _encode(options))
 
-    # --- the rest -----------------------------------------------------------------------------------------------
+    # --- other requests -----------------------------------------------------------------------------------------
 
     async def document(self, path: str) -> Object:
-        """What lies at a path that is not a resource's: discovery, versions."""
+        """Get a JSON document that is not a resource: discovery, version."""
         return await self._object("GET", path)
 
     async def text(self, path: str, query: Query | None = None) -> str:
-        """What lies at a path, where it is no object: a log."""
+        """Get plain text, such as a log."""
         response = await self.raw("GET", path, query)
         if response.status >= 400:
             raise await _failure(response)
@@ -301,7 +313,7 @@ class Client:
         body: bytes = b"",
         headers: dict[str, str] | None = None,
     ) -> Response:
-        """Any request; the answer is not interpreted."""
+        """Send any request and return the uninterpreted response."""
         return await self.transport.send(Request(method, path, query or Query(), headers or {}, body))
 
     def _write_query(self, dry_run: bool, field_manager: str = "") -> Query:
@@ -317,7 +329,7 @@ class Client:
         accept: dict[str, str] | None = None,
     ) -> Object:
         headers = {**_ACCEPT, "content-type": content_type} if body else accept or _ACCEPT
-        response = await self._answer(Request(method, path, query or Query(), headers, body))
+        response = await self._send(Request(method, path, query or Query(), headers, body))
         if response.status >= 400:
             raise await _failure(response)
         content = await _content(response)
@@ -326,23 +338,24 @@ class Client:
         except _UNREADABLE:
             decoded = None
         if not isinstance(decoded, dict):
-            raise ServiceUnavailable(f"{path}: the answer is not an object of the Kubernetes API: {_excerpt(content)}")
+            raise ServiceUnavailable(f"{path}: response is not a Kubernetes object: {_excerpt(content)}")
         return decoded
 
-    async def _answer(self, request: Request) -> Response:
-        """Reads wait where the server asks for it, as with every client: a kind that is new is not ready at once."""
+    async def _send(self, request: Request) -> Response:
+        """Send a request; retry reads that get 429 with Retry-After, as all clients do. A new kind is not served
+        immediately."""
         response = await self.transport.send(request)
-        for _ in range(READ_TRIES - 1):
+        for _ in range(READ_ATTEMPTS - 1):
             wait = response.headers.get("retry-after", "")
             if request.method != "GET" or response.status != TooManyRequests.code or not wait.isdecimal():
                 break
-            await asyncio.sleep(min(int(wait[:_MOST_DIGITS]), LONGEST_WAIT_SECONDS))
+            await asyncio.sleep(min(int(wait[:_MAX_DIGITS]), MAX_RETRY_AFTER_SECONDS))
             response = await self.transport.send(request)
         return response
 
 
-_UNREADABLE = (ValueError, RecursionError)  # no JSON, no UTF-8, or nested too deeply
-_MOST_DIGITS = 9
+_UNREADABLE = (ValueError, RecursionError)  # not JSON, not UTF-8, or nested too deeply
+_MAX_DIGITS = 9
 _EXCERPT_BYTES = 2000
 _ACCEPT = {"accept": "application/json"}
 _METADATA = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
@@ -362,22 +375,22 @@ async def _content(response: Response) -> bytes:
     if response.stream is None:
         return response.content()
     try:
-        async with asyncio.timeout(ANSWER_SECONDS):
-            return await _collected(response.stream)
+        async with asyncio.timeout(RESPONSE_SECONDS):
+            return await _read_stream(response.stream)
     except TimeoutError:
-        raise ServiceUnavailable(f"the answer did not end within {ANSWER_SECONDS:.0f} s") from None
+        raise ServiceUnavailable(f"response did not end within {RESPONSE_SECONDS:.0f} s") from None
     finally:
-        await _closed(response.stream)
+        await _close_stream(response.stream)
 
 
-async def _collected(stream: AsyncIterator[bytes]) -> bytes:
+async def _read_stream(stream: AsyncIterator[bytes]) -> bytes:
     pieces: list[bytes] = []
     size = 0
     async for piece in stream:
         pieces.append(piece)
         size += len(piece)
-        if size > ANSWER_BYTES:
-            raise AnswerTooLong(f"the answer is longer than {ANSWER_BYTES} bytes")
+        if size > MAX_RESPONSE_BYTES:
+            raise ResponseTooLarge(f"response exceeds {MAX_RESPONSE_BYTES} bytes")
     return b"".join(pieces)
 
 
@@ -388,8 +401,8 @@ async def _failure(response: Response) -> StatusError:
     except _UNREADABLE:
         status = None
     if not isinstance(status, dict) or status.get("kind") != "Status":
-        # Something between us and the API server answered: say what, briefly.
-        status = {"message": _excerpt(content) or f"the server answered HTTP {response.status}"}
+        # A proxy between us and the API server responded: include an excerpt.
+        status = {"message": _excerpt(content) or f"server responded with HTTP {response.status}"}
     return StatusError.from_status(status, response.status)
 
 
@@ -404,12 +417,12 @@ def _event(document: bytes) -> WatchEvent:
         if not isinstance(obj["metadata"] if kind != "ERROR" else obj, dict):
             raise TypeError
     except (*_UNREADABLE, KeyError, TypeError):
-        raise ServiceUnavailable(f"the watch brought something that is no event: {_excerpt(document)}") from None
+        raise ServiceUnavailable(f"watch event is invalid: {_excerpt(document)}") from None
     return WatchEvent(kind, obj)
 
 
 async def _documents(response: Response) -> AsyncGenerator[bytes, None]:
-    """The JSON documents of a stream, however it was cut into chunks; a last one that was cut off is dropped."""
+    """Split a stream into JSON documents, regardless of chunk boundaries; drop a truncated last one."""
     if response.stream is None:
         for line in response.content().splitlines():
             yield line
@@ -421,55 +434,58 @@ async def _documents(response: Response) -> AsyncGenerator[bytes, None]:
                 if document:
                     yield document
     finally:
-        await _closed(stream)
+        await _close_stream(stream)
 
 
 class _Splitter:
-    """Cuts a stream into documents. What is held of one that has not ended is bounded, and looked at once."""
+    """Incremental splitter. An incomplete document is bounded in size and scanned only once."""
 
     def __init__(self) -> None:
-        self._held = bytearray()
+        self._buffer = bytearray()
         self._searched = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        if not self._held:
-            documents, left = _split(chunk)
-            self._hold(left)
+        if not self._buffer:
+            documents, rest = _split(chunk)
+            self._keep_rest(rest)
             return documents
-        self._held += chunk
-        # The end of a document may be cut in two: the last byte is looked at again.
-        end = b"\n}" if self._held.startswith(b"{\n") else b"\n"
-        found = self._held.find(end, self._searched)
+        self._buffer += chunk
+        # The delimiter may span two chunks: scan the last byte again.
+        end = b"\n}" if self._buffer.startswith(b"{\n") else b"\n"
+        found = self._buffer.find(end, self._searched)
         if found < 0:
-            self._searched = len(self._held) - 1
+            self._searched = len(self._buffer) - 1
             self._check()
             return []
-        documents, left = _split(bytes(self._held))
-        self._held.clear()
-        self._hold(left)
+        documents, rest = _split(bytes(self._buffer))
+        self._buffer.clear()
+        self._keep_rest(rest)
         return documents
 
-    def _hold(self, left: bytes) -> None:
-        self._held += left
-        self._searched = max(len(left) - 1, 0)
+    def _keep_rest(self, rest: bytes) -> None:
+        self._buffer += rest
+        self._searched = max(len(rest) - 1, 0)
         self._check()
 
     def _check(self) -> None:
-        if len(self._held) > EVENT_BYTES:
-            raise AnswerTooLong(f"the watch brought an event that is longer than {EVENT_BYTES} bytes")
+        if len(self._buffer) > EVENT_BYTES:
+            raise ResponseTooLarge(f"watch event exceeds {EVENT_BYTES} bytes")
 
 
 def _split(text: bytes) -> tuple[list[bytes], bytes]:
-    """Whole documents, and what is left. Servers write one a line; some indent them and put nothing in between, and
-    then the only brace that ends one is the only one that begins a line."""
+    """Return complete documents and the rest.
+
+    Servers write one document per line. Some indent them without a separator; then a brace at the start of a line ends
+    one.
+    """
     if not text.startswith(b"{\n"):
-        *lines, left = text.split(b"\n")
-        return lines, left
-    *documents, left = text.split(b"\n}")
-    return [document.lstrip() + b"\n}" for document in documents], left.lstrip()
+        *lines, rest = text.split(b"\n")
+        return lines, rest
+    *documents, rest = text.split(b"\n}")
+    return [document.lstrip() + b"\n}" for document in documents], rest.lstrip()
 
 
-async def _closed(stream: AsyncIterator[bytes]) -> None:
-    close: Any = getattr(stream, "aclose", None)  # generators have one, and other streams that hold something
+async def _close_stream(stream: AsyncIterator[bytes]) -> None:
+    close: Any = getattr(stream, "aclose", None)  # generators and other streams that hold resources
     if close is not None:
         await close()

@@ -1,4 +1,4 @@
-"""What goes into the Authorization header, kept fresh: a token, a file that is rotated, or a plug-in's answer."""
+"""Authorization header values from a static token, a rotated token file or an exec credential plugin."""
 
 from __future__ import annotations
 
@@ -13,48 +13,54 @@ from typing import Protocol
 
 import msgspec
 
-from herder.engine.client.kubeconfig import Connection, ExecPlugin
+from herder.engine.client.kubeconfig import ExecPlugin, RestConfig
 from herder.engine.meta.errors import Unauthorized
 from herder.engine.meta.kinds import Object
 
-TOKEN_FILE_SECONDS = 60.0  # as client-go: a projected token is rotated long before it expires
+TOKEN_FILE_SECONDS = 60.0  # as in client-go: a projected token is rotated long before it expires
 EXPIRY_MARGIN_SECONDS = 30.0
 PLUGIN_SECONDS = 60.0
 
 
 class Credentials(Protocol):
+    """Source of Authorization header values."""
+
     async def header(self) -> str:
-        """The header's value, or "" for none."""
+        """Return the header value, or an empty string for none."""
 
-    def refused(self) -> None:
-        """The server did not accept the last value: ask the source again next time."""
+    def invalidate(self) -> None:
+        """Discard the cached value, because the server rejected it."""
 
 
-def credentials_for(connection: Connection, *, clock: Callable[[], float] = time.time) -> Credentials:
+def credentials_for(connection: RestConfig, *, clock: Callable[[], float] = time.time) -> Credentials:
     if connection.exec_plugin:
         return ExecCredentials(connection.exec_plugin, clock)
     if connection.token_file:
         return TokenFile(Path(connection.token_file), clock)
     if connection.token:
-        return Fixed(f"Bearer {connection.token}")
+        return StaticCredentials(f"Bearer {connection.token}")
     if connection.username:
         pair = f"{connection.username}:{connection.password}".encode()
-        return Fixed("Basic " + base64.b64encode(pair).decode())
-    return Fixed("")
+        return StaticCredentials("Basic " + base64.b64encode(pair).decode())
+    return StaticCredentials("")
 
 
-class Fixed:
+class StaticCredentials:
+    """Fixed header value."""
+
     def __init__(self, value: str) -> None:
         self._value = value
 
     async def header(self) -> str:
         return self._value
 
-    def refused(self) -> None:
-        """There is no other source."""
+    def invalidate(self) -> None:
+        """Do nothing: there is no other source."""
 
 
 class TokenFile:
+    """Token from a file that is rotated, such as a projected service account token."""
+
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
         self._path = path
         self._clock = clock
@@ -70,12 +76,12 @@ class TokenFile:
             self._value, self._read_at = f"Bearer {text.strip()}", self._clock()
         return self._value
 
-    def refused(self) -> None:
+    def invalidate(self) -> None:
         self._read_at = float("-inf")
 
 
 class ExecCredentials:
-    """Runs the plug-in when its last answer has expired; callers that come meanwhile wait for the same answer."""
+    """Runs the plugin when its last credential has expired; concurrent callers share one run."""
 
     def __init__(self, plugin: ExecPlugin, clock: Callable[[], float]) -> None:
         self._plugin = plugin
@@ -87,10 +93,10 @@ class ExecCredentials:
     async def header(self) -> str:
         async with self._lock:
             if self._clock() >= self._expires - EXPIRY_MARGIN_SECONDS:
-                self._keep(await self._run())
+                self._store(await self._run())
         return self._value
 
-    def refused(self) -> None:
+    def invalidate(self) -> None:
         self._expires = float("-inf")
 
     async def _run(self) -> Object:
@@ -103,12 +109,12 @@ class ExecCredentials:
         }
         output = await self._output(environment)
         try:
-            answer = msgspec.json.decode(output)
+            credential = msgspec.json.decode(output)
         except msgspec.DecodeError:
-            answer = None
-        if not isinstance(answer, dict):
+            credential = None
+        if not isinstance(credential, dict):
             raise self._failure("did not print an ExecCredential")
-        return answer
+        return credential
 
     async def _output(self, environment: dict[str, str]) -> bytes:
         plugin = self._plugin
@@ -117,7 +123,7 @@ class ExecCredentials:
                 plugin.command,
                 *plugin.arguments,
                 env=environment,
-                stdin=asyncio.subprocess.DEVNULL,  # nobody is there to answer its questions
+                stdin=asyncio.subprocess.DEVNULL,  # non-interactive
                 stdout=asyncio.subprocess.PIPE,
             )
         except OSError as error:
@@ -127,7 +133,7 @@ class ExecCredentials:
             async with asyncio.timeout(PLUGIN_SECONDS):
                 output, _ = await process.communicate()
         except TimeoutError:
-            raise self._failure(f"gave no answer in {PLUGIN_SECONDS:.0f} s") from None
+            raise self._failure(f"timed out after {PLUGIN_SECONDS:.0f} s") from None
         finally:
             if process.returncode is None:
                 process.kill()
@@ -136,16 +142,16 @@ class ExecCredentials:
             raise self._failure(f"exited with status {process.returncode}")
         return output
 
-    def _keep(self, answer: Object) -> None:
-        status = answer.get("status")
+    def _store(self, credential: Object) -> None:
+        status = credential.get("status")
         if not isinstance(status, dict) or not status.get("token"):
-            raise self._failure("gave no token (client certificates from plug-ins are not supported)")
+            raise self._failure("returned no token; client certificates from plugins are not supported")
         stamp = status.get("expirationTimestamp")
         try:
             expires = datetime.fromisoformat(stamp).timestamp() if stamp else float("inf")
         except (ValueError, TypeError):
-            raise self._failure("gave an expirationTimestamp that is not a time") from None
+            raise self._failure("returned an invalid expirationTimestamp") from None
         self._value, self._expires = f"Bearer {status['token']}", expires
 
     def _failure(self, what: str) -> Unauthorized:
-        return Unauthorized(f"credential plug-in {self._plugin.command} {what}")
+        return Unauthorized(f"credential plugin {self._plugin.command} {what}")

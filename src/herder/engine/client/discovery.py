@@ -1,4 +1,4 @@
-"""From what a person types (`po`, `deploy`, `machines.cluster.x-k8s.io`, `Secret`) to a resource of the server's."""
+"""Resolve resource names as kubectl does (`po`, `deploy`, `machines.cluster.x-k8s.io`, `Secret`), by discovery."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from herder.engine.meta.kinds import GroupVersion, GroupVersionResource, Object
 
 
 class Found(NamedTuple):
+    """A resource that the server offers."""
+
     resource: GroupVersionResource
     kind: str
     namespaced: bool
     verbs: tuple[str, ...] = ()
 
 
-async def find_resource(client: Client, word: str, *, prefer: str = "") -> Found:
-    """The best match: a plural, singular, short name or kind, with its group behind a dot where it is ambiguous. Where
-    several groups have it and none is told, it is that of the group `prefer`, else the first."""
-    name, _, group = word.partition(".")
+async def find_resource(client: Client, name_or_kind: str, *, prefer: str = "") -> Found:
+    """Find a resource by plural, singular, short name or kind, optionally with its group after a dot.
+
+    If several groups match and none is given, prefer the group `prefer`, else the first.
+    """
+    name, _, group = name_or_kind.partition(".")
     matches = []
     for found, entry in await all_resources(client):
         names = {entry["name"], entry.get("singularName"), *(entry.get("shortNames") or ()), entry["kind"].lower()}
@@ -28,12 +32,12 @@ async def find_resource(client: Client, word: str, *, prefer: str = "") -> Found
         if name.lower() in names and group in groups:
             matches.append(found)
     if not matches:
-        raise NotFound(f'the server does not have a resource type "{word}"')
+        raise NotFound(f'the server does not have a resource type "{name_or_kind}"')
     return next((found for found in matches if found.resource.group == prefer), matches[0])
 
 
 async def all_resources(client: Client) -> list[tuple[Found, Object]]:
-    """Every resource in its preferred version, core first, as discovery lists them; subresources left out."""
+    """Return every resource in its preferred version, core first, without subresources."""
     versions = [GroupVersion("", "v1")]
     for group in (await client.document("/apis"))["groups"]:
         versions.append(GroupVersion.parse(group["preferredVersion"]["groupVersion"]))
@@ -51,5 +55,5 @@ async def _entries(client: Client, version: GroupVersion) -> list[Object]:
     except StatusError:
         if not version.group:
             raise
-        return []  # an aggregated API whose server is away must not hide the others
+        return []  # an unavailable aggregated API must not hide the others
     return [entry for entry in listed["resources"] if "/" not in entry["name"]]

@@ -1,4 +1,4 @@
-"""The transport over HTTPS, with connections that may be dialled any way: directly, or through a tunnel."""
+"""HTTPS transport over direct or dialed (tunneled) connections."""
 
 from __future__ import annotations
 
@@ -16,50 +16,52 @@ from yarl import URL
 
 from herder import __version__
 from herder.engine.client.credentials import credentials_for
-from herder.engine.client.kubeconfig import Connection
+from herder.engine.client.kubeconfig import RestConfig
 from herder.engine.client.tls import tls_context
-from herder.engine.client.wire import ANSWER_BYTES, AnswerTooLong, Request, Response
 from herder.engine.meta.errors import ServiceUnavailable
+from herder.engine.wire import MAX_RESPONSE_BYTES, Request, Response, ResponseTooLarge
 
 Dialer = Callable[[str, int], Awaitable[socket]]
-"""Opens a connected, non-blocking socket to a host and port: the seam through which a tunnel is used."""
+"""Opens a connected, non-blocking socket to a host and port; a tunnel provides one."""
 
 USER_AGENT = f"herder/{__version__}"
 WATCH_READ_BYTES = 1 << 18
 REQUEST_SECONDS = 70.0
-"""Until an answer must be there (a watch: its head). Servers give up after a minute themselves."""
-_PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
+"""Time limit for a response (for a watch: its headers). Servers time out after a minute themselves."""
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
 
 
 class HttpTransport:
-    """`may_dial` is asked for each address that is about to be dialed, after its name was resolved: a name may stand
-    for another address each time. `most_bytes` bounds an answer that is not a stream.
+    """Transport to an API server.
+
+    `may_dial` is called with each resolved address before it is dialed, because a name may resolve to another address
+    each time. `max_bytes` limits responses that are not streams.
     """
 
     def __init__(
         self,
-        connection: Connection,
+        connection: RestConfig,
         *,
         dialer: Dialer | None = None,
         may_dial: Callable[[str], bool] | None = None,
-        most_bytes: int = ANSWER_BYTES,
+        max_bytes: int = MAX_RESPONSE_BYTES,
     ) -> None:
         self.connection = connection
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._credentials = credentials_for(connection)
         context = tls_context(connection) if connection.server.startswith("https:") else False
-        # No limit on connections: each watch holds one, and a request must never wait for a watch to end.
+        # No connection limit: each watch occupies one, and a request must not wait for a watch to end.
         connector = (
-            _DialledConnector(dialer, limit=0, ssl=context)
+            _DialedConnector(dialer, limit=0, ssl=context)
             if dialer
-            else aiohttp.TCPConnector(limit=0, ssl=context, socket_factory=partial(_probing_socket, may_dial))
+            else aiohttp.TCPConnector(limit=0, ssl=context, socket_factory=socket_factory(may_dial))
         )
         self._session = aiohttp.ClientSession(
             connector=connector,
-            # A few compressed kilobytes can be gigabytes: compressed answers are neither requested nor accepted.
+            # Compressed responses are neither requested nor accepted: a few kilobytes can expand to gigabytes.
             auto_decompress=False,
             read_bufsize=WATCH_READ_BYTES,
-            # A watch may be silent for as long as it likes; other answers are bounded where they are awaited.
+            # A watch may be silent indefinitely; other responses have a time limit where they are awaited.
             timeout=aiohttp.ClientTimeout(total=None, connect=30),
             headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
         )
@@ -73,7 +75,7 @@ class HttpTransport:
         url = URL(self.connection.server + _quoted(request.path) + (f"?{query}" if query else ""), encoded=True)
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
-                answer = await self._session.request(
+                response = await self._session.request(
                     request.method,
                     url,
                     headers=headers,
@@ -82,39 +84,39 @@ class HttpTransport:
                     proxy=self.connection.proxy_url or None,
                     allow_redirects=False,
                 )
-                if answer.status == 401:
-                    self._credentials.refused()
-                if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
-                    answer.close()
-                    raise AnswerTooLong(f"{_host(self.connection.server)}: the answer is compressed")
-                if request.flows and answer.status < 300:
-                    return Response(answer.status, _headers(answer), stream=_stream(answer))
-                body = await self._read(answer)
+                if response.status == 401:
+                    self._credentials.invalidate()
+                if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+                    response.close()
+                    raise ResponseTooLarge(
+                        f"{_host(self.connection.server)}: response is compressed, which was not requested"
+                    )
+                if request.is_streaming and response.status < 300:
+                    return Response(response.status, _headers(response), stream=_stream(response))
+                body = await self._read(response)
         except TimeoutError as error:
-            raise ServiceUnavailable(f"{_host(self.connection.server)}: no answer in time") from error
-        except (aiohttp.ClientError, OSError, RuntimeError) as error:  # RuntimeError: closed while others still ask
+            raise ServiceUnavailable(f"{_host(self.connection.server)}: response timed out") from error
+        except (aiohttp.ClientError, OSError, RuntimeError) as error:  # RuntimeError: session closed during a request
             raise ServiceUnavailable(f"{_host(self.connection.server)}: {error}") from error
-        return Response(answer.status, _headers(answer), body)
+        return Response(response.status, _headers(response), body)
 
-    async def _read(self, answer: aiohttp.ClientResponse) -> bytes:
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         pieces: list[bytes] = []
         size = 0
-        async for piece in answer.content.iter_any():
+        async for piece in response.content.iter_any():
             pieces.append(piece)
             size += len(piece)
-            if size > self._most_bytes:
-                answer.close()
-                raise AnswerTooLong(
-                    f"{_host(self.connection.server)}: the answer is longer than {self._most_bytes} bytes"
-                )
+            if size > self._max_bytes:
+                response.close()
+                raise ResponseTooLarge(f"{_host(self.connection.server)}: response exceeds {self._max_bytes} bytes")
         return b"".join(pieces)
 
     async def close(self) -> None:
         await self._session.close()
 
 
-class _DialledConnector(aiohttp.TCPConnector):
-    """Connects through a dialer instead of the network; names are not looked up here, the far side may know them."""
+class _DialedConnector(aiohttp.TCPConnector):
+    """Connects through a dialer. Names are not resolved here, because only the remote side may know them."""
 
     def __init__(self, dialer: Dialer, **options: Any) -> None:
         super().__init__(**options)
@@ -132,31 +134,36 @@ class _DialledConnector(aiohttp.TCPConnector):
         return await asyncio.get_running_loop().create_connection(*args, sock=sock, **options)
 
 
-def _probing_socket(may_dial: Callable[[str], bool] | None, info: Any) -> socket:
-    """A socket whose peer is asked for signs of life: a connection that a firewall forgot is not a silent one."""
+def socket_factory(may_dial: Callable[[str], bool] | None) -> Callable[[Any], socket]:
+    """For a connector: it opens no connection to an address that `may_dial` rejects."""
+    return partial(_keepalive_socket, may_dial)
+
+
+def _keepalive_socket(may_dial: Callable[[str], bool] | None, info: Any) -> socket:
+    """Create a socket with TCP keepalive, to detect connections that a firewall dropped."""
     family, kind, protocol, _, address = info
     if may_dial is not None and not may_dial(address[0]):
         raise PermissionError(EACCES, f"address {address[0]} is not allowed for a workload cluster")
-    made = socket(family, kind, protocol)
-    made.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
-    for name, value in _PROBES.items():
-        if hasattr(sockets, name):  # not every platform has all of them
-            made.setsockopt(IPPROTO_TCP, getattr(sockets, name), value)
-    return made
+    created = socket(family, kind, protocol)
+    created.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(sockets, name):  # not available on every platform
+            created.setsockopt(IPPROTO_TCP, getattr(sockets, name), value)
+    return created
 
 
-async def _stream(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+async def _stream(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     try:
-        async for chunk in answer.content.iter_any():
+        async for chunk in response.content.iter_any():
             yield chunk
     except (aiohttp.ClientError, OSError) as error:
-        raise ServiceUnavailable(f"{answer.url.host}: {error}") from error
+        raise ServiceUnavailable(f"{response.url.host}: {error}") from error
     finally:
-        answer.close()
+        response.close()
 
 
-def _headers(answer: aiohttp.ClientResponse) -> dict[str, str]:
-    return {name.lower(): value for name, value in answer.headers.items()}
+def _headers(response: aiohttp.ClientResponse) -> dict[str, str]:
+    return {name.lower(): value for name, value in response.headers.items()}
 
 
 def _host(server: str) -> str:

@@ -1,4 +1,4 @@
-"""Kubeconfig files: where a cluster is, and how to prove who we are to it."""
+"""Kubeconfig files: parse them into a connection, and build them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import yaml
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.yaml_limits import TooComplex, check_yaml
 
-_MOST_BYTES, _MOST_EVENTS = 256 << 10, 2_000
-"""Of a kubeconfig that a user wrote. One with one cluster has some 50 tokens."""
+_MAX_BYTES, _MAX_EVENTS = 256 << 10, 2_000
+"""Limits for a kubeconfig from a user. One with a single cluster has about 50 tokens."""
 
 
 class KubeconfigError(ValueError):
-    """A kubeconfig that cannot be used; the text names the field."""
+    """A kubeconfig that cannot be used; the message names the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecPlugin:
-    """A command that hands out credentials (client.authentication.k8s.io)."""
+    """Exec credential plugin (client.authentication.k8s.io)."""
 
     command: str
     arguments: tuple[str, ...]
@@ -34,8 +34,8 @@ class ExecPlugin:
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
-    """All that is needed to reach one API server as one user."""
+class RestConfig:
+    """Everything needed to reach one API server as one user, as client-go's rest.Config."""
 
     server: str
     ca: bytes | None = None  # PEM
@@ -52,7 +52,7 @@ class Connection:
     namespace: str = "default"
 
 
-def load(path: Path, *, context: str = "") -> Connection:
+def load(path: Path, *, context: str = "") -> RestConfig:
     try:
         text = path.read_text()
     except OSError as error:
@@ -65,8 +65,8 @@ def load(path: Path, *, context: str = "") -> Connection:
         raise KubeconfigError(f"kubeconfig {path}: {error}") from error
 
 
-def parse(text: str, *, context: str = "", base: Path | None = None) -> Connection:
-    """Connection for a context (default: the current one). Relative file names count from `base`."""
+def parse(text: str, *, context: str = "", base: Path | None = None) -> RestConfig:
+    """Return the connection of a context (default: current-context). Relative file names are relative to `base`."""
     try:
         config = _mapping(text)
     except yaml.YAMLError as error:
@@ -74,17 +74,17 @@ def parse(text: str, *, context: str = "", base: Path | None = None) -> Connecti
     return _connection(config, context, base or Path.cwd())
 
 
-def parse_foreign(text: str) -> Connection:
-    """Connection for the current context of a kubeconfig that a user wrote.
+def parse_untrusted(text: str) -> RestConfig:
+    """Return the connection of the current context of a kubeconfig that a user provided.
 
-    Nothing in it may name a file, a command or a proxy, or turn off the verification of the server, which must be
-    reached by https. Errors do not repeat its contents.
+    It must not reference files, commands or proxies, nor disable TLS verification, and the server must use https.
+    Errors do not quote its contents.
     """
     try:
-        check_yaml(text, most_bytes=_MOST_BYTES, most_events=_MOST_EVENTS)
+        check_yaml(text, max_bytes=_MAX_BYTES, max_events=_MAX_EVENTS)
         config = _mapping(text)
     except TooComplex as limit:
-        raise KubeconfigError(f"the text {limit}") from None
+        raise KubeconfigError(f"kubeconfig {limit}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         raise KubeconfigError(f"not YAML (line {mark.line + 1})" if mark else "not YAML") from None
@@ -92,12 +92,12 @@ def parse_foreign(text: str) -> Connection:
         raise
     except (ValueError, OverflowError, TypeError):
         raise KubeconfigError("not YAML") from None
-    for section, what, fields in _NOT_FROM_OTHERS:
+    for section, what, fields in _UNTRUSTED_FIELDS:
         for entry in _entries(config, section, what):
             for field in fields:
                 if entry.get(field):
                     raise KubeconfigError(
-                        f"{section}.{what}.{field}: not accepted here, only what the text itself holds"
+                        f"{section}.{what}.{field}: not allowed in this kubeconfig; embed the data instead"
                     )
     found = _connection(config, "", Path())
     _check_server(found.server)
@@ -105,7 +105,7 @@ def parse_foreign(text: str) -> Connection:
 
 
 def _check_server(server: str) -> None:
-    """Only TLS keeps whoever is dialed from being something else than an API server that answers for its name."""
+    """Require https: TLS ensures that only an API server with a trusted certificate is reached."""
     try:
         parts = urlsplit(server)
         usable = parts.scheme == "https" and parts.hostname and parts.port != 0 and "@" not in parts.netloc
@@ -115,7 +115,7 @@ def _check_server(server: str) -> None:
         raise KubeconfigError("clusters.cluster.server: must be an https URL without credentials")
 
 
-_NOT_FROM_OTHERS = (
+_UNTRUSTED_FIELDS = (
     ("clusters", "cluster", ("certificate-authority", "proxy-url", "insecure-skip-tls-verify")),
     ("users", "user", ("exec", "auth-provider", "tokenFile", "client-certificate", "client-key")),
 )
@@ -134,15 +134,15 @@ def _mapping(text: str) -> Object:
     return config
 
 
-def _connection(config: Object, context: str, base: Path) -> Connection:
-    wanted = context or config.get("current-context") or ""
-    chosen = _named(config, "contexts", str(wanted), "context")
+def _connection(config: Object, context: str, base: Path) -> RestConfig:
+    context_name = context or config.get("current-context") or ""
+    chosen = _named(config, "contexts", str(context_name), "context")
     cluster = _named(config, "clusters", chosen.get("cluster", ""), "cluster")
     user = _named(config, "users", chosen["user"], "user") if chosen.get("user") else {}
     files = _Files(base)
     if not cluster.get("server"):
         raise KubeconfigError(f'clusters: cluster "{chosen.get("cluster")}" has no server')
-    return Connection(
+    return RestConfig(
         server=str(cluster["server"]).rstrip("/"),
         ca=files.content(cluster, "certificate-authority"),
         client_certificate=files.content(user, "client-certificate"),
@@ -159,15 +159,15 @@ def _connection(config: Object, context: str, base: Path) -> Connection:
     )
 
 
-def in_cluster() -> Connection:
-    """The connection that a pod is given."""
+def in_cluster() -> RestConfig:
+    """Return the in-cluster connection of a pod."""
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
     account = Path("/var/run/secrets/kubernetes.io/serviceaccount")
     if not host or not port or not (account / "token").exists():
         raise KubeconfigError("not in a pod: KUBERNETES_SERVICE_HOST or the service-account token is missing")
-    shown = f"[{host}]" if ":" in host else host
-    return Connection(
-        server=f"https://{shown}:{port}",
+    literal = f"[{host}]" if ":" in host else host
+    return RestConfig(
+        server=f"https://{literal}:{port}",
         ca=(account / "ca.crt").read_bytes(),
         token_file=str(account / "token"),
         namespace=(account / "namespace").read_text().strip() or "default",
@@ -184,8 +184,8 @@ def build(
     certificate: bytes = b"",
     key: bytes = b"",
 ) -> Object:
-    """A kubeconfig with one cluster, one user, one context, nothing left to other files. Without a `ca` it is the
-    system's that are trusted."""
+    """Build a kubeconfig with one cluster, one user and one context and embedded data. Without a `ca`, system CAs
+    are trusted."""
     credentials: Object = {}
     if token:
         credentials["token"] = token
@@ -236,13 +236,13 @@ def _exec_plugin(config: Any) -> ExecPlugin | None:
 
 def _proxy(url: str) -> str:
     if url and not url.startswith(("http://", "https://")):
-        scheme = url.partition("://")[0] if "://" in url else "no scheme"  # the rest may hold a password
+        scheme = url.partition("://")[0] if "://" in url else "no scheme"  # the rest may contain a password
         raise KubeconfigError(f"clusters.cluster.proxy-url: {scheme}: only http and https proxies are supported")
     return url
 
 
 class _Files:
-    """Values that may stand in the file itself (`X-data`, base64) or in a file it names (`X`)."""
+    """Reads values that are embedded (`X-data`, base64) or in a referenced file (`X`)."""
 
     def __init__(self, base: Path) -> None:
         self.base = base

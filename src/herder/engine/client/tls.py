@@ -1,4 +1,4 @@
-"""Whom a connection trusts and who it says it is, as TLS wants to be told."""
+"""TLS context for a connection: trusted CA, server verification, client certificate."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import ssl
 import tempfile
 from pathlib import Path
 
-from herder.engine.client.kubeconfig import Connection, KubeconfigError
+from herder.engine.client.kubeconfig import KubeconfigError, RestConfig
 
 
-def tls_context(connection: Connection) -> ssl.SSLContext:
+def tls_context(connection: RestConfig) -> ssl.SSLContext:
+    """Build the SSL context for a connection."""
     try:
         context = ssl.create_default_context(cadata=connection.ca.decode() if connection.ca else None)
     except (ssl.SSLError, ValueError) as error:
@@ -18,7 +19,7 @@ def tls_context(connection: Connection) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if connection.client_certificate and connection.client_key:
-        # The ssl module takes a client certificate only from a file: one nobody else can read, for this moment.
+        # The ssl module loads client certificates only from files: use a private, temporary one.
         with tempfile.TemporaryDirectory(prefix="herder-") as folder:
             path = Path(folder) / "client.pem"
             path.touch(mode=0o600)

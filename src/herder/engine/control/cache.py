@@ -1,9 +1,8 @@
-"""The cache of one kind: what the API server last told us, and what we ourselves wrote since.
+"""Informer cache of one kind, updated by the watch and by our own writes.
 
-Objects are kept encoded, with the little that is asked of all of them beside (labels, owner, index values), and
-decoded when somebody reads them; the most recently read stay decoded. So ten thousand objects cost what their bytes
-cost. A write's answer goes straight into the cache: a reconciler sees its own writes in its next pass even where the
-watch has not brought them yet.
+Objects are stored encoded, next to their labels, owner and index values, and are decoded on read; an LRU keeps the most
+recent ones decoded. Ten thousand objects therefore cost little more than their bytes. The response to a write updates
+the cache, so a reconciler sees its own writes in the next reconcile, before the watch delivers them.
 """
 
 from __future__ import annotations
@@ -22,16 +21,19 @@ from herder.engine.meta.selectors import FieldSelector, LabelSelector, parse_fie
 
 log = get_logger(__name__)
 
-DECODED_KEPT = 2048
-TOMBSTONES_KEPT = 4096
-TAKEN_AT_ONCE = 500
-"""Objects of a long list, between two turns of the event loop."""
-FOREVER = float("inf")
+MAX_DECODED = 2048
+MAX_TOMBSTONES = 4096
+LIST_BATCH = 500
+"""Objects of a long list that are added per event loop iteration."""
+NEVER_REVIVED = float("inf")
 
 Indexer = Callable[[Object], Iterable[str]]
+"""Returns the values under which an index holds an object."""
 
 
 class Key(NamedTuple):
+    """Namespace and name of an object."""
+
     namespace: str
     name: str
 
@@ -44,8 +46,9 @@ def key_of(obj: Object) -> Key:
     return Key(meta.get("namespace", ""), meta["name"])
 
 
-def kept(kind: Kind, obj: Object) -> Object:
-    """What a cache keeps of an object that was decoded for it: not who manages which field, which is a third of it."""
+def strip_object(kind: Kind, obj: Object) -> Object:
+    """Return the part of a decoded object that is cached: without managedFields, a third of its size, or metadata
+    only."""
     obj["metadata"].pop("managedFields", None)
     if kind.partial:
         return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": obj["metadata"]}
@@ -53,6 +56,8 @@ def kept(kind: Kind, obj: Object) -> Object:
 
 
 class Entry:
+    """Encoded object with the fields that selects read."""
+
     __slots__ = ("encoded", "indexed", "labels", "revision", "uid")
 
     def __init__(self, encoded: bytes, obj: Object, indexers: Mapping[str, Indexer]) -> None:
@@ -65,7 +70,8 @@ class Entry:
 
 
 def index_values(name: str, index: Indexer, obj: Object) -> tuple[str, ...]:
-    """An object that an indexer cannot read is in no index; it must not keep the others from being seen."""
+    """Return the index values of an object. An object on which the indexer fails is in no index, and does not affect
+    others."""
     try:
         return tuple(index(obj))
     except Exception as error:
@@ -77,8 +83,18 @@ _decode = msgspec.json.Decoder().decode
 encode = msgspec.json.Encoder().encode
 
 
+async def encode_in_batches(objects: Iterable[Object]) -> list[tuple[Object, bytes]]:
+    """Return each object with its encoding, yielding to the event loop between batches."""
+    encoded: list[tuple[Object, bytes]] = []
+    for obj in objects:
+        encoded.append((obj, encode(obj)))
+        if len(encoded) % LIST_BATCH == 0:
+            await asyncio.sleep(0)
+    return encoded
+
+
 class Change(NamedTuple):
-    """What an event did to the cache; `old` is None for an added object, `new` for a removed one."""
+    """Effect of an event on the cache; `old` is None for an added object, `new` for a deleted one."""
 
     key: Key
     old: Object | None
@@ -86,41 +102,44 @@ class Change(NamedTuple):
 
 
 class Cache:
+    """Objects of one kind by key, with indexes."""
+
     def __init__(self, kind: Kind, indexers: Mapping[str, Indexer] | None = None) -> None:
         self.kind = kind
         self.synced = False
+        self.served = True  # until the server says that it does not serve the kind
         self._indexers = dict(indexers or {})
         self._entries: dict[Key, Entry] = {}
-        self.size = 0  # bytes of all objects, encoded
+        self.size = 0  # encoded bytes of all objects
         self._by_namespace: dict[str, dict[Key, None]] = {}
         self._indexes: dict[str, dict[str, dict[Key, None]]] = {name: {} for name in self._indexers}
-        # Revision as of which each of the last removed objects was gone, by uid. Answers and events overtake one
-        # another: without this, the answer to a write that comes in after the DELETED event would revive the object.
+        # Deletion revision of recently deleted objects by UID. Responses and watch events overtake each other: without
+        # tombstones, the response to a write that arrives after the DELETED event would revive the object.
         self._tombstones: OrderedDict[str, float] = OrderedDict()
         self._decoded: OrderedDict[Key, Object] = OrderedDict()
         self._labels, self._fields = LabelSelector(), FieldSelector()
         self._write_locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
 
     def write_lock(self, key: Key) -> asyncio.Lock:
-        """Whose turn it is to write the object; kept while somebody has it or waits for it."""
+        """Return the lock that serializes writes to an object. It exists while it is held or awaited."""
         write_lock = self._write_locks.get(key)
         if write_lock is None:
             write_lock = self._write_locks[key] = asyncio.Lock()
         return write_lock
 
-    def hold_only(self, labels: str, fields: str) -> None:
-        """Of the kind, only the objects that these selectors choose: nobody keeps others true."""
+    def set_selectors(self, labels: str, fields: str) -> None:
+        """Restrict the cache to the objects that these selectors match, as its informer does."""
         self._labels, self._fields = parse_label_selector(labels), parse_field_selector(fields)
 
-    def holds(self, obj: Object) -> bool:
-        """Whether this object, as the server has it, belongs here."""
+    def matches(self, obj: Object) -> bool:
+        """Return whether this object, as returned by the server, matches the selectors of the cache."""
         fields = {wanted.field: str(_at(obj, wanted.field)) for wanted in self._fields.requirements}
         return self._labels.matches(obj["metadata"].get("labels")) and self._fields.matches(fields)
 
     def add_indexer(self, name: str, index: Indexer) -> None:
-        """What is in the cache already is found by it too."""
+        """Add an index, and index the objects that are already cached."""
         if self._indexers.get(name, index) is not index:
-            raise ValueError(f"{self.kind} has another index named '{name}' already")
+            raise ValueError(f"{self.kind}: index '{name}' is already defined differently")
         if name in self._indexers:
             return
         self._indexers[name] = index
@@ -131,7 +150,7 @@ class Cache:
                 for value in values:
                     self._indexes[name].setdefault(value, {})[key] = None
 
-    # --- reading ------------------------------------------------------------------------------------------------
+    # --- reads --------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -157,23 +176,27 @@ class Cache:
     def indexed(self, index: tuple[str, str]) -> list[Key]:
         return list(self._indexes[index[0]].get(index[1], ()))
 
+    def values(self, index: str) -> list[str]:
+        """Return the values of an index."""
+        return list(self._indexes[index])
+
     def count(self, index: tuple[str, str]) -> int:
         return len(self._indexes[index[0]].get(index[1], ()))
 
     def select(
         self, *, namespace: str = "", labels: LabelSelector | None = None, index: tuple[str, str] | None = None
     ) -> list[Object]:
-        """Objects in name order: by index where one is named, else by namespace, else all."""
+        """Return objects in name order: from an index if given, else of a namespace, else all."""
         if index is not None:
             keys: Iterable[Key] = self._indexes[index[0]].get(index[1], {})
         elif namespace:
             keys = self._by_namespace.get(namespace, {})
         else:
             keys = self._entries
-        chosen = [key for key in keys if self._wanted(key, namespace, labels)]
+        chosen = [key for key in keys if self._is_selected(key, namespace, labels)]
         return [self._object(key, self._entries[key]) for key in sorted(chosen)]
 
-    def _wanted(self, key: Key, namespace: str, labels: LabelSelector | None) -> bool:
+    def _is_selected(self, key: Key, namespace: str, labels: LabelSelector | None) -> bool:
         if namespace and key.namespace != namespace:
             return False
         return labels is None or labels.matches(self._entries[key].labels)
@@ -185,14 +208,14 @@ class Cache:
             return found
         decoded: Object = _decode(entry.encoded)
         self._decoded[key] = decoded
-        if len(self._decoded) > DECODED_KEPT:
+        if len(self._decoded) > MAX_DECODED:
             self._decoded.popitem(last=False)
         return decoded
 
-    # --- writing ------------------------------------------------------------------------------------------------
+    # --- updates ------------------------------------------------------------------------------------------------
 
     def upsert(self, obj: Object, encoded: bytes | None = None) -> Change | None:
-        """Take in a newer state of an object; None where it was not newer."""
+        """Store a newer state of an object; return None if it is not newer."""
         key = key_of(obj)
         revision = int(obj["metadata"].get("resourceVersion") or 0)
         if revision <= self._tombstones.get(obj["metadata"].get("uid", ""), -1):
@@ -205,7 +228,7 @@ class Cache:
         return Change(key, before, obj)
 
     def remove(self, obj: Object) -> Change | None:
-        """A DELETED event."""
+        """Handle a DELETED event."""
         key = key_of(obj)
         uid = obj["metadata"].get("uid", "")
         self._add_tombstone(uid, int(obj["metadata"].get("resourceVersion") or 0))
@@ -215,29 +238,39 @@ class Cache:
         return self._drop(key)
 
     def forget(self, key: Key, uid: str) -> Change | None:
-        """We deleted the object and the server said that it is gone; its event will find nothing to do."""
-        self._add_tombstone(uid, FOREVER)
+        """Remove an object that we deleted and the server confirmed; its DELETED event will be a no-op."""
+        self._add_tombstone(uid, NEVER_REVIVED)
         entry = self._entries.get(key)
         if entry is None or entry.uid != uid:
             return None
         return self._drop(key)
 
-    async def take_in(
-        self, objects: Collection[tuple[Object, bytes]], changed: Callable[[Change], None] = lambda _change: None
+    async def replace_in_batches(
+        self,
+        objects: Collection[tuple[Object, bytes]],
+        revision: int,
+        changed: Callable[[Change], None] = lambda _change: None,
     ) -> None:
-        """All but the last TAKEN_AT_ONCE of a fresh list, a few in each turn of the event loop: `replace` finds little
-        left to do then. Of a short list it is all left to `replace`."""
-        early = len(objects) - TAKEN_AT_ONCE
-        for number, (obj, encoded) in enumerate(objects):
-            if number >= early:
-                return
+        """Like `replace`, but yield to the event loop between batches: a list of an untrusted server may be long.
+
+        `changed` is called for each difference.
+        """
+        seen: set[Key] = set()
+        for number, (obj, encoded) in enumerate(objects, 1):
+            seen.add(key_of(obj))
             if (change := self.upsert(obj, encoded)) is not None:
                 changed(change)
-            if number % TAKEN_AT_ONCE == TAKEN_AT_ONCE - 1:
+            if number % LIST_BATCH == 0:
+                await asyncio.sleep(0)
+        for number, (key, entry) in enumerate(list(self._entries.items()), 1):
+            if key not in seen and entry.revision <= revision and self._entries.get(key) is entry:
+                self._add_tombstone(entry.uid, revision)
+                changed(self._drop(key))
+            if number % LIST_BATCH == 0:
                 await asyncio.sleep(0)
 
     def replace(self, objects: Iterable[tuple[Object, bytes]], revision: int) -> list[Change]:
-        """A fresh list as of `revision`: the differences, each as one change. What we wrote later stays."""
+        """Replace the content with a list as of `revision` and return the differences. Our own later writes stay."""
         seen: set[Key] = set()
         changes: list[Change] = []
         for obj, encoded in objects:
@@ -245,8 +278,8 @@ class Cache:
             change = self.upsert(obj, encoded)
             if change is not None:
                 changes.append(change)
-        left = [(key, e.uid) for key, e in self._entries.items() if key not in seen and e.revision <= revision]
-        for key, uid in left:
+        removed = [(key, e.uid) for key, e in self._entries.items() if key not in seen and e.revision <= revision]
+        for key, uid in removed:
             self._add_tombstone(uid, revision)
             changes.append(self._drop(key))
         return changes
@@ -255,7 +288,7 @@ class Cache:
         if not uid:
             return
         self._tombstones[uid] = max(revision, self._tombstones.pop(uid, 0))
-        if len(self._tombstones) > TOMBSTONES_KEPT:
+        if len(self._tombstones) > MAX_TOMBSTONES:
             self._tombstones.popitem(last=False)
 
     def _put(self, key: Key, entry: Entry) -> None:
@@ -301,23 +334,24 @@ def _discard(groups: dict[str, dict[Key, None]], group: str, key: Key) -> None:
 
 
 def controller_uid(obj: Object) -> list[str]:
-    """Indexer: by the uid of the controlling owner, in the object's own namespace and in all (see `owned_by`)."""
+    """Indexer by the UID of the controller owner, within the object's namespace and across namespaces (see
+    `owned_by`)."""
     references: list[Any] = obj["metadata"].get("ownerReferences") or []
     uids = [reference["uid"] for reference in references if reference.get("controller")]
     return [value for uid in uids for value in dict.fromkeys((uid, owned_by(_namespace(obj), uid)))]
 
 
 def controller_in_namespace(obj: Object) -> list[str]:
-    """Indexer: by the controlling owner, which is in the same namespace."""
+    """Indexer by the controller owner in the same namespace."""
     references: list[Any] = obj["metadata"].get("ownerReferences") or []
     return [owned_by(_namespace(obj), reference["uid"]) for reference in references if reference.get("controller")]
 
 
 def owned_by(namespace: str, uid: str) -> str:
-    """The value of an index by controlling owner for what an object of this namespace owns.
+    """Return the index value for the objects that an owner in this namespace controls.
 
-    Owner references do not cross namespaces: whoever creates objects in one must not be able to attach them to an owner
-    in another by its uid. An owner that is in no namespace owns objects in all of them.
+    Owner references do not cross namespaces: a user who can create objects in one namespace must not be able to attach
+    them to an owner in another by its UID. A cluster-scoped owner owns objects in all namespaces.
     """
     return f"{namespace}/{uid}" if namespace else uid
 

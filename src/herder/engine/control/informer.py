@@ -1,7 +1,7 @@
-"""Keeps one cache true: a streaming list, then a watch that is resumed, and a fresh list only when the server says so.
+"""Informer: keep a cache current with a streaming list and a resumed watch.
 
-There is no periodic resync: a level-triggered reconciler that misses nothing needs none. Nothing that a server sends,
-and nothing that goes wrong on the way, ends an informer: it tells what is wrong and tries again, ever more slowly.
+It lists again only when the server requires it. There is no periodic resync, because level-triggered reconcilers that
+miss no event need none. No response and no error ends an informer: it reports the error and retries with back-off.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing, suppress
 from functools import partial
 
-from herder.engine.client.client import Client, WatchEvent
-from herder.engine.control.cache import Cache, Change, Key, encode, kept, key_of
+from herder.engine.client.client import OVER_BUDGET, Client, WatchEvent
+from herder.engine.control.cache import LIST_BATCH, Cache, Change, Key, encode, encode_in_batches, key_of, strip_object
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import BadRequest, Expired, Invalid, NotFound, ServiceUnavailable, StatusError
 from herder.engine.meta.kinds import Object
@@ -20,19 +20,28 @@ from herder.engine.meta.kinds import Object
 log = get_logger(__name__)
 
 RETRY_FIRST, RETRY_LIMIT = 0.2, 30.0
-LASTING_SECONDS = 5.0
-"""A watch that ended sooner, without a word, counts as failed: who hangs up at once is not asked in a loop."""
-QUICK_ROUNDS, QUICK_LIMIT = 10, 1.0
-"""So many watches may end sooner in a row after an event; then they, too, are paced, up to that many seconds."""
+STABLE_SECONDS = 5.0
+"""A watch that the server closes sooner without an event counts as failed and is retried with back-off."""
+MAX_QUICK_ROUNDS, QUICK_RETRY_LIMIT = 10, 1.0
+"""After this many short-lived watches in a row that delivered an event, retries are delayed, up to this many
+seconds."""
 WATCH_SECONDS = 300
-"""A watch is asked for this long, up to twice that; a connection that died unnoticed is noticed then at the latest."""
-OVERDUE_SECONDS = 2 * WATCH_SECONDS + 30.0
+"""Minimum timeoutSeconds of a watch, up to twice that with jitter. A dead connection is detected after it at the
+latest."""
+WATCH_TIMEOUT_SECONDS = 2 * WATCH_SECONDS + 30.0
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
-_NOTHING: tuple[Object, bytes] = ({}, b"")
+_NO_OBJECT: tuple[Object, bytes] = ({}, b"")
 
 
 class Informer:
+    """List and watch one kind, and keep its cache up to date.
+
+    `transform` reduces each object before it is cached. `jitter` returns a value in [0, 1) that spreads the reconnects
+    of many managers. `on_health` is called with each error, and with an empty string on recovery. `max_objects` and
+    `max_bytes` limit what an untrusted server can make us cache; 0 means no limit.
+    """
+
     def __init__(
         self,
         client: Client,
@@ -42,115 +51,119 @@ class Informer:
         namespace: str = "",
         labels: str = "",
         fields: str = "",
-        keep: Callable[[Object], Object] | None = None,
+        transform: Callable[[Object], Object] | None = None,
         jitter: Callable[[], float] = lambda: 0.5,
         on_health: Callable[[str], None] = lambda _failure: None,
         on_list: Callable[[], None] = lambda: None,
-        most_objects: int = 0,
-        most_bytes: int = 0,
+        max_objects: int = 0,
+        max_bytes: int = 0,
+        claim: Callable[[int], bool] = lambda _size: True,
     ) -> None:
-        cache.hold_only(labels, fields)
+        cache.set_selectors(labels, fields)
         self.client = client
         self.cache = cache
         self.namespace = namespace
         self.labels = labels
         self.fields = fields
         self.relists = 0
-        self.failure = ""  # why the server cannot be read now, in its words
+        self.failure = ""  # current error, empty if healthy
         self.synced = asyncio.Event()
-        self._keep = keep or partial(kept, cache.kind)  # what of each object goes into the cache
+        self.answered = asyncio.Event()  # synced once, or the server does not serve the kind
+        self._transform = transform or partial(strip_object, cache.kind)
         self._on_change = on_change
-        self._on_health = on_health  # told of each failure, and "" when all is well again
+        self._on_health = on_health
         self._on_list = on_list
-        self._most_objects = most_objects  # of a server that is not trusted; 0: as many as there are
-        self._most_bytes = most_bytes  # of all that is kept, encoded
-        self._jitter = jitter  # in [0, 1); keeps a fleet of managers from coming back all at once
+        self._max_objects = max_objects
+        self._max_bytes = max_bytes
+        self._claim = claim  # returns whether the cache may have this size, in bytes
+        self._jitter = jitter
         self._retry_requested = asyncio.Event()
         self._revision = ""
-        self._streams = True  # until the server turns out not to know streaming lists
-        self._received = False  # whether the server told us anything in this round
+        self._streaming_list = True  # false once the server rejects a streaming list (WatchList)
+        self._received = False  # the server sent something on this connection
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        failures = quick = 0
+        failures = quick_rounds = 0
         while True:
-            began, resumed = loop.time(), bool(self._revision)
+            started, resumed = loop.time(), bool(self._revision)
             self._received = False
-            failed = await self._round()
-            lasted = loop.time() - began >= LASTING_SECONDS
-            quick = 0 if lasted else quick + 1
-            if lasted or (self._received and quick <= QUICK_ROUNDS):
+            has_failed = await self._list_or_watch()
+            lasted = loop.time() - started >= STABLE_SECONDS
+            quick_rounds = 0 if lasted else quick_rounds + 1
+            if lasted or (self._received and quick_rounds <= MAX_QUICK_ROUNDS):
                 failures = 0
-                if not failed:
+                if not has_failed:
                     continue
-            well = resumed and self._received and not failed
-            delay = min(RETRY_FIRST * 2.0**failures, QUICK_LIMIT if well else RETRY_LIMIT)
+            healthy = resumed and self._received and not has_failed
+            delay = min(RETRY_FIRST * 2.0**failures, QUICK_RETRY_LIMIT if healthy else RETRY_LIMIT)
             failures = min(failures + 1, 10)
             if await self._wait_for_retry(delay * (0.5 + self._jitter())):
                 failures = 0
 
     def retry_now(self) -> None:
-        """Somebody has reason to believe that the server can be read again: do not wait any longer."""
+        """Retry without waiting for the back-off, because the server is probably available again."""
         self._retry_requested.set()
 
     async def _wait_for_retry(self, seconds: float) -> bool:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._retry_requested.wait()
-        hurried = self._retry_requested.is_set()
+        requested = self._retry_requested.is_set()
         self._retry_requested.clear()
-        return hurried
+        return requested
 
-    async def _round(self) -> bool:
-        """One connection's worth of reading; whether it ended otherwise than by the server's plan."""
+    async def _list_or_watch(self) -> bool:
+        """List, or watch from the last revision, until the connection ends; return whether it failed."""
         try:
-            await (self._follow() if self._revision else self._fill())
+            await (self._watch_changes() if self._revision else self._list())
         except Expired:
-            self._revision = ""  # history is gone: a fresh list tells what we missed
+            self._revision = ""  # the revision was compacted: list again
         except NotFound as error:
-            # The kind is not served (any more). Whoever reads it next is not to see what once was there.
+            # The kind is not served, or no longer. Readers must not see objects that existed before.
             self._revision = ""
             self.synced.clear()
-            self._mark_unhealthy(
-                str(error), log_at=log.info
-            )  # kinds come and go with their definitions: nothing is wrong
+            self.cache.served = False
+            self.answered.set()
+            self._mark_unhealthy(str(error), log_failure=log.info)  # expected while the definition does not exist
             return True
-        except (StatusError, OSError) as error:  # a time that ran out is one too, and says nothing
-            self._mark_unhealthy(str(error) or "the server fell silent")
+        except (StatusError, OSError) as error:  # TimeoutError is an OSError with an empty message
+            self._mark_unhealthy(str(error) or "watch timed out")
             return True
         except Exception as error:
-            # A bug of ours or of the server's. What was taken in may be incomplete: begin anew, but do not end.
+            # A bug here or in the server. The cache may be incomplete: list again, but keep running.
             self._revision = ""
             log.error("informer failed", kind=str(self.cache.kind), exc_info=error)
             self._mark_unhealthy(f"{type(error).__name__}: {error}")
             return True
         return False
 
-    def _mark_unhealthy(self, failure: str, log_at: Callable[..., None] = log.warning) -> None:
+    def _mark_unhealthy(self, failure: str, log_failure: Callable[..., None] = log.warning) -> None:
+        self._claim(self.cache.size)  # an incomplete list is discarded
         if failure != self.failure:
-            log_at("informer waits", kind=str(self.cache.kind), error=failure)
+            log_failure("informer failed", kind=str(self.cache.kind), error=failure)
         self.failure = failure
         self._on_health(failure)
 
     def _mark_healthy(self) -> None:
         if self.failure:
-            log.info("informer goes on", kind=str(self.cache.kind))
+            log.info("informer recovered", kind=str(self.cache.kind))
             self.failure = ""
             self._on_health("")
 
-    # --- the whole --------------------------------------------------------------------------------------------
+    # --- list -------------------------------------------------------------------------------------------------
 
-    async def _fill(self) -> None:
+    async def _list(self) -> None:
         self.relists += 1
         self._on_list()
-        if self._streams:
+        if self._streaming_list:
             try:
-                await self._fill_by_stream()
+                await self._list_by_stream()
                 return
             except (BadRequest, Invalid):
                 if self._received:
                     raise
-                self._streams = False
+                self._streaming_list = False
         kind = self.cache.kind
         page = await self.client.list_all(
             kind.resource,
@@ -158,82 +171,109 @@ class Informer:
             labels=self.labels,
             fields=self.fields,
             metadata_only=kind.partial,
-            keep=self._keep,
-            most_items=self._most_objects,
-            most_bytes=self._most_bytes,
+            transform=self._transform,
+            max_items=self._max_objects,
+            max_bytes=self._max_bytes,
+            claim=lambda size: self._claim(size + self.cache.size),
         )
-        await self._replace([(obj, encode(obj)) for obj in page.items], page.resource_version)
+        await self._replace(await encode_in_batches(page.items), page.resource_version)
 
-    async def _fill_by_stream(self) -> None:
-        """Initial objects as watch events, ended by an annotated bookmark: neither side holds a whole list.
+    async def _list_by_stream(self) -> None:
+        """Streaming list (sendInitialEvents): objects arrive as watch events and end with an annotated bookmark.
 
-        Changes made meanwhile may come before that bookmark.
+        Neither side holds the whole list. Changes made meanwhile may arrive before the bookmark.
         """
         found: dict[Key, tuple[Object, bytes]] | None = {}
         size = 0
-        async with asyncio.timeout(OVERDUE_SECONDS), aclosing(self._watch(initial_events=True)) as events:
+        async with asyncio.timeout(WATCH_TIMEOUT_SECONDS), aclosing(self._watch(initial_events=True)) as events:
             async for event in events:
                 if found is None:
-                    self._take(event)
+                    self._handle(event)
                 elif event.type == "DELETED":
-                    size -= len(found.pop(key_of(event.object), _NOTHING)[1])
+                    size -= len(found.pop(key_of(event.object), _NO_OBJECT)[1])
                 elif event.type != "BOOKMARK":
-                    obj, key = self._keep(event.object), key_of(event.object)
+                    obj, key = self._transform(event.object), key_of(event.object)
                     encoded = encode(obj)
-                    size += len(encoded) - len(found.get(key, _NOTHING)[1])
+                    size += len(encoded) - len(found.get(key, _NO_OBJECT)[1])
                     found[key] = (obj, encoded)
-                    self._check_share(len(found), size)
+                    self._check_limits(len(found), size)
+                    self._check_claim(size + self.cache.size)
                 elif (event.object["metadata"].get("annotations") or {}).get(INITIAL_EVENTS_END) == "true":
                     await self._replace(found.values(), event.object["metadata"]["resourceVersion"])
                     found = None
         if found is not None:
-            raise TimeoutError("the list stream ended early")
+            raise TimeoutError("streaming list ended before its bookmark")
 
     async def _replace(self, objects: Collection[tuple[Object, bytes]], revision: str) -> None:
-        if self._most_objects:
-            await self.cache.take_in(objects, self._on_change)
-        changes = self.cache.replace(objects, int(revision or 0))
+        changes: list[Change] = []
+        if self._max_objects:
+            await self.cache.replace_in_batches(objects, int(revision or 0), self._on_change)
+        else:
+            changes = self.cache.replace(objects, int(revision or 0))
+        self._check_claim(self.cache.size)
         self._revision = revision
         self._received = True
-        self.cache.synced = True
+        self.cache.synced = self.cache.served = True
         self._mark_healthy()
         for change in changes:
             self._on_change(change)
         self.synced.set()
+        self.answered.set()
 
-    # --- what comes after ---------------------------------------------------------------------------------------
+    # --- watch --------------------------------------------------------------------------------------------------
 
-    async def _follow(self) -> None:
+    async def _watch_changes(self) -> None:
         async with (
-            asyncio.timeout(OVERDUE_SECONDS),
+            asyncio.timeout(WATCH_TIMEOUT_SECONDS),
             aclosing(self._watch(resource_version=self._revision, opened=self._mark_healthy)) as events,
         ):
             async for event in events:
-                self._take(event)
+                self._handle(event)
 
-    def _take(self, event: WatchEvent) -> None:
+    def _handle(self, event: WatchEvent) -> None:
         revision = event.object["metadata"]["resourceVersion"]
         self._received = True
         if event.type != "BOOKMARK":
-            obj = self._keep(event.object)
+            obj = self._transform(event.object)
             change = self.cache.remove(obj) if event.type == "DELETED" else self._upsert(obj)
+            self._check_claim(self.cache.size)
             if change is not None:
                 self._on_change(change)
         self._revision = revision
 
     def _upsert(self, obj: Object) -> Change | None:
         encoded = encode(obj)
-        self._check_share(len(self.cache) + 1, self.cache.size - self.cache.size_of(key_of(obj)) + len(encoded))
+        size = self.cache.size - self.cache.size_of(key_of(obj)) + len(encoded)
+        self._check_limits(len(self.cache) + 1, size)
+        self._check_claim(size)
         return self.cache.upsert(obj, encoded)
 
-    def _check_share(self, objects: int, size: int) -> None:
-        if self._most_objects and objects > self._most_objects:
-            raise ServiceUnavailable(f"more than {self._most_objects} objects of kind {self.cache.kind}")
-        if self._most_bytes and size > self._most_bytes:
-            raise ServiceUnavailable(f"more than {self._most_bytes} bytes of kind {self.cache.kind}")
+    def _check_limits(self, objects: int, size: int) -> None:
+        if self._max_objects and objects > self._max_objects:
+            raise ServiceUnavailable(f"more than {self._max_objects} objects of kind {self.cache.kind}")
+        if self._max_bytes and size > self._max_bytes:
+            raise ServiceUnavailable(f"more than {self._max_bytes} bytes of kind {self.cache.kind}")
 
-    def _watch(
+    def _check_claim(self, size: int) -> None:
+        if not self._claim(size):
+            raise ServiceUnavailable(OVER_BUDGET)
+
+    async def _watch(
         self, *, resource_version: str = "", initial_events: bool = False, opened: Callable[[], None] | None = None
+    ) -> AsyncGenerator[WatchEvent, None]:
+        """Buffered events are read without waiting. Yield to the event loop between batches, so that a burst of an
+        untrusted server does not block it."""
+        events = self._events(resource_version, initial_events, opened)
+        number = 0
+        async with aclosing(events):
+            async for event in events:
+                yield event
+                number += 1
+                if self._max_objects and number % LIST_BATCH == 0:
+                    await asyncio.sleep(0)
+
+    def _events(
+        self, resource_version: str, initial_events: bool, opened: Callable[[], None] | None
     ) -> AsyncGenerator[WatchEvent, None]:
         return self.client.watch(
             self.cache.kind.resource,

@@ -1,8 +1,8 @@
-"""The control loop: workers take keys from a queue, reconcile each, and retry what fails with back-off.
+"""Control loop: workers take keys from a queue, reconcile them, and retry failures with back-off.
 
-A worker cannot die. Any exception of a reconcile is logged with its object, counted, and the key is retried; no other
-key waits for it. Every log line that is written during a reconcile carries the name of the controller, the object and
-a reconcile ID, also in tasks that the reconcile starts.
+A worker cannot die. Every exception of a reconcile is logged with its object and counted, and the key is retried
+without delaying other keys. Log lines written during a reconcile carry the controller, the object and a reconcile ID,
+also in tasks that the reconcile starts.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ log = get_logger(__name__)
 K = TypeVar("K", bound=Hashable)
 
 SLOW_SECONDS = 10.0
-"""A reconcile that takes longer, waits included, is logged."""
+"""A reconcile that takes longer, including waits, is logged."""
 ORDINARY_CONFLICTS = 5
-"""Conflicts in a row, for one key, that count as a cache that was behind; more mean two writers that disagree."""
+"""Consecutive conflicts of a key that are attributed to a stale cache; more indicate two writers that disagree."""
 
 _RECONCILE_IDS = itertools.count(1)
 
 
 class Result(NamedTuple):
-    """What a reconcile asks of the loop. Returning None means the same as `Result()`."""
+    """What a reconcile requests from the loop. None is the same as `Result()`."""
 
-    requeue_after: float | None = None  # seconds until the key is reconciled again, whether or not something changes
+    requeue_after: float | None = None  # seconds until the key is reconciled again, even without a change
 
 
 class ControlLoop(Generic[K]):
@@ -48,22 +48,22 @@ class ControlLoop(Generic[K]):
         group_of: Callable[[K], str] | None = None,
         failed: Callable[[K, BaseException], None] | None = None,
         pause_after: Callable[[K], float] | None = None,
-        first_retry: float = BACKOFF_FIRST,
-        longest_retry: float = BACKOFF_LIMIT,
+        initial_retry: float = BACKOFF_FIRST,
+        max_retry: float = BACKOFF_LIMIT,
         metrics: LoopMetrics | None = None,
         stopwatch: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """
-        `name` labels metrics and log lines. It is a constant of the program, never data.
-        `group_of` shares the workers fairly between groups of keys; without it all workers serve any key.
-        `failed` is called after each failure that is more than an ordinary conflict.
-        `pause_after` is asked after each reconcile for how many seconds the key is not to be reconciled again.
-        `stopwatch` measures reconciles; a simulation passes one that does not depend on real time.
+        """Create a loop.
+
+        `name` labels metrics and log lines; it must be a constant. `group_of` shares the workers fairly between groups
+        of keys; without it all workers serve any key. `failed` is called after each failure except ordinary conflicts.
+        `pause_after` returns for how many seconds a reconciled key must not be reconciled again. `stopwatch` measures
+        reconciles; a simulation passes a virtual one.
         """
         self.name = name
         self.workers = workers
         self.queue: WorkQueue[K] = WorkQueue(
-            group_of, workers=workers if group_of is not None else 0, first=first_retry, limit=longest_retry
+            group_of, workers=workers if group_of is not None else 0, first=initial_retry, limit=max_retry
         )
         self._reconcile = reconcile
         self._failed = failed
@@ -76,13 +76,13 @@ class ControlLoop(Generic[K]):
         self.queue.add(key)
 
     async def run(self) -> None:
-        """All workers, until cancelled."""
+        """Run all workers until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for number in range(self.workers):
                 tasks.create_task(self.work(), name=f"{self.name} {number}")
 
     async def work(self) -> None:
-        """One worker, until cancelled or until the queue is closed."""
+        """Run one worker until cancelled or until the queue is closed."""
         while True:
             key = await self.queue.take()
             set_log_context(LogContext(self.name, key, next(_RECONCILE_IDS)))
@@ -90,7 +90,7 @@ class ControlLoop(Generic[K]):
                 await self._process(key)
             finally:
                 self.queue.finished(key, self._pause_after(key) if self._pause_after is not None else 0.0)
-            # A reconcile that waits for nothing must not keep other tasks waiting while thousands of keys are queued.
+            # A reconcile without I/O never yields: let other tasks run while thousands of keys are queued.
             await asyncio.sleep(0)
 
     async def _process(self, key: K) -> None:
@@ -116,7 +116,7 @@ class ControlLoop(Generic[K]):
             self.queue.add_after(key, result.requeue_after)
 
     def _retry_conflict(self, key: K, error: StatusError) -> None:
-        """The cache was behind: reconcile again soon, with what is true by then."""
+        """Requeue after a conflict, which normally means that the cache was stale."""
         if self.queue.failures(key) < ORDINARY_CONFLICTS:
             self.queue.retry(key)
             log.debug("requeued after a conflict", error=error.reason)
@@ -141,7 +141,7 @@ class ControlLoop(Generic[K]):
 
 
 def describe(error: BaseException) -> str:
-    """The error in one line. An exception whose own text cannot be built is described by its type."""
+    """Return the error in one line; only its type if its message cannot be built."""
     if isinstance(error, StatusError):
         return error.message
     try:
@@ -151,6 +151,6 @@ def describe(error: BaseException) -> str:
 
 
 def _is_own_cancellation() -> bool:
-    """Whether the worker itself is being cancelled, rather than something that the reconcile waited for."""
+    """Return whether the worker itself is being cancelled, not something that the reconcile waited for."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0

@@ -1,6 +1,6 @@
-"""Metrics of control loops, under the names of controller-runtime, so that its dashboards work.
+"""Metrics of control loops under controller-runtime's names, so that its dashboards work.
 
-Loops count in plain integers, and a scrape reads them: a counter with labels costs more than many a reconcile.
+Loops count in plain integers that a scrape reads, because a labeled counter costs more than many reconciles.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 RESULTS = ("success", "requeue", "error")
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-"""Upper bounds of the time histogram in seconds, as in the Prometheus client."""
+"""Histogram bounds in seconds, the defaults of the Prometheus client."""
 
 
 class LoopMetrics:
-    """Counts of all control loops of one name."""
+    """Counters of all control loops with one name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -36,7 +36,7 @@ class LoopMetrics:
         self.queues: WeakSet[WorkQueue[Any]] = WeakSet()
 
     def track(self, queue: WorkQueue[Any]) -> None:
-        """Report the queue's own counts too, for as long as it exists."""
+        """Include the queue's counters while it exists."""
         self.queues.add(queue)
 
     def observe(self, result: str, seconds: float) -> None:
@@ -49,12 +49,12 @@ _PROCESS_LOOPS: dict[str, LoopMetrics] = {}
 
 
 def process_loop_metrics(name: str) -> LoopMetrics:
-    """Metrics of loops that belong to no manager. Several servers in one process share them by name."""
+    """Return the metrics of loops outside a manager; servers in the same process share them by name."""
     return _PROCESS_LOOPS.setdefault(name, LoopMetrics(name))
 
 
 class _LoopCollector:
-    """Reads loops and queues when Prometheus scrapes."""
+    """Collects loops and queues on a scrape."""
 
     def __init__(self, loops: dict[str, LoopMetrics]) -> None:
         self._loops = loops
@@ -120,7 +120,7 @@ def _reconcile_times(loops: Iterable[LoopMetrics]) -> Metric:
 
 
 class Metrics:
-    """The metrics of one process, or of one manager in a test."""
+    """Metrics of one process, or of one manager in a test."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -135,7 +135,7 @@ class Metrics:
         return self._loops.setdefault(controller, LoopMetrics(controller))
 
     def render(self) -> bytes:
-        """The exposition text."""
+        """Return the metrics in the Prometheus text format."""
         from prometheus_client import generate_latest
 
         return generate_latest(self.registry)

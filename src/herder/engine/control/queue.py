@@ -1,9 +1,9 @@
-"""The work queue: each key at most once, never two workers on one key, fair between groups, urgent first.
+"""Work queue with deduplication, fairness between groups, priorities and rate-limited retries.
 
-A key that comes again while it is being worked on is remembered and handed out once more afterwards; that is what
-makes level-triggered reconciliation safe. Groups (one per cluster) take turns, so a busy cluster does not starve a
-quiet one; and none of them takes all the workers, so one that hangs does not hold up the rest. Time is the event
-loop's, so a virtual clock drives it in simulation.
+A key is queued at most once and never processed by two workers. A key that is added while it is processed is queued
+again afterwards, which makes level-triggered reconciliation safe. Groups (one per cluster) take turns, so a busy
+cluster does not starve a quiet one. No group can occupy all workers, so one that hangs does not block the rest. The
+queue uses the event loop's clock, so a virtual clock drives it in simulation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ URGENT, NORMAL, BACKGROUND = 0, 1, 2
 
 @dataclass(slots=True)
 class _Lane(Generic[K]):
-    """Keys of one priority: a queue per group, and whose turn it is."""
+    """Queued keys of one priority: a queue per group, and the order of groups."""
 
     groups: dict[str, deque[K]] = field(default_factory=dict)
     turns: deque[str] = field(default_factory=deque)
@@ -57,6 +57,8 @@ class _Lane(Generic[K]):
 
 
 class WorkQueue(Generic[K]):
+    """Rate-limiting priority queue, as in client-go, with fairness between groups."""
+
     def __init__(
         self,
         group_of: Callable[[K], str] | None = None,
@@ -65,26 +67,27 @@ class WorkQueue(Generic[K]):
         first: float = BACKOFF_FIRST,
         limit: float = BACKOFF_LIMIT,
     ) -> None:
-        """`workers` is how many workers groups share; 0 means that they are not shared out.
+        """Create a queue.
 
-        `first` and `limit` are the shortest and the longest back-off in seconds.
+        `workers` is the number of workers that groups share; 0 disables the limit per group. `first` and `limit` are
+        the initial and the maximum back-off in seconds.
         """
         self._group_of = group_of or _one_group
         self._first, self._limit = first, limit
         self._workers = workers or sys.maxsize
         self._share = max(self._workers // 2, 1)
         self._lanes: dict[int, _Lane[K]] = {URGENT: _Lane(), NORMAL: _Lane(), BACKGROUND: _Lane()}
-        self._queued: dict[K, tuple[int, str]] = {}  # where each waiting key stands
-        self._working: dict[K, str] = {}  # with their groups
-        self._busy: Counter[str] = Counter()  # keys being worked on, by group
-        self._again: dict[K, int] = {}  # came back while being worked on, with the priority it asked for
+        self._queued: dict[K, tuple[int, str]] = {}  # priority and group
+        self._working: dict[K, str] = {}  # keys in progress, with their group
+        self._busy: Counter[str] = Counter()  # number of keys in progress by group
+        self._readded: dict[K, int] = {}  # added while in progress, with priority
         self._failures: dict[K, int] = {}
-        self._later: list[tuple[float, int, K, int]] = []
-        self._held: dict[K, float] = {}  # worked on just now: not to be handed out again before then
-        self._due: dict[K, float] = {}  # the earliest delayed time of a key; later entries in the heap are stale
+        self._delayed: list[tuple[float, int, K, int]] = []
+        self._paused_until: dict[K, float] = {}  # paced keys: not processed before this time
+        self._due: dict[K, float] = {}  # earliest delayed time of a key; later heap entries are stale
         self._order = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
-        self._takers: deque[asyncio.Future[None]] = deque()
+        self._waiters: deque[asyncio.Future[None]] = deque()
         self.closed = False
         self.added = 0
         self.retried = 0
@@ -97,23 +100,23 @@ class WorkQueue(Generic[K]):
             return
         self.added += 1
         if key in self._working:
-            self._again[key] = min(priority, self._again.get(key, BACKGROUND))
+            self._readded[key] = min(priority, self._readded.get(key, BACKGROUND))
             return
-        if self._held and (hold := self._still_held(key)) > 0:
-            self.add_after(key, hold, priority)
+        if self._paused_until and (pause := self._remaining_pause(key)) > 0:
+            self.add_after(key, pause, priority)
             return
-        standing = self._queued.get(key)
-        if standing is not None:
-            if standing[0] <= priority:
+        queued = self._queued.get(key)
+        if queued is not None:
+            if queued[0] <= priority:
                 return
-            self._lanes[standing[0]].discard(key, standing[1])
+            self._lanes[queued[0]].discard(key, queued[1])
         group = self._group_of(key)
         self._queued[key] = (priority, group)
         self._lanes[priority].put(key, group)
         self._wake()
 
     def add_after(self, key: K, delay: float, priority: int = NORMAL) -> None:
-        """Add the key in `delay` seconds; of several such wishes the earliest holds."""
+        """Add the key in `delay` seconds; the earliest of several pending delays wins."""
         if delay <= 0:
             self.add(key, priority)
             return
@@ -121,11 +124,11 @@ class WorkQueue(Generic[K]):
         if self.closed or self._due.get(key, at + 1) <= at:
             return
         self._due[key] = at
-        heapq.heappush(self._later, (at, next(self._order), key, priority))
+        heapq.heappush(self._delayed, (at, next(self._order), key, priority))
         self._arm()
 
     def retry(self, key: K) -> float:
-        """Add the key after its backoff: exponential in the failures since it last succeeded."""
+        """Add the key after its back-off, which is exponential in the failures since its last success."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         self.retried += 1
@@ -134,28 +137,28 @@ class WorkQueue(Generic[K]):
         return delay
 
     def failures(self, key: K) -> int:
-        """How often in a row the key was retried."""
+        """Return the number of consecutive retries of the key."""
         return self._failures.get(key, 0)
 
     def succeeded(self, key: K) -> None:
         self._failures.pop(key, None)
 
     def forget(self, key: K) -> None:
-        """The object is gone: nothing about it is remembered."""
+        """Drop the retry state of a deleted object."""
         self._failures.pop(key, None)
-        self._held.pop(key, None)
+        self._paused_until.pop(key, None)
         self._due.pop(key, None)
 
     async def take(self) -> K:
-        """The next key; raises CancelledError to the worker when the queue is closed, whatever still waits in it."""
-        while (turn := self._turn()) is None:
+        """Wait for the next key. Raises CancelledError once the queue is closed, even if keys are queued."""
+        while (turn := self._next_turn()) is None:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._takers.append(future)
+            self._waiters.append(future)
             try:
                 await future
             except asyncio.CancelledError:
                 if future.done() and not future.cancelled():
-                    self._wake()  # the wake-up was ours: pass it on
+                    self._wake()  # pass the wake-up on to the next waiter
                 raise
         lane, group = turn
         key = lane.take(group)
@@ -164,13 +167,16 @@ class WorkQueue(Generic[K]):
         self._busy[group] += 1
         return key
 
-    def _turn(self) -> tuple[_Lane[K], str] | None:
-        """Whose key is handed out next. A group with half of the workers comes after all others, and never has the
-        last free worker: whoever comes while it hangs finds one."""
+    def _next_turn(self) -> tuple[_Lane[K], str] | None:
+        """Return the lane and group to serve next.
+
+        A group that occupies half of the workers comes after all others and never gets the last free worker, so that
+        other groups always find one.
+        """
         if self.closed:
             raise asyncio.CancelledError
         for lane in self._lanes.values():
-            for group in lane.turns:  # no more than a few have their share
+            for group in lane.turns:  # only a few groups can have reached their share
                 if self._busy[group] < self._share:
                     return lane, group
         if len(self._working) < self._workers - 1:
@@ -178,37 +184,37 @@ class WorkQueue(Generic[K]):
         return None
 
     def finished(self, key: K, pace: float = 0.0) -> None:
-        """The worker is done with the key, whatever came of it; it is not handed out again within `pace` seconds."""
+        """Mark the key as processed; it is not handed out again within `pace` seconds."""
         group = self._working.pop(key)
         self._busy[group] -= 1
         if not self._busy[group]:
             del self._busy[group]
         if pace:
-            self._held[key] = asyncio.get_running_loop().time() + pace
-        again = self._again.pop(key, None)
+            self._paused_until[key] = asyncio.get_running_loop().time() + pace
+        again = self._readded.pop(key, None)
         if again is not None:
             self.add(key, again)
         if self._queued:
-            self._wake()  # what waited for its share, not for a worker
+            self._wake()  # a key may have waited for its group's share
 
     def close(self) -> None:
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for future in self._takers:
+        for future in self._waiters:
             if not future.done():
                 future.cancel()
 
-    def _still_held(self, key: K) -> float:
-        """For how many seconds yet; an entry that has run out is dropped."""
-        left = self._held.get(key, 0.0) - asyncio.get_running_loop().time()
-        if left <= 0:
-            self._held.pop(key, None)
-        return left
+    def _remaining_pause(self, key: K) -> float:
+        """Return the remaining pause of the key in seconds, and drop an expired entry."""
+        remaining = self._paused_until.get(key, 0.0) - asyncio.get_running_loop().time()
+        if remaining <= 0:
+            self._paused_until.pop(key, None)
+        return remaining
 
     def _wake(self) -> None:
-        while self._takers:
-            future = self._takers.popleft()
+        while self._waiters:
+            future = self._waiters.popleft()
             if not future.done():
                 future.set_result(None)
                 return
@@ -217,15 +223,15 @@ class WorkQueue(Generic[K]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._later and not self.closed:
-            self._timer = asyncio.get_running_loop().call_at(self._later[0][0], self._deliver)
+        if self._delayed and not self.closed:
+            self._timer = asyncio.get_running_loop().call_at(self._delayed[0][0], self._deliver)
 
     def _deliver(self) -> None:
         self._timer = None
         now = asyncio.get_running_loop().time()
-        while self._later and self._later[0][0] <= now:
-            at, _, key, priority = heapq.heappop(self._later)
-            if self._due.get(key) == at:  # else an earlier wish was granted, or the key was forgotten
+        while self._delayed and self._delayed[0][0] <= now:
+            at, _, key, priority = heapq.heappop(self._delayed)
+            if self._due.get(key) == at:  # otherwise it was delivered earlier or forgotten
                 del self._due[key]
                 self.add(key, priority)
         self._arm()

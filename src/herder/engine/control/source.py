@@ -1,4 +1,4 @@
-"""Changes of a store in the same process, for control loops that run beside the API server."""
+"""Informer over a store in the same process, for controllers that run inside the API server."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ log = get_logger(__name__)
 
 
 class StoreInformer:
-    """Reports what a resource holds, then every change of it.
+    """Reports the current objects of a resource, then every change.
 
-    The watch begins before `resync` reads the store, so that no change falls between the two. A watch that cannot keep
-    up, or whose revision was compacted, begins again with `resync`: handlers are level-triggered and may see an
-    object twice.
+    The watch starts before `resync` reads the store, so no change is missed. If the watch overflows or its revision was
+    compacted, it starts again with `resync`. Handlers are level-triggered and may see an object twice.
     """
 
     def __init__(
         self, store: Store, resource: str, *, resync: Callable[[], None], changed: Callable[[Event], None]
     ) -> None:
-        """`resource` is that of the store's keys; an empty one follows all resources.
+        """Create an informer for a resource of the store; an empty `resource` means all resources.
 
-        An object that a handler cannot read is logged and ignored: it must not hide the changes of the others.
+        An event on which the handler fails is logged and skipped, so that it does not hide other changes.
         """
         self._store = store
         self._resource = resource
@@ -31,7 +30,7 @@ class StoreInformer:
         self._changed = changed
 
     async def run(self) -> None:
-        """Until cancelled, or until the store closes its watches because the server stops."""
+        """Run until cancelled, or until the store closes its watches on shutdown."""
         while True:
             watch = self._store.watch(self._resource, since=self._store.revision)
             try:
@@ -49,4 +48,4 @@ class StoreInformer:
         try:
             self._changed(event)
         except Exception as error:
-            log.error("object ignored", object=str(event.record.key), exc_info=error)
+            log.error("event handler failed", object=str(event.record.key), exc_info=error)

@@ -1,4 +1,4 @@
-"""Long-running tasks that cannot die: a task that fails is logged, counted and started again after a back-off."""
+"""Supervision of long-running tasks: a task that fails is logged, counted and restarted after a back-off."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ STEADY_SECONDS = 60.0
 """A task that ran this long before it failed is restarted without the back-off of earlier failures."""
 
 FAILURES: Counter[str] = Counter()
-"""Failures by name of the task, for the metrics of the process. Names are constants of the program."""
+"""Failures by task name, for the metrics of the process. Names are constants."""
 
 
 def backoff(failures: int) -> float:
-    """Seconds until the next attempt after this many failures in a row."""
+    """Return the seconds until the next attempt after this many consecutive failures."""
     return min(RETRY_FIRST * 2.0 ** min(failures - 1, 20), RETRY_LIMIT)
 
 
 async def supervised(
     run: Callable[[], Awaitable[None]], *, name: str, ends_with: tuple[type[Exception], ...] = ()
 ) -> None:
-    """Run a task until it returns or is cancelled; start it again, after a back-off, whenever it fails.
+    """Run a task until it returns or is cancelled; restart it with back-off whenever it fails.
 
-    Exceptions of the types `ends_with` are passed on: they say that a restart would be of no use.
+    Exceptions of the types `ends_with` propagate: a restart would not help.
     """
     loop = asyncio.get_running_loop()
     failures = 0
     while True:
-        began = loop.time()
+        started = loop.time()
         try:
             await run()
             return
         except ends_with:
             raise
         except Exception as error:
-            failures = 1 if loop.time() - began >= STEADY_SECONDS else failures + 1
+            failures = 1 if loop.time() - started >= STEADY_SECONDS else failures + 1
             _report(name, error, failures)
         await asyncio.sleep(backoff(failures))
 

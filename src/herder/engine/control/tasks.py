@@ -1,4 +1,4 @@
-"""The one place that starts background tasks: none is lost, none fails unseen, all end with their owner."""
+"""Registry of background tasks: keeps a reference to each, logs failures, and cancels all with their owner."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ log = get_logger(__name__)
 
 
 class Tasks:
-    def __init__(self) -> None:
-        self._tasks: dict[asyncio.Task[Any], None] = {}  # in order: a simulation must end them the same each time
+    """Background tasks of one owner."""
 
-    def spawn(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
-        task = asyncio.get_running_loop().create_task(work, name=name)
+    def __init__(self) -> None:
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # ordered, so that a simulation cancels them deterministically
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)
         self._tasks[task] = None
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_done)
         return task
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _on_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)
         if not task.cancelled() and task.exception() is not None:
             log.error("task failed", task=task.get_name(), exc_info=task.exception())
@@ -33,6 +35,6 @@ class Tasks:
         return tasks
 
     async def stop(self) -> None:
-        """Cancel all and wait until they have ended."""
+        """Cancel all tasks and wait until they have ended."""
         tasks = self.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

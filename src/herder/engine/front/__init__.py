@@ -1,1 +1,1 @@
-"""HTTP/1.1 on sockets: bytes in, requests out; responses in, bytes out. What answers them is not known here."""
+"""HTTP/1.1 server on asyncio: connections, request parsing, flow control and response framing."""

@@ -1,9 +1,8 @@
-"""One client's connection: requests are answered one after the other, in the order in which they came.
+"""HTTP/1.1 server connection: parse pipelined requests, run the handler for one at a time, write responses in order.
 
-Input is bounded: a connection that holds enough bytes that nobody asked for yet is not read any further.
-
-The handler of a request is cancelled when its client goes away. What a client does not read is bounded: a response
-waits, a watch falls behind and is ended by its own backlog, and who reads nothing at all is cut off.
+Input is bounded: a connection with enough unconsumed bytes is not read further. Output is bounded: a response waits for
+the client, a watch is closed when its backlog overflows, and a client that reads nothing is disconnected. The handler
+is cancelled when its client disconnects.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
-from herder.engine.client.wire import Pushed, Request, Response, loggable_path
-from herder.engine.front import limits, writing
+from herder.engine.front import framing, limits
 from herder.engine.front.flow import FlowControl, Holder, too_many_requests
 from herder.engine.front.intake import NEVER, Intake
-from herder.engine.front.parsing import Parsed, RequestParser
+from herder.engine.front.request_parser import Parsed, RequestParser
 from herder.engine.front.sink import ConnectionSink
 from herder.engine.front.transports import CLOSED
 from herder.engine.meta.errors import StatusError
+from herder.engine.wire import PushStream, Request, Response, loggable_path
 
 if TYPE_CHECKING:
     from herder.engine.front.hijack import Hijack
@@ -33,15 +32,15 @@ log = logging.getLogger(__name__)
 _BODILESS = frozenset({204, 304})
 
 Upgrade = Callable[["Hijack", Request], Awaitable[bool]]
-"""A handler that may take over the connection (an upgraded one): True where it did."""
+"""Handler that may hijack the connection for a protocol upgrade; returns True if it did."""
 
 
 class Front(Protocol):
-    """What connections share."""
+    """State that connections share with their listener."""
 
     body_bytes: int
     upgrade: Upgrade | None
-    dates: writing.Dates
+    dates: framing.Dates
     buffer: memoryview
     connections: set[Connection]
     stopping: bool
@@ -51,44 +50,46 @@ class Front(Protocol):
     async def handle(self, request: Request) -> Response: ...
 
     def identified(self, connection: Connection, holder: Holder) -> bool:
-        """A connection carries a request of a user; False where that user has too many connections."""
+        """Attribute the connection to an authenticated user; return False if that user has too many connections."""
         ...
 
     def forget(self, connection: Connection) -> None: ...
 
 
 class Connection(asyncio.BufferedProtocol):
+    """One HTTP connection."""
+
     def __init__(self, front: Front, loop: asyncio.AbstractEventLoop) -> None:
         self._front = front
         self._loop = loop
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self._parser = RequestParser(
-            self._received, body_bytes=front.body_bytes, holds_upgrades=front.upgrade is not None
+            self._received, body_bytes=front.body_bytes, accepts_upgrades=front.upgrade is not None
         )
         self.remote = ""
-        self.holder: Holder | None = None  # the user whose connection this is; None before the first one is known
+        self.holder: Holder | None = None  # authenticated user; None before the first authenticated request
         self._certificate: bytes | None = None
         self._encrypted = False
-        self.was_made = False
+        self.was_connected = False
         self._open = False
-        self._closing = False  # after the response under way
+        self._closing = False  # close after the current response
         # Input
-        self._unparsed = b""  # received while the connection held enough already
+        self._unparsed = b""  # received while input was full
         self._waiting: deque[Parsed] = deque()
         self._waiting_bytes = 0
         self._reading = True
         self._pause_deadline = NEVER
-        self._lingered = 0
-        # The request that runs
+        self._linger_bytes = 0
+        # Current request
         self._task: asyncio.Task[None] | None = None
         self._intake = Intake(self, front, loop)
         # Output
-        self._drained: asyncio.Future[None] | None = None  # set while the client reads too slowly
+        self._drained: asyncio.Future[None] | None = None  # set while the write buffer is above its limit
         self._deadline = loop.time() + limits.HEAD_SECONDS
-        self._answer_deadline = NEVER
+        self._response_deadline = NEVER
         self._streaming = False
 
-    # --- the socket -------------------------------------------------------------------------------------------
+    # --- transport callbacks ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -99,40 +100,41 @@ class Connection(asyncio.BufferedProtocol):
         if session is not None:
             self._encrypted = True
             self._certificate = session.getpeercert(binary_form=True)
-        self._open = self.was_made = True
+        self._open = self.was_connected = True
         self._front.connections.add(self)
         if self._front.stopping:
             self._transport.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """One for all connections: whatever is read into it is used up before anybody else reads."""
+        """Return the read buffer that all connections share: its content is consumed before another connection
+        reads."""
         return self._front.buffer
 
     def buffer_updated(self, count: int) -> None:
         if self._parser.over:
             self._linger(count)
             return
-        if not self._reading:  # TLS hands on what it had decrypted before it was paused
+        if not self._reading:  # TLS delivers data that it decrypted before the pause
             self._unparsed += self._front.buffer[:count]
             return
         self._parse(self._front.buffer[:count])
 
     def _parse(self, data: memoryview) -> None:
-        """Slice by slice: a single read can hold thousands of requests."""
+        """Parse in slices, because a single read can contain thousands of requests."""
         parser = self._parser
         was_idle = parser.idle
         size = limits.SLICE_BYTES
         while data:
             parser.feed(data if len(data) <= size else data[:size])
             data = data[size:]
-            if (self._waiting or not parser.idle) and self._holds_enough():
+            if (self._waiting or not parser.idle) and self._is_input_full():
                 self._unparsed = bytes(data)
                 self._pause_reading()
                 break
         if was_idle and self._task is None and self._open and not parser.idle:
             self._deadline = self._loop.time() + limits.HEAD_SECONDS
 
-    def _holds_enough(self) -> bool:
+    def _is_input_full(self) -> bool:
         return (
             self._waiting_bytes > limits.AHEAD_BYTES
             or len(self._waiting) >= limits.PIPELINED
@@ -142,18 +144,18 @@ class Connection(asyncio.BufferedProtocol):
     def _pause_reading(self) -> None:
         if (
             self._intake.long_running
-        ):  # no client sends that much behind a watch, and the end of a paused one is not seen
+        ):  # no client sends this much during a watch, and a paused connection does not notice its end
             self._transport.abort()
         elif self._reading:
             self._reading = False
             self._pause_deadline = self._loop.time() + limits.PAUSE_SECONDS
             self._transport.pause_reading()
 
-    def _read_on(self) -> None:
-        """Take what was received already, then more, unless the connection still holds enough."""
+    def _resume_reading(self) -> None:
+        """Parse the bytes that were received already, then resume reading, unless input is still full."""
         if self._reading or self._parser.over or not self._open:
             return
-        if self._holds_enough():
+        if self._is_input_full():
             return
         self._reading = True
         self._pause_deadline = NEVER
@@ -164,14 +166,14 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _linger(self, count: int) -> None:
-        """Read on for the client to see why it was refused, but not without an end."""
-        self._lingered += count
-        if self._lingered > limits.LINGER_BYTES and self._task is None:
+        """Keep reading after a refusal so that the client sees the response, up to a limit."""
+        self._linger_bytes += count
+        if self._linger_bytes > limits.LINGER_BYTES and self._task is None:
             self._transport.abort()
 
     @property
     def held_bytes(self) -> int:
-        """Memory that this connection keeps from others."""
+        """Bytes of memory that this connection occupies."""
         pending = self._intake.pending
         return (
             len(self._unparsed)
@@ -182,7 +184,7 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def eof_received(self) -> bool:
-        """A client that only stopped sending still gets its answer; but nobody follows a watch that way."""
+        """Keep a half-closed connection open until its response is sent, except for watches."""
         if self._encrypted or self._streaming or self._task is None:
             return False
         self._parser.end()
@@ -197,12 +199,12 @@ class Connection(asyncio.BufferedProtocol):
         self._unparsed = b""
         if self._task is not None:
             self._task.cancel()
-        self._let_go()
+        self._release_writers()
         self._front.forget(self)
-        self._dissolve()
+        self._break_cycles()
 
-    def _dissolve(self) -> None:
-        """Break the cycles of references: buffers are freed now, not when the collector comes by in some minutes."""
+    def _break_cycles(self) -> None:
+        """Break reference cycles, so that buffers are freed now instead of at the next garbage collection."""
         self._parser.close()
         self._intake.close()
         self._transport = CLOSED
@@ -212,23 +214,23 @@ class Connection(asyncio.BufferedProtocol):
         self._deadline = self._loop.time() + limits.STALL_SECONDS
 
     def resume_writing(self) -> None:
-        self._let_go()
+        self._release_writers()
 
-    def _let_go(self) -> None:
+    def _release_writers(self) -> None:
         drained, self._drained = self._drained, None
         if drained is not None and not drained.done():
             drained.set_result(None)
 
-    # --- time -------------------------------------------------------------------------------------------------
+    # --- timeouts ---------------------------------------------------------------------------------------------
 
     def check(self, now: float) -> None:
-        """Called now and then: cut off who takes too long to ask, or to read what was asked for."""
-        if now >= self._answer_deadline or now >= self._pause_deadline:
+        """Enforce the deadlines; called periodically."""
+        if now >= self._response_deadline or now >= self._pause_deadline:
             self._transport.abort()
         elif now >= self._intake.body_deadline:
             self._intake.expire()
             self._parser.end()
-        if now >= self._intake.turn_deadline and not self._intake.become_long_running():
+        if now >= self._intake.slot_deadline and not self._intake.become_long_running():
             self._transport.abort()
         if now < self._deadline:
             return
@@ -238,8 +240,8 @@ class Connection(asyncio.BufferedProtocol):
             self._deadline = now + limits.LINGER_SECONDS
             self._transport.close()
 
-    def wind_down(self) -> None:
-        """The server stops: nothing new is read, what runs may finish."""
+    def begin_shutdown(self) -> None:
+        """Stop reading new requests and let the current one finish."""
         self._closing = True
         if not self._intake.has_unread_body:
             self._parser.end()
@@ -266,21 +268,21 @@ class Connection(asyncio.BufferedProtocol):
         self._task = self._loop.create_task(self._serve(parsed))
 
     def _next(self) -> None:
-        """After a response."""
+        """Continue with the next request after a response."""
         if not self._open:
             return
         unread_body, self._intake.parsed = self._intake.has_unread_body, None
         if unread_body:
             self._end_after_lingering()
         elif self._waiting and not (self._closing and self._front.stopping):
-            following = self._waiting.popleft()
-            self._waiting_bytes -= following.size
-            self._start(following)
+            next_request = self._waiting.popleft()
+            self._waiting_bytes -= next_request.size
+            self._start(next_request)
         elif self._closing:
             self._transport.close()
         else:
             self._deadline = self._loop.time() + limits.IDLE_SECONDS
-        self._read_on()
+        self._resume_reading()
 
     async def _serve(self, parsed: Parsed) -> None:
         if not parsed.keep_alive:
@@ -298,27 +300,27 @@ class Connection(asyncio.BufferedProtocol):
             has_body=parsed.pending is None,
         )
         try:
-            if parsed.upgrade and self._front.upgrade is not None and await self._hijacked(request):
+            if parsed.upgrade and self._front.upgrade is not None and await self._hijack(request):
                 return
-            handle = self._front.handle if self._front.handler_receives_body else self._handled
+            handle = self._front.handle if self._front.handler_receives_body else self._handle_with_body
             response = await handle(request)
-            await self._answer(parsed, response)
+            await self._respond(parsed, response)
         except asyncio.CancelledError:
-            if self._open:  # not by its client: whoever did it wants the connection gone
+            if self._open:  # cancelled by the server, not by a disconnect
                 self._transport.abort()
             raise
         except ConnectionError:
             self._transport.abort()
         except Exception:
-            log.exception("%s %s: the answer could not be sent", parsed.method, loggable_path(parsed.path))
+            log.exception("%s %s: sending the response failed", parsed.method, loggable_path(parsed.path))
             self._transport.abort()
         finally:
             self._intake.end()
-            self._answer_deadline = NEVER
+            self._response_deadline = NEVER
             self._task = None
         self._next()
 
-    async def _handled(self, request: Request) -> Response:
+    async def _handle_with_body(self, request: Request) -> Response:
         try:
             await request.receive_body()
         except StatusError as error:
@@ -326,28 +328,28 @@ class Connection(asyncio.BufferedProtocol):
         return await self._front.handle(request)
 
     def identify(self, holder: Holder) -> None:
-        """A request of this user comes over this connection. Raises TooManyRequests."""
+        """Attribute the connection to the user of this request. Raises TooManyRequests."""
         if not self._front.identified(self, holder):
             self._closing = True
             raise too_many_requests()
 
     def expect_body(self) -> None:
-        """The handler wants the body that the client has not sent yet."""
+        """Send 100 Continue if expected, and read the body."""
         if self._parser.expects_continue:
-            self._transport.write(writing.CONTINUE)
-        self._read_on()
+            self._transport.write(framing.CONTINUE)
+        self._resume_reading()
 
-    # --- upgrades and refusals ----------------------------------------------------------------------------------
+    # --- upgrades and rejected requests -------------------------------------------------------------------------
 
-    async def _hijacked(self, request: Request) -> bool:
+    async def _hijack(self, request: Request) -> bool:
         from herder.engine.front.hijack import Hijack
 
         assert self._front.upgrade is not None
-        hijack = Hijack(self._transport, self._take_rest, self._leave)
+        hijack = Hijack(self._transport, self._take_rest, self._detach)
         if await self._front.upgrade(hijack, request) or hijack.taken:
             return True
-        self._parser.not_upgraded()
-        self._read_on()
+        self._parser.decline_upgrade()
+        self._resume_reading()
         return False
 
     def _take_rest(self) -> bytes:
@@ -355,15 +357,16 @@ class Connection(asyncio.BufferedProtocol):
         self._unparsed = b""
         return rest
 
-    def _leave(self) -> None:
-        """The connection is somebody else's from now on."""
+    def _detach(self) -> None:
+        """Give up the connection: an upgraded protocol owns it now."""
         self._open = False
         self._task = None
         self._front.forget(self)
-        self._dissolve()
+        self._break_cycles()
 
     def _refuse(self, error: StatusError) -> None:
-        """What cannot be understood ends the connection, but not before the client had time to read why."""
+        """Reject a request that cannot be parsed, and close the connection once the client had time to read the
+        response."""
         response = _status_response(error)
         body = response.content()
         self._transport.write(self._head(response, keep_alive=False, length=len(body)) + body)
@@ -371,7 +374,8 @@ class Connection(asyncio.BufferedProtocol):
         self._end_after_lingering()
 
     def _end_after_lingering(self) -> None:
-        """Closing at once would reset the connection, and the client might never see the answer."""
+        """Close after a delay: closing immediately would reset the connection, and the client might not see the
+        response."""
         self._parser.end()
         self._unparsed = b""
         if not self._reading:
@@ -381,13 +385,13 @@ class Connection(asyncio.BufferedProtocol):
         self._deadline = self._loop.time() + limits.LINGER_SECONDS
         self._loop.call_later(limits.LINGER_SECONDS, self._transport.close)
 
-    # --- answers ----------------------------------------------------------------------------------------------
+    # --- responses --------------------------------------------------------------------------------------------
 
     def _head(self, response: Response, *, keep_alive: bool, length: int | None = None, chunked: bool = False) -> bytes:
         date = self._front.dates.line()
-        return writing.head(response, date, length=length, chunked=chunked, keep_alive=keep_alive)
+        return framing.head(response, date, length=length, chunked=chunked, keep_alive=keep_alive)
 
-    async def _answer(self, parsed: Parsed, response: Response) -> None:
+    async def _respond(self, parsed: Parsed, response: Response) -> None:
         if self._front.stopping or self._intake.has_unread_body:
             self._closing = True
         if response.stream is not None:
@@ -402,16 +406,16 @@ class Connection(asyncio.BufferedProtocol):
             return
         if isinstance(body, bytes) and length <= limits.WRITE_BYTES:
             self._transport.write(start + body)
-            if self._drained is not None:  # else answers to pipelined requests would pile up
+            if self._drained is not None:  # otherwise responses to pipelined requests would pile up
                 await self.drained()
             return
-        self._answer_deadline = self._loop.time() + limits.STALL_SECONDS + length / limits.ANSWER_BYTES_PER_SECOND
+        self._response_deadline = self._loop.time() + limits.STALL_SECONDS + length / limits.RESPONSE_BYTES_PER_SECOND
         self._transport.write(start)
         for piece in (body,) if isinstance(body, bytes) else body:
             await self._write_long(piece)
 
     async def _write_long(self, content: bytes) -> None:
-        """In pieces, as fast as the client reads, and never for more than one piece without letting others run."""
+        """Write in pieces at the client's speed, yielding to other tasks after each piece."""
         view = memoryview(content)
         for start in range(0, len(view), limits.WRITE_BYTES):
             self._transport.write(view[start : start + limits.WRITE_BYTES])
@@ -427,18 +431,18 @@ class Connection(asyncio.BufferedProtocol):
         try:
             if not _carries_body(parsed, response):
                 return
-            if isinstance(stream, Pushed):
+            if isinstance(stream, PushStream):
                 await stream.push(ConnectionSink(self, chunked=chunked))
             else:
                 async for content in stream:
                     if 0 < len(content) <= limits.WRITE_BYTES:
-                        self._transport.write(writing.chunk(content) if chunked else content)
+                        self._transport.write(framing.chunk(content) if chunked else content)
                         if self._drained is not None:
                             await self.drained()
                     elif content:
                         await self.write_long_chunk(content, chunked=chunked)
             if chunked:
-                self._transport.write(writing.LAST_CHUNK)
+                self._transport.write(framing.LAST_CHUNK)
         finally:
             self._streaming = False
             close: Any = getattr(stream, "aclose", None)
@@ -456,11 +460,11 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write(content)
 
     async def drained(self) -> None:
-        """Until the client has read enough of what waits for it."""
+        """Wait until the write buffer is below its limit."""
         if self._drained is not None:
             await self._drained
         if not self._open:
-            raise ConnectionResetError("the client went away")
+            raise ConnectionResetError("client disconnected")
 
     @property
     def congested(self) -> bool:

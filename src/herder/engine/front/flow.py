@@ -1,7 +1,7 @@
-"""Flow control: shares requests in flight, long-running requests and body bytes between users.
+"""Flow control: share in-flight requests, long-running requests and body bytes fairly between users.
 
-A user who exceeds a limit waits in a queue of their own. Queues are served round robin, so that a user with many
-requests delays their own requests and nobody else's. A full queue, or a wait that is too long, is answered with 429.
+A user who exceeds a limit waits in a queue of their own. Queues are served round robin, so a user with many requests
+delays only their own. A full queue or a wait that is too long gets a 429 response.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from herder.engine.client.wire import User
 from herder.engine.front.limits import QUEUE_SECONDS, RETRY_AFTER, Limits
 from herder.engine.meta.errors import TooManyRequests
+from herder.engine.wire import User
 
 Holder = tuple[str, str]
-"""A user's name, or the address of clients without credentials."""
+"""User name, or the address of an unauthenticated client."""
 
 _EXEMPT_GROUP = "system:masters"
 
 
-def holder_of(user: User | None, remote: str) -> Holder:
+def flow_holder(user: User | None, remote: str) -> Holder:
     return ("", remote) if user is None else (user.name, "")
 
 
@@ -43,7 +43,7 @@ class _Waiter:
 
 
 class Limiter:
-    """At most `total` units in use, at most `per_user` by one user, at most `queued` requests of one user waiting."""
+    """Limits units in use in total and per user, with at most `queued` waiting requests per user."""
 
     def __init__(self, total: int, per_user: int, queued: int = 0) -> None:
         self._total = total
@@ -52,9 +52,9 @@ class Limiter:
         self._used = 0
         self._by_holder: dict[Holder, int] = {}
         self._waiting: OrderedDict[Holder, deque[_Waiter]] = OrderedDict()
-        self._full = False  # a waiter needs more than is left in total, and those who come later must not overtake it
+        self._full = False  # a waiter needs more than is free; later requests must not overtake it
 
-    def try_take(self, holder: Holder, units: int = 1) -> bool:
+    def try_acquire(self, holder: Holder, units: int = 1) -> bool:
         held = self._by_holder.get(holder, 0)
         if held + units > self._per_user or self._used + units > self._total or self._full or holder in self._waiting:
             return False
@@ -62,9 +62,9 @@ class Limiter:
         self._by_holder[holder] = held + units
         return True
 
-    async def take(self, holder: Holder, units: int = 1) -> None:
-        """Wait for a turn. Raises TooManyRequests."""
-        if self.try_take(holder, units):
+    async def acquire(self, holder: Holder, units: int = 1) -> None:
+        """Wait for units. Raises TooManyRequests."""
+        if self.try_acquire(holder, units):
             return
         queue = self._waiting.setdefault(holder, deque())
         if len(queue) >= self._queued or units > min(self._per_user, self._total):
@@ -81,11 +81,11 @@ class Limiter:
                 raise too_many_requests() from None
             raise
 
-    def give_back(self, holder: Holder, units: int = 1) -> None:
+    def release(self, holder: Holder, units: int = 1) -> None:
         self._used -= units
-        left = self._by_holder[holder] - units
-        if left:
-            self._by_holder[holder] = left
+        remaining = self._by_holder[holder] - units
+        if remaining:
+            self._by_holder[holder] = remaining
         else:
             del self._by_holder[holder]
         if self._waiting:
@@ -103,9 +103,9 @@ class Limiter:
         self._by_holder[holder] = self._by_holder.get(holder, 0) + units
 
     def _leave(self, holder: Holder, waiter: _Waiter) -> None:
-        """A waiter that gave up. What it was granted in the same moment goes to the next one."""
+        """Remove a waiter that gave up; units granted at the same moment go to the next one."""
         if waiter.granted.done() and not waiter.granted.cancelled():
-            self.give_back(holder, waiter.units)
+            self.release(holder, waiter.units)
             return
         queue = self._waiting.get(holder)
         if queue is not None and waiter in queue:
@@ -118,20 +118,20 @@ class Limiter:
             del self._waiting[holder]
 
     def _serve_queues(self) -> None:
-        """One request of each user after the other, until nothing fits any more."""
+        """Grant one request per user in turn, until nothing fits."""
         self._full = False
         blocked = 0
         while blocked < len(self._waiting) and not self._full:
             holder, queue = next(iter(self._waiting.items()))
             self._waiting.move_to_end(holder)
             waiter = queue[0]
-            if waiter.granted.done():  # cancelled, and about to leave the queue by itself
+            if waiter.granted.done():  # cancelled; it is about to remove itself
                 queue.popleft()
                 self._drop_empty(holder)
             elif self._by_holder.get(holder, 0) + waiter.units > self._per_user:
                 blocked += 1
             elif self._used + waiter.units > self._total:
-                self._waiting.move_to_end(holder, last=False)  # it keeps its turn
+                self._waiting.move_to_end(holder, last=False)  # it stays first
                 self._full = True
             else:
                 blocked = 0
@@ -142,7 +142,7 @@ class Limiter:
 
 
 class FlowControl:
-    """The limiters of one listener."""
+    """Limiters of one listener."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits

@@ -1,4 +1,4 @@
-"""How a handler makes a connection its own: after an upgrade, HTTP is over and the bytes are somebody else's."""
+"""Connection hijacking: hand a connection over to another protocol after an upgrade."""
 
 from __future__ import annotations
 
@@ -7,31 +7,32 @@ from collections.abc import Callable
 
 
 class Hijack:
-    """Given to the upgrade handler with its request. Without `take`, the request goes the usual way."""
+    """Passed to the upgrade handler with its request. Unless `take` is called, the request is handled normally."""
 
-    def __init__(self, transport: asyncio.Transport, end: Callable[[], bytes], leave: Callable[[], None]) -> None:
+    def __init__(self, transport: asyncio.Transport, end: Callable[[], bytes], detach: Callable[[], None]) -> None:
         self._transport = transport
         self._end = end
-        self._leave = leave
+        self._detach = detach
         self.taken = False
 
-    def take(self, protocol: asyncio.BaseProtocol, answer: bytes = b"") -> asyncio.Transport:
-        """Send `answer` (the 101), then let `protocol` have the connection and all that was received after the head."""
+    def take(self, protocol: asyncio.BaseProtocol, response: bytes = b"") -> asyncio.Transport:
+        """Send `response` (the 101) and give `protocol` the connection, including bytes received after the request
+        head."""
         self.taken = True
         transport = self._transport
         rest = self._end()
-        self._leave()
-        transport.resume_reading()  # it was paused if the client sent much before this was decided
-        if answer:
-            transport.write(answer)
+        self._detach()
+        transport.resume_reading()  # reading is paused if the client sent a lot before the decision
+        if response:
+            transport.write(response)
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         if rest:
-            _hand_on(protocol, rest)
+            _deliver(protocol, rest)
         return transport
 
 
-def _hand_on(protocol: asyncio.BaseProtocol, rest: bytes) -> None:
+def _deliver(protocol: asyncio.BaseProtocol, rest: bytes) -> None:
     if isinstance(protocol, asyncio.BufferedProtocol):
         while rest:
             buffer = memoryview(protocol.get_buffer(len(rest)))

@@ -1,6 +1,7 @@
-"""The HTTPS front: listens, and lets one handler answer over HTTP/1.1. Who may connect is up to the TLS context.
+"""HTTPS listener: accept connections and serve one handler over HTTP/1.1.
 
-Bodies are read when the handler asks for them, streams are written as they come, and every buffer has a limit.
+The TLS context decides about client certificates. Bodies are read when the handler requests them, streams are written
+as they are produced, and every buffer is bounded.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Protocol
 
-from herder.engine.client.wire import Request, Response
 from herder.engine.front import limits
 from herder.engine.front.connection import Connection, Upgrade
 from herder.engine.front.flow import FlowControl, Holder
-from herder.engine.front.writing import Dates
+from herder.engine.front.framing import Dates
 from herder.engine.memory import return_freed_memory
+from herder.engine.wire import Request, Response
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ _SHUTDOWN_SECONDS = 5.0
 
 
 class Handler(Protocol):
-    """What answers requests. It turns its own errors into responses; a client that goes cancels it."""
+    """Serves requests and turns its own errors into responses. It is cancelled when the client disconnects."""
 
     async def handle(self, request: Request) -> Response: ...
 
@@ -39,8 +40,9 @@ class Handler(Protocol):
 class HttpFront:
     """Serves one handler on one address.
 
-    A handler with the attribute `receives_body` calls `Request.admit` and `Request.receive_body` itself, once it has
-    authenticated and authorized the sender. For any other the body is read first, within the limits of its address.
+    A handler with the attribute `receives_body` calls `Request.admit` and `Request.receive_body` itself, after it has
+    authenticated and authorized the client. For other handlers the body is read first, within the limits of the
+    client's address.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class HttpFront:
         self._handler = handler
         self._clock = clock
         self._limits = limit or limits.Limits()
-        self._most_connections = self._limits.possible_connections()
+        self._max_connections = self._limits.possible_connections()
         self.handler_receives_body = bool(getattr(handler, "receives_body", False))
         self.body_bytes = body_bytes
         self.upgrade = upgrade
@@ -64,14 +66,14 @@ class HttpFront:
         self.connections: set[Connection] = set()
         self.stopping = False
         self.dates: Dates
-        self._by_source: dict[str, int] = {}  # connections without an authenticated request, handshakes included
+        self._by_source: dict[str, int] = {}  # connections without an authenticated request, including handshakes
         self._by_holder: dict[Holder, int] = {}
         self._opened = 0
-        self._closed = 0  # since freed memory was last returned to the machine
+        self._closed = 0  # since the last malloc_trim
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._handshakes: set[asyncio.Task[None]] = set()
-        self._sweeper: asyncio.TimerHandle | None = None
+        self._timeout_timer: asyncio.TimerHandle | None = None
         self._empty: asyncio.Future[None] | None = None
 
     async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> tuple[str, int]:
@@ -84,18 +86,19 @@ class HttpFront:
         listener.setblocking(False)
         self._listener = listener
         self._accepting = loop.create_task(self._accept(listener, context))
-        self._sweep(loop)
+        self._check_timeouts(loop)
         address = listener.getsockname()
         return str(address[0]), int(address[1])
 
     async def stop(self, grace: float = _GRACE_SECONDS) -> None:
-        """Stop accepting; let requests finish for so many seconds. Endless streams are the handler's to end."""
+        """Stop accepting connections and let requests finish within the grace period. The handler must end its
+        streams."""
         self.stopping = True
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        if self._timeout_timer is not None:
+            self._timeout_timer.cancel()
         await self._stop_accepting()
         for connection in list(self.connections):
-            connection.wind_down()
+            connection.begin_shutdown()
         if self.connections:
             self._empty = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._empty], timeout=grace)
@@ -105,17 +108,17 @@ class HttpFront:
     # --- connections --------------------------------------------------------------------------------------------
 
     async def _accept(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
-        """Connections over a limit are closed before they cost a TLS handshake."""
+        """Accept connections; close those over a limit before they cost a TLS handshake."""
         loop = asyncio.get_running_loop()
         while True:
             try:
                 accepted, address = await loop.sock_accept(listener)
-            except OSError as error:  # no file descriptors left, or a client that gave up already
+            except OSError as error:  # out of file descriptors, or the client disconnected
                 log.warning("connection not accepted: %s", error)
                 await asyncio.sleep(_ACCEPT_PAUSE_SECONDS)
                 continue
             source = str(address[0])
-            if self._opened >= self._most_connections or not self._has_room(source):
+            if self._opened >= self._max_connections or not self._has_room(source):
                 accepted.close()
             else:
                 self._opened += 1
@@ -123,7 +126,7 @@ class HttpFront:
                 task = loop.create_task(self._connect(loop, accepted, source, context))
                 self._handshakes.add(task)
                 task.add_done_callback(self._handshakes.discard)
-            await asyncio.sleep(0)  # a flood of connections leaves turns to others
+            await asyncio.sleep(0)  # let other tasks run during a flood of connections
 
     def _has_room(self, source: str) -> bool:
         return self._by_source.get(source, 0) < self._limits.anonymous_connections_per_source
@@ -142,11 +145,11 @@ class HttpFront:
                 ssl_handshake_timeout=_HANDSHAKE_SECONDS if secured else None,
                 ssl_shutdown_timeout=_SHUTDOWN_SECONDS if secured else None,
             )
-        except OSError as error:  # of TLS as well: scanners, and clients that do not trust us
+        except OSError as error:  # includes TLS errors: scanners, and clients that do not trust the CA
             log.debug("connection refused: %s", error)
             accepted.close()
         finally:
-            if not connection.was_made:
+            if not connection.was_connected:
                 self._drop(None, source)
 
     async def _stop_accepting(self) -> None:
@@ -158,11 +161,11 @@ class HttpFront:
             self._listener.close()
 
     def identified(self, connection: Connection, holder: Holder) -> bool:
-        """The connection counts for this user from now on, and no longer for its address."""
+        """Count the connection for this user instead of its address."""
         count = self._by_holder.get(holder, 0)
         if count >= self._limits.connections_per_user:
             return False
-        self._count_out(connection.holder, connection.remote)
+        self._uncount(connection.holder, connection.remote)
         self._by_holder[holder] = count + 1
         connection.holder = holder
         return True
@@ -177,16 +180,16 @@ class HttpFront:
     def _drop(self, holder: Holder | None, source: str) -> None:
         self._opened -= 1
         self._closed += 1
-        self._count_out(holder, source)
+        self._uncount(holder, source)
 
-    def _count_out(self, holder: Holder | None, source: str) -> None:
+    def _uncount(self, holder: Holder | None, source: str) -> None:
         if holder is None:
             _decrement(self._by_source, source)
         else:
             _decrement(self._by_holder, holder)
 
     def usage(self) -> dict[str, Any]:
-        """What clients take at this moment, for metrics and tests."""
+        """Return current resource usage, for metrics and tests."""
         return {
             "connections": self._opened,
             "anonymous_connections": sum(self._by_source.values()),
@@ -201,27 +204,27 @@ class HttpFront:
     async def handle(self, request: Request) -> Response:
         return await self._handler.handle(request)
 
-    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
-        """One timer for all connections: a timer for each would cost more than most requests."""
+    def _check_timeouts(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Check all connections with one timer: a timer per connection would cost more than most requests."""
         now = loop.time()
         for connection in list(self.connections):
             connection.check(now)
         if self._closed >= limits.TRIM_CONNECTIONS:
             self._closed = 0
             loop.run_in_executor(None, return_freed_memory)
-        self._sweeper = loop.call_later(limits.SWEEP_SECONDS, self._sweep, loop)
+        self._timeout_timer = loop.call_later(limits.SWEEP_SECONDS, self._check_timeouts, loop)
 
 
-def _keep_alive(connected: socket.socket) -> None:
-    """Clients that disappear without a word are noticed, also where nothing is sent to them for hours."""
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+def _keep_alive(socket_: socket.socket) -> None:
+    """Enable TCP keepalive, to detect clients that vanish during a silent watch."""
+    socket_.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_KEEPIDLE"):
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.KEEPALIVE_SECONDS)
+        socket_.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.KEEPALIVE_SECONDS)
 
 
 def _decrement(counts: dict[Any, int], key: Any) -> None:
-    left = counts.get(key, 0) - 1
-    if left > 0:
-        counts[key] = left
+    remaining = counts.get(key, 0) - 1
+    if remaining > 0:
+        counts[key] = remaining
     else:
         counts.pop(key, None)

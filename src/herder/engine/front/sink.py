@@ -1,21 +1,23 @@
-"""Where a pushing stream writes: straight into its connection, with no task in between."""
+"""Sink that writes a pushed stream directly to its connection, without a task in between."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
 
-from herder.engine.front import limits, writing
+from herder.engine.front import framing, limits
 
 if TYPE_CHECKING:
     from herder.engine.front.connection import Connection
 
 
 class ConnectionSink:
+    """Implements `engine.wire.Sink` for a connection."""
+
     def __init__(self, connection: Connection, *, chunked: bool) -> None:
         self._connection = connection
         self._chunked = chunked
-        self._framed = writing.shared_chunk if chunked else bytes
+        self._frame = framing.shared_chunk if chunked else bytes
 
     @property
     def congested(self) -> bool:
@@ -23,14 +25,14 @@ class ConnectionSink:
 
     def write(self, content: bytes) -> None:
         if content:
-            self._connection.write(self._framed(content))
+            self._connection.write(self._frame(content))
 
     async def send(self, content: bytes) -> None:
         if len(content) > limits.WRITE_BYTES:
             await self._connection.write_long_chunk(content, chunked=self._chunked)
             return
         if content:
-            self._connection.write(writing.chunk(content) if self._chunked else content)
+            self._connection.write(framing.chunk(content) if self._chunked else content)
         if self._connection.congested:
             await self._connection.drained()
         if len(content) > limits.SLICE_BYTES:

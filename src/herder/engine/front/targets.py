@@ -1,27 +1,27 @@
-"""Request targets: a path, percent-decoded once, and a query."""
+"""Request targets: percent-decoded path and query."""
 
 from __future__ import annotations
 
 import re
 from urllib.parse import unquote_to_bytes
 
-from herder.engine.client.wire import Query
 from herder.engine.meta.errors import BadRequest
+from herder.engine.wire import Query
 
 _ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
 def read_target(target: bytes) -> tuple[str, Query]:
-    """The decoded path and the query of a target in origin form; raises BadRequest."""
+    """Return the decoded path and the query of a target in origin form; raises BadRequest."""
     raw_path, mark, raw_query = target.partition(b"?")
-    return _decoded(raw_path), Query.parse(raw_query.decode("ascii")) if mark else Query()
+    return _decode_path(raw_path), Query.parse(raw_query.decode("ascii")) if mark else Query()
 
 
-def _decoded(raw: bytes) -> str:
+def _decode_path(raw: bytes) -> str:
     if b"%" in raw:
-        if (wrong := _ESCAPE.search(raw)) is not None:
-            shown = raw[wrong.start() : wrong.start() + 3].decode("ascii")
-            raise BadRequest(f'invalid URL: invalid URL escape "{shown}"')
+        if (invalid := _ESCAPE.search(raw)) is not None:
+            escape = raw[invalid.start() : invalid.start() + 3].decode("ascii")
+            raise BadRequest(f'invalid URL: invalid URL escape "{escape}"')
         raw = unquote_to_bytes(raw)
     try:
         path = raw.decode()
@@ -33,7 +33,8 @@ def _decoded(raw: bytes) -> str:
 
 
 def origin_form(target: bytes) -> bytes:
-    """Path and query of a request line, also of an absolute one, as a proxy sends it; `*` stays as it is."""
+    """Return path and query of a request target, also of one in absolute form, as sent to a proxy. `*` is returned
+    as is."""
     target = target.partition(b"#")[0]
     if target.startswith(b"/") or target == b"*":
         return target

@@ -1,4 +1,4 @@
-"""The transport of a connection that is closed, or is no longer ours: it takes everything and does nothing."""
+"""Null transport for connections that are closed or hijacked: it ignores all calls."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 
 
 class ClosedTransport(asyncio.Transport):
+    """Transport that does nothing."""
+
     def is_closing(self) -> bool:
         return True
 

@@ -1,8 +1,8 @@
-"""Errors as the Kubernetes API says them: one exception, one `Status` body, the real server's words.
+"""Kubernetes API errors: exceptions that correspond to `Status` objects.
 
-Everything that refuses a request raises a `StatusError`; the client raises the same classes for answers it
-gets, so a caller never needs to know whether the server was in this process. Messages are those of
-apimachinery's `errors` and `field` packages, because people and programs match on them.
+Server code raises a `StatusError` to reject a request; the client raises the same classes for responses, so a caller
+need not know whether the server is in this process. Messages are those of apimachinery's `errors` and `field` packages,
+because users and programs match on them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 from herder.engine.meta.kinds import GroupKind, GroupResource, Object
 from herder.engine.meta.printable import printable
 
-_LONGEST_MESSAGE, _LONGEST_REASON = 8192, 256  # of a Status that a server answers
+_MAX_MESSAGE_LENGTH, _MAX_REASON_LENGTH = 8192, 256  # limits for a Status from a server
 
 
 class StatusError(Exception):
-    """A failed API call. Subclasses fix `code` and `reason`; `details` is the Status's details or None."""
+    """A failed API call. Subclasses set `code` and `reason`; `details` are the details of the Status or None."""
 
     code = 500
     reason = "InternalError"
@@ -54,15 +54,15 @@ class StatusError(Exception):
 
     @staticmethod
     def from_status(status: Object, http_code: int) -> StatusError:
-        """The exception for a Status body, by its reason, or by the HTTP code where it names none.
+        """Return the exception for a Status by its reason, or by the HTTP code if it has none.
 
-        The server may be a compromised one of a workload cluster: the body may hold any JSON, and its message gets into
+        The server may be a compromised workload cluster: the body can be any JSON, and its message ends up in
         conditions and logs.
         """
         code, reason, message, details = (status.get(part) for part in ("code", "reason", "message", "details"))
         code = code if type(code) is int and 400 <= code < 600 else http_code
-        reason = printable(reason, _LONGEST_REASON) if isinstance(reason, str) else ""
-        message = printable(message, _LONGEST_MESSAGE) if isinstance(message, str) else ""
+        reason = printable(reason, _MAX_REASON_LENGTH) if isinstance(reason, str) else ""
+        message = printable(message, _MAX_MESSAGE_LENGTH) if isinstance(message, str) else ""
         kind = _BY_REASON.get(reason) or (_BY_CODE.get(code, StatusError) if not reason else StatusError)
         return kind(message, details=details if isinstance(details, dict) else None, code=code, reason=reason)
 
@@ -180,16 +180,16 @@ def forbidden(resource: GroupResource, name: str, why: str) -> Forbidden:
 
 
 ERROR_BYTES = 256 << 10
-"""Of all errors that one answer lists."""
+"""Maximum size of all errors listed in one response."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One thing wrong with one field. `kind` is a FieldValue* cause reason."""
+    """Validation error of one field. `kind` is a FieldValue* cause reason."""
 
     kind: str
     field: str
-    body: str  # what follows "<field>: " in messages
+    body: str  # the message after "<field>: "
 
     def __str__(self) -> str:
         return f"{self.field}: {self.body}" if self.field else self.body
@@ -235,7 +235,7 @@ def not_found_value(field: str, value: Any) -> FieldError:
 
 
 def show(value: Any) -> str:
-    """A value as Go's field errors print it: strings and whole objects as JSON, `null` for nothing."""
+    """Format a value as Go's field errors do: strings and objects as JSON, None as `null`."""
     if value is None:
         return "null"
     if isinstance(value, (str, bool, int, float, dict, list)):
@@ -248,12 +248,13 @@ def _with(head: str, detail: str) -> str:
 
 
 def invalid(kind: GroupKind, name: str, errors: Iterable[FieldError]) -> Invalid:
-    """Lists errors up to a limit: of a request of 3 MiB, each key can be wrong, and each error is listed twice."""
-    every = list(errors)
-    listed = _first_bytes(every)
+    """Return an Invalid error. The list is limited: every key of a 3 MiB request can be invalid, and each error
+    appears twice."""
+    all_errors = list(errors)
+    listed = _first_bytes(all_errors)
     distinct = list(dict.fromkeys(str(error) for error in listed))
-    if len(listed) < len(every):
-        distinct.append(f"{len(every) - len(listed)} more errors")
+    if len(listed) < len(all_errors):
+        distinct.append(f"{len(all_errors) - len(listed)} more errors")
     message = distinct[0] if len(distinct) == 1 else "[" + ", ".join(distinct) + "]"
     details: Object = {"name": name} if name else {}
     if kind.group:
@@ -265,7 +266,7 @@ def invalid(kind: GroupKind, name: str, errors: Iterable[FieldError]) -> Invalid
 
 
 def _first_bytes(errors: list[FieldError]) -> list[FieldError]:
-    """The first error, and as many after it as fit into the limit."""
+    """Return the first error and as many of the following as fit into the limit."""
     size = 0
     for position, error in enumerate(errors):
         size += len(error.field) + len(error.body)

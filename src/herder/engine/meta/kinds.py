@@ -1,11 +1,11 @@
-"""Names for kinds and resources, as every part of the Kubernetes API spells them."""
+"""Group, version, kind and resource names, as in apimachinery's `schema` package."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 Object = dict[str, Any]
-"""A decoded Kubernetes object. Whoever holds one from a cache must not change it."""
+"""A decoded Kubernetes object. Objects from a cache must not be modified."""
 
 
 class GroupKind(NamedTuple):
@@ -73,7 +73,7 @@ class GroupVersionResource(NamedTuple):
         return GroupResource(self.group, self.resource)
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The URL path that names this collection, an object in it, or a subresource of that object."""
+        """Return the URL path of the collection, of an object in it, or of a subresource."""
         parts = ["", "apis", self.group, self.version] if self.group else ["", "api", self.version]
         if namespace:
             parts += ["namespaces", namespace]
@@ -89,22 +89,22 @@ class GroupVersionResource(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """One version of one kind with all that its URLs need, so that nobody has to ask discovery for what is known."""
+    """One version of a kind with everything that its URLs need, so that no discovery is required."""
 
     group: str
     version: str
     kind: str
     plural: str
     namespaced: bool = True
-    partial: bool = False  # read as metadata alone, whatever else the objects carry
-    fields: str = ""  # a field selector: only these objects of the kind, kept apart from the others
+    partial: bool = False  # read as PartialObjectMetadata
+    fields: str = ""  # field selector: only these objects, cached separately from the others
 
     def metadata_only(self) -> Kind:
-        """The same kind for who needs no more than names, labels, owners and revisions of its objects."""
+        """Return the kind as PartialObjectMetadata: names, labels, owners and resource versions only."""
         return self._replace(partial=True)
 
     def only(self, fields: str) -> Kind:
-        """The same kind for who needs the contents of some of its objects: the others are never in memory."""
+        """Return the kind restricted to some objects by a field selector: the others are never in memory."""
         return self._replace(fields=fields)
 
     @property

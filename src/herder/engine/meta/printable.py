@@ -1,12 +1,12 @@
-"""Text of nodes and workload clusters, for conditions and logs: users read these in terminals."""
+"""Sanitize text from nodes and workload clusters for conditions and logs, which users read in terminals."""
 
 from __future__ import annotations
 
 import re
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline: terminals obey the others
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all except tab and newline: terminals interpret the others
 
 
-def printable(text: str, most: int | None = None) -> str:
-    """At most so many characters, none of which a terminal obeys."""
-    return _CONTROL.sub(" ", text[:most])
+def printable(text: str, max_length: int | None = None) -> str:
+    """Truncate the text and replace control characters that a terminal would interpret."""
+    return _CONTROL.sub(" ", text[:max_length])

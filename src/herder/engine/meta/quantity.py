@@ -1,8 +1,8 @@
-"""Resource quantities (`500m`, `1.5Gi`, `1e3`): exact numbers with a suffix that is kept in kind.
+"""Resource quantities (`500m`, `1.5Gi`, `1e3`): exact numbers with a decimal or binary suffix, as in apimachinery.
 
-Numbers are held as integers times a power of ten, never as floats. Quirks of the original are kept on purpose where
-they show in stored objects: a quantity that is nearly canonical is written back as it was read (`1.200`, `+5`), and a
-decimal number beyond the suffix `E` loses its power of ten.
+Numbers are integers times a power of ten, never floats. Quirks of apimachinery are reproduced where they are visible in
+stored objects: a nearly canonical quantity is written back as it was read (`1.200`, `+5`), and a decimal number beyond
+the suffix `E` loses its power of ten.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ DECIMAL_EXPONENT: Final = "DecimalExponent"
 
 _NANO = -9
 _INT64_MAX = 2**63 - 1
-_MOST_DIGITS = 18
-_LONGEST_TEXT = 1000
-_WIDEST_SHIFT = 2048
+_MAX_DIGITS = 18
+_MAX_TEXT_LENGTH = 1000
+_MAX_SHIFT = 2048
 _DECIMAL_SUFFIXES = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY_SUFFIXES = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _DECIMAL_NAMES = {power: suffix for suffix, power in _DECIMAL_SUFFIXES.items()}
@@ -32,11 +32,11 @@ _WRONG_SUFFIX = "unable to parse quantity's suffix"
 
 
 class QuantityError(ValueError):
-    """The text is no quantity, or a computation would need a number of absurd length."""
+    """The text is not a quantity, or a computation would need an absurdly long number."""
 
 
 class Quantity:
-    """An immutable amount: `unscaled` × 10^`scale`, to be written in `format`."""
+    """Immutable amount: `unscaled` × 10^`scale`, formatted as `format`."""
 
     __slots__ = ("_text", "exact_int", "format", "scale", "unscaled")
 
@@ -62,7 +62,7 @@ class Quantity:
         return isinstance(other, Quantity) and self.compare(other) == 0
 
     def __hash__(self) -> int:
-        unscaled, scale = _without_zeros(self.unscaled, self.scale)
+        unscaled, scale = _strip_zeros(self.unscaled, self.scale)
         return hash((unscaled, scale))
 
     def __lt__(self, other: Quantity) -> bool:
@@ -73,25 +73,25 @@ class Quantity:
         return (self.unscaled > 0) - (self.unscaled < 0)
 
     def compare(self, other: Quantity) -> int:
-        """-1, 0 or 1, as this is less than, equal to or greater than the other."""
+        """Return -1, 0 or 1 if this is less than, equal to or greater than the other."""
         if self.sign != other.sign or self.sign == 0:
             return (self.sign > other.sign) - (self.sign < other.sign)
         mine, theirs = _magnitude(self), _magnitude(other)
         if mine != theirs:
             return self.sign if mine > theirs else -self.sign
-        left, right, _ = _aligned(self, other)
+        left, right, _ = _align(self, other)
         return (left > right) - (left < right)
 
     def add(self, other: Quantity) -> Quantity:
-        left, right, scale = _aligned(self, other)
+        left, right, scale = _align(self, other)
         return self._result(left + right, scale, other)
 
     def sub(self, other: Quantity) -> Quantity:
-        left, right, scale = _aligned(self, other)
+        left, right, scale = _align(self, other)
         return self._result(left - right, scale, other)
 
     def _result(self, unscaled: int, scale: int, other: Quantity) -> Quantity:
-        """Nothing plus something is written the way the something was."""
+        """Keep the format of the first operand, or of the second if the first is zero."""
         format = self.format if self.unscaled else other.format
         fits = -_INT64_MAX - 1 <= unscaled <= _INT64_MAX
         return Quantity(unscaled, scale, format, exact_int=self.exact_int and other.exact_int and fits)
@@ -100,24 +100,25 @@ class Quantity:
         return Quantity(-self.unscaled, self.scale, self.format, exact_int=self.exact_int)
 
     def as_int(self) -> int | None:
-        """The amount as a 64-bit integer, or None where only a conversion with thought would give one."""
-        if not self.exact_int or self.scale < 0 or self.scale > _MOST_DIGITS:
+        """Return the amount as a 64-bit integer, or None if that would need rounding."""
+        if not self.exact_int or self.scale < 0 or self.scale > _MAX_DIGITS:
             return None
         value = self.unscaled * 10**self.scale
         return value if -_INT64_MAX - 1 <= value <= _INT64_MAX else None
 
     def scaled(self, scale: int) -> int:
-        """The amount in units of 10^scale, rounded away from zero (`scaled(-3)`: thousandths)."""
-        return _rounded(self.unscaled, self.scale, scale)
+        """Return the amount in units of 10^scale, rounded away from zero (`scaled(-3)`: thousandths)."""
+        return _round_up(self.unscaled, self.scale, scale)
 
     def rounded_up(self, scale: int) -> Quantity:
-        """No finer than 10^scale, away from zero; resource lists are stored in thousandths (`rounded_up(-3)`)."""
+        """Round away from zero to a multiple of 10^scale; resource lists are stored in thousandths
+        (`rounded_up(-3)`)."""
         if self.scale >= scale:
             return self
         return Quantity(self.scaled(scale), scale, self.format, exact_int=self.exact_int)
 
     def value(self) -> int:
-        """The amount as an integer, rounded away from zero."""
+        """Return the amount as an integer, rounded away from zero."""
         return self.scaled(0)
 
     def as_float(self) -> float:
@@ -128,32 +129,32 @@ class Quantity:
 
 
 def parse(text: str) -> Quantity:
-    """Read a quantity; raises QuantityError with the words of the real server."""
-    if not text or len(text) > _LONGEST_TEXT:
+    """Parse a quantity; raises QuantityError with kube-apiserver's message."""
+    if not text or len(text) > _MAX_TEXT_LENGTH:
         raise QuantityError(_WRONG_FORMAT)
     match = _PARTS.match(text)
     if match is None:
         raise QuantityError(_WRONG_FORMAT)
     sign, whole, point, fraction, suffix = match.groups()
-    power, format = _interpret(suffix)
+    power, format = _parse_suffix(suffix)
     fraction = fraction or ""
     digits = (whole.lstrip("0") or "0") + fraction
-    quick = _quickly(text, sign, digits, fraction, power, format)
-    return quick or _carefully(sign + whole + (point or "") + fraction, power, format)
+    parsed = _parse_fast(text, sign, digits, fraction, power, format)
+    return parsed or _parse_exact(sign + whole + (point or "") + fraction, power, format)
 
 
 def decode(value: str | int | float) -> Quantity:
-    """Read a quantity from JSON, where it may be a number, or a string with spaces around it."""
+    """Parse a quantity from JSON: a number, or a string with surrounding spaces."""
     return parse(value.strip() if isinstance(value, str) else str(value))
 
 
 def canonical(text: str) -> str:
-    """A quantity as the server would write it back."""
+    """Return a quantity as the server would write it back."""
     return str(parse(text))
 
 
-def _interpret(suffix: str) -> tuple[int, str]:
-    """The power (of ten, or of two for binary suffixes) and the format a suffix stands for."""
+def _parse_suffix(suffix: str) -> tuple[int, str]:
+    """Return the power (of ten, or of two for binary suffixes) and the format of a suffix."""
     if suffix in _DECIMAL_SUFFIXES:
         return _DECIMAL_SUFFIXES[suffix], DECIMAL_SI
     if suffix in _BINARY_SUFFIXES:
@@ -163,13 +164,13 @@ def _interpret(suffix: str) -> tuple[int, str]:
     raise QuantityError(_WRONG_SUFFIX)
 
 
-def _quickly(text: str, sign: str, digits: str, fraction: str, power: int, format: str) -> Quantity | None:
-    """Numbers of moderate length, which need neither rounding nor capping."""
+def _parse_fast(text: str, sign: str, digits: str, fraction: str, power: int, format: str) -> Quantity | None:
+    """Parse numbers of moderate length, which need neither rounding nor capping."""
     binary = format == BINARY_SI
     if binary:
         room = 15 - len(digits) - power * 3 // 10 - 1 if not fraction else -1
     else:
-        room = _MOST_DIGITS - len(digits)
+        room = _MAX_DIGITS - len(digits)
     scale = (0 if binary else power) - len(fraction)
     if room < 0 or scale < _NANO:
         return None
@@ -184,8 +185,8 @@ def _quickly(text: str, sign: str, digits: str, fraction: str, power: int, forma
     return Quantity(-unscaled if sign == "-" else unscaled, scale, format, text=text if kept or text == "0" else "")
 
 
-def _carefully(number: str, power: int, format: str) -> Quantity:
-    """Long or fine numbers: rounded up to nanos, and capped if binary."""
+def _parse_exact(number: str, power: int, format: str) -> Quantity:
+    """Parse long or fine numbers: rounded up to nanos, and capped if binary."""
     sign = "-" if number[:1] == "-" else ""
     whole, _, fraction = number.lstrip("+-").partition(".")
     if not whole and not fraction:
@@ -196,7 +197,7 @@ def _carefully(number: str, power: int, format: str) -> Quantity:
     else:
         scale += power
     if unscaled and scale < _NANO:
-        unscaled, scale = _rounded(unscaled, scale, _NANO), _NANO
+        unscaled, scale = _round_up(unscaled, scale, _NANO), _NANO
     if format == BINARY_SI:
         if _magnitude(Quantity(unscaled, scale)) > 18 and unscaled > _INT64_MAX * 10**-scale:
             unscaled, scale = _INT64_MAX, 0
@@ -205,8 +206,8 @@ def _carefully(number: str, power: int, format: str) -> Quantity:
     return Quantity(-unscaled if sign else unscaled, scale, format, exact_int=False)
 
 
-def _rounded(unscaled: int, scale: int, target: int) -> int:
-    """`unscaled` × 10^scale in units of 10^target, rounded away from zero."""
+def _round_up(unscaled: int, scale: int, target: int) -> int:
+    """Return `unscaled` × 10^scale in units of 10^target, rounded away from zero."""
     if scale >= target:
         return unscaled * _power_of_ten(scale - target)
     if len(str(abs(unscaled))) + scale <= target:
@@ -217,18 +218,18 @@ def _rounded(unscaled: int, scale: int, target: int) -> int:
 
 
 def _power_of_ten(exponent: int) -> int:
-    """Refuses texts like 1e999999999, whose digits would fill the memory."""
-    if exponent > _WIDEST_SHIFT:
+    """Return 10^exponent; refuse exponents such as that of 1e999999999, whose digits would fill the memory."""
+    if exponent > _MAX_SHIFT:
         raise QuantityError("quantity is too large to compute with")
     return int(10**exponent)
 
 
 def _magnitude(quantity: Quantity) -> int:
-    """How many digits the number has before its point (negative when it starts after it)."""
+    """Return the number of digits before the decimal point (negative if the first digit comes after it)."""
     return len(str(abs(quantity.unscaled))) + quantity.scale
 
 
-def _aligned(left: Quantity, right: Quantity) -> tuple[int, int, int]:
+def _align(left: Quantity, right: Quantity) -> tuple[int, int, int]:
     if left.unscaled == 0 or right.unscaled == 0:
         scale = right.scale if left.unscaled == 0 else left.scale
         return left.unscaled, right.unscaled, scale
@@ -240,8 +241,8 @@ def _aligned(left: Quantity, right: Quantity) -> tuple[int, int, int]:
     )
 
 
-def _without_zeros(number: int, power: int) -> tuple[int, int]:
-    """All factors of ten moved from the number to the power."""
+def _strip_zeros(number: int, power: int) -> tuple[int, int]:
+    """Move all factors of ten from the number to the power."""
     if number == 0:
         return 0, 0
     while number % 10 == 0:
@@ -251,12 +252,12 @@ def _without_zeros(number: int, power: int) -> tuple[int, int]:
 
 
 def _canonical(quantity: Quantity) -> str:
-    """No fraction, no loss, and the largest suffix possible."""
+    """Format without fraction or loss, with the largest possible suffix."""
     if quantity.unscaled == 0:
         return "0"
     if quantity.format == BINARY_SI and (binary := _canonical_binary(quantity)) is not None:
         return binary
-    number, power = _without_zeros(quantity.unscaled, quantity.scale)
+    number, power = _strip_zeros(quantity.unscaled, quantity.scale)
     while power % 3:
         number *= 10
         power -= 1
@@ -266,7 +267,7 @@ def _canonical(quantity: Quantity) -> str:
 
 
 def _canonical_binary(quantity: Quantity) -> str | None:
-    """With a binary suffix; None where small or fractional numbers are better written in decimal."""
+    """Format with a binary suffix; return None if a small or fractional number must be written in decimal."""
     if _magnitude(quantity) <= 3 or (quantity.scale < 0 and quantity.unscaled % 10 ** min(-quantity.scale, 64)):
         return None
     number = quantity.value()

@@ -1,4 +1,4 @@
-"""Rules of RBAC: what one covers, and what is missing to those who want to hand out others."""
+"""RBAC rules: matching, and the privilege escalation check."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ ALL = "*"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One PolicyRule, ready to be matched."""
+    """A PolicyRule prepared for matching."""
 
     verbs: frozenset[str]
     groups: frozenset[str]
     resources: frozenset[str]  # "pods", "pods/log", "*/scale", "*"
-    names: frozenset[str]  # empty: every name
+    names: frozenset[str]  # empty means every name
     urls: tuple[str, ...]
     source: Object
 
@@ -55,68 +55,69 @@ Atom = dict[str, list[str]]
 
 
 def missing_rules(held: Sequence[Object], wanted: Sequence[Object]) -> list[Object]:
-    """What `wanted` grants and `held` does not, as rules."""
+    """Return the rules that `wanted` grants but `held` does not."""
     missing = missing_atoms([Rule.of(rule) for rule in held], [Rule.of(rule) for rule in wanted])
-    return [dict(rule) for rule in compacted(missing)]
+    return [dict(rule) for rule in compact_rules(missing)]
 
 
-MOST_COMPARISONS = 60_000
-"""What a check for escalation may cost: its author chooses how many combinations a rule has, the product of lists."""
+MAX_COMPARISONS = 60_000
+"""Limit for the escalation check: the author of a rule controls the number of combinations, the product of its
+lists."""
 
 
 def missing_atoms(held: Sequence[Rule], wanted: Sequence[Rule]) -> list[Atom]:
-    """Raises BadRequest where `wanted` has too many combinations to compare."""
-    filed, paths = _filed(held)
+    """Return the atomic rules that `held` does not cover. Raises BadRequest if `wanted` has too many combinations."""
+    index, paths = _index_rules(held)
     missing: list[Atom] = []
-    left = MOST_COMPARISONS
+    remaining = MAX_COMPARISONS
     for rule in wanted:
-        left -= _count_of_atoms(rule)
-        _check_affordable(left)
+        remaining -= _count_atoms(rule)
+        _check_affordable(remaining)
         for part in _atoms(rule):
-            candidates = _candidates(part, filed, paths)
-            left -= len(candidates)
-            _check_affordable(left)
+            candidates = _candidates(part, index, paths)
+            remaining -= len(candidates)
+            _check_affordable(remaining)
             if not any(_covers(own, part) for own in candidates):
                 missing.append(part)
     return missing
 
 
-def _check_affordable(left: int) -> None:
-    if left < 0:
+def _check_affordable(remaining: int) -> None:
+    if remaining < 0:
         raise BadRequest(
             "rules: too many combinations of groups, resources, resource names and verbs; "
             "split the rules over several roles"
         )
 
 
-_Filed = dict[tuple[str, str], list[Rule]]
+_Index = dict[tuple[str, str], list[Rule]]
 
 
-def _filed(held: Sequence[Rule]) -> tuple[_Filed, list[Rule]]:
-    """Rules by verb and group, and those about paths."""
-    filed: _Filed = {}
+def _index_rules(held: Sequence[Rule]) -> tuple[_Index, list[Rule]]:
+    """Return rules by verb and group, and the rules about non-resource URLs."""
+    index: _Index = {}
     for own in held:
         for verb in own.verbs:
             for group in own.groups:
-                filed.setdefault((verb, group), []).append(own)
-    return filed, [own for own in held if own.urls]
+                index.setdefault((verb, group), []).append(own)
+    return index, [own for own in held if own.urls]
 
 
-def _candidates(atom: Atom, filed: _Filed, paths: list[Rule]) -> list[Rule]:
+def _candidates(atom: Atom, index: _Index, paths: list[Rule]) -> list[Rule]:
     if "nonResourceURLs" in atom:
         return paths
     verb, group = atom["verbs"][0], atom["apiGroups"][0]
     pairs = dict.fromkeys(((ALL, ALL), (ALL, group), (verb, ALL), (verb, group)))
-    return [own for pair in pairs for own in filed.get(pair, ())]
+    return [own for pair in pairs for own in index.get(pair, ())]
 
 
-def _count_of_atoms(rule: Rule) -> int:
-    of_objects = len(rule.groups) * len(rule.resources) * max(1, len(rule.names))
-    return len(rule.verbs) * (of_objects + len(set(rule.urls)))
+def _count_atoms(rule: Rule) -> int:
+    object_atoms = len(rule.groups) * len(rule.resources) * max(1, len(rule.names))
+    return len(rule.verbs) * (object_atoms + len(set(rule.urls)))
 
 
 def _atoms(rule: Rule) -> Iterator[Atom]:
-    """The rule taken apart into pieces that one rule of the holder either covers or does not."""
+    """Split a rule into atomic rules, each of which a held rule either covers or not."""
     groups, resources, verbs, names, urls = (
         list(dict.fromkeys(rule.source.get(part) or ()))
         for part in ("apiGroups", "resources", "verbs", "resourceNames", "nonResourceURLs")
@@ -138,7 +139,7 @@ def _covers(own: Rule, atom: Atom) -> bool:
     if "*" not in own.verbs and atom["verbs"][0] not in own.verbs:
         return False
     if "nonResourceURLs" in atom:
-        # A rule limited to names covers nothing that has no name.
+        # A rule with resourceNames covers nothing without a name.
         return not own.names and any(url_covers(url, atom["nonResourceURLs"][0]) for url in own.urls)
     if "*" not in own.groups and atom["apiGroups"][0] not in own.groups:
         return False
@@ -151,8 +152,8 @@ def _covers(own: Rule, atom: Atom) -> bool:
     return bool(slash) and f"*/{subresource}" in own.resources
 
 
-def compacted(atoms: Iterable[Atom]) -> list[Atom]:
-    """Pieces that differ in their verb alone, put together again, for people to read."""
+def compact_rules(atoms: Iterable[Atom]) -> list[Atom]:
+    """Merge atomic rules that differ only in their verb, for readable messages."""
     merged: dict[Any, Atom] = {}
     for atom in atoms:
         if "nonResourceURLs" in atom:

@@ -1,4 +1,4 @@
-"""Label and field selectors: parsed once, matched many times."""
+"""Label and field selectors, parsed once and matched many times."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from typing import Any
 from herder.engine.meta import names
 from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value, required
 
-MOST_REQUIREMENTS = 100
-"""All of them are matched with each object of a list, and with each event of every watch."""
-MOST_VALUES = 8_192
-"""Of one requirement (`in`, `notin`), repeated ones included: each is parsed and validated on the event loop."""
+MAX_REQUIREMENTS = 100
+"""All requirements are matched against each object of a list and each event of every watch."""
+MAX_VALUES = 8_192
+"""Values of one requirement (`in`, `notin`), including repeated ones: each is parsed and validated on the event
+loop."""
 
 
 class SelectorError(ValueError):
-    """A selector that cannot be parsed; its text is what the real server answers."""
+    """A selector that cannot be parsed; the message is that of kube-apiserver."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
+    """One requirement of a label selector."""
+
     key: str
     operator: str  # one of: in, notin, =, ==, !=, exists, !, gt, lt
     values: tuple[str, ...] = ()
@@ -69,6 +72,8 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
+    """Conjunction of requirements; empty selects everything."""
+
     requirements: tuple[Requirement, ...] = ()
 
     def matches(self, labels: Mapping[str, str] | None) -> bool:
@@ -89,18 +94,18 @@ _TOKEN = re.compile(r"[ \t\r\n]*(?:(==|!=|[=!,()<>])|([^ \t\r\n=!,()<>]+))")
 
 
 def parse_label_selector(text: str) -> LabelSelector:
-    """The string form used in `labelSelector=` query parameters."""
+    """Parse the string form of `labelSelector` query parameters."""
     return _LabelParser(text).parse()
 
 
 def _tokens(text: str) -> Iterator[str]:
-    """One at a time: a selector that is refused at its hundredth requirement is not read further."""
+    """Yield tokens lazily: a selector that is rejected at its hundredth requirement is not read further."""
     for match in _TOKEN.finditer(text.rstrip(" \t\r\n")):  # the pattern matches any character
         yield match.group(1) or match.group(2)
 
 
 class _LabelParser:
-    """Recursive descent over the grammar of apimachinery's labels.Parse."""
+    """Recursive descent parser for the grammar of apimachinery's labels.Parse."""
 
     def __init__(self, text: str) -> None:
         self._tokens = _tokens(text)
@@ -113,7 +118,7 @@ class _LabelParser:
         while True:
             if self._peek() in _NOT_A_KEY:
                 raise SelectorError(f"found '{self._peek()}', expected: !, identifier, or 'end of string'")
-            _check_count(len(requirements), MOST_REQUIREMENTS, "requirements")
+            _check_count(len(requirements), MAX_REQUIREMENTS, "requirements")
             try:
                 requirements.append(self._requirement())
             except SelectorError as error:
@@ -136,17 +141,17 @@ class _LabelParser:
     def _requirement(self) -> Requirement:
         if self._peek() == "!":
             self._next()
-            return _checked(Requirement(self._key(), "!"))
+            return _validate(Requirement(self._key(), "!"))
         key = self._key()
         if self._peek() in {"", ","}:
-            return _checked(Requirement(key, "exists"))
+            return _validate(Requirement(key, "exists"))
         operator = self._next()
         if operator in {"in", "notin"}:
-            return _checked(Requirement(key, operator, self._values()))
+            return _validate(Requirement(key, operator, self._values()))
         if operator in {"=", "==", "!="}:
-            return _checked(Requirement(key, operator, (self._exact_value(),)))
+            return _validate(Requirement(key, operator, (self._exact_value(),)))
         if operator in {"<", ">"}:
-            return _checked(Requirement(key, "gt" if operator == ">" else "lt", (self._exact_value(),)))
+            return _validate(Requirement(key, "gt" if operator == ">" else "lt", (self._exact_value(),)))
         raise SelectorError(f"found '{operator}', expected: in, notin, =, ==, !=, gt, lt")
 
     def _key(self) -> str:
@@ -178,7 +183,7 @@ class _LabelParser:
                 return tuple(sorted(values))
             if token == ",":
                 count += 1
-                _check_count(count, MOST_VALUES, "values")
+                _check_count(count, MAX_VALUES, "values")
                 if expecting_value:
                     values.add("")
                 expecting_value = True
@@ -189,15 +194,15 @@ class _LabelParser:
                 expecting_value = False
 
 
-def _check_count(count: int, most: int, what: str) -> None:
-    if count >= most:
-        raise SelectorError(f"selector: more than {most} {what}")
+def _check_count(count: int, maximum: int, what: str) -> None:
+    if count >= maximum:
+        raise SelectorError(f"selector: more than {maximum} {what}")
 
 
 _NOT_INTEGER = "for 'Gt', 'Lt' operators, the value must be an integer"
 
 
-def _checked(requirement: Requirement) -> Requirement:
+def _validate(requirement: Requirement) -> Requirement:
     problems: list[FieldError] = []
     for complaint in names.qualified_name(requirement.key):
         problems.append(invalid_value("key", requirement.key, complaint))
@@ -211,8 +216,8 @@ def _checked(requirement: Requirement) -> Requirement:
         for complaint in names.label_value(value):
             problems.append(invalid_value(f"values[{position}][{requirement.key}]", value, complaint))
     if problems:
-        shown = str(problems[0]) if len(problems) == 1 else "[" + ", ".join(map(str, problems)) + "]"
-        raise SelectorError(shown)
+        message = str(problems[0]) if len(problems) == 1 else "[" + ", ".join(map(str, problems)) + "]"
+        raise SelectorError(message)
     return requirement
 
 
@@ -220,9 +225,9 @@ _OBJECT_OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotE
 
 
 def label_selector_from_object(selector: Mapping[str, Any] | None) -> LabelSelector | None:
-    """A `metav1.LabelSelector` object; None (select nothing) for an absent one, everything for an empty one.
+    """Return the selector of a `metav1.LabelSelector`; None (selects nothing) if absent, everything if empty.
 
-    The object is taken as valid: `validate_label_selector` says what is wrong with one.
+    The object must be valid; `validate_label_selector` reports errors.
     """
     if selector is None:
         return None
@@ -264,6 +269,8 @@ def validate_label_selector(selector: Mapping[str, Any] | None, path: str) -> It
 
 @dataclass(frozen=True, slots=True)
 class FieldRequirement:
+    """One term of a field selector: equal or not equal."""
+
     field: str
     equal: bool
     value: str
@@ -271,13 +278,15 @@ class FieldRequirement:
 
 @dataclass(frozen=True, slots=True)
 class FieldSelector:
+    """Conjunction of field requirements; empty selects everything."""
+
     requirements: tuple[FieldRequirement, ...] = ()
 
     def matches(self, fields: Mapping[str, str]) -> bool:
         return all((fields.get(item.field, "") == item.value) == item.equal for item in self.requirements)
 
     def exact(self, field: str) -> str | None:
-        """The one value that `field` must have, where the selector demands one."""
+        """Return the value that the selector requires for `field`, if any."""
         for item in self.requirements:
             if item.equal and item.field == field:
                 return item.value
@@ -295,14 +304,14 @@ def parse_field_selector(text: str) -> FieldSelector:
     for term in _split_unescaped(text):
         if not term:
             continue
-        _check_count(len(requirements), MOST_REQUIREMENTS, "requirements")
+        _check_count(len(requirements), MAX_REQUIREMENTS, "requirements")
         match = re.match(r"((?:\\.|[^\\=!]|!(?!=))*)(==|!=|=)(.*)\Z", term, re.DOTALL)
         if match is None:
             raise SelectorError(f"invalid selector: '{term}'; can't understand '{term}'")
         field, operator, value = match.groups()
         if not field and not value:
             continue
-        requirements.append(FieldRequirement(field, operator != "!=", _unescaped(value)))
+        requirements.append(FieldRequirement(field, operator != "!=", _unescape(value)))
     return FieldSelector(tuple(requirements))
 
 
@@ -319,7 +328,7 @@ def _split_unescaped(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def _unescaped(value: str) -> str:
+def _unescape(value: str) -> str:
     out, position = [], 0
     while position < len(value):
         if value[position] == "\\":

@@ -1,8 +1,8 @@
-"""A meter for computations whose cost a client chooses: regular expressions, CEL rules, large documents.
+"""Work meter: bounds computations whose cost a client controls.
 
-The code that computes spends units as it goes; the caller sets how many it may spend. One unit is about one microsecond
-of CPU. The API server first allows little, on its event loop, and repeats what needs more in a thread of its own: so
-the functions it meters must be pure.
+Examples are regular expressions, CEL rules and large documents. The computing code spends units, and the caller sets
+the limit. One unit is about one microsecond of CPU time. The API server first allows a small limit on its event loop
+and repeats expensive computations in a thread, so metered functions must be pure.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from contextvars import ContextVar
 
 from herder.engine.meta.errors import BadRequest
 
-MOST_UNITS = 20_000_000
-"""What a computation may spend where its caller sets no limit."""
+MAX_UNITS = 20_000_000
+"""Limit of a computation whose caller sets none."""
 
 
 class TooMuchWork(BadRequest):
@@ -20,13 +20,13 @@ class TooMuchWork(BadRequest):
 
     def __init__(self, units: int) -> None:
         super().__init__(
-            f"the request needs more than {units} units of computation; "
+            f"request needs more than {units} units of computation; "
             "simplify the patterns and rules of the schema, or send less data"
         )
 
 
 class Meter:
-    """Units spent so far, and how many may be spent. `large` says that the computation is about a large document."""
+    """Units spent and the limit. `large` marks the computation as concerning a large document."""
 
     __slots__ = ("large", "limit", "spent")
 
@@ -49,18 +49,23 @@ _METER: ContextVar[Meter | None] = ContextVar("herder_work_meter", default=None)
 
 
 def current_meter() -> Meter:
-    """The meter of the running computation; one of its own where the caller set none."""
-    return _METER.get() or Meter(MOST_UNITS)
+    """Return the meter of the current computation, or a new one if the caller set none."""
+    return _METER.get() or Meter(MAX_UNITS)
+
+
+def set_meter() -> Meter | None:
+    """The meter of the running computation; None where the caller set none."""
+    return _METER.get()
 
 
 def is_large_computation() -> bool:
-    """Whether the running computation is about a large document, whose parts are not worth remembering."""
+    """Return whether the current computation concerns a large document, whose parts are not worth caching."""
     meter = _METER.get()
     return meter is not None and meter.large
 
 
-class metered:  # a class, not a generator: every request of a custom kind enters one
-    """Let everything within spend at most `limit` units; TooMuchWork is raised when it needs more."""
+class metered:  # a class instead of a generator for speed: every request for a custom resource enters one
+    """Context manager that limits the computation within to `limit` units; raises TooMuchWork."""
 
     __slots__ = ("_meter", "_token")
 

@@ -1,12 +1,12 @@
-"""The four kinds of patches that the Kubernetes API accepts, as pure functions on decoded objects.
+"""The four patch types of the Kubernetes API, as pure functions on decoded objects.
 
-None of them changes what it is given, and what each answers is a new document, the caller's own to change: objects come
-from caches, and what follows a patch (pruning, defaulting) works in place.
+No function modifies its arguments, and each returns a new document that the caller may modify: objects come from
+caches, and later steps (pruning, defaulting) work in place.
 """
 
 from __future__ import annotations
 
-from herder.engine.patch.jsonpatch import (
+from herder.engine.patch.patches.json_patch import (
     MAX_OPERATIONS,
     JsonPatchError,
     JsonPatchTestFailed,
@@ -14,8 +14,8 @@ from herder.engine.patch.jsonpatch import (
     JsonPatchUndecodable,
     apply_json_patch,
 )
-from herder.engine.patch.mergepatch import apply_merge_patch
-from herder.engine.patch.strategic import PatchSchema, StrategicPatchError, apply_strategic_patch
+from herder.engine.patch.patches.merge_patch import apply_merge_patch
+from herder.engine.patch.patches.strategic import PatchSchema, StrategicPatchError, apply_strategic_patch
 
 __all__ = [
     "MAX_OPERATIONS",

@@ -1,4 +1,4 @@
-"""Documents nested deeper than Python can follow are bad requests, not crashes."""
+"""Turn recursion errors on deeply nested documents into bad requests."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ R = TypeVar("R")
 
 
 def refuse_too_deep(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorator that raises BadRequest if the function exceeds Python's recursion limit."""
+
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
         try:

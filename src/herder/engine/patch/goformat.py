@@ -1,4 +1,4 @@
-"""Values as Go's fmt prints them, for messages that people and programs know from the real server."""
+"""Format values as Go's fmt does, for messages that must match kube-apiserver's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def plain(value: Any) -> str:
-    """`%v`: maps as `map[a:1 b:2]` with sorted keys, lists as `[1 2]`, strings bare."""
+    """Format as `%v`: maps as `map[a:1 b:2]` with sorted keys, lists as `[1 2]`, strings without quotes."""
     if value is None:
         return "<nil>"
     if isinstance(value, bool):
@@ -20,7 +20,7 @@ def plain(value: Any) -> str:
 
 
 def literal(value: Any) -> str:
-    """`%#v`: as it would stand in Go source."""
+    """Format as `%#v`: Go syntax."""
     if value is None:
         return "interface {}(nil)"
     if isinstance(value, dict):
@@ -32,7 +32,7 @@ def literal(value: Any) -> str:
 
 
 def type_name(value: Any) -> str:
-    """`%T` of decoded JSON."""
+    """Return `%T` of decoded JSON."""
     if value is None:
         return "<nil>"
     if isinstance(value, bool):
@@ -50,7 +50,7 @@ def quoted(text: str) -> str:
 
 
 def number(value: float) -> str:
-    """The shortest form of a float, whole numbers without a point."""
+    """Format a float with the fewest digits; integral values without a decimal point."""
     if value == int(value) and abs(value) < 1e21:
         return str(int(value))
     text = repr(value)

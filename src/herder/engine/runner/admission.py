@@ -1,4 +1,7 @@
-"""Decide which pods this node runs, and with which spec. By default: pods of Jobs that Herder's controllers created."""
+"""Pod admission of the node: which pods it runs, and with which spec.
+
+By default it runs only pods of Jobs that Herder's controllers created.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import GroupVersionResource, Object
 from herder.engine.runner.approval import Approval, Refused, content_mac, verify
 from herder.engine.runner.kinds import JOBS
-from herder.engine.runner.sources import Sources
+from herder.engine.runner.pod.sources import Sources
 
 ApprovalKey = Callable[[], Awaitable[bytes | None]]
-"""The key that signs approvals; None where no manager has published one."""
+"""Returns the key that signs approvals; None if no manager has published one."""
 
 REASON = "PodNotApproved"
 _HINT = "this node runs pods of Jobs that Herder created; --runner-pods=all makes it run any pod"
@@ -22,7 +25,7 @@ _HINT = "this node runs pods of Jobs that Herder created; --runner-pods=all make
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A pod that may run. `secrets` must have the contents that were signed."""
+    """A pod that may run. The Secrets in `secrets` must have the contents that were signed."""
 
     spec: Object
     secrets: Mapping[str, str] = field(default_factory=dict)
@@ -37,19 +40,21 @@ class Admitted:
 
 
 class PodAdmission:
+    """Verifies that Herder's controllers approved a pod, unless `all_pods` is set."""
+
     def __init__(self, client: Client, key: ApprovalKey, *, all_pods: bool) -> None:
         self._client = client
         self._key = key
         self._all_pods = all_pods
 
     async def admit(self, pod: Object) -> Admitted:
-        """Raises Refused. Errors of the API server are the caller's to retry."""
+        """Return the spec to run. Raises Refused; the caller retries errors of the API server."""
         if self._all_pods:
             return Admitted(pod["spec"])
         try:
             key = await self._key()
             if key is None:
-                raise Refused("no manager has published a key that signs Jobs")
+                raise Refused("no manager has published an approval key")
             approval = verify(key, pod["metadata"]["namespace"], pod["metadata"].get("annotations") or {})
             self._check_containers(pod, approval)
             await self._check_job(pod, approval)
@@ -59,7 +64,7 @@ class PodAdmission:
         return Admitted(approval.spec, approval.secrets, key)
 
     def _check_containers(self, pod: Object, approval: Approval) -> None:
-        """The status of a pod is that of its own containers; what they run is signed."""
+        """Require the approved container names, because the pod's status lists the pod's own containers."""
         for field_name in ("initContainers", "containers"):
             names = [container["name"] for container in pod["spec"].get(field_name) or ()]
             if names != [container["name"] for container in approval.spec.get(field_name) or ()]:
@@ -75,7 +80,7 @@ class PodAdmission:
         owner = approval.owner
         resource = GroupVersionResource(owner.group, owner.version, owner.resource)
         if await self._uid(resource, pod, owner.name) != owner.uid:
-            raise Refused(f"{owner.resource} {owner.name}, for which Herder created the Job, does not exist any more")
+            raise Refused(f"{owner.resource} {owner.name}, for which Herder created the Job, no longer exists")
 
     async def _uid(self, resource: GroupVersionResource, pod: Object, name: str) -> str:
         try:

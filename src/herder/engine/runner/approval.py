@@ -1,9 +1,9 @@
-"""Proof that Herder's controllers created a Job, and of what its pods run.
+"""Signed approval: proof that Herder's controllers created a Job, and of what its pods run.
 
-Whoever may edit a namespace can create Jobs and pods there, copy labels, annotations and owner references, and replace
-Secrets. So the controller that creates a Job signs what the runner is to run, with a key that only the manager reads:
-the pod spec, the object that the Job belongs to, and the contents of the Secrets that the controller wrote for it. The
-runner runs the signed pod spec rather than the pod's own. Later changes of the Job or the pod have no effect.
+A user who may edit a namespace can create Jobs and pods, copy labels, annotations and owner references, and replace
+Secrets. So the controller that creates a Job signs the pod spec, the object that the Job belongs to, and the contents
+of the Secrets that it wrote, with a key that only the manager can read. The runner runs the signed spec instead of the
+pod's own; later changes of the Job or the pod have no effect.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _TOKEN_VOLUME, _TOKEN_SECONDS = "kube-api-access", 3607
 
 
 class Refused(Exception):
-    """The runner does not run this pod; the text says why, and what to do."""
+    """The runner does not run this pod; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The object that a Job serves. Once it is deleted, the runner refuses Jobs that carry copied annotations."""
+    """The object that a Job serves. After its deletion, the runner refuses Jobs with copied annotations."""
 
     group: str
     version: str
@@ -41,6 +41,8 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
+    """Signed content of the approval annotations."""
+
     job: str
     owner: Owner
     spec: Object
@@ -50,7 +52,7 @@ class Approval:
 def approve(
     key: bytes, namespace: str, *, job: str, owner: Owner, spec: Object, secrets: Mapping[str, Mapping[str, bytes]]
 ) -> dict[str, str]:
-    """The annotations of the Job's pod template. `secrets` are those that the pod uses exactly as they are now."""
+    """Return the annotations for the Job's pod template. `secrets` must be used with exactly these contents."""
     contents = {name: content_mac(key, namespace, name, data) for name, data in secrets.items()}
     approval = Approval(job, owner, _with_token(spec), contents)
     text = json.dumps(asdict(approval), sort_keys=True, separators=(",", ":"))
@@ -58,7 +60,7 @@ def approve(
 
 
 def verify(key: bytes, namespace: str, annotations: Mapping[str, str]) -> Approval:
-    """What was approved for this pod. Raises Refused where the annotations are not the manager's."""
+    """Return the approval of a pod. Raises Refused if the annotations were not signed by the manager."""
     text, mac = annotations.get(SPEC_ANNOTATION), annotations.get(MAC_ANNOTATION)
     if text is None or mac is None:
         raise Refused("Herder's controllers did not create this pod's Job")
@@ -69,7 +71,7 @@ def verify(key: bytes, namespace: str, annotations: Mapping[str, str]) -> Approv
 
 
 def content_mac(key: bytes, namespace: str, name: str, data: Mapping[str, bytes]) -> str:
-    """A MAC rather than a digest: those who read the annotation must not be able to try passwords against it."""
+    """Return a MAC instead of a digest, so that readers of the annotation cannot test guesses of the contents."""
     text = json.dumps({field: value.hex() for field, value in data.items()}, sort_keys=True)
     return _mac(key, "secret", namespace, name, text)
 
@@ -80,7 +82,7 @@ def _mac(key: bytes, *parts: str) -> str:
 
 
 def _with_token(spec: Object) -> Object:
-    """API servers add the token of the service account to the pod, which is not what is signed."""
+    """Add the service account token volume, which API servers would add to the pod but not to the signed spec."""
     if spec.get("automountServiceAccountToken") is False:
         return spec
     sources = [

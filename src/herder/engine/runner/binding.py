@@ -1,4 +1,4 @@
-"""Takes pods that ask for this node: there may be no scheduler at all, or one that is faster."""
+"""Bind pods that select this node, in case there is no scheduler; a scheduler may also bind them first."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ _WORKERS = 4
 
 
 class Binder:
+    """Controller that binds unbound pods which select this node."""
+
     def __init__(self, client: Client, node: str, recorder: Recorder) -> None:
         self._client = client
         self._node = node
@@ -26,9 +28,7 @@ class Binder:
         self._labels = node_labels(node)
         self._unbound = Cache(POD)
         self._informer = Informer(client, self._unbound, self._changed, fields="spec.nodeName=")
-        self._loop: ControlLoop[Key] = ControlLoop(
-            "pod-binder", self._reconcile, workers=_WORKERS, longest_retry=_RETRY
-        )
+        self._loop: ControlLoop[Key] = ControlLoop("pod-binder", self._reconcile, workers=_WORKERS, max_retry=_RETRY)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -36,12 +36,12 @@ class Binder:
             tasks.create_task(self._loop.run())
 
     def _changed(self, change: Change) -> None:
-        if change.new is not None and asks_for(change.new, self._labels):
+        if change.new is not None and selects_node(change.new, self._labels):
             self._loop.add(change.key)
 
     async def _reconcile(self, name: Key) -> None:
         pod = self._unbound.get(name)
-        if pod is not None and asks_for(pod, self._labels):
+        if pod is not None and selects_node(pod, self._labels):
             await self._bind(name, pod)
 
     async def _bind(self, name: Key, pod: Object) -> None:
@@ -55,12 +55,12 @@ class Binder:
         try:
             await self._client.create(PODS, binding, namespace=namespace, name=pod_name, subresource="binding")
         except (NotFound, Conflict, BadRequest, Invalid):
-            return  # gone, or a scheduler was faster
+            return  # deleted, or a scheduler bound it first
         self._recorder.normal(pod, "Scheduled", f"Successfully assigned {namespace}/{pod_name} to {self._node}")
 
 
-def asks_for(pod: Object, labels: dict[str, str]) -> bool:
-    """Whether an unbound pod selects this kind of node by its label and bears its taint."""
+def selects_node(pod: Object, labels: dict[str, str]) -> bool:
+    """Return whether an unbound pod selects runner nodes by label and tolerates their taint."""
     spec = pod["spec"]
     selector = spec.get("nodeSelector") or {}
     if "deletionTimestamp" in pod["metadata"] or spec.get("schedulingGates") or spec.get("nodeName"):

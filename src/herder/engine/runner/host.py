@@ -1,4 +1,4 @@
-"""What all pods of this node share."""
+"""Node-wide configuration and services that all pods share."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from pathlib import Path
 from herder.engine.client.client import Client
 from herder.engine.logs import get_logger
 from herder.engine.runner.admission import PodAdmission
-from herder.engine.runner.environment import Commands
+from herder.engine.runner.concurrency import PodSlots
 from herder.engine.runner.isolation import HostUser, Isolation
 from herder.engine.runner.kinds import Clock
+from herder.engine.runner.pod.environment import Commands
 from herder.engine.runner.recorder import Recorder
 from herder.engine.runner.shim.beneath import closing, remove_tree
-from herder.engine.runner.turns import Turns
 
 log = get_logger(__name__)
 
-_COMPONENT = re.compile(r"[A-Za-z0-9-]{1,63}")  # of a path: what API servers allow as uid, and as name of a container
+_COMPONENT = re.compile(r"[A-Za-z0-9-]{1,63}")  # path component: what API servers allow as UID and as container name
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
+    """Node-wide configuration, passed to every pod."""
+
     client: Client
     name: str
     address: str
@@ -35,11 +37,11 @@ class Host:
     recorder: Recorder
     isolation: Isolation
     user: HostUser | None
-    turns: Turns
-    service: Mapping[str, str]  # the variables by which a program in a pod finds the API server
+    slots: PodSlots
+    service: Mapping[str, str]  # KUBERNETES_SERVICE_* variables
     admission: PodAdmission
-    hidden: tuple[Path, ...] = ()  # files and directories that no container may see, whatever its uid
-    host_paths: tuple[Path, ...] = ()  # the directories that a pod may have mounted nevertheless
+    hidden: tuple[Path, ...] = ()  # host paths that no container may see, regardless of its UID
+    host_paths: tuple[Path, ...] = ()  # host paths that pods may mount nevertheless
 
     def pod_directory(self, uid: str) -> Path:
         return self.work_dir / "pods" / _component(uid)
@@ -48,13 +50,13 @@ class Host:
         return self.pod_directory(uid) / "containers" / _component(name)
 
     async def remove(self, directory: Path) -> None:
-        """Below the work directory, beside the loop: a busy disk takes milliseconds for each entry."""
+        """Remove a directory below the work directory, in a thread because a busy disk takes milliseconds per entry."""
         await asyncio.to_thread(_remove, directory)
 
 
 def _component(name: str) -> str:
     if not _COMPONENT.fullmatch(name):
-        raise ValueError(f"not a name of a directory: {name!r}")
+        raise ValueError(f"invalid directory name: {name!r}")
     return name
 
 
@@ -65,4 +67,4 @@ def _remove(directory: Path) -> None:
     except FileNotFoundError:
         pass
     except OSError as error:
-        log.warning("directory of a pod not removed", directory=str(directory), error=str(error))
+        log.warning("pod directory not removed", directory=str(directory), error=str(error))

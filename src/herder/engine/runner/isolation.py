@@ -1,4 +1,4 @@
-"""How well containers can be kept apart on this host: found out by trying, the best way first."""
+"""Container isolation: detect by trial which namespaces this host supports, strongest first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from herder.engine.runner.attempts import Attempt
+from herder.engine.runner.pod.attempt import Attempt
 
 LOG_BYTES, LOG_FILES = 10 * 1024 * 1024, 4
 
@@ -24,7 +24,7 @@ UNAVAILABLE = (
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """Which namespaces of its own a container gets, beside a mount namespace, which every container has."""
+    """Namespaces of a container besides its mount namespace, which every container has."""
 
     user: bool = True
     pid: bool = True
@@ -36,7 +36,7 @@ class Isolation:
 
 @dataclass(frozen=True, slots=True)
 class HostUser:
-    """Owner of a pod's files and processes on the host. Only root can choose one; else pods have the runner's uid."""
+    """Host user of a pod's files and processes. Only root can choose one; otherwise pods run with the runner's UID."""
 
     uid: int
     gid: int
@@ -50,9 +50,10 @@ class HostUser:
 
 
 async def detect(work_dir: Path, user: HostUser | None) -> Isolation | None:
-    """Run `true` in less and less isolation until it works; None where nothing that is safe works.
+    """Run `true` with decreasing isolation until it works; return None if no safe variant works.
 
-    Pods with the runner's own uid need every namespace: without them they could read what the runner can read.
+    Pods with the runner's own UID need every namespace: without them they could read everything that the runner can
+    read.
     """
     tries = [Isolation()]
     if user is not None:
@@ -67,13 +68,14 @@ async def detect(work_dir: Path, user: HostUser | None) -> Isolation | None:
     return None
 
 
-# Sockets through which the groups of an ordinary user, which a user namespace keeps, would lead out.
+# Sockets that supplementary groups, which a user namespace keeps, would give access to.
 _SOCKETS = ("/run/containerd", "/run/crio", "/run/dbus", "/run/docker.sock", "/run/podman", "/run/user")
 _SYSTEM_HOMES = frozenset({"/", "/bin", "/dev", "/etc", "/proc", "/sbin", "/usr", "/usr/bin", "/usr/sbin", "/var"})
 
 
-def private_places() -> tuple[Path, ...]:
-    """What no pod may see: home directories, sockets of login sessions, and the runner's own service account token."""
+def private_paths() -> tuple[Path, ...]:
+    """Return host paths that no pod may see: home directories, session sockets, and the runner's service account
+    token."""
     homes = {os.environ.get("HOME", "")}
     with contextlib.suppress(KeyError):
         homes.add(pwd.getpwuid(os.geteuid()).pw_dir)
@@ -87,17 +89,17 @@ def container_config(
     *,
     isolation: Isolation,
     user: HostUser | None,
-    seen_as: tuple[int | None, int | None] = (None, None),
+    container_ids: tuple[int | None, int | None] = (None, None),
     mounts: list[dict[str, Any]] | None = None,
     needs: list[str] | None = None,
     hidden: list[str] | None = None,
     working_dir: str = "/",
     limits: dict[str, int] | None = None,
 ) -> dict[str, Any]:
-    """What the shim is told."""
+    """Build the configuration for the shim."""
     identity = {"host_uid": user.uid, "host_gid": user.gid} if user else {}
-    chosen = zip(("uid", "gid"), seen_as, strict=True)
-    identity |= {key: value for key, value in chosen if value is not None}
+    ids = zip(("uid", "gid"), container_ids, strict=True)
+    identity |= {key: value for key, value in ids if value is not None}
     return {
         "command": command,
         "environment": environment,

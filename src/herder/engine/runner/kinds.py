@@ -1,4 +1,4 @@
-"""The resources that a node and the Job controller deal with, and the time as they write it."""
+"""Resources that the node and the Job controller use, and Kubernetes timestamps."""
 
 from __future__ import annotations
 

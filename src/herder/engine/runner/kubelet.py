@@ -1,7 +1,7 @@
-"""The part of a kubelet that API servers dial: `GET /containerLogs/{namespace}/{pod}/{container}` over TLS.
+"""Kubelet API subset that API servers call: `GET /containerLogs/{namespace}/{pod}/{container}` over TLS.
 
-Callers prove who they are with a certificate of the cluster's client CA, and the API server is asked whether they may
-use this node, as a kubelet asks. Without that CA nothing is served.
+Clients authenticate with a certificate of the cluster's client CA and are authorized with a SubjectAccessReview for
+nodes/proxy, as in a kubelet. Without that CA nothing is served.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from herder.engine.client.client import Client
-from herder.engine.client.wire import Query, Request, Response
 from herder.engine.front.http import HttpFront
 from herder.engine.meta.errors import StatusError
 from herder.engine.runner import logs
 from herder.engine.runner.kinds import ACCESS_REVIEWS, Clock, parse_time
-from herder.engine.runner.pods import Pod
+from herder.engine.runner.pod.pod import Pod
+from herder.engine.wire import Query, Request, Response
 
-_PERMITTED_FOR = 10.0  # seconds that an answer about a caller is remembered
-_GRACE_SECONDS = 0.5  # who follows a log has no end to wait for
+_AUTHORIZED_SECONDS = 10.0  # how long a positive review is cached
+_GRACE_SECONDS = 0.5  # followed logs never end
 _TEXT = {"content-type": "text/plain"}
 _TRUE = frozenset({"true", "1"})
 
 
 class Kubelet:
+    """HTTPS endpoint that serves container logs."""
+
     def __init__(
         self, client: Client, node: str, *, client_ca: bytes, clock: Clock, find: Callable[[str, str], Pod | None]
     ) -> None:
@@ -40,50 +42,50 @@ class Kubelet:
         self._client_ca = client_ca
         self._clock = clock
         self._find = find
-        self._permitted: dict[tuple[str, ...], datetime] = {}
+        self._authorized_until: dict[tuple[str, ...], datetime] = {}
         self._front = HttpFront(self, clock=clock, body_bytes=0)
 
     async def listen(self, host: str, port: int) -> int:
-        """The port that was taken."""
+        """Listen and return the bound port."""
         context = serving_context(self._node, self._client_ca, self._clock())
-        _, taken = await self._front.listen(host, port, context)
-        return taken
+        _, bound_port = await self._front.listen(host, port, context)
+        return bound_port
 
     async def stop(self) -> None:
         await self._front.stop(_GRACE_SECONDS)
 
     async def handle(self, request: Request) -> Response:
         if request.path == "/healthz":
-            return _said(200, "ok")
-        if not await self._allowed(request):
-            return _said(403, "Forbidden\n")
+            return _text_response(200, "ok")
+        if not await self._is_authorized(request):
+            return _text_response(403, "Forbidden\n")
         match request.path.split("/"):
             case ["", "containerLogs", namespace, pod, container] if request.method == "GET":
                 return self._logs(request.query, namespace, pod, container)
-        return _said(404, "404 page not found\n")
+        return _text_response(404, "404 page not found\n")
 
     def _logs(self, query: Query, namespace: str, name: str, container: str) -> Response:
         pod = self._find(namespace, name)
         if pod is None:
-            return _said(404, f'pod "{name}" does not exist\n')
+            return _text_response(404, f'pod "{name}" does not exist\n')
         try:
             options = options_from(query, self._clock())
         except ValueError as error:
-            return _said(400, f"{error}\n")
+            return _text_response(400, f"{error}\n")
         previous = query.get("previous") in _TRUE
         path = pod.log_of(container, previous=previous)
         if path is None:
-            return _said(400, _why_none(pod, name, container, previous))
+            return _text_response(400, _no_log_message(pod, name, container, previous))
         stream = logs.read(path, options, ended=lambda: previous or pod.ended(container))
         return Response(headers=dict(_TEXT), stream=stream)
 
-    async def _allowed(self, request: Request) -> bool:
+    async def _is_authorized(self, request: Request) -> bool:
         user, groups = _caller(request.client_certificate)
         if not user:
             return False
         caller = (user, *sorted(groups))
         now = self._clock()
-        if (until := self._permitted.get(caller)) is not None and until > now:
+        if (until := self._authorized_until.get(caller)) is not None and until > now:
             return True
         attributes = {"verb": "get", "version": "v1", "resource": "nodes", "subresource": "proxy", "name": self._node}
         review = {
@@ -101,12 +103,12 @@ class Kubelet:
             return False
         if not answer["status"].get("allowed"):
             return False
-        self._permitted[caller] = now + timedelta(seconds=_PERMITTED_FOR)
+        self._authorized_until[caller] = now + timedelta(seconds=_AUTHORIZED_SECONDS)
         return True
 
 
 def _caller(certificate: bytes | None) -> tuple[str, list[str]]:
-    """Name and groups, as API servers read them from a certificate; no name for one that says none."""
+    """Return user name and groups of a client certificate, as API servers read them; an empty name if it has none."""
     if certificate is None:
         return "", []
     try:
@@ -118,16 +120,16 @@ def _caller(certificate: bytes | None) -> tuple[str, list[str]]:
     return names[-1] if names else "", groups
 
 
-def _said(status: int, text: str) -> Response:
+def _text_response(status: int, text: str) -> Response:
     return Response(status, dict(_TEXT), text.encode())
 
 
-def _why_none(pod: Pod, name: str, container: str, previous: bool) -> str:
+def _no_log_message(pod: Pod, name: str, container: str, previous: bool) -> str:
     if previous:
         return f'previous terminated container "{container}" in pod "{name}" not found\n'
-    waits = pod.waits(container)
-    if waits:
-        return f'container "{container}" in pod "{name}" is waiting to start: {waits}\n'
+    waiting = pod.waiting(container)
+    if waiting:
+        return f'container "{container}" in pod "{name}" is waiting to start: {waiting}\n'
     return f'container "{container}" in pod "{name}" is not available\n'
 
 
@@ -145,7 +147,7 @@ def options_from(query: Query, now: datetime) -> logs.LogOptions:
         try:
             since = (now - timedelta(seconds=seconds)).astimezone(UTC)
         except OverflowError:
-            since = None  # before all calendars, hence everything
+            since = None  # before the earliest date: everything
     elif text := query.get("sinceTime"):
         try:
             since = parse_time(text).astimezone(UTC)
@@ -161,7 +163,8 @@ def options_from(query: Query, now: datetime) -> logs.LogOptions:
 
 
 def serving_context(node: str, client_ca: bytes, now: datetime) -> ssl.SSLContext:
-    """TLS with a certificate of our own making, as kubelets serve: API servers do not check it unless told a CA."""
+    """Return a TLS context with a self-signed certificate, as kubelets use: API servers do not verify it unless
+    given a CA."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_mode = ssl.CERT_REQUIRED
@@ -180,7 +183,7 @@ def serving_context(node: str, client_ca: bytes, now: datetime) -> ssl.SSLContex
         .sign(key, hashes.SHA256())
     )
     with tempfile.TemporaryDirectory(prefix="herder-") as folder:
-        # The ssl module takes a certificate only from a file: one nobody else can read, for this moment.
+        # The ssl module loads certificates only from files: use a private, temporary one.
         path = Path(folder) / "serving.pem"
         path.touch(mode=0o600)
         path.write_bytes(

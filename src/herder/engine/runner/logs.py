@@ -1,4 +1,4 @@
-"""Reading what containers said: whole, the end of it, since a time, or followed while it grows."""
+"""Container log reader: all lines, the tail, since a time, or followed while the container runs."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ _CHUNK = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
+    """PodLogOptions that the kubelet supports."""
+
     follow: bool = False
     timestamps: bool = False
     tail_lines: int | None = None
@@ -26,46 +28,48 @@ class LogOptions:
 
 @dataclass(frozen=True, slots=True)
 class Line:
+    """One log line."""
+
     time: bytes
-    text: bytes  # with its line break where it has one
+    text: bytes  # including the newline, if any
 
 
 async def read(path: Path, options: LogOptions, *, ended: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """Chunks of text; when following, until the container has ended and all it said is sent."""
-    left = options.limit_bytes
+    """Yield chunks of text; with `follow`, until the container has ended and all output was sent."""
+    remaining = options.limit_bytes
     async with aclosing(_chunks(path, options, ended)) as chunks:
         async for chunk in chunks:
-            if left is not None:
-                chunk = chunk[:left]
-                left -= len(chunk)
+            if remaining is not None:
+                chunk = chunk[:remaining]
+                remaining -= len(chunk)
             if chunk:
                 yield chunk
-            if left == 0:
+            if remaining == 0:
                 return
 
 
 async def _chunks(path: Path, options: LogOptions, ended: Callable[[], bool]) -> AsyncGenerator[bytes, None]:
-    current = _Growing(path)
+    current = _LogTail(path)
     try:
-        # Tens of megabytes, perhaps: not on the loop that also serves and renews leases.
-        chosen = await asyncio.to_thread(_said_so_far, path, current, options)
-        for chunk in _rendered(chosen, options):
+        # Logs can be tens of megabytes: read them off the event loop, which also renews the Lease.
+        chosen = await asyncio.to_thread(_existing_lines, path, current, options)
+        for chunk in _chunked(chosen, options):
             yield chunk
         while options.follow:
-            over = ended()  # asked before the last look, so that nothing said in between is missed
-            fresh = current.lines()
-            for chunk in _rendered(fresh, options):
+            has_ended = ended()  # checked before the last read, so that no output in between is missed
+            new_lines = current.lines()
+            for chunk in _chunked(new_lines, options):
                 yield chunk
-            if over and not fresh:
+            if has_ended and not new_lines:
                 return
-            if not fresh:
+            if not new_lines:
                 await asyncio.sleep(_POLL)
     finally:
         current.close()
 
 
-class _Growing:
-    """A log file that is appended to, and renamed away when it is full."""
+class _LogTail:
+    """Reads a log file that grows and is rotated."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -74,14 +78,14 @@ class _Growing:
         self._open()
 
     def lines(self) -> list[Line]:
-        """What came since the last call."""
+        """Return the lines written since the last call."""
         found: list[Line] = []
         while True:
             data = os.read(self._file, _CHUNK) if self._file >= 0 else b""
             if data:
-                *whole, self._held = (self._held + data).split(b"\n")
-                found += [parsed(line) for line in whole]
-            elif not self._reopened():
+                *complete, self._held = (self._held + data).split(b"\n")
+                found += [parse_record(line) for line in complete]
+            elif not self._reopen():
                 return found
 
     def close(self) -> None:
@@ -89,12 +93,12 @@ class _Growing:
             os.close(self._file)
             self._file = -1
 
-    def _reopened(self) -> bool:
+    def _reopen(self) -> bool:
         try:
-            there = os.stat(self._path)
+            current_file = os.stat(self._path)
         except FileNotFoundError:
             return False
-        if self._file >= 0 and os.fstat(self._file).st_ino == there.st_ino:
+        if self._file >= 0 and os.fstat(self._file).st_ino == current_file.st_ino:
             return False
         self.close()
         self._open()
@@ -107,8 +111,8 @@ class _Growing:
             self._file = -1
 
 
-def parsed(record: bytes) -> Line:
-    """One record: time, stream, F for a full line or P for a part, text."""
+def parse_record(record: bytes) -> Line:
+    """Parse a CRI log record: time, stream, F (full line) or P (partial), text."""
     time, _, rest = record.partition(b" ")
     _, _, rest = rest.partition(b" ")
     tag, _, text = rest.partition(b" ")
@@ -116,16 +120,16 @@ def parsed(record: bytes) -> Line:
 
 
 def tail_text(path: Path, *, lines: int, limit: int) -> str:
-    """The last lines of a log, for a termination message."""
-    growing = _Growing(path)
+    """Return the last lines of a log, for a termination message."""
+    tail = _LogTail(path)
     try:
-        text = b"".join(line.text for line in deque(growing.lines(), lines))
+        text = b"".join(line.text for line in deque(tail.lines(), lines))
     finally:
-        growing.close()
+        tail.close()
     return text[-limit:].decode(errors="replace")
 
 
-def _said_so_far(path: Path, current: _Growing, options: LogOptions) -> list[Line] | deque[Line]:
+def _existing_lines(path: Path, current: _LogTail, options: LogOptions) -> list[Line] | deque[Line]:
     chosen = _since([*_older_lines(path), *current.lines()], options.since)
     return chosen if options.tail_lines is None else deque(chosen, options.tail_lines)
 
@@ -136,18 +140,18 @@ def _older_lines(path: Path) -> Iterator[Line]:
     )
     for _, file in reversed(rotated):
         for record in file.read_bytes().splitlines():
-            yield parsed(record)
+            yield parse_record(record)
 
 
 def _since(lines: list[Line], since: datetime | None) -> list[Line]:
     if since is None:
         return lines
-    # The times are written alike, so that their order is that of their text; the fraction decides within a second.
+    # All timestamps have the same format, so that they compare as text.
     first = since.strftime("%Y-%m-%dT%H:%M:%S.%f").encode()
     return [line for line in lines if line.time >= first]
 
 
-def _rendered(lines: list[Line] | deque[Line], options: LogOptions) -> Iterator[bytes]:
+def _chunked(lines: list[Line] | deque[Line], options: LogOptions) -> Iterator[bytes]:
     held: list[bytes] = []
     size = 0
     for line in lines:

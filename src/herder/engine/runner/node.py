@@ -1,4 +1,4 @@
-"""The Node object that stands for this runner, and its heartbeat."""
+"""Node object of this runner, with status and Lease heartbeats."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ _PRESSURES = (
 
 
 class Node:
+    """Registers the Node and keeps its status and Lease current."""
+
     def __init__(
         self, client: Client, name: str, *, address: str, port: int, clock: Clock, isolation: str, capacity_pods: int
     ) -> None:
@@ -50,7 +52,7 @@ class Node:
         return node_labels(self._name)
 
     async def run(self) -> None:
-        """Register, then prove every few seconds that we are alive; whatever somebody deleted is made again."""
+        """Register, then send heartbeats; recreate the Node or Lease if it was deleted."""
         last_status = None
         while True:
             try:
@@ -62,10 +64,10 @@ class Node:
                 self.registered.set()
                 pause = RENEW_EVERY
             except NotFound:
-                last_status, pause = None, 0.2  # the Node was deleted under us
+                last_status, pause = None, 0.2  # the Node was deleted
                 await self._register()
             except (StatusError, OSError) as error:
-                log.warning("no heartbeat", node=self._name, error=str(error))
+                log.warning("heartbeat failed", node=self._name, error=str(error))
                 pause = 2.0
             await asyncio.sleep(pause)
 
@@ -100,7 +102,7 @@ class Node:
             "capacity": resources,
             "allocatable": resources,
             "conditions": self._conditions(),
-            # No Hostname: API servers would prefer it by default, and nobody can look this node's name up.
+            # No Hostname address: API servers prefer it by default, but the node's name does not resolve.
             "addresses": [{"type": "InternalIP", "address": self._address}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": self._port}},
             "nodeInfo": _node_info(),

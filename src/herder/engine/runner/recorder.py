@@ -1,4 +1,4 @@
-"""Kubernetes Events: what was done with an object and why something waits, where `kubectl describe` shows it."""
+"""Event recorder: writes Kubernetes Events about objects."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from herder.engine.meta.errors import NotFound, StatusError
 from herder.engine.meta.kinds import Object
 from herder.engine.runner.kinds import EVENTS, Clock, timestamp
 
-_REMEMBERED = 2000
+_MAX_SERIES = 2000
 
 
 class Recorder:
-    """Written in the background, in order; a repeated event counts up. An event that cannot be written is dropped."""
+    """Writes events in order in the background; repeated events increment the count. Events that cannot be written
+    are dropped."""
 
     def __init__(
         self, client: Client, *, component: str, clock: Clock, entropy: Callable[[int], bytes], host: str = ""
@@ -27,11 +28,11 @@ class Recorder:
         self._queue: asyncio.Queue[Object] = asyncio.Queue(1000)
         self._written: dict[tuple[str, ...], tuple[str, int]] = {}
 
-    def normal(self, about: Object, reason: str, message: str, *, field: str = "") -> None:
-        self._record(about, "Normal", reason, message, field)
+    def normal(self, involved_object: Object, reason: str, message: str, *, field: str = "") -> None:
+        self._record(involved_object, "Normal", reason, message, field)
 
-    def warning(self, about: Object, reason: str, message: str, *, field: str = "") -> None:
-        self._record(about, "Warning", reason, message, field)
+    def warning(self, involved_object: Object, reason: str, message: str, *, field: str = "") -> None:
+        self._record(involved_object, "Warning", reason, message, field)
 
     async def run(self) -> None:
         while True:
@@ -41,16 +42,16 @@ class Recorder:
             self._queue.task_done()
 
     async def flush(self) -> None:
-        """Until everything recorded so far is written; given up after a moment, for events must hold nobody up."""
+        """Wait until all recorded events are written, for at most two seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2):
                 await self._queue.join()
 
-    def _record(self, about: Object, kind: str, reason: str, message: str, field: str) -> None:
-        meta, now = about["metadata"], timestamp(self._clock())
+    def _record(self, involved_object: Object, kind: str, reason: str, message: str, field: str) -> None:
+        meta, now = involved_object["metadata"], timestamp(self._clock())
         involved: Object = {
-            "kind": about["kind"],
-            "apiVersion": about["apiVersion"],
+            "kind": involved_object["kind"],
+            "apiVersion": involved_object["apiVersion"],
             "name": meta["name"],
             "uid": meta.get("uid", ""),
         }
@@ -81,17 +82,17 @@ class Recorder:
 
     async def _write(self, event: Object) -> None:
         meta, involved = event["metadata"], event["involvedObject"]
-        same = (involved["uid"], involved.get("fieldPath", ""), event["reason"], event["message"])
-        name, count = self._written.get(same, ("", 0))
+        series = (involved["uid"], involved.get("fieldPath", ""), event["reason"], event["message"])
+        name, count = self._written.get(series, ("", 0))
         if name:
             patch = {"count": count + 1, "lastTimestamp": event["lastTimestamp"]}
             try:
                 await self._client.patch(EVENTS, name, patch, namespace=meta["namespace"])
-                self._written[same] = name, count + 1
+                self._written[series] = name, count + 1
                 return
             except NotFound:
-                pass  # old events are swept away; this one begins anew
+                pass  # the event has expired; create a new one
         await self._client.create(EVENTS, event, namespace=meta["namespace"])
-        self._written[same] = meta["name"], 1
-        if len(self._written) > _REMEMBERED:
+        self._written[series] = meta["name"], 1
+        if len(self._written) > _MAX_SERIES:
             self._written.pop(next(iter(self._written)))

@@ -1,4 +1,4 @@
-"""The node as a whole: its Node object, the pods it takes and runs, and the endpoint that serves their logs."""
+"""Runner: a minimal kubelet that registers a Node, runs pods as local processes, and serves their logs."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ from herder.engine.logs import get_logger
 from herder.engine.meta.errors import StatusError
 from herder.engine.runner.admission import Admitted, ApprovalKey, PodAdmission
 from herder.engine.runner.approval import Refused
-from herder.engine.runner.attempts import attempts_in
 from herder.engine.runner.binding import Binder
-from herder.engine.runner.environment import Commands
+from herder.engine.runner.concurrency import PodSlots
 from herder.engine.runner.host import Host
-from herder.engine.runner.isolation import UNAVAILABLE, HostUser, detect, private_places
+from herder.engine.runner.isolation import UNAVAILABLE, HostUser, detect, private_paths
 from herder.engine.runner.kinds import CONFIG_MAPS, POD, Clock
 from herder.engine.runner.node import MAX_PODS, Node
-from herder.engine.runner.pods import FINAL_PHASES, Pod
+from herder.engine.runner.pod.attempt import attempts_in
+from herder.engine.runner.pod.environment import Commands
+from herder.engine.runner.pod.pod import FINAL_PHASES, Pod
 from herder.engine.runner.recorder import Recorder
-from herder.engine.runner.turns import Turns
 
 log = get_logger(__name__)
 
 DEFAULT_NAME = "herder-runner"
-_RETRY, _ADMIT_AGAIN = 5.0, 0.2
+_RETRY, _ADMIT_RETRY = 5.0, 0.2
 
 
 class RunnerError(Exception):
-    """The runner cannot start here; the text says what to change."""
+    """The runner cannot start on this host; the message says what to change."""
 
 
 class Runner:
-    """`commands` is asked at each start of a container, so it may follow a setting that changes while running.
+    """Node agent that runs pods as processes of this host.
 
-    `approval_key` signs the Jobs of Herder's controllers. Only their pods run, unless `all_pods` is set: then everybody
-    who may create a pod in any namespace runs commands on this host.
+    `commands` is called at each container start, so it can reflect a setting that changes at run time. `approval_key`
+    signs the Jobs of Herder's controllers. Only their pods run, unless `all_pods` is set: then everyone who may create
+    a pod in any namespace can run commands on this host.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Runner:
         self._client_ca = client_ca
         self._approval_key = approval_key or _no_key
         self._all_pods = all_pods
-        self._hidden = (work_dir, *hidden, *private_places())
+        self._hidden = (work_dir, *hidden, *private_paths())
         self._host_paths = host_paths
         self._max_pods = max_pods
         self._user = user
@@ -84,16 +85,16 @@ class Runner:
         self._assigned = Cache(POD)
         self._informer = Informer(client, self._assigned, self._changed, fields=f"spec.nodeName={name}")
         self._pods: dict[Key, Pod] = {}
-        self._admitting: set[str] = set()  # uids
+        self._admitting: set[str] = set()  # UIDs
         self._workers: set[asyncio.Task[None]] = set()
         self._host: Host | None = None
         self.ready = asyncio.Event()
 
     async def run(self) -> None:
-        """Until cancelled; containers that run then go on, and are found again by the next runner."""
-        lock = self._take_work_dir()
+        """Run until cancelled. Running containers continue and are adopted by the next runner."""
+        lock = self._lock_work_dir()
         try:
-            self._host = await self._look_around()
+            self._host = await self._create_host()
             kubelet_port, stop_serving = await self._serve()
             node = Node(
                 self._client,
@@ -102,7 +103,7 @@ class Runner:
                 port=kubelet_port,
                 clock=self._clock,
                 isolation=self._host.isolation.describe(),
-                capacity_pods=self._host.turns.places,
+                capacity_pods=self._host.slots.capacity,
             )
             try:
                 async with asyncio.TaskGroup() as tasks:
@@ -111,7 +112,7 @@ class Runner:
                     await node.registered.wait()
                     tasks.create_task(self._informer.run())
                     await self._informer.synced.wait()
-                    self._sweep()
+                    self._remove_orphaned_pods()
                     tasks.create_task(Binder(self._client, self._name, self._recorder).run())
                     self.ready.set()
             finally:
@@ -120,9 +121,9 @@ class Runner:
         finally:
             os.close(lock)
 
-    # --- starting -------------------------------------------------------------------------------------------------
+    # --- startup --------------------------------------------------------------------------------------------------
 
-    def _take_work_dir(self) -> int:
+    def _lock_work_dir(self) -> int:
         self._work_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = os.open(self._work_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -132,17 +133,19 @@ class Runner:
             raise RunnerError(f"{self._work_dir} is in use by another runner; stop it first") from None
         return lock
 
-    async def _look_around(self) -> Host:
+    async def _create_host(self) -> Host:
         try:
             user = HostUser.named(self._user)
         except KeyError:
-            raise RunnerError(f'no user "{self._user}" on this host to run containers as') from None
+            raise RunnerError(
+                f'user "{self._user}" does not exist on this host; choose another user for containers'
+            ) from None
         isolation = await detect(self._work_dir, user)
         if isolation is None:
             raise RunnerError(UNAVAILABLE)
         if self._all_pods and user is None:
             log.warning(
-                "only pods of Jobs that Herder created run: others would have the uid of the manager", uid=os.geteuid()
+                "all_pods is ignored without root: other pods would run with the UID of the manager", uid=os.geteuid()
             )
         return Host(
             client=self._client,
@@ -154,7 +157,7 @@ class Runner:
             recorder=self._recorder,
             isolation=isolation,
             user=user,
-            turns=Turns(self._max_pods),
+            slots=PodSlots(self._max_pods),
             service=self._service,
             admission=PodAdmission(self._client, self._approval_key, all_pods=self._all_pods and user is not None),
             hidden=self._hidden,
@@ -164,12 +167,12 @@ class Runner:
     async def _serve(self) -> tuple[int, Callable[[], asyncio.Future[None]]]:
         client_ca = self._client_ca or await self._published_client_ca()
         if not client_ca:
-            log.warning("logs are not served: the API server's client CA is not known")
+            log.warning("container logs are not served; the client CA of the API server is unknown")
 
-            async def nothing() -> None:
+            async def no_op() -> None:
                 return None
 
-            return 10250, lambda: asyncio.ensure_future(nothing())
+            return 10250, lambda: asyncio.ensure_future(no_op())
         from herder.engine.runner.kubelet import Kubelet
 
         kubelet = Kubelet(
@@ -183,22 +186,22 @@ class Runner:
         return port, lambda: asyncio.ensure_future(kubelet.stop())
 
     async def _published_client_ca(self) -> bytes:
-        """Real API servers publish the CA of their callers for servers such as this one."""
+        """Read the client CA that API servers publish for extension servers."""
         try:
             found = await self._client.get(CONFIG_MAPS, "extension-apiserver-authentication", namespace="kube-system")
         except StatusError:
             return b""
         return str((found.get("data") or {}).get("client-ca-file", "")).encode()
 
-    def _sweep(self) -> None:
-        """Pods that were deleted while no runner was there."""
+    def _remove_orphaned_pods(self) -> None:
+        """Remove pods that were deleted while no runner was running."""
         root = self._work_dir / "pods"
         known = {pod["metadata"]["uid"] for pod in self._assigned.select()}
         for directory in root.iterdir() if root.is_dir() else ():
             if directory.name not in known:
-                self._spawn(self._clear(directory))
+                self._spawn(self._remove_pod_directory(directory))
 
-    async def _clear(self, directory: Path) -> None:
+    async def _remove_pod_directory(self, directory: Path) -> None:
         containers = directory / "containers"
         for container in containers.iterdir() if containers.is_dir() else ():
             for attempt in attempts_in(container):
@@ -213,7 +216,7 @@ class Runner:
         name, pod = change.key, change.new
         known = self._pods.get(name)
         if known is not None and (pod is None or pod["metadata"]["uid"] != known.uid):
-            known.vanish()
+            known.object_deleted()
             del self._pods[name]
             known = None
         if pod is None:
@@ -229,11 +232,11 @@ class Runner:
     async def _admit(self, name: Key, uid: str) -> None:
         """Decide whether the pod runs here, and run it or fail it."""
         assert self._host is not None
-        delay = _ADMIT_AGAIN
+        delay = _ADMIT_RETRY
         try:
             while (pod := self._assigned.get(name)) is not None and pod["metadata"]["uid"] == uid:
                 try:
-                    admitted: Admitted | Refused = Refused("the pod has ended")  # it is only waited for its deletion
+                    admitted: Admitted | Refused = Refused("the pod has ended")  # only its deletion is awaited
                     if pod["status"].get("phase") not in FINAL_PHASES:
                         admitted = await self._host.admission.admit(pod)
                 except Refused as refusal:
@@ -243,32 +246,32 @@ class Runner:
                     await asyncio.sleep(delay)
                     delay = min(delay * 2, _RETRY)
                     continue
-                self._begin(name, uid, admitted)
+                self._start_pod(name, uid, admitted)
                 return
-        except Exception:  # a pod that defies sense must not take the others down with it
-            log.exception("pod cannot be run", pod="/".join(name))
+        except Exception:  # an invalid pod must not affect the others
+            log.exception("pod admission failed", pod="/".join(name))
         finally:
             self._admitting.discard(uid)
 
-    def _begin(self, name: Key, uid: str, admitted: Admitted | Refused) -> None:
+    def _start_pod(self, name: Key, uid: str, admitted: Admitted | Refused) -> None:
         assert self._host is not None
         pod = self._assigned.get(name)
         if pod is not None and pod["metadata"]["uid"] == uid:
-            fresh = self._pods[name] = Pod(self._host, pod, admitted)
-            self._spawn(self._tend(fresh))
+            started = self._pods[name] = Pod(self._host, pod, admitted)
+            self._spawn(self._run_pod(started))
 
-    async def _tend(self, pod: Pod) -> None:
-        """A pod's life, begun again from what is on disk should it fail."""
+    async def _run_pod(self, pod: Pod) -> None:
+        """Run a pod; after an unexpected error, start again from the state on disk."""
         while True:
             try:
                 await pod.run()
                 return
-            except Exception:  # whatever it is, it concerns this pod alone
+            except Exception:  # errors affect only this pod
                 log.exception("pod failed", uid=pod.uid)
                 await asyncio.sleep(_RETRY)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(coroutine)
         self._workers.add(task)
         task.add_done_callback(self._workers.discard)
 
@@ -283,7 +286,7 @@ async def _no_key() -> None:
 
 
 def service_variables(api_server: str) -> dict[str, str]:
-    """By these a client library in a pod finds the API server."""
+    """Return the environment variables with which client libraries find the API server."""
     if not api_server:
         return {}
     parts = urlsplit(api_server)

@@ -1,4 +1,4 @@
-"""One controller: what it watches, how it decides, and the loop that turns keys into carried-out decisions."""
+"""Controller declaration, and the worker that reconciles its keys and executes the decisions."""
 
 from __future__ import annotations
 
@@ -16,37 +16,50 @@ from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Decision, Outcome, Refusal, waiting
 from herder.engine.runtime.executor import DecisionExecutor
 from herder.engine.runtime.groups import Grouping
-from herder.engine.runtime.handlers import Follows, Lookup, Watches, any_change, itself
+from herder.engine.runtime.handlers import DynamicWatches, Lookup, Watches, any_change, itself
 from herder.engine.runtime.view import KindNotWatched, View
 
 log = get_logger(__name__)
 
 REFUSED_RETRY_SECONDS = 30.0
-SOONEST_SECONDS = 0.001  # a waking in the past is at once, but not within the same turn of the loop
-PASSES_APART = 10
-"""So many times as long as it took to decide, a paced controller leaves an object alone afterwards."""
+MIN_REQUEUE_SECONDS = 0.001
+"""Minimum requeue delay: a wake time in the past requeues immediately, but not within the same event loop iteration."""
+PACE_FACTOR = 10
+"""A paced controller pauses an object for this multiple of the time that its last decision took."""
 SLOW_DECISION_SECONDS = 0.1
-"""A reconciler that computes for longer is logged: it keeps the whole event loop waiting."""
+"""Decisions that take longer are logged, because a reconciler blocks the event loop."""
 
 
 @dataclass(frozen=True)
 class Controller:
-    """A declaration: everything the runtime needs to run a reconciler, and nothing that runs."""
+    """Declaration of a controller: the reconciler and everything that the manager needs to run it."""
 
     name: str
-    kind: Kind  # keys name objects of this kind
+    kind: Kind
+    """Kind whose objects the controller reconciles; queue keys name objects of this kind."""
     reconcile: Callable[[View], Decision]
+    """Pure function from a view to a decision. It performs no I/O."""
     watches: tuple[Watches, ...] = ()
-    predicate: Callable[[Change], bool] = any_change  # which changes of the kind itself matter
-    labels: str = ""  # only these objects of the kind
+    """Other kinds that the reconciler reads, and how their changes enqueue keys."""
+    predicate: Callable[[Change], bool] = any_change
+    """Filters changes of `kind` before they enqueue a key."""
+    labels: str = ""
+    """Label selector for objects of `kind`; empty selects all."""
     indexes: Mapping[Kind, Mapping[str, Indexer]] = field(default_factory=dict)
-    groupings: tuple[Grouping[Any], ...] = ()  # of kinds that it watches
+    """Cache indexes by kind and name, for `View.select` and `Indexed`."""
+    groupings: tuple[Grouping[Any], ...] = ()
+    """Groupings over watched kinds, for `View.groups`."""
     workers: int = 8
-    cluster_of: Callable[[Object], str] | None = None  # turns are shared between clusters
-    follows: Follows | None = None  # kinds met at run time may be read, and their changes set this off
-    pace: float = 0.0  # seconds between two passes over the same object, so that what comes in a burst is seen once
+    """Maximum number of concurrent reconciles."""
+    cluster_of: Callable[[Object], str] | None = None
+    """Returns the cluster of an object. Workers are shared fairly between clusters instead of namespaces."""
+    dynamic_watches: DynamicWatches | None = None
+    """Allows reading kinds that are discovered at run time, and maps their changes to keys."""
+    pace: float = 0.0
+    """Minimum seconds between two reconciles of an object, so that a burst of changes is reconciled once."""
 
     def kinds(self) -> tuple[Watches, ...]:
+        """Return all declared watches, that of the controller's own kind first."""
         return (Watches(self.kind, itself, self.predicate, labels=self.labels), *self.watches)
 
     def indexers(self, kind: Kind) -> dict[str, Indexer]:
@@ -54,7 +67,7 @@ class Controller:
 
 
 class ControllerWorker:
-    """A controller at work."""
+    """A running controller: its queue, its workers and the last outcome per key."""
 
     def __init__(
         self,
@@ -66,22 +79,22 @@ class ControllerWorker:
         object_of: Callable[[Key], Object | None],
         indexed: Lookup,
         observe: Callable[[Decision, Key], None],
-        follow: Callable[[Kind, Key], None],
+        watch_kind: Callable[[Kind, Key], None],
         metrics: Metrics,
         stopwatch: Callable[[], float] = time.perf_counter,
         strict: bool = False,
     ) -> None:
         self.controller = controller
         self.outcomes: dict[Key, Outcome] = {}
-        self._deciding: dict[Key, float] = {}  # seconds that the decision took, of reconciles under way
-        self._refused: dict[Key, Refusal] = {}  # what guards said of the last decision, where they said no
+        self._deciding: dict[Key, float] = {}  # duration of the decision, for reconciles in progress
+        self._refused: dict[Key, Refusal] = {}  # guard refusal of the last decision
         self._now = now
         self._view_of = view_of
         self._executor = executor
         self._object_of = object_of
         self._indexed = indexed
         self._observe = observe
-        self._follow = follow
+        self._watch_kind = watch_kind
         self._watches = _by_kind(controller)
         self._stopwatch = stopwatch
         self._strict = strict
@@ -104,61 +117,63 @@ class ControllerWorker:
         try:
             return self.controller.cluster_of(obj) if obj is not None else ""
         except Exception as error:
-            # Keys are also added by timers: one that raised would lose every key that waits for a later time.
+            # Timers add keys too: an exception here would lose every delayed key.
             log.error("cluster of object unknown", controller=self.controller.name, key=str(key), exc_info=error)
             return ""
 
     def changed(self, kind: Kind, change: Change) -> None:
+        """Enqueue the keys affected by a change of a declared kind."""
         for watch in self._watches.get(kind, ()):
             for key in watch.affected(change, self._indexed):
                 self.queue.add(key, watch.priority)
 
-    def changed_followed(self, kind: Kind, change: Change) -> None:
-        """A change of an object whose kind was met at run time."""
-        if self.controller.follows is not None and kind not in self._watches:
-            for key in self.controller.follows.affected(kind, change, self._indexed):
+    def changed_dynamic(self, kind: Kind, change: Change) -> None:
+        """Enqueue the keys affected by a change of a kind that was discovered at run time."""
+        if self.controller.dynamic_watches is not None and kind not in self._watches:
+            for key in self.controller.dynamic_watches.affected(kind, change, self._indexed):
                 self.queue.add(key)
 
     async def work(self) -> None:
-        """One worker, until cancelled."""
+        """Run one worker until cancelled."""
         await self._loop.work()
 
     async def _reconcile(self, key: Key) -> None:
-        await self._executor.settle()
+        await self._executor.resolve_uncertain()
         view = self._view_of(key, self._refused.get(key))
         try:
-            outcome = await self._carry_out(self._decide(view), view)
+            outcome = await self._execute(self._decide(view), view)
         except KindNotWatched as met:
-            self.outcomes[key] = Outcome(waiting(f"{met.kind} is being read for the first time"), view.now)
-            self._follow(met.kind, key)
+            self.outcomes[key] = Outcome(waiting(f"{met.kind}: waiting for the first list"), view.now)
+            self._watch_kind(met.kind, key)
         else:
-            self._settled(key, view, outcome)
+            self._record_outcome(key, view, outcome)
 
     def _decide(self, view: View) -> Decision:
-        began = self._stopwatch()
+        started = self._stopwatch()
         decision = self.controller.reconcile(view)
-        seconds = self._deciding[view.key] = self._stopwatch() - began
+        seconds = self._deciding[view.key] = self._stopwatch() - started
         if seconds >= SLOW_DECISION_SECONDS:
             log.warning("slow decision", seconds=round(seconds, 3))
         if self._strict:
             view.check_unchanged()
         return decision
 
-    async def _carry_out(self, decision: Decision, view: View) -> Outcome:
+    async def _execute(self, decision: Decision, view: View) -> Outcome:
         self._observe(decision, view.key)
-        outcome = await self._executor.carry_out(decision, view, manager=self.controller.name, now=view.now)
+        outcome = await self._executor.execute(decision, view, manager=self.controller.name, now=view.now)
         _check_wake_at(decision)
         return outcome
 
     def _pause(self, key: Key) -> float:
-        """What adds up thousands of objects takes long to decide: it is paced so that it never keeps the loop busy."""
+        """Return the pause before the key is reconciled again. Reconcilers that aggregate thousands of objects are
+        slow: pacing keeps them from monopolizing the event loop."""
         pace, deciding = self.controller.pace, self._deciding.pop(key, 0.0)
-        return max(pace, deciding * PASSES_APART) if pace else 0.0
+        return max(pace, deciding * PACE_FACTOR) if pace else 0.0
 
     def _failed(self, key: Key, error: BaseException) -> None:
         self.outcomes[key] = Outcome(Decision(), self._now(), error=describe(error))
 
-    def _settled(self, key: Key, view: View, outcome: Outcome) -> None:
+    def _record_outcome(self, key: Key, view: View, outcome: Outcome) -> None:
         if self._object_of(key) is None:
             self.outcomes.pop(key, None)
             self._executor.forget(key)
@@ -166,26 +181,27 @@ class ControllerWorker:
             self.queue.forget(key)
         else:
             self.outcomes[key] = outcome
-        self._remember(key, outcome.refusal)
-        for wake in (outcome.decision.wake_at, outcome.put_off_until):
+        self._record_refusal(key, outcome.refusal)
+        for wake in (outcome.decision.wake_at, outcome.deferred_until):
             if wake is not None:
-                self.queue.add_after(key, max((wake - view.now).total_seconds(), SOONEST_SECONDS))
+                self.queue.add_after(key, max((wake - view.now).total_seconds(), MIN_REQUEUE_SECONDS))
 
-    def _remember(self, key: Key, refusal: Refusal | None) -> None:
-        """One that is new, or over, is told in the next pass; one that stays is tried again after a while."""
-        known = self._refused.pop(key, None)
+    def _record_refusal(self, key: Key, refusal: Refusal | None) -> None:
+        """Requeue a new or cleared refusal immediately, so that the reconciler reports it; retry a lasting one after
+        a delay."""
+        previous = self._refused.pop(key, None)
         if refusal is not None:
             self._refused[key] = refusal
             self.queue.add_after(key, REFUSED_RETRY_SECONDS)
-        if refusal == known:
+        if refusal == previous:
             return
-        self.queue.add_after(key, SOONEST_SECONDS)
+        self.queue.add_after(key, MIN_REQUEUE_SECONDS)
         if refusal is not None:
-            log.warning("guard refuses", guard=refusal.guard, reason=refusal.reason)
+            log.warning("decision refused by guard", guard=refusal.guard, reason=refusal.reason)
 
 
 def _check_wake_at(decision: Decision) -> None:
-    """A time that cannot be compared is a fault of the controller: the pass counts as failed and is retried."""
+    """Reject a naive time as a bug of the controller: the reconcile fails and is retried."""
     if decision.wake_at is not None and decision.wake_at.utcoffset() is None:
         raise ValueError(f"wake_at {decision.wake_at} has no time zone")
 

@@ -1,9 +1,9 @@
-"""What a reconciler answers: a value that says what to do, never the doing itself.
+"""Decisions: the values that a reconciler returns instead of performing I/O.
 
-A reconciler is a synchronous function from a `View` to a `Decision`. It performs no I/O and reads no clock; so the
-same function runs live, in simulation on a virtual clock, and on a proposed edit to preview it. The runtime asks the
-guards about each act, carries the acts out in order, and stops at the first that fails: the next pass sees what
-became true and decides again.
+A reconciler is a synchronous function from a `View` to a `Decision`. It performs no I/O and reads no clock, so the same
+function runs live, in a simulation on a virtual clock, and on a proposed edit to preview it. The executor checks each
+action with the guards, runs the actions in order, and stops at the first failure. The next reconcile sees what
+succeeded and decides again.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from herder.engine.control.cache import Indexer
 from herder.engine.meta.kinds import Kind, Object
 
 MANAGEMENT = ""
-"""The target of a write to the cluster that the manager itself runs on; any other name is a downstream cluster."""
+"""Target of a write to the management cluster; any other name is a downstream cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """Names an object, for waits and deletions."""
+    """Reference to an object, for waits and deletions."""
 
     kind: Kind
     name: str
@@ -34,7 +34,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Server-side apply: the fields this controller wants, no more. The usual way to write."""
+    """Server-side apply of the fields that this controller owns. The usual way to write."""
 
     kind: Kind
     obj: Object
@@ -47,7 +47,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create an object that must not exist yet. An existing one means the view was behind: decide again."""
+    """Create an object that must not exist. AlreadyExists means the cache was stale: decide again."""
 
     kind: Kind
     obj: Object
@@ -57,7 +57,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Replace an object as it was read: refused if anyone changed it since."""
+    """Replace an object as it was read; fails with a conflict if it changed since."""
 
     kind: Kind
     obj: Object
@@ -68,10 +68,10 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A merge patch, for finalizers, annotations and other fields that have several writers.
+    """JSON merge patch, for finalizers, annotations and other fields with several writers.
 
-    With `resource_version` the patch is refused if the object has changed since it was read. With `patience` it may
-    wait that many seconds for more news, so that what changes quickly is written once: for reports of progress.
+    With `resource_version`, the patch fails with a conflict if the object changed since it was read. With `debounce`,
+    the write may be deferred by that many seconds, so that status that changes quickly is written once.
     """
 
     ref: Ref
@@ -80,12 +80,12 @@ class Patch:
     subresource: str = ""
     resource_version: str = ""
     target: str = MANAGEMENT
-    patience: float = 0.0
+    debounce: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete the object that was seen: `uid` keeps a successor of the same name safe."""
+    """Delete the object with this `uid`: a successor with the same name is not deleted."""
 
     ref: Ref
     uid: str
@@ -99,7 +99,7 @@ Write = Apply | Create | Update | Patch | Delete
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """Writes that do not depend on one another: carried out at the same time, all of them even if one fails."""
+    """Independent writes: executed concurrently, all of them even if one fails."""
 
     writes: tuple[Write, ...]
 
@@ -107,16 +107,17 @@ class Parallel:
 Writes = tuple[Write | Parallel, ...]
 
 EffectKey = tuple[str, ...]
-"""Identity of an effect, such as (uid, generation, step): asked for twice, it is performed once if it can be."""
+"""Identity of an effect, such as (uid, generation, step). An effect that is requested again is performed once, if
+possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """An act that is not a write (evict, request a token, dial). Performed at least once by a named performer;
-    its result comes back through `View.result(key)` in a later pass, for as long as passes look at it.
+    """An action that is not a write (evict, request a token, dial), performed at least once by a named performer.
 
-    `repeat` is for effects that create an object, and are requested while that object is missing: one that is still
-    requested after it was done is performed again, with back-off, since what it created has been lost.
+    A later reconcile reads the result with `View.result(key)`; the result is kept while reconciles read it. Set
+    `repeat` for effects that create an object and are requested while it is missing: if one is still requested after it
+    succeeded, its object was lost, and the effect is performed again with back-off.
     """
 
     performer: str
@@ -128,7 +129,8 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class EffectResult:
-    """`value` when done; `error` in words when the last try failed (it is tried again, with backoff)."""
+    """Result of an effect: `value` if it succeeded, else the `error` of the last attempt, which is retried with
+    back-off."""
 
     value: Any = None
     error: str = ""
@@ -141,7 +143,7 @@ class EffectResult:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """What is kept of each observed object, and by what it is found again: a module's constant, told by its name."""
+    """The part of each observed object that is cached, and its indexes. A module constant; compared by name."""
 
     name: str
     project: Callable[[Object], Object] = field(compare=False)
@@ -150,10 +152,11 @@ class Projection:
 
 @dataclass(frozen=True, slots=True)
 class Observe:
-    """Something needed from a downstream cluster. Watched when `freshness` is None, else listed when older.
+    """Subscription to objects of a downstream cluster. Watched if `freshness` is None, else listed when older.
 
-    All who wish for the same but for `focus` share one watch. With a focus, an index of the projection and a value,
-    only the objects found there are handed over, and only their changes wake who asked.
+    Subscriptions that differ only in `focus` share one watch. A focus is an index of the projection and a value: it
+    selects the objects to return and whose changes wake the subscriber. With `values_of`, the values of that index are
+    returned instead of objects: a cluster may have any number of objects.
     """
 
     cluster: str
@@ -164,14 +167,15 @@ class Observe:
     freshness: float | None = None  # seconds
     projection: Projection | None = None
     focus: tuple[str, str] | None = None
+    values_of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Keep a connection to a downstream cluster, and look again when its health changes.
+    """Keep a connection to a downstream cluster, and reconcile when its health changes.
 
-    `credential` is whatever tells one state of the credentials from another, such as the revision of their Secret:
-    when it changes, the connection is made anew.
+    `credential` identifies the version of the credentials, such as the resourceVersion of their Secret. When it
+    changes, the cluster is connected again.
     """
 
     cluster: str
@@ -180,7 +184,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Why nothing more happens now, in words a person can act on, and the object waited for."""
+    """Why the reconcile stops here, as a message for the user, and the object that it waits for."""
 
     reason: str
     on: Ref | None = None
@@ -188,6 +192,8 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
+    """What to do next: writes, then effects; and what to observe, wait for, and when to reconcile again."""
+
     writes: Writes = ()
     effects: tuple[Effect, ...] = ()
     observe: tuple[Observe | Connect, ...] = ()
@@ -195,7 +201,7 @@ class Decision:
     wake_at: datetime | None = None
 
     def __add__(self, other: Decision) -> Decision:
-        """Both: acts in order, the first wait, the earlier waking."""
+        """Combine two decisions: actions in order, the first wait, the earlier wake time."""
         wakes = [at for at in (self.wake_at, other.wake_at) if at is not None]
         return Decision(
             self.writes + other.writes,
@@ -210,12 +216,12 @@ DONE = Decision()
 
 
 def requesting(effect: Effect, result: EffectResult | None, reason: str) -> Decision:
-    """Request an effect and wait for it; why its last attempt failed is part of the reason."""
+    """Request an effect and wait for it; the reason includes the error of its last attempt."""
     return Decision(effects=(effect,), wait=Wait(effect_reason(reason, result)))
 
 
 def effect_reason(reason: str, *results: EffectResult | None) -> str:
-    """Why nothing more happens until effects are done, with the first error among their last attempts."""
+    """Append the first error among the last attempts of effects to the reason for waiting."""
     error = next((result.error for result in results if result is not None and result.error), "")
     return f"{reason}: {error}" if error else reason
 
@@ -225,12 +231,12 @@ def waiting(reason: str, on: Ref | None = None, *, wake_at: datetime | None = No
 
 
 REFUSED = "refused: "
-"""How a refusal begins, wherever it is told."""
+"""Prefix of a refusal in conditions and logs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A guard's no, with the reason and what a person can do."""
+    """Rejection of an action by a guard, with the reason and what the user can do."""
 
     guard: str
     reason: str
@@ -241,13 +247,13 @@ class Refusal:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a decision; kept per key, so that any stall can be explained."""
+    """Result of executing a decision; kept per key, so that a stalled object can be explained."""
 
     decision: Decision
     at: datetime
-    done: int = 0  # acts carried out, no-ops included
-    skipped: int = 0  # writes that would have changed nothing
+    done: int = 0  # executed actions, including no-ops
+    skipped: int = 0  # writes that would change nothing
     refusal: Refusal | None = None
     error: str = ""
-    put_off_until: datetime | None = None  # patient writes wait for more news until then
+    deferred_until: datetime | None = None  # debounced writes are deferred until then
     details: list[str] = field(default_factory=list)

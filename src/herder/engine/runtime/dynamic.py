@@ -1,7 +1,7 @@
-"""Controllers for kinds that come and go while we run: one for each definition that a family knows.
+"""Controllers for kinds that are defined at run time: one per CustomResourceDefinition that matches.
 
-A kind that only exists once somebody has defined it cannot be named when the manager starts. A family is told of every
-definition (metadata alone), and answers with the kind that it has a controller for, or with None.
+The manager cannot declare such kinds when it starts. A dynamic controller sees every definition (metadata only) and
+returns the kind that it has a controller for, or None.
 """
 
 from __future__ import annotations
@@ -14,16 +14,20 @@ from herder.engine.runtime.controller import Controller
 from herder.engine.runtime.handlers import Watches
 
 UNKNOWN = Kind("", "", "", "")
-"""Stands for the kind that is not known yet: what a family reads besides is the same for all its kinds."""
+"""Placeholder for a kind that is not known yet. The other kinds that a dynamic controller reads do not depend on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DynamicController:
+    """Factory of controllers, one per matching definition."""
+
     name: str
-    definitions: Kind  # what defines kinds: CustomResourceDefinitions, as metadata
-    kind_of: Callable[[Object], Kind | None]  # from a definition to the kind it is about; None: not one of ours
-    controller: Callable[[Kind], Controller]  # named after the kind, so that each has metrics of its own
+    definitions: Kind  # CustomResourceDefinition, metadata only
+    kind_of: Callable[[Object], Kind | None]  # returns the kind that a definition defines, or None to ignore it
+    controller: Callable[
+        [Kind], Controller
+    ]  # the controller's name includes the kind, so that each has its own metrics
 
     def watches(self) -> tuple[Watches, ...]:
-        """What is read from the start, whether or not there is a kind to work for."""
+        """Return the kinds that are watched from the start, even if no definition matches."""
         return (Watches(self.definitions), *self.controller(UNKNOWN).watches)

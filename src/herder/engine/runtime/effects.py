@@ -1,7 +1,8 @@
-"""Performs effects: at least once, one at a time for each key, retried with backoff, results kept for the view.
+"""Perform effects at least once, with retries and back-off, and cache their results for views.
 
-A result is kept while passes look at it, and for some minutes longer: it may hold a secret, and whatever it says of the
-world is true only of the time when it was obtained. An effect whose result was dropped is performed again on request.
+Effects with the same key run one at a time. A result is kept while reconciles read it, and for some minutes longer. It
+may contain a secret, and it describes the world only at the time when it was obtained. An effect whose result was
+dropped is performed again on request.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ Performer = Callable[[Mapping[str, Any]], Awaitable[Any]]
 RETRY_FIRST, RETRY_LIMIT = 1.0, 120.0
 
 REPEAT_FIRST, REPEAT_LIMIT = 5.0, 300.0
-"""Seconds after which an effect that is done, and is requested all the same, is performed again. The first pause is
-longer than a watch needs to show what the effect created."""
+"""Seconds until a completed effect that is still requested is performed again: first and maximum delay. The first
+delay is longer than a watch needs to deliver what the effect created."""
 
-RESULTS_KEPT = 1000
-"""For one asker. One that asks for weeks, each time under another key, must not fill the memory with old answers."""
+MAX_RESULTS = 1000
+"""Maximum results per requester. A requester that uses a new key each time must not fill the memory."""
 
 UNUSED_SECONDS = 900.0
-"""A result that no pass has looked at for this long is dropped, at the latest after twice the time. Longer than any
-pause between attempts."""
+"""A result that no reconcile reads for this long is dropped, after twice the time at the latest. Longer than any
+retry delay."""
 
 
 @dataclass(slots=True)
 class _Repetition:
-    """Of an effect that was done: when, and how often since it was first requested again."""
+    """When a repeatable effect last completed, and how often it was repeated."""
 
     done_at: float
     count: int = 0
@@ -47,11 +48,11 @@ class _Repetition:
 
 
 class Results(Mapping[EffectKey, EffectResult]):
-    """What passes read. Reading a result keeps it."""
+    """Results of effects, as reconciles read them. Reading a result keeps it."""
 
     def __init__(self) -> None:
         self._results: dict[EffectKey, EffectResult] = {}
-        self._used: set[EffectKey] = set()  # since the last sweep
+        self._used: set[EffectKey] = set()  # keys read since the last sweep
 
     def __getitem__(self, key: EffectKey) -> EffectResult:
         result = self._results[key]
@@ -79,44 +80,46 @@ class Results(Mapping[EffectKey, EffectResult]):
         self._used.discard(key)
 
     def sweep(self) -> list[EffectKey]:
-        """The keys of results that nobody has looked at since the last sweep."""
+        """Return the keys of results that were not read since the last sweep."""
         unused = [key for key in self._results if key not in self._used]
         self._used.clear()
         return unused
 
 
 class Effects:
+    """Runs effects and keeps their results."""
+
     def __init__(self, performers: Mapping[str, Performer], tasks: Tasks) -> None:
         self._performers = dict(performers)
         self._tasks = tasks
         self._running: set[EffectKey] = set()
-        self._asked_again: set[EffectKey] = set()  # while it was running
-        self._asked_by: dict[EffectKey, Hashable] = {}
-        self._asks: dict[Hashable, dict[EffectKey, None]] = {}  # the same, from the other side
+        self._requested_again: set[EffectKey] = set()  # requested while running
+        self._requester_of: dict[EffectKey, Hashable] = {}
+        self._requests: dict[Hashable, dict[EffectKey, None]] = {}  # keys by requester, oldest first
         self._repetitions: dict[EffectKey, _Repetition] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self.results = Results()
 
-    def perform(self, effect: Effect, asker: Hashable, on_result: Callable[[], None]) -> str:
-        """Start an effect unless it is done or under way; `on_result` wakes who asked.
+    def perform(self, effect: Effect, requester: Hashable, on_result: Callable[[], None]) -> str:
+        """Start an effect unless it is done or running; `on_result` wakes the requester.
 
-        Returns why its last attempt failed, "" if it did not.
+        Returns the error of the last attempt, or an empty string.
         """
         if effect.performer not in self._performers:
-            raise LookupError(f"nobody here performs '{effect.performer}'")
-        self._asked_by[effect.key] = asker
-        self._asks.setdefault(asker, {})[effect.key] = None
-        self._drop_oldest(asker)
+            raise LookupError(f"effect performer '{effect.performer}' is not registered")
+        self._requester_of[effect.key] = requester
+        self._requests.setdefault(requester, {})[effect.key] = None
+        self._drop_oldest(requester)
         result = self.results.get(effect.key)
         if effect.key in self._running:
-            self._asked_again.add(effect.key)
+            self._requested_again.add(effect.key)
         elif result is None or not result.done or (effect.repeat and self._is_due(effect, on_result)):
             self._running.add(effect.key)
             self._tasks.spawn(self._run(effect, on_result), name=f"effect {effect.performer}")
         return result.error if result is not None else ""
 
     def _is_due(self, effect: Effect, on_result: Callable[[], None]) -> bool:
-        """Whether an effect that is done is performed again now. If not yet, who asked is woken when it is time."""
+        """Return whether to repeat a completed effect now; otherwise wake the requester when it is due."""
         now = asyncio.get_running_loop().time()
         repetition = self._repetitions.setdefault(effect.key, _Repetition(now))
         if now >= repetition.due_at:
@@ -132,30 +135,30 @@ class Effects:
             repetition.timer = None
             on_result()
 
-    # --- forgetting -------------------------------------------------------------------------------------------------
+    # --- expiry -----------------------------------------------------------------------------------------------------
 
-    def _drop_oldest(self, asker: Hashable) -> None:
-        asks = self._asks[asker]
-        oldest = next(iter(asks))
-        if len(asks) > RESULTS_KEPT and oldest not in self._running:
+    def _drop_oldest(self, requester: Hashable) -> None:
+        requests = self._requests[requester]
+        oldest = next(iter(requests))
+        if len(requests) > MAX_RESULTS and oldest not in self._running:
             self._drop(oldest)
 
-    def forget(self, asker: Hashable) -> None:
-        """The object that asked is gone: so are its results."""
-        for key in [key for key in self._asks.get(asker, ()) if self._asked_by.get(key) == asker]:
+    def forget(self, requester: Hashable) -> None:
+        """Drop the results of a requester whose object was deleted."""
+        for key in [key for key in self._requests.get(requester, ()) if self._requester_of.get(key) == requester]:
             self._drop(key)
-        self._asks.pop(asker, None)
+        self._requests.pop(requester, None)
 
     def _drop(self, key: EffectKey) -> None:
         self.results.drop(key)
         repetition = self._repetitions.pop(key, None)
         if repetition is not None and repetition.timer is not None:
             repetition.timer.cancel()
-        asker = self._asked_by.pop(key, None)
-        asks = self._asks.get(asker, {})
-        asks.pop(key, None)
-        if not asks:
-            self._asks.pop(asker, None)
+        requester = self._requester_of.pop(key, None)
+        requests = self._requests.get(requester, {})
+        requests.pop(key, None)
+        if not requests:
+            self._requests.pop(requester, None)
 
     def _sweep_later(self) -> None:
         if self._sweep is None and len(self.results):
@@ -168,17 +171,18 @@ class Effects:
                 self._drop(key)
         self._sweep_later()
 
-    # --- performing -------------------------------------------------------------------------------------------------
+    # --- execution --------------------------------------------------------------------------------------------------
 
     async def _run(self, effect: Effect, on_result: Callable[[], None]) -> None:
-        """Until it has worked, while decisions ask for it: each failure wakes who asked, to ask again or not."""
+        """Retry until the effect succeeds or is no longer requested: each failure wakes the requester, which
+        requests it again or not."""
         attempts = 0
         try:
             while True:
                 attempts += 1
-                self._asked_again.discard(effect.key)
+                self._requested_again.discard(effect.key)
                 result = await self._attempt(effect, attempts)
-                if effect.key not in self._asked_by:
+                if effect.key not in self._requester_of:
                     return
                 self.results.put(effect.key, result)
                 self._sweep_later()
@@ -187,11 +191,11 @@ class Effects:
                     return
                 on_result()
                 await asyncio.sleep(min(RETRY_FIRST * 2.0 ** (attempts - 1), RETRY_LIMIT))
-                if effect.key not in self._asked_again:
+                if effect.key not in self._requested_again:
                     return
         finally:
             self._running.discard(effect.key)
-            self._asked_again.discard(effect.key)
+            self._requested_again.discard(effect.key)
             if effect.key in self.results:
                 on_result()
 
@@ -206,10 +210,12 @@ class Effects:
         except Exception as error:
             text = error_text(error)
             before = self.results.get(effect.key)
-            # The same failure again is no news: waiting for a token takes several attempts in a healthy system.
-            news = before is None or before.error != text
-            log_at = log.warning if news else log.debug
-            log_at("effect failed", performer=effect.performer, reason=effect.reason, attempts=attempts, error=text)
+            # Log a repeated failure at debug level: waiting for a token takes several attempts in a healthy system.
+            is_new = before is None or before.error != text
+            log_failure = log.warning if is_new else log.debug
+            log_failure(
+                "effect failed", performer=effect.performer, reason=effect.reason, attempts=attempts, error=text
+            )
             return EffectResult(error=text, attempts=attempts)
         return EffectResult(value=value, attempts=attempts)
 
@@ -218,14 +224,14 @@ _INTERNAL = ("builtins", "binascii", "json.decoder", "msgspec")
 
 
 def error_text(error: Exception) -> str:
-    """For conditions and logs: the performer's own words, which are made for people.
+    """Return the message of an error for conditions and logs.
 
-    An error of the language or of a decoder is a fault of ours and may quote what was decoded, a Secret for example:
-    of such a one only the type and the place are told.
+    An exception of Python or of a decoder is a bug of ours and may quote its input, for example a Secret. For these,
+    return only the type and the location.
     """
     name = type(error).__name__
-    written_by_us = isinstance(error, OSError | RuntimeError) or type(error) is LookupError
-    if written_by_us or type(error).__module__ not in _INTERNAL:
+    has_own_message = isinstance(error, OSError | RuntimeError) or type(error) is LookupError
+    if has_own_message or type(error).__module__ not in _INTERNAL:
         return f"{name}: {error}"
     frame = traceback.extract_tb(error.__traceback__)[-1:]
     place = f" at {frame[0].name}, line {frame[0].lineno}" if frame else ""

@@ -1,8 +1,8 @@
-"""Leader election by Lease, with client-go's semantics: one leader at a time, judged by each candidate's own clock.
+"""Leader election with a Lease and client-go's semantics: each candidate measures expiry with its own clock.
 
-A candidate takes over when it has not seen the record change for a whole lease duration as *it* measures time, so
-clocks need not agree. The leader gives up when it could not renew for `renew_seconds`, which is shorter, so it has
-stopped before another may start; and at once when it finds another's name in the record.
+A candidate acquires the Lease when it has not seen the record change for a whole lease duration, so clocks need not be
+synchronized. The leader stops when it could not renew for `renew_seconds`, which is shorter, so it has stopped before
+another candidate starts. It stops immediately when the record names another holder.
 """
 
 from __future__ import annotations
@@ -25,18 +25,24 @@ LEASES = GroupVersionResource("coordination.k8s.io", "v1", "leases")
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
+    """client-go's LeaseDuration, RenewDeadline and RetryPeriod."""
+
     lease_seconds: float = 15.0
     renew_seconds: float = 10.0
     retry_seconds: float = 2.0
 
 
-class _Try(Enum):
+class _LeaseState(Enum):
+    """Result of one attempt to acquire or renew the Lease."""
+
     HELD = 1
-    TAKEN = 2  # another holds it
+    TAKEN = 2  # held by another candidate
     UNKNOWN = 3  # the record could not be read or written
 
 
 class LeaderElection:
+    """One candidate for a Lease."""
+
     def __init__(
         self,
         client: Client,
@@ -53,12 +59,12 @@ class LeaderElection:
         self._identity = identity
         self._clock = clock
         self._times = times or LeaseTimes()
-        self._seen: tuple[str, str] = ("", "")  # holder and renew time as last read
+        self._seen: tuple[str, str] = ("", "")  # holder and renewTime as last read
         self._seen_at = float("-inf")
         self.leading = False
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
-        """Wait for the lease, run `lead` while holding it, end when it ends or the lease is lost."""
+        """Acquire the Lease and run `lead` while holding it; return when `lead` returns or the Lease is lost."""
         await self._acquire()
         self.leading = True
         log.info("leading", lease=f"{self._namespace}/{self._name}", identity=self._identity)
@@ -80,7 +86,7 @@ class LeaderElection:
 
     async def _acquire(self) -> None:
         outcome = await self._try(self._times.renew_seconds)
-        while outcome is not _Try.HELD:
+        while outcome is not _LeaseState.HELD:
             await asyncio.sleep(self._times.retry_seconds)
             outcome = await self._try(self._times.renew_seconds)
 
@@ -89,40 +95,42 @@ class LeaderElection:
         renewed = loop.time()
         while True:
             await asyncio.sleep(self._times.retry_seconds)
-            asked = loop.time()  # the lease counts from when the record was written, which is no sooner than this
-            outcome = await self._try(renewed + self._times.renew_seconds - asked)
-            if outcome is _Try.HELD:
-                renewed = asked
-            elif outcome is _Try.TAKEN or loop.time() - renewed >= self._times.renew_seconds:
-                log.error("lost the lease", lease=f"{self._namespace}/{self._name}")
+            attempted = (
+                loop.time()
+            )  # the record is written after this moment, so counting from here is on the safe side
+            outcome = await self._try(renewed + self._times.renew_seconds - attempted)
+            if outcome is _LeaseState.HELD:
+                renewed = attempted
+            elif outcome is _LeaseState.TAKEN or loop.time() - renewed >= self._times.renew_seconds:
+                log.error("lease lost", lease=f"{self._namespace}/{self._name}")
                 return
 
-    async def _try(self, seconds: float) -> _Try:
-        """One attempt to take or renew the lease, within a time; whether we hold it now."""
+    async def _try(self, seconds: float) -> _LeaseState:
+        """Try once to acquire or renew the Lease, within a time limit."""
         try:
             async with asyncio.timeout(max(seconds, 0.001)):
                 return await self._take_or_renew()
         except (Conflict, AlreadyExists):
-            return _Try.UNKNOWN
+            return _LeaseState.UNKNOWN
         except TimeoutError:
-            log.warning("lease cannot be reached", error="no answer in time")
-            return _Try.UNKNOWN
+            log.warning("lease not readable", error="response timed out")
+            return _LeaseState.UNKNOWN
         except StatusError as error:
-            log.warning("lease cannot be reached", error=error.message)
-            return _Try.UNKNOWN
+            log.warning("lease not readable", error=error.message)
+            return _LeaseState.UNKNOWN
 
-    async def _take_or_renew(self) -> _Try:
+    async def _take_or_renew(self) -> _LeaseState:
         try:
             lease = await self._client.get(LEASES, self._name, namespace=self._namespace)
         except NotFound:
             await self._client.create(LEASES, self._record(None), namespace=self._namespace)
-            return _Try.HELD
+            return _LeaseState.HELD
         spec = lease.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
         if holder and holder != self._identity and (self.leading or not self._expired(holder, spec)):
-            return _Try.TAKEN
+            return _LeaseState.TAKEN
         await self._client.update(LEASES, self._record(lease))
-        return _Try.HELD
+        return _LeaseState.HELD
 
     def _expired(self, holder: str, spec: Object) -> bool:
         now = asyncio.get_running_loop().time()
@@ -134,29 +142,29 @@ class LeaderElection:
     def _record(self, lease: Object | None) -> Object:
         now = micro_time(self._clock())
         old = (lease or {}).get("spec") or {}
-        mine = old.get("holderIdentity") == self._identity
+        is_own = old.get("holderIdentity") == self._identity
         spec: Object = {
             **old,
             "holderIdentity": self._identity,
             "leaseDurationSeconds": int(max(self._times.lease_seconds, 1)),
-            "acquireTime": old.get("acquireTime") if mine else now,
+            "acquireTime": old.get("acquireTime") if is_own else now,
             "renewTime": now,
-            "leaseTransitions": int(old.get("leaseTransitions") or 0) + (0 if mine or lease is None else 1),
+            "leaseTransitions": int(old.get("leaseTransitions") or 0) + (0 if is_own or lease is None else 1),
         }
         metadata = lease["metadata"] if lease else {"name": self._name, "namespace": self._namespace}
         return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 
     async def _release(self) -> None:
-        """Leave the lease to whoever comes next, at once. Failing that, it expires by itself."""
+        """Release the Lease so that another candidate can acquire it immediately. If this fails, it expires."""
         try:
             async with asyncio.timeout(self._times.renew_seconds / 2):
                 while not await self._try_release():
-                    log.debug("releases again", lease=f"{self._namespace}/{self._name}")
+                    log.debug("lease release retried", lease=f"{self._namespace}/{self._name}")
         except (StatusError, TimeoutError) as error:
             log.warning("lease not released", error=str(error))
 
     async def _try_release(self) -> bool:
-        """False where a renewal of our own, given up but on its way already, came in between."""
+        """Release the Lease. Returns False if an abandoned renewal of our own was still in flight and came first."""
         lease = await self._client.get(LEASES, self._name, namespace=self._namespace)
         if (lease.get("spec") or {}).get("holderIdentity") == self._identity:
             spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}

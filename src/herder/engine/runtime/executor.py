@@ -1,7 +1,7 @@
-"""Carries a decision out: asks the guards, then makes the writes in order, then has the effects performed.
+"""Execute a decision: check the guards, perform the writes in order, then start the effects.
 
-It stops at the first act that fails or is refused. What was done stays done and is in the cache, so the next pass
-decides from what is true; that is why the order of writes in a decision is the order in which they are safe.
+Execution stops at the first action that fails or is refused. Completed actions are in the cache, so the next reconcile
+decides on the actual state. Reconcilers therefore list writes in an order in which it is safe to stop anywhere.
 """
 
 from __future__ import annotations
@@ -16,18 +16,21 @@ from herder.engine.runtime.decision import MANAGEMENT, Decision, Effect, Outcome
 from herder.engine.runtime.view import View
 from herder.engine.runtime.writer import Writer
 
-Act = Write | Effect
-Guard = Callable[[Act, View, Sequence[Act]], Refusal | None]
-"""Pure: may this act be carried out, given the view that it was decided on, and what the same decision does before?"""
+Action = Write | Effect
+Guard = Callable[[Action, View, Sequence[Action]], Refusal | None]
+"""Pure function that may refuse an action, given the view it was decided on and the earlier actions of the same
+decision."""
 
-AT_ONCE = 16
-"""Writes of one decision on their way at the same time."""
+MAX_CONCURRENT_WRITES = 16
+"""Concurrent writes of one decision."""
 DOWNSTREAM_SECONDS = 30.0
-"""For the writes of one decision to downstream clusters; the rest follows in later passes. How many there are may be a
-cluster's own choice, as may be how late it answers each, and a worker is held up meanwhile."""
+"""Time limit for the downstream writes of one decision; the remaining ones follow in later reconciles. A downstream
+cluster may control how many there are and how slowly it responds, and they occupy a worker."""
 
 
 class DecisionExecutor:
+    """Executes decisions through a writer, subject to guards."""
+
     def __init__(
         self,
         writer: Writer,
@@ -38,83 +41,87 @@ class DecisionExecutor:
         self._writer = writer
         self._guards = tuple(guards)
         self._perform = perform
-        self._put_off: dict[Key, datetime] = {}  # since when a key has patient writes that wait for more news
+        self._deferred_since: dict[Key, datetime] = {}  # when the first debounced write of a key was deferred
 
-    async def settle(self) -> None:
-        await self._writer.settle()
+    async def resolve_uncertain(self) -> None:
+        """Resolve writes with an unknown outcome before deciding again."""
+        await self._writer.resolve_uncertain()
 
-    async def carry_out(self, decision: Decision, view: View, *, manager: str, now: datetime) -> Outcome:
+    async def execute(self, decision: Decision, view: View, *, manager: str, now: datetime) -> Outcome:
         outcome = Outcome(decision, now)
-        await self._carry_out(decision, view, manager, outcome)
-        if outcome.put_off_until is None:
-            self._put_off.pop(view.key, None)
+        await self._execute(decision, view, manager, outcome)
+        if outcome.deferred_until is None:
+            self._deferred_since.pop(view.key, None)
         return outcome
 
-    async def _carry_out(self, decision: Decision, view: View, manager: str, outcome: Outcome) -> None:
+    async def _execute(self, decision: Decision, view: View, manager: str, outcome: Outcome) -> None:
         unrestricted = view.unrestricted()
-        before: list[Act] = []
-        ends = asyncio.get_running_loop().time() + DOWNSTREAM_SECONDS
+        earlier: list[Action] = []
+        deadline = asyncio.get_running_loop().time() + DOWNSTREAM_SECONDS
         for step in decision.writes:
             writes = step.writes if isinstance(step, Parallel) else (step,)
-            outcome.refusal = self._refused(writes, unrestricted, before)
+            outcome.refusal = self._check_guards(writes, unrestricted, earlier)
             if outcome.refusal is not None:
                 return
-            now = [write for write in writes if not self._waits(write, view.key, outcome)]
-            await self._make(now, manager, outcome, ends)
+            due = [write for write in writes if not self._is_deferred(write, view.key, outcome)]
+            await self._write_all(due, manager, outcome, deadline)
         for effect in decision.effects:
-            outcome.refusal = self._refused((effect,), unrestricted, before)
+            outcome.refusal = self._check_guards((effect,), unrestricted, earlier)
             if outcome.refusal is not None:
                 return
             if self._perform is None:
-                raise LookupError(f"nobody here performs '{effect.performer}'")
+                raise LookupError(f"effect performer '{effect.performer}' is not registered")
             error = self._perform(effect, view.key)
             outcome.error = outcome.error or (f"effect {effect.performer}: {error}" if error else "")
             outcome.done += 1
 
     def forget(self, key: Key) -> None:
-        self._put_off.pop(key, None)
+        self._deferred_since.pop(key, None)
 
-    def _refused(self, acts: Sequence[Act], view: View, before: list[Act]) -> Refusal | None:
-        """Acts are looked at one after the other, each with those before it: a batch cannot slip past together."""
-        for act in acts:
+    def _check_guards(self, actions: Sequence[Action], view: View, earlier: list[Action]) -> Refusal | None:
+        """Check actions one by one, each with those before it, so that a batch cannot bypass a guard that counts."""
+        for action in actions:
             for guard in self._guards:
-                refusal = guard(act, view, before)
+                refusal = guard(action, view, earlier)
                 if refusal is not None:
                     return refusal
-            before.append(act)
+            earlier.append(action)
         return None
 
-    def _waits(self, write: Write, key: Key, outcome: Outcome) -> bool:
-        """Whether a patient write is left for later; its patience counts from when it was first put off."""
-        if not isinstance(write, Patch) or not write.patience or self._writer.is_noop(write):
+    def _is_deferred(self, write: Write, key: Key, outcome: Outcome) -> bool:
+        """Return whether to defer a debounced write; the debounce time counts from the first deferral."""
+        if not isinstance(write, Patch) or not write.debounce or self._writer.is_noop(write):
             return False
-        until = self._put_off.setdefault(key, outcome.at) + timedelta(seconds=write.patience)
+        until = self._deferred_since.setdefault(key, outcome.at) + timedelta(seconds=write.debounce)
         if until <= outcome.at:
             return False
-        outcome.put_off_until = min(until, outcome.put_off_until or until)
+        outcome.deferred_until = min(until, outcome.deferred_until or until)
         return True
 
-    async def _make(self, writes: Sequence[Write], manager: str, outcome: Outcome, ends: float) -> None:
+    async def _write_all(self, writes: Sequence[Write], manager: str, outcome: Outcome, deadline: float) -> None:
         if len(writes) == 1:
-            await self._one(writes[0], manager, outcome, ends)
+            await self._write_one(writes[0], manager, outcome, deadline)
             return
         failures: list[Exception] = []
-        waiting = iter(writes)
+        pending = iter(writes)
 
-        async def some() -> None:
-            for write in waiting:
+        async def write_pending() -> None:
+            for write in pending:
                 try:
-                    await self._one(write, manager, outcome, ends)
-                except Exception as error:  # the others are made all the same; the first failure is told
+                    await self._write_one(write, manager, outcome, deadline)
+                except Exception as error:  # the other writes continue; the first failure is raised
                     failures.append(error)
 
-        await asyncio.gather(*(some() for _ in range(min(AT_ONCE, len(writes)))))
+        await asyncio.gather(*(write_pending() for _ in range(min(MAX_CONCURRENT_WRITES, len(writes)))))
         if failures:
             raise failures[0]
 
-    async def _one(self, write: Write, manager: str, outcome: Outcome, ends: float) -> None:
-        if write.target != MANAGEMENT and asyncio.get_running_loop().time() >= ends:
-            raise ServiceUnavailable(f"cluster {write.target}: its writes take too long, the rest follows later")
+    async def _write_one(self, write: Write, manager: str, outcome: Outcome, deadline: float) -> None:
+        if write.target != MANAGEMENT and asyncio.get_running_loop().time() >= deadline:
+            raise ServiceUnavailable(
+                f"cluster {write.target}: writes exceeded {DOWNSTREAM_SECONDS:.0f} s;"
+                " the remaining writes follow in the next reconcile"
+            )
         if await self._writer.write(write, manager):
             outcome.details.append(write.reason)
         else:

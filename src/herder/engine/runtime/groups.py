@@ -1,7 +1,7 @@
-"""Objects of a kind, grouped by what follows from each of them and from others that belong to it.
+"""Incrementally maintained groups of objects, derived from an object and related objects.
 
-An index knows one object; a group may follow from several, such as a Machine and its Secrets. It is computed anew for
-those alone that something has changed about, when somebody asks next: the others cost nothing, however many they are.
+A cache index depends on one object; a group may depend on several, such as a Machine and its Secrets. Groups are
+computed lazily, and only for objects affected by a change, so unchanged objects cost nothing.
 """
 
 from __future__ import annotations
@@ -23,24 +23,30 @@ G = TypeVar("G", bound=Hashable)
 
 @dataclass(frozen=True)
 class Grouping(Generic[G]):
-    """A declaration. `group` is pure, and knows no time: it answers in which scope (a cluster, say) the object is that
-    the view is about, and to which group it belongs there; None where it is nobody's."""
+    """Declaration of a grouping.
+
+    `group` is pure and does not depend on time. It returns the scope (for example a cluster) of the object that the
+    view is about, and the object's group there; or None if the object is in no group.
+    """
 
     name: str
     kind: Kind
     group: Callable[[View], tuple[str, G] | None]
-    watches: tuple[Watches, ...] = ()  # what else it reads, and whose group a change there may change
+    watches: tuple[
+        Watches, ...
+    ] = ()  # other kinds that `group` reads, mapped to the objects whose group they may change
 
     def kinds(self) -> tuple[Watches, ...]:
         return (Watches(self.kind, itself), *self.watches)
 
 
-class OutOfDate(AssertionError):
-    """A group is not what it would be if it were computed now: the grouping reads what it does not watch."""
+class StaleGroup(AssertionError):
+    """A cached group differs from the computed one: the grouping reads a kind that it does not watch. Checked in
+    strict mode."""
 
 
 class Groups:
-    """The groups of all objects of a kind, kept up to date."""
+    """The up-to-date groups of all objects of a kind."""
 
     def __init__(
         self, grouping: Grouping[Any], caches: Mapping[Kind, Cache], view_of: Callable[[Key], View], *, strict: bool
@@ -49,7 +55,7 @@ class Groups:
         self._cache = caches[grouping.kind]
         self._view_of = view_of
         self._strict = strict
-        self._known: dict[Key, tuple[str, Any]] = {}
+        self._group_of: dict[Key, tuple[str, Any]] = {}
         self._members: dict[str, dict[Any, dict[Key, None]]] = {}
         self._stale: dict[Key, None] = dict.fromkeys(self._cache.keys())
 
@@ -62,34 +68,34 @@ class Groups:
         try:
             return watch.affected(change, self._cache.indexed)
         except Exception as error:
-            # Whose group it is cannot be told: then it may be anybody's.
-            log.error("trigger failed", grouping=self.grouping.name, key=str(change.key), exc_info=error)
+            # The affected objects are unknown, so recompute all groups.
+            log.error("event handler failed", grouping=self.grouping.name, key=str(change.key), exc_info=error)
             return self._cache.keys()
 
-    def within(self, scope: str) -> Mapping[Any, Collection[Key]]:
+    def in_scope(self, scope: str) -> Mapping[Any, Collection[Key]]:
         self._refresh()
         return self._members.get(scope, {})
 
     def _refresh(self) -> None:
         while self._stale:
             key = next(iter(self._stale))
-            self._place(key, self._group(key))
-            del self._stale[key]  # not before: where it cannot be computed, nobody is told half of it
+            self._assign(key, self._group(key))
+            del self._stale[key]  # only now: if `group` raises, the key stays stale
         if self._strict:
             self._check(self._cache.keys())
 
     def _group(self, key: Key) -> tuple[str, Any] | None:
         return self.grouping.group(self._view_of(key)) if key in self._cache else None
 
-    def _place(self, key: Key, placed: tuple[str, Any] | None) -> None:
-        before = self._known.pop(key, None)
+    def _assign(self, key: Key, assigned: tuple[str, Any] | None) -> None:
+        before = self._group_of.pop(key, None)
         if before is not None:
-            self._leave(key, *before)
-        if placed is not None:
-            self._known[key] = placed
-            self._members.setdefault(placed[0], {}).setdefault(placed[1], {})[key] = None
+            self._unassign(key, *before)
+        if assigned is not None:
+            self._group_of[key] = assigned
+            self._members.setdefault(assigned[0], {}).setdefault(assigned[1], {})[key] = None
 
-    def _leave(self, key: Key, scope: str, group: Any) -> None:
+    def _unassign(self, key: Key, scope: str, group: Any) -> None:
         groups = self._members[scope]
         del groups[group][key]
         if not groups[group]:
@@ -99,5 +105,8 @@ class Groups:
 
     def _check(self, keys: Iterable[Key]) -> None:
         for key in keys:
-            if (now := self._group(key)) != self._known.get(key):
-                raise OutOfDate(f"{self.grouping.name}: {key} is in {self._known.get(key)}, and would be in {now}")
+            if (now := self._group(key)) != self._group_of.get(key):
+                raise StaleGroup(
+                    f"grouping {self.grouping.name}: {key} is in {self._group_of.get(key)}, expected {now};"
+                    " watch every kind that it reads"
+                )

@@ -1,4 +1,4 @@
-"""From a change of some object to the keys that must be looked at again, and which changes matter at all."""
+"""Event handlers and predicates: which keys a change of an object enqueues."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from herder.engine.control.cache import Change, Key
 from herder.engine.control.queue import NORMAL
 from herder.engine.meta.kinds import Kind, Object
 
-KeysOf = Callable[[Object], Iterable[Key]]
-Matters = Callable[[Change], bool]
+MapFunc = Callable[[Object], Iterable[Key]]
+"""Maps an object to the keys to enqueue."""
+Predicate = Callable[[Change], bool]
+"""Filters changes before they enqueue keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """Those objects of the controller's own kind that have one of these values in one of its indexes."""
+    """Maps an object to those objects of the controller's own kind that an index holds under one of the values."""
 
     index: str
     values: Callable[[Object], Iterable[str]]
 
 
 Lookup = Callable[[tuple[str, str]], Iterable[Key]]
-"""The keys of the controller's own kind that an index has under a value."""
+"""Returns the keys of the controller's own kind that an index holds under a value."""
 
 
 def _no_index(index: tuple[str, str]) -> Iterable[Key]:
@@ -31,12 +33,13 @@ def _no_index(index: tuple[str, str]) -> Iterable[Key]:
 
 
 def itself(obj: Object) -> Iterable[Key]:
+    """Enqueue the changed object."""
     meta = obj["metadata"]
     return (Key(meta.get("namespace", ""), meta["name"]),)
 
 
-def owner(kind: Kind, *, controller: bool = True) -> KeysOf:
-    """The owners of that kind; only the controlling one unless said otherwise."""
+def owner(kind: Kind, *, controller: bool = True) -> MapFunc:
+    """Enqueue the owners of a kind; only the controller owner unless `controller` is False."""
 
     def keys(obj: Object) -> Iterable[Key]:
         namespace = obj["metadata"].get("namespace", "") if kind.namespaced else ""
@@ -48,8 +51,8 @@ def owner(kind: Kind, *, controller: bool = True) -> KeysOf:
     return keys
 
 
-def labelled(label: str, *, namespace: str | None = None) -> KeysOf:
-    """The object that a label names, in the same namespace unless another is given."""
+def named_by_label(label: str, *, namespace: str | None = None) -> MapFunc:
+    """Enqueue the object that a label names, in the same namespace unless another is given."""
 
     def keys(obj: Object) -> Iterable[Key]:
         name = (obj["metadata"].get("labels") or {}).get(label)
@@ -60,19 +63,20 @@ def labelled(label: str, *, namespace: str | None = None) -> KeysOf:
 
 
 def any_change(_change: Change) -> bool:
+    """Accept every change."""
     return True
 
 
-def changed(*paths: str) -> Matters:
-    """Additions and removals, and those changes that touch one of the dotted paths."""
+def changed(*paths: str) -> Predicate:
+    """Accept additions, deletions, and updates that change one of the dotted paths."""
     split = [tuple(path.split(".")) for path in paths]
 
-    def matters(change: Change) -> bool:
+    def predicate(change: Change) -> bool:
         if change.old is None or change.new is None:
             return True
         return any(_at(change.old, path) != _at(change.new, path) for path in split)
 
-    return matters
+    return predicate
 
 
 def _at(obj: Any, path: Sequence[str]) -> Any:
@@ -85,14 +89,17 @@ def _at(obj: Any, path: Sequence[str]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Watches:
-    """A kind that a controller reads, and what its changes set off."""
+    """A kind that a controller reads, and how its changes enqueue keys."""
 
     kind: Kind
-    keys: KeysOf | Indexed | None = None  # None: read only, its changes set nothing off
-    predicate: Matters = any_change
+    keys: MapFunc | Indexed | None = None  # None: changes enqueue nothing
+    predicate: Predicate = any_change
     priority: int = NORMAL
-    labels: str = ""  # only these objects of the kind are read
-    fields: str = ""
+    labels: str = ""  # label selector
+    fields: str = ""  # field selector
+    optional: bool = False
+    """Start the controller even if the server does not serve the kind. The kind then has no objects, and
+    `View.is_served` is False; once it is defined, its objects enqueue keys like any others."""
 
     def affected(self, change: Change, lookup: Lookup = _no_index) -> list[Key]:
         if self.keys is None or not self.predicate(change):
@@ -105,11 +112,11 @@ class Watches:
 
 
 @dataclass(frozen=True, slots=True)
-class Follows:
-    """What the changes of objects set off whose kinds are met only at run time, by references to them."""
+class DynamicWatches:
+    """How changes of objects enqueue keys whose kinds are discovered at run time, through references to them."""
 
-    keys: KeysOf | Indexed
-    predicate: Matters = any_change
+    keys: MapFunc | Indexed
+    predicate: Predicate = any_change
 
     def affected(self, kind: Kind, change: Change, lookup: Lookup = _no_index) -> list[Key]:
         return Watches(kind, self.keys, self.predicate).affected(change, lookup)

@@ -1,4 +1,4 @@
-"""Leader election on a thread and event loop of its own: no list, however long, may delay the renewal of a lease."""
+"""Leader election on its own thread and event loop, so that no long list on the main loop delays a renewal."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import Any
 
 from herder.engine.runtime.election import LeaderElection
 
-FAREWELL_SECONDS = 0.05
-"""Until connections that were given up in the middle of a handshake have closed: they need this loop for it."""
+CLOSE_GRACE_SECONDS = 0.05
+"""Time for connections that were abandoned during a handshake to close, which needs this thread's loop."""
 
 
 async def run_as_leader(
-    make: Callable[[], LeaderElection],
+    create_election: Callable[[], LeaderElection],
     lead: Callable[[], Awaitable[None]],
     *,
     abort: Callable[[], None] = lambda: None,
 ) -> None:
-    """Wait for the lease, run `lead` here while the other thread holds it, end when either ends.
+    """Run `lead` on this loop while the election thread holds the Lease; return when either ends.
 
-    Cancelled, `lead` gets the time that it takes to finish its work in order, and the lease is held for as long. When
-    the lease is lost there is no such time: `abort` is called first, since another may lead already. `make` is called
-    on the other thread, so the connection that it opens belongs to that thread's loop.
+    On cancellation, `lead` gets the time it needs to shut down in order, and the Lease is held until then. If the Lease
+    is lost there is no such time: `abort` is called first, since another leader may already be active.
+    `create_election` is called on the election thread, so its connection belongs to that thread's loop.
     """
     held = asyncio.Event()
-    thread = _ElectionThread(make, asyncio.get_running_loop(), held)
+    thread = _ElectionThread(create_election, asyncio.get_running_loop(), held)
     thread.start()
     try:
-        await _held(thread.ended, held)
+        await _wait_held(thread.ended, held)
         work: asyncio.Future[None] = asyncio.ensure_future(lead())
         try:
             await asyncio.wait([thread.lost, work], return_when=asyncio.FIRST_COMPLETED)
@@ -46,8 +46,8 @@ async def run_as_leader(
         await asyncio.shield(thread.ended)
 
 
-async def _held(ended: asyncio.Future[None], held: asyncio.Event) -> None:
-    """Until the lease is held; raises where the other thread ends before."""
+async def _wait_held(ended: asyncio.Future[None], held: asyncio.Event) -> None:
+    """Wait until the Lease is held; raise if the election thread ends before."""
     waiting: asyncio.Future[Any] = asyncio.ensure_future(held.wait())
     try:
         await asyncio.wait([ended, waiting], return_when=asyncio.FIRST_COMPLETED)
@@ -59,13 +59,13 @@ async def _held(ended: asyncio.Future[None], held: asyncio.Event) -> None:
 
 class _ElectionThread(threading.Thread):
     def __init__(
-        self, make: Callable[[], LeaderElection], here: asyncio.AbstractEventLoop, held: asyncio.Event
+        self, create_election: Callable[[], LeaderElection], caller_loop: asyncio.AbstractEventLoop, held: asyncio.Event
     ) -> None:
         super().__init__(name="leader-election", daemon=True)
-        self.lost: asyncio.Future[None] = here.create_future()  # the lease, once it was held
-        self.ended: asyncio.Future[None] = here.create_future()
-        self._make = make
-        self._here = here
+        self.lost: asyncio.Future[None] = caller_loop.create_future()  # resolves when the Lease is lost
+        self.ended: asyncio.Future[None] = caller_loop.create_future()
+        self._create_election = create_election
+        self._caller_loop = caller_loop
         self._held = held
         self._released = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -79,25 +79,25 @@ class _ElectionThread(threading.Thread):
             pass
         except Exception as failure:
             error = failure
-        self._here.call_soon_threadsafe(self._end, error)
+        self._caller_loop.call_soon_threadsafe(self._end, error)
 
     async def _elect(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        if self._released:  # before there was anything to cancel
+        if self._released:  # released before the task existed
             return
-        election = self._make()
+        election = self._create_election()
         try:
             await election.run(self._hold)
         finally:
             await election.close()
-            await asyncio.sleep(FAREWELL_SECONDS)
+            await asyncio.sleep(CLOSE_GRACE_SECONDS)
 
     async def _hold(self) -> None:
-        self._here.call_soon_threadsafe(self._held.set)
+        self._caller_loop.call_soon_threadsafe(self._held.set)
         try:
             await asyncio.get_running_loop().create_future()
         finally:
-            self._here.call_soon_threadsafe(self.lost.set_result, None)  # before the slow business of releasing it
+            self._caller_loop.call_soon_threadsafe(self.lost.set_result, None)  # before the release, which may be slow
 
     def _end(self, error: BaseException | None) -> None:
         if error is not None:
@@ -106,8 +106,8 @@ class _ElectionThread(threading.Thread):
             self.ended.set_result(None)
 
     def release(self) -> None:
-        """Give the lease back and end. Harmless when it has ended."""
+        """Release the Lease and end the thread. Safe to call after it has ended."""
         self._released = True
         if self._loop is not None and self._task is not None:
-            with suppress(RuntimeError):  # its loop has closed: it has ended
+            with suppress(RuntimeError):  # the loop is closed, so the thread has ended
                 self._loop.call_soon_threadsafe(self._task.cancel)

@@ -1,4 +1,4 @@
-"""The manager: shared caches, controllers over them, and an orderly life from first sync to last write."""
+"""Manager: shared informers and caches, the controllers that use them, and their start and shutdown."""
 
 from __future__ import annotations
 
@@ -30,10 +30,12 @@ from herder.engine.runtime.writer import Writer
 log = get_logger(__name__)
 
 STOP_SECONDS = 10.0
-"""For writes on their way when a stop is asked for."""
+"""Time limit for writes in flight on shutdown."""
 
 
 class Manager:
+    """Runs controllers over shared informers."""
+
     def __init__(
         self,
         client: Client,
@@ -51,7 +53,11 @@ class Manager:
         stopwatch: Callable[[], float] = time.perf_counter,
         strict: bool = False,
     ) -> None:
-        """`stopwatch` tells how long passes take; what a simulation does must not depend on how fast it runs."""
+        """Wire the controllers to shared caches.
+
+        `stopwatch` measures how long reconciles take; a simulation passes a virtual one, because its behavior must not
+        depend on how fast it runs. `strict` checks that reconcilers do not modify cached objects.
+        """
         self.metrics = metrics or Metrics()
         self._client = client
         self._clock = clock
@@ -63,7 +69,9 @@ class Manager:
         self._tasks = Tasks()
         self._workers: list[asyncio.Task[None]] = []
         self._remotes = Remotes(connect, clock=clock, tasks=self._tasks) if connect else None
-        self._effects = Effects({**(performers or {}), **self._reaching(remote_performers or {})}, self._tasks)
+        self._effects = Effects(
+            {**(performers or {}), **self._bind_remote_performers(remote_performers or {})}, self._tasks
+        )
         self._dynamic_controllers = dynamic_controllers
         self._guards = guards
         declared = [watch for controller in controllers for watch in controller.kinds()]
@@ -71,20 +79,22 @@ class Manager:
         self.caches = {watch.kind: Cache(watch.kind) for watch in declared}
         for controller in (*controllers, *(dynamic.controller(UNKNOWN) for dynamic in dynamic_controllers)):
             self._add_indexes(controller)
-        selected = _selected(declared)
+        selected = _selectors(declared)
         self.informers = {kind: self._informer(kind, *selected[kind]) for kind in self.caches}
-        self._followers: dict[Kind, dict[tuple[str, Key], None]] = {}  # who waits for the first look at a kind
+        self._spellings = {_unspelled(kind): kind for kind in self.informers}
+        # Controllers and keys that wait for the first list of a kind.
+        self._waiting_for_kind: dict[Kind, dict[tuple[str, Key], None]] = {}
         declared_groups = {each.name: each for controller in controllers for each in controller.groupings}
         self._groups = {name: self._group(grouping) for name, grouping in declared_groups.items()}
-        self.running = {controller.name: self._make(controller) for controller in controllers}
+        self.running = {controller.name: self._create_worker(controller) for controller in controllers}
 
-    def _reaching(self, performers: Mapping[str, RemotePerformer]) -> dict[str, Performer]:
-        """The performers that act on downstream clusters, where there is a way to reach them."""
+    def _bind_remote_performers(self, performers: Mapping[str, RemotePerformer]) -> dict[str, Performer]:
+        """Bind the performers that act on downstream clusters to the connections, if there are any."""
         remotes = self._remotes
         return {name: partial(perform, remotes) for name, perform in performers.items()} if remotes else {}
 
     def _add_indexes(self, controller: Controller) -> None:
-        """There is one cache for each kind, whoever reads it, with everyone's indexes."""
+        """Add the controller's indexes to the caches, which all readers of a kind share."""
         for watch in controller.kinds():
             if watch.kind in self.caches:
                 for name, indexer in controller.indexers(watch.kind).items():
@@ -94,13 +104,13 @@ class Manager:
         caches = {watch.kind: self.caches[watch.kind] for watch in grouping.kinds()}
         return Groups(grouping, caches, lambda key: self._view(key, caches), strict=self._strict)
 
-    def _grouped(self, grouping: Grouping[Any], scope: str) -> Mapping[Any, Collection[Key]]:
+    def _groups_in_scope(self, grouping: Grouping[Any], scope: str) -> Mapping[Any, Collection[Key]]:
         groups = self._groups.get(grouping.name)
         if groups is None:
-            raise UndeclaredKind(f"grouping {grouping.name} is not declared by anybody here")
-        return groups.within(scope)
+            raise UndeclaredKind(f"grouping {grouping.name} is not declared by any controller")
+        return groups.in_scope(scope)
 
-    def _make(self, controller: Controller) -> ControllerWorker:
+    def _create_worker(self, controller: Controller) -> ControllerWorker:
         name = controller.name
         declared = {watch.kind for watch in controller.kinds()}
         caches = {kind: cache for kind, cache in self.caches.items() if kind in declared}
@@ -114,23 +124,23 @@ class Manager:
         executor = DecisionExecutor(
             writer, guards=self._guards, perform=lambda effect, key: self._perform(name, effect, key)
         )
-        followed = self._followed if controller.follows is not None else None
+        dynamic_cache = self._dynamic_cache if controller.dynamic_watches is not None else None
         return ControllerWorker(
             controller,
             now=self._clock,
-            view_of=lambda key, refused: self._view(key, caches, followed, refused),
+            view_of=lambda key, refused: self._view(key, caches, dynamic_cache, refused),
             executor=executor,
             object_of=own.get,
             indexed=own.indexed,
             observe=lambda decision, key: self._observe(name, decision, key),
-            follow=lambda kind, key: self._follow(kind, name, key),
+            watch_kind=lambda kind, key: self._watch_kind(kind, name, key),
             metrics=self.metrics,
             stopwatch=self._stopwatch,
             strict=self._strict,
         )
 
     async def run(self) -> None:
-        """Until cancelled: fill the caches, then work."""
+        """Run informers and controllers until cancelled."""
         for kind, informer in self.informers.items():
             self._tasks.spawn(informer.run(), name=f"informer {kind}")
         for running in self.running.values():
@@ -141,16 +151,18 @@ class Manager:
             await self._stop()
 
     async def _start(self, running: ControllerWorker) -> None:
-        """A controller starts when everything it reads is there; a kind that is missing holds up nobody else."""
+        """Start a controller once the informers of all its kinds are synced; a missing kind blocks no other
+        controller."""
         controller = running.controller
         for watch in controller.kinds():
-            await self.informers[watch.kind].synced.wait()
+            informer = self.informers[watch.kind]
+            await (informer.answered if watch.optional else informer.synced).wait()
         log.info("controller starts", controller=controller.name, objects=len(self.caches[controller.kind]))
         for number in range(controller.workers):
             self._workers.append(self._tasks.spawn(running.work(), name=f"{controller.name} {number}"))
 
     async def _stop(self) -> None:
-        """Take no more keys, let writes on their way finish, end."""
+        """Stop taking keys, let writes in flight finish, and stop all tasks."""
         for running in self.running.values():
             running.queue.close()
         if self._workers:
@@ -158,12 +170,12 @@ class Manager:
         await self._tasks.stop()
 
     def halt(self, controllers: Sequence[str]) -> None:
-        """These take no more keys; writes on their way finish, the others work on."""
+        """Stop these controllers from taking keys; writes in flight finish, and the other controllers continue."""
         for name in controllers:
             self.running[name].queue.close()
 
     def abort(self) -> None:
-        """End at once, finishing nothing: what a crash does, for whoever simulates one."""
+        """Stop immediately without finishing writes, as a crash would; for simulation."""
         for running in self.running.values():
             running.queue.close()
         self._tasks.cancel()
@@ -171,11 +183,11 @@ class Manager:
     def trigger(self, controller: str, key: Key) -> None:
         self.running[controller].queue.add(key)
 
-    # --- kinds met at run time ----------------------------------------------------------------------------------
+    # --- kinds discovered at run time ---------------------------------------------------------------------------
 
     def _start_dynamic(self, dynamic: DynamicController, definition: Object) -> None:
-        """A kind was defined that a family has a controller for: it works from now on. One whose definition goes has
-        no objects any more, and nothing to do."""
+        """Start the controller for a newly defined kind. When the definition is deleted, no objects remain and it
+        idles."""
         kind = dynamic.kind_of(definition)
         controller = dynamic.controller(kind) if kind is not None else None
         if kind is None or controller is None or controller.name in self.running:
@@ -186,34 +198,42 @@ class Manager:
             self.informers[kind] = self._informer(kind)
             self._tasks.spawn(self.informers[kind].run(), name=f"informer {kind}")
         self._add_indexes(controller)
-        running = self.running[controller.name] = self._make(controller)
+        running = self.running[controller.name] = self._create_worker(controller)
         for key in self.caches[kind].keys() if known else ():
             running.queue.add(key)
         self._tasks.spawn(self._start(running), name=f"start {controller.name}")
 
-    def _followed(self, kind: Kind) -> Cache | None:
-        informer = self.informers.get(kind)
-        return informer.cache if informer is not None and informer.synced.is_set() else None
+    def _dynamic_cache(self, kind: Kind) -> Cache | None:
+        informer = self.informers.get(self._spelling(kind))
+        if informer is None or not informer.synced.is_set():
+            return None
+        self.caches.setdefault(kind, informer.cache)  # the writer compares with it
+        return informer.cache
 
-    def _follow(self, kind: Kind, controller: str, key: Key) -> None:
-        """Read the kind from now on; whoever met it looks again once it is there."""
-        waiting = self._followers.setdefault(kind, {})
+    def _spelling(self, kind: Kind) -> Kind:
+        """The kind as it was spelled first: users write kinds in any case, and a watch is of a resource."""
+        return kind if kind in self.informers else self._spellings.setdefault(_unspelled(kind), kind)
+
+    def _watch_kind(self, kind: Kind, controller: str, key: Key) -> None:
+        """Start watching a kind, and requeue the key that needs it once its informer is synced."""
+        kind = self._spelling(kind)
+        waiting = self._waiting_for_kind.setdefault(kind, {})
         first = not waiting
         waiting[controller, key] = None
         if kind not in self.informers:
             self.caches[kind] = Cache(kind, {"controller": controller_uid})
             self.informers[kind] = self._informer(kind)
             self._tasks.spawn(self.informers[kind].run(), name=f"informer {kind}")
-        self.informers[kind].retry_now()  # a kind that was not served is read for a reason: it is by now
+        self.informers[kind].retry_now()  # a reference to the kind suggests that it is served by now
         if first:
-            self._tasks.spawn(self._wake_followers(kind), name=f"first look at {kind}")
+            self._tasks.spawn(self._wake_waiting(kind), name=f"first list of {kind}")
 
-    async def _wake_followers(self, kind: Kind) -> None:
+    async def _wake_waiting(self, kind: Kind) -> None:
         await self.informers[kind].synced.wait()
-        for controller, key in self._followers.pop(kind):
+        for controller, key in self._waiting_for_kind.pop(kind):
             self.trigger(controller, key)
 
-    # --- what controllers are given -----------------------------------------------------------------------------
+    # --- wiring of controllers ----------------------------------------------------------------------------------
 
     def _informer(self, kind: Kind, labels: str = "", fields: str = "") -> Informer:
         return Informer(
@@ -230,7 +250,7 @@ class Manager:
         self,
         key: Key,
         caches: Mapping[Kind, Cache],
-        followed: Callable[[Kind], Cache | None] | None = None,
+        dynamic_cache: Callable[[Kind], Cache | None] | None = None,
         refused: Refusal | None = None,
     ) -> View:
         return View(
@@ -238,14 +258,14 @@ class Manager:
             now=self._clock(),
             caches=caches,
             results=self._effects.results,
-            observe=self._remotes.observed if self._remotes else lambda _wish: None,
+            observe=self._remotes.observed if self._remotes else lambda _subscription: None,
             connection=self._remotes.connection if self._remotes else lambda _cluster: None,
             setting=self._setting,
             seed=self._seed,
             strict=self._strict,
             all_caches=self.caches,
-            followed=followed,
-            groups=self._grouped,
+            dynamic_cache=dynamic_cache,
+            groups=self._groups_in_scope,
             refused=refused,
         )
 
@@ -258,10 +278,10 @@ class Manager:
         for name, running in self.running.items():
             try:
                 running.changed(kind, change)
-                running.changed_followed(kind, change)
+                running.changed_dynamic(kind, change)
             except Exception as error:
-                # One controller's faulty trigger must not hide the change from the others.
-                log.error("trigger failed", controller=name, kind=str(kind), key=str(change.key), exc_info=error)
+                # A faulty handler of one controller must not hide the change from the others.
+                log.error("event handler failed", controller=name, kind=str(kind), key=str(change.key), exc_info=error)
             if change.new is None and kind == running.controller.kind:
                 self._effects.forget((name, change.key))
         for dynamic in self._dynamic_controllers:
@@ -269,13 +289,13 @@ class Manager:
                 try:
                     self._start_dynamic(dynamic, change.new)
                 except Exception as error:
-                    log.error("definition not understood", dynamic=dynamic.name, key=str(change.key), exc_info=error)
+                    log.error("dynamic controller failed", dynamic=dynamic.name, key=str(change.key), exc_info=error)
 
     def _observe(self, controller: str, decision: Decision, key: Key) -> None:
         if self._remotes is not None:
-            self._remotes.ask(decision.observe, (controller, key), lambda: self.trigger(controller, key))
+            self._remotes.subscribe(decision.observe, (controller, key), lambda: self.trigger(controller, key))
         elif decision.observe:
-            raise LookupError("this manager has no way to reach downstream clusters")
+            raise LookupError("downstream clusters are not configured for this manager")
 
     def _perform(self, controller: str, effect: Effect, key: Key) -> str:
         return self._effects.perform(effect, (controller, key), lambda: self.trigger(controller, key))
@@ -288,9 +308,15 @@ def _no_settings(name: str) -> str:
     raise KeyError(name)
 
 
-def _selected(declared: Sequence[Watches]) -> dict[Kind, tuple[str, str]]:
-    """Which objects of a kind are read: as the controllers say if they agree, else all."""
-    wished: dict[Kind, set[tuple[str, str]]] = {}
+def _unspelled(kind: Kind) -> Kind:
+    return kind._replace(kind="")
+
+
+def _selectors(declared: Sequence[Watches]) -> dict[Kind, tuple[str, str]]:
+    """Return the label and field selector per kind: the common one if all controllers agree, else none."""
+    selectors: dict[Kind, set[tuple[str, str]]] = {}
     for watch in declared:
-        wished.setdefault(watch.kind, set()).add((watch.labels, watch.fields))
-    return {kind: wishes.pop() if len(wishes) == 1 else ("", "") for kind, wishes in wished.items()}
+        selectors.setdefault(watch.kind, set()).add((watch.labels, watch.fields))
+    return {
+        kind: selector_set.pop() if len(selector_set) == 1 else ("", "") for kind, selector_set in selectors.items()
+    }

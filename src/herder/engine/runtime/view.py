@@ -1,8 +1,7 @@
-"""What a reconciler may see: cached objects, results of effects, downstream observations, settings, the time.
+"""View: the inputs of a reconcile (cached objects, effect results, downstream observations, settings, time).
 
-A view is read-only and lives for one pass. Objects in it are shared with everyone who reads the same cache: a
-reconciler builds new ones and never changes those. In strict mode (tests, simulation) each pass is checked for having
-left what it was handed as it was.
+A view is read-only and lives for one reconcile. Its objects are shared with all readers of the cache: a reconciler
+builds new objects and never modifies these. In strict mode (tests, simulation) every reconcile is checked for this.
 """
 
 from __future__ import annotations
@@ -25,25 +24,25 @@ G = TypeVar("G", bound=Hashable)
 
 
 class UndeclaredKind(LookupError):
-    """A reconciler reads a kind that its controller did not declare, so nobody watches it."""
+    """A reconciler reads a kind that its controller does not declare, so it is not watched."""
 
 
 class KindNotWatched(LookupError):
-    """A reconciler reads a kind that it met only now. The runtime starts to follow it, and asks again when it can
-    be read: a pass that ends this way has decided nothing."""
+    """A reconciler reads a kind that is not watched yet. The manager starts an informer and reconciles again once it
+    is synced; the interrupted reconcile decides nothing."""
 
     def __init__(self, kind: Kind) -> None:
-        super().__init__(f"{kind} is not followed yet")
+        super().__init__(f"{kind} is not watched yet")
         self.kind = kind
 
 
 class ViewChanged(AssertionError):
-    """A reconciler changed an object of its view: decisions must be pure."""
+    """A reconciler modified an object of its view; decisions must be pure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """A downstream cluster that does not answer is a value to decide on, not an exception."""
+    """A downstream cluster that does not respond: a value to decide on, not an exception."""
 
     reason: str
     since: datetime
@@ -51,29 +50,37 @@ class Unreachable:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
+    """Objects of a downstream cluster as of a time."""
+
     objects: tuple[Object, ...]
     as_of: datetime
+    values: tuple[str, ...] = ()  # of the index that was asked for
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
-    """How a downstream cluster is reached. `heard` is when it last answered, None if it never did since we began
-    to try at `since`; `reason` says why it does not answer now, and is empty while it does."""
+class ConnectionStatus:
+    """State of the connection to a downstream cluster.
+
+    `last_contact` is the time of the last response, None if there was none since `since`, when the first attempt
+    started. `reason` is the current connection error, empty while the cluster responds.
+    """
 
     since: datetime
-    heard: datetime | None = None
+    last_contact: datetime | None = None
     reason: str = ""
 
     @property
     def healthy(self) -> bool:
-        return self.heard is not None and not self.reason
+        return self.last_contact is not None and not self.reason
 
 
 def _no_groups(grouping: Grouping[Any], _scope: str) -> Mapping[Any, Collection[Key]]:
-    raise UndeclaredKind(f"grouping {grouping.name} is not declared here")
+    raise UndeclaredKind(f"grouping {grouping.name} is not declared by this controller")
 
 
 class View:
+    """Read-only snapshot for one reconcile."""
+
     def __init__(
         self,
         *,
@@ -86,8 +93,8 @@ class View:
         seed: bytes,
         strict: bool = False,
         all_caches: Mapping[Kind, Cache] | None = None,
-        connection: Callable[[str], Connection | None] = lambda _cluster: None,
-        followed: Callable[[Kind], Cache | None] | None = None,
+        connection: Callable[[str], ConnectionStatus | None] = lambda _cluster: None,
+        dynamic_cache: Callable[[Kind], Cache | None] | None = None,
         groups: Callable[[Grouping[Any], str], Mapping[Any, Collection[Key]]] = _no_groups,
         refused: Refusal | None = None,
     ) -> None:
@@ -95,7 +102,7 @@ class View:
         self.now = now
         self.namespace = key.namespace
         self.name = key.name
-        self.refused = refused  # by a guard, of what was decided here last: to be told where people look
+        self.refused = refused  # guard refusal of the last decision, to be reported in a condition
         self._caches = caches
         self._all_caches = caches if all_caches is None else all_caches
         self._results = results
@@ -103,18 +110,22 @@ class View:
         self._setting = setting
         self._seed = seed
         self._connection = connection
-        self._followed = followed
+        self._dynamic_cache = dynamic_cache
         self._groups = groups
-        self._handed: list[tuple[Object, bytes]] | None = [] if strict else None
+        self._returned: list[tuple[Object, bytes]] | None = [] if strict else None
 
     def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object | None:
-        """The object, or None. The namespace defaults to the reconciled object's own, for namespaced kinds."""
-        where = (self.namespace if namespace is None else namespace) if kind.namespaced else ""
-        return self._hand(self._cache(kind).get(Key(where, name)))
+        """Return the object, or None. For namespaced kinds, the namespace defaults to that of the reconciled object."""
+        scope = (self.namespace if namespace is None else namespace) if kind.namespaced else ""
+        return self._track(self._cache(kind).get(Key(scope, name)))
+
+    def is_served(self, kind: Kind) -> bool:
+        """Return whether the API server serves an optional kind of the controller."""
+        return self._cache(kind).served
 
     def watch(self, kind: Kind) -> None:
-        """Watch a kind that the controller writes without reading it, so that a write that changes nothing is not sent.
-        May raise KindNotWatched, for the runtime."""
+        """Require the kind to be watched without reading it, so that the writer can skip no-op writes. May raise
+        KindNotWatched."""
         self._cache(kind)
 
     def select(
@@ -125,52 +136,56 @@ class View:
         labels: str | LabelSelector | None = None,
         index: tuple[str, str] | None = None,
     ) -> list[Object]:
-        """Objects in name order; by an index of the controller's where one is named."""
+        """Return objects in name order, optionally by label selector and by one of the controller's indexes."""
         selector = parse_label_selector(labels) if isinstance(labels, str) else labels
         found = self._cache(kind).select(namespace=namespace, labels=selector, index=index)
         for obj in found:
-            self._hand(obj)
+            self._track(obj)
         return found
 
     def owned(self, kind: Kind, uid: str) -> list[Object]:
-        """What the object with this uid controls, which is in the reconciled object's namespace."""
+        """Return the objects that the object with this UID controls, in the namespace of the reconciled object."""
         return self.select(kind, index=("controller", owned_by(self.namespace, uid)))
 
     def names(self, kind: Kind, index: tuple[str, str]) -> list[str]:
-        """The names of those objects in order, without reading what is in them."""
+        """Return the sorted names of the objects that an index holds under a value, without reading the objects."""
         return sorted(key.name for key in self._cache(kind).indexed(index))
 
     def count(self, kind: Kind, index: tuple[str, str]) -> int:
-        """How many objects an index has under a value, at no cost however many they are."""
+        """Return the number of objects that an index holds under a value, in constant time."""
         return self._cache(kind).count(index)
 
     def groups(self, grouping: Grouping[G], scope: str) -> Mapping[G, Collection[Key]]:
-        """Who is in which group of a scope. It costs what has changed since somebody asked last."""
+        """Return the members of each group in a scope. Costs only what changed since the last call."""
         return self._groups(grouping, scope)
 
     def result(self, key: EffectKey) -> EffectResult | None:
-        """What an effect brought; None while it has not been performed."""
+        """Return the result of an effect; None if it has not been performed."""
         return self._results.get(key)
 
-    def observed(self, wish: Observe) -> Observed | Unreachable | None:
-        """What a downstream cluster shows; None until the first look, which the wish in a decision asks for."""
-        return self._observe(wish)
+    def observed(self, subscription: Observe) -> Observed | Unreachable | None:
+        """Return what a downstream cluster contains; None until the first list, which the subscription in a decision
+        starts."""
+        return self._observe(subscription)
 
-    def connection(self, cluster: str) -> Connection | None:
-        """How a downstream cluster is reached; None while nobody asks for it."""
+    def connection(self, cluster: str) -> ConnectionStatus | None:
+        """Return the state of the connection to a downstream cluster; None while no decision requests it."""
         return self._connection(cluster)
 
     def setting(self, name: str) -> str:
         return self._setting(name)
 
     def unique(self, purpose: str, length: int = 5) -> str:
-        """Letters and digits that differ between managers and purposes, and stay the same over passes: a create
-        that is decided twice names the same object twice, and the second fails instead of making a twin."""
+        """Return a random-looking suffix that differs between managers and purposes but is stable across reconciles.
+
+        A create that is decided twice therefore uses the same name twice, and the second one fails instead of creating
+        a duplicate.
+        """
         digest = hashlib.blake2b(f"{self.key}\0{purpose}".encode(), key=self._seed[:64], digest_size=length).digest()
         return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest)
 
     def unrestricted(self) -> View:
-        """The same moment over everything that anybody here watches: guards do not depend on whom they check."""
+        """Return the same view over every watched kind: guards may read more than the controller that they check."""
         return View(
             key=self.key,
             now=self.now,
@@ -184,23 +199,23 @@ class View:
         )
 
     def check_unchanged(self) -> None:
-        for obj, before in self._handed or ():
+        for obj, before in self._returned or ():
             if encode(obj) != before:
-                raise ViewChanged(f"{obj.get('kind')} {obj['metadata'].get('name')} was changed in place")
+                raise ViewChanged(f"{obj.get('kind')} {obj['metadata'].get('name')} was modified in place")
 
     def _cache(self, kind: Kind) -> Cache:
         cache = self._caches.get(kind)
-        if cache is None and self._followed is not None:
-            cache = self._followed(kind)
+        if cache is None and self._dynamic_cache is not None:
+            cache = self._dynamic_cache(kind)
             if cache is None:
                 raise KindNotWatched(kind)
         if cache is None:
-            raise UndeclaredKind(f"{kind} is not among the kinds that are declared here, so nobody watches it")
+            raise UndeclaredKind(f"{kind} is not declared by this controller; add it to watches")
         return cache
 
-    def _hand(self, obj: Object | None) -> Object | None:
-        if self._handed is not None and obj is not None:
-            self._handed.append((obj, encode(obj)))
+    def _track(self, obj: Object | None) -> Object | None:
+        if self._returned is not None and obj is not None:
+            self._returned.append((obj, encode(obj)))
         return obj
 
 

@@ -1,10 +1,10 @@
-"""Makes one write: not at all where the cache shows that it would change nothing; its answer goes into the cache.
+"""Perform single writes: skip no-ops, keep the cache up to date, and track writes with an unknown outcome.
 
-A write whose answer was lost may have been carried out or not. It is remembered as uncertain, and `settle` looks at
-the objects concerned before anybody decides again on a view that may be behind: so nothing is created twice.
+A write whose response was lost may or may not have happened. It is recorded as uncertain, and `resolve_uncertain` reads
+the object before the next decision, so that a stale view never creates an object twice.
 
-Writes of one object take turns, whichever controllers they are of. One that was decided on what another has changed
-meanwhile is known to be refused, and is not sent.
+Writes to one object are serialized across controllers. A write that was decided on an outdated resourceVersion would be
+rejected by the server and is not sent.
 """
 
 from __future__ import annotations
@@ -14,31 +14,33 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from herder.engine.client.client import Client
-from herder.engine.control.cache import Cache, Change, Key, encode, kept, key_of
+from herder.engine.control.cache import Cache, Change, Key, encode, key_of, strip_object
 from herder.engine.meta.errors import Conflict, NotFound, StatusError
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.patch import apply_merge_patch
 from herder.engine.runtime.decision import MANAGEMENT, Apply, Create, Delete, Patch, Update, Write
 
-APPLIED_KEPT = 50_000
+MAX_APPLIED = 50_000
 SERVER_FAILURE = 500
 
 
 class _Applied(NamedTuple):
-    """What a manager last applied to an object, and what came of it."""
+    """Digest of what a manager last applied to an object, and the resulting UID and revision."""
 
     digest: bytes
     uid: str
     revision: int
 
 
-class Overtaken(Conflict):
-    """Another controller's write came first."""
+class StaleWrite(Conflict):
+    """Another controller changed the object since the decision."""
 
     reason = "Overtaken"
 
 
 class Writer:
+    """Sends writes to the management cluster and to downstream clusters."""
+
     def __init__(
         self,
         client: Client,
@@ -55,7 +57,7 @@ class Writer:
         self._uncertain: dict[tuple[Kind, Key], None] = {}
 
     async def write(self, write: Write, manager: str) -> bool:
-        """Whether a request was made; False where the cache shows that it would have changed nothing."""
+        """Send a write; return False if the cache shows that it would change nothing."""
         if self.is_noop(write):
             return False
         cache = self._caches.get(_kind(write)) if write.target == MANAGEMENT else None
@@ -64,25 +66,25 @@ class Writer:
         async with cache.write_lock(_key(write)):
             if self.is_noop(write):
                 return False
-            if self._is_overtaken(write):
-                raise Overtaken(f"{_kind(write).kind} {_key(write)} has changed since it was looked at")
+            if self._is_stale(write):
+                raise StaleWrite(f"{_kind(write).kind} {_key(write)} has changed since it was read")
             return await self._send_or_mark_unknown(write, manager)
 
-    def _is_overtaken(self, write: Write) -> bool:
-        live, decided_on = self._live(write), _decided_on(write)
-        return live is not None and 0 < decided_on < int(live["metadata"].get("resourceVersion") or 0)
+    def _is_stale(self, write: Write) -> bool:
+        live, expected = self._live(write), _expected_revision(write)
+        return live is not None and 0 < expected < int(live["metadata"].get("resourceVersion") or 0)
 
     async def _send_or_mark_unknown(self, write: Write, manager: str) -> bool:
-        """Or it is noted that nobody knows."""
+        """Send a write, and record it as uncertain if its outcome is unknown."""
         try:
-            return await self._send(write, self._reach(write.target), manager)
+            return await self._send(write, self._client_for(write.target), manager)
         except Exception as error:
             if write.target == MANAGEMENT and _may_have_arrived(error):
                 self._uncertain[(_kind(write), _key(write))] = None
             raise
 
-    async def settle(self) -> None:
-        """Look up what became of writes whose answers were lost."""
+    async def resolve_uncertain(self) -> None:
+        """Read the objects of writes whose response was lost."""
         for kind, key in list(self._uncertain):
             cache = self._caches.get(kind)
             if cache is not None:
@@ -98,7 +100,7 @@ class Writer:
                 self._notify(kind, cache.forget(key, known["metadata"].get("uid", "")))
 
     def is_noop(self, write: Write) -> bool:
-        """Whether the cache shows already what the write is to bring about."""
+        """Return whether the cache already shows the result of the write."""
         live = self._live(write)
         match write:
             case Update():
@@ -132,28 +134,28 @@ class Writer:
         return True
 
     async def _apply(self, client: Client, write: Apply, manager: str) -> bool:
-        mark = (write.target, f"{write.kind}/{write.subresource}", manager, key_of(write.obj))
+        entry = (write.target, f"{write.kind}/{write.subresource}", manager, key_of(write.obj))
         digest = hashlib.blake2b(encode(write.obj), digest_size=16).digest()
-        if self._applied_before(write, self._applied.get(mark), digest):
+        if self._applied_before(write, self._applied.get(entry), digest):
             return False
         answer = await client.apply(
             write.kind.resource, write.obj, field_manager=manager, force=write.force, subresource=write.subresource
         )
-        if len(self._applied) >= APPLIED_KEPT:
-            self._applied.clear()  # costs one server-side no-op for each, and keeps memory bounded
+        if len(self._applied) >= MAX_APPLIED:
+            self._applied.clear()  # bounds memory, at the cost of one server-side no-op per object
         meta = answer["metadata"]
-        self._applied[mark] = _Applied(digest, meta.get("uid", ""), int(meta.get("resourceVersion") or 0))
+        self._applied[entry] = _Applied(digest, meta.get("uid", ""), int(meta.get("resourceVersion") or 0))
         if write.target == MANAGEMENT:
             self._update_cache(write.kind, answer)
         return True
 
     def _applied_before(self, write: Apply, before: _Applied | None, digest: bytes) -> bool:
-        """Whether the same was applied before to the same object, and nobody has changed those fields since."""
+        """Return whether the same configuration was applied to the same object, and the fields are unchanged since."""
         live = self._live(write)
         if live is None or before is None or before.digest != digest or before.uid != live["metadata"].get("uid"):
             return False
-        untouched = before.revision == int(live["metadata"].get("resourceVersion") or 0)
-        return untouched or _contains(live, write.obj)
+        unchanged = before.revision == int(live["metadata"].get("resourceVersion") or 0)
+        return unchanged or _contains(live, write.obj)
 
     async def _patch(self, client: Client, write: Patch) -> Object:
         patch: Object = write.patch
@@ -172,10 +174,10 @@ class Writer:
                 ref.kind.resource, ref.name, namespace=ref.namespace, uid=write.uid, propagation=write.propagation
             )
         except NotFound:
-            answer = {"kind": "Status"}  # somebody was quicker: gone is gone
+            answer = {"kind": "Status"}  # already deleted
         if write.target != MANAGEMENT:
             return
-        if answer.get("kind") != "Status" and _is_held(answer):
+        if answer.get("kind") != "Status" and _has_finalizers(answer):
             self._update_cache(ref.kind, answer)
             return
         for kind in (ref.kind, ref.kind.metadata_only()):
@@ -183,11 +185,11 @@ class Writer:
             if cache is not None:
                 self._notify(kind, cache.forget(Key(ref.namespace, ref.name), write.uid))
 
-    def _reach(self, target: str) -> Client:
+    def _client_for(self, target: str) -> Client:
         if target == MANAGEMENT:
             return self._client
         if self._remote is None:
-            raise LookupError(f"no way to reach cluster '{target}'")
+            raise LookupError(f"cluster '{target}': downstream clusters are not configured")
         return self._remote(target)
 
     def _live(self, write: Write) -> Object | None:
@@ -195,24 +197,24 @@ class Writer:
         return cache.get(_key(write)) if cache else None
 
     def _update_cache(self, kind: Kind, answer: Object) -> None:
-        """Our own writes go into the caches at once; the watch will find them there."""
+        """Put the result of our own write into the caches without waiting for the watch event."""
         if (answer.get("apiVersion"), answer.get("kind")) != (kind.api_version, kind.kind):
-            return  # some subresources answer with a kind of their own
+            return  # some subresources return another kind
         for view in (kind, kind.metadata_only()):
             cache = self._caches.get(view)
-            if cache is not None and cache.holds(answer):
-                self._notify(view, cache.upsert(kept(view, answer)))
+            if cache is not None and cache.matches(answer):
+                self._notify(view, cache.upsert(strip_object(view, answer)))
 
     def _notify(self, kind: Kind, change: Change | None) -> None:
         if change is not None:
             self._on_change(kind, change)
 
 
-def _is_held(deleted: Object) -> bool:
-    """Whether somebody must let it go before it is gone; namespaces say it in a place of their own."""
+def _has_finalizers(deleted: Object) -> bool:
+    """Return whether finalizers or a grace period delay the deletion; namespaces also have finalizers in spec."""
     meta, spec = deleted["metadata"], deleted.get("spec") or {}
-    held = meta.get("finalizers") or meta.get("deletionGracePeriodSeconds")
-    return bool(held or (deleted.get("kind") == "Namespace" and spec.get("finalizers")))
+    pending = meta.get("finalizers") or meta.get("deletionGracePeriodSeconds")
+    return bool(pending or (deleted.get("kind") == "Namespace" and spec.get("finalizers")))
 
 
 def _kind(write: Write) -> Kind:
@@ -223,8 +225,8 @@ def _key(write: Write) -> Key:
     return Key(write.ref.namespace, write.ref.name) if isinstance(write, (Patch, Delete)) else key_of(write.obj)
 
 
-def _decided_on(write: Write) -> int:
-    """The revision that the object must still have; 0: any."""
+def _expected_revision(write: Write) -> int:
+    """Return the resourceVersion that the object must still have; 0 for any."""
     match write:
         case Patch(resource_version=version):
             return int(version or 0)
@@ -234,12 +236,12 @@ def _decided_on(write: Write) -> int:
 
 
 def _may_have_arrived(error: Exception) -> bool:
-    """Anything but the server's own plain answer leaves open whether the write was carried out."""
+    """Return whether the write may have happened: true unless the server responded with a client error."""
     return not isinstance(error, StatusError) or error.code >= SERVER_FAILURE
 
 
 def _contains(live: Any, wanted: Any) -> bool:
-    """Whether every field of `wanted` has its value in `live` (lists item by item: a reorder is applied again)."""
+    """Return whether `live` contains every field of `wanted` with its value (lists must match item by item)."""
     if isinstance(wanted, dict):
         return isinstance(live, dict) and all(key in live and _contains(live[key], wanted[key]) for key in wanted)
     if isinstance(wanted, list):

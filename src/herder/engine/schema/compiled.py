@@ -1,6 +1,6 @@
-"""One version of a custom resource, compiled: what its schema does to objects.
+"""Compiled schema of one version of a custom resource: pruning, defaulting and validation of its objects.
 
-Compilation happens part by part on first use, since large schemas take a while and many are never written to.
+Parts are compiled on first use, since large schemas take time and many are never written to.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from herder.engine.meta.kinds import Object
 from herder.engine.schema import defaulting, fastcheck, listtypes, nodes, objectmeta, pruning, validation
 from herder.engine.schema.correlation import Correlated
 from herder.engine.schema.nodes import Node, Schema
-from herder.engine.schema.rule_compiler import RuleCompiler, compile_with_cel
-from herder.engine.schema.rules import RuleTree, has_rules
+from herder.engine.schema.rules.compiler import RuleCompiler, compile_with_cel
+from herder.engine.schema.rules.rules import RuleTree, has_rules
 
-# Errors that make rules meaningless: they may assume what the schema promises.
+# After these errors rules are not evaluated: they may rely on the schema.
 _BLOCKING = frozenset(
     (
         "FieldValueNotSupported",
@@ -36,22 +36,25 @@ _RULES_SKIPPED = FieldError(
 
 
 def compile_schema(schema: Schema, *, rules: RuleCompiler | None = None) -> CompiledSchema:
-    """Compile a structural schema (`openAPIV3Schema`). `rules` compiles its CEL rules, the CEL package if not given."""
+    """Compile a structural schema (`openAPIV3Schema`). `rules` compiles its CEL rules; the default is the CEL
+    package."""
     return CompiledSchema(schema, rules or compile_with_cel)
 
 
 class CompiledSchema:
+    """Applies a schema to objects."""
+
     def __init__(self, schema: Schema, rules: RuleCompiler) -> None:
         self.schema = schema
         self._rule_compiler = rules
 
-    # --- on the way in
+    # --- pruning and defaulting
 
     def prune(self, obj: Object) -> list[str]:
-        """Drop what the schema does not know, in place, and say so: `unknown field "spec.foo"`.
+        """Drop unknown fields in place and return warnings such as `unknown field "spec.foo"`.
 
-        Nulls that mean nothing go too, and embedded metadata is brought into shape; BadRequest if that cannot be done.
-        The object's own metadata is left alone.
+        Nulls without meaning are dropped too, and embedded metadata is coerced; raises BadRequest if that is
+        impossible. The object's own metadata is not changed.
         """
         unknown: list[str] = []
         if not self._is_clean(obj):
@@ -67,11 +70,11 @@ class CompiledSchema:
         return [f'unknown field "{path}"' for path in unknown]
 
     def default(self, obj: Object) -> None:
-        """Fill in the schema's defaults, in place."""
+        """Apply the schema's defaults in place."""
         if self._fill is not None:
             self._fill(obj)
 
-    # --- what is wrong
+    # --- validation
 
     def validate(
         self,
@@ -81,10 +84,10 @@ class CompiledSchema:
         others: Sequence[FieldError] = (),
         warnings: list[str] | None = None,
     ) -> list[FieldError]:
-        """What the schema and its rules find wrong. With `old`, wrongs that did not change are let pass.
+        """Return the errors of the schema and its rules. With `old`, unchanged errors are ratcheted.
 
-        Rules let pass that way are added to `warnings`, for the client to be told. `others` are errors found outside
-        the schema, told before those of list types and rules.
+        Failures of rules that are ratcheted are added to `warnings`. `others` are errors found outside the schema,
+        which are reported before those of list types and rules.
         """
         correlated = Correlated(self._node, obj, old) if old is not None else None
         errors: list[FieldError] = []
@@ -104,7 +107,7 @@ class CompiledSchema:
         others: Sequence[FieldError] = (),
         warnings: list[str] | None = None,
     ) -> list[FieldError]:
-        """As `validate`, for a write to the status subresource: the rest of the object is not looked at again."""
+        """Validate a write to the status subresource; the rest of the object is not validated again."""
         correlated = Correlated(self._node, obj, old)
         errors: list[FieldError] = []
         status = self._node.properties.get("status")
@@ -121,7 +124,7 @@ class CompiledSchema:
             if errors and old is not None:
                 before: list[FieldError] = []
                 self._list_types(old, "", before)
-                if before:  # who already has duplicates somewhere may keep them
+                if before:  # existing duplicates are tolerated
                     return []
         return errors
 
@@ -155,7 +158,7 @@ class CompiledSchema:
 
     @cached_property
     def _is_valid(self) -> fastcheck.IsValid:
-        return fastcheck.compile_check(self._node) or _anything
+        return fastcheck.compile_check(self._node) or _accept_all
 
     @cached_property
     def _list_types(self) -> listtypes.Check | None:
@@ -170,5 +173,5 @@ class CompiledSchema:
         return RuleTree(self._node, self._rule_compiler, root=True) if has_rules(self._node) else None
 
 
-def _anything(value: Any) -> bool:
+def _accept_all(value: Any) -> bool:
     return True

@@ -1,4 +1,4 @@
-"""Which old value a new value grew out of: what ratcheting and transition rules compare with.
+"""Correlation of new values with old ones, for ratcheting and transition rules.
 
 Fields of objects and maps correlate by name, items of list maps by their keys; items of other lists do not.
 """
@@ -11,7 +11,7 @@ from herder.engine.schema.nodes import Node
 
 
 def same(one: Any, other: Any) -> bool:
-    """Deep equality that tells 1 from 1.0 and from true, as Go's does; by a stack, since values may nest deeply."""
+    """Compare deeply as Go does, distinguishing 1 from 1.0 and from true. Iterative, since values may nest deeply."""
     waiting = [(one, other)]
     while waiting:
         left, right = waiting.pop()
@@ -31,7 +31,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 class KeyedList:
-    """The items of a list map by their keys. Items with a key missing or of a compound value cannot be found."""
+    """Items of a list map by their keys. Items with a missing or compound key cannot be found."""
 
     __slots__ = ("_by_key", "_keys")
 
@@ -61,7 +61,7 @@ class KeyedList:
 
 
 class Correlated:
-    """A value together with the old value in its place."""
+    """A value with the corresponding old value."""
 
     __slots__ = ("_children", "_equal", "_keyed", "new", "node", "old")
 
@@ -103,7 +103,7 @@ class Correlated:
         return self._equal
 
     def _compare(self) -> bool:
-        """List maps are compared by key, so that order does not count there; all else is compared as it stands."""
+        """Compare list maps by key, ignoring order, and everything else as is."""
         new, old = self.new, self.old
         if type(new) is list and type(old) is list and self.node.list_type == "map":
             children = [self.index(index) for index in range(len(new))]

@@ -1,4 +1,4 @@
-"""Defaulting: a function for each part of the schema that has a default somewhere below it, and none for the rest."""
+"""Defaulting: compiled functions for the parts of a schema that have defaults."""
 
 from __future__ import annotations
 
@@ -10,38 +10,40 @@ from herder.engine.schema.nodes import Node
 Fill = Callable[[Any], None]
 
 
-def copied(value: Any) -> Any:
-    """A JSON value that shares nothing changeable with the original."""
+def copy_json(value: Any) -> Any:
+    """Deep-copy a JSON value."""
     if type(value) is dict:
-        return {name: copied(sub) for name, sub in value.items()}
+        return {name: copy_json(sub) for name, sub in value.items()}
     if type(value) is list:
-        return [copied(item) for item in value]
+        return [copy_json(item) for item in value]
     return value
 
 
 def compile_default(node: Node | None) -> Fill | None:
-    """What fills in the defaults of a value in place; None if the schema has none here or below."""
+    """Return a function that applies defaults in place; None if the schema has none here or below."""
     if node is None:
         return None
     below = {name: fill for name, sub in node.properties.items() if (fill := compile_default(sub))}
-    given = tuple((name, sub.default, sub.nullable) for name, sub in node.properties.items() if sub.default is not None)
-    others, item = _Elements(node.additional), _Elements(node.items)
-    if not (below or given or others.matter or item.matter):
+    defaults = tuple(
+        (name, sub.default, sub.nullable) for name, sub in node.properties.items() if sub.default is not None
+    )
+    other_fields, item = _Elements(node.additional), _Elements(node.items)
+    if not (below or defaults or other_fields.matter or item.matter):
         return None
     known = frozenset(node.properties)
 
     def fill_object(value: Any) -> None:
         if type(value) is dict:
-            for name, default, nullable in given:
+            for name, default, nullable in defaults:
                 if name not in value or (value[name] is None and not nullable):
-                    value[name] = copied(default)
+                    value[name] = copy_json(default)
             for name, fill in below.items():
                 if name in value:
                     fill(value[name])
-            if others.matter:
+            if other_fields.matter:
                 for name in value:
                     if name not in known:
-                        value[name] = others.filled(value[name])
+                        value[name] = other_fields.filled(value[name])
         elif item.matter and type(value) is list:
             for index, element in enumerate(value):
                 value[index] = item.filled(element)
@@ -50,7 +52,7 @@ def compile_default(node: Node | None) -> Fill | None:
 
 
 class _Elements:
-    """Defaults for what a list or a map holds: nulls are replaced, other elements filled."""
+    """Defaults of list or map elements: nulls are replaced, other elements are defaulted."""
 
     __slots__ = ("_default", "_fill", "_nullable", "matter")
 
@@ -62,7 +64,7 @@ class _Elements:
 
     def filled(self, value: Any) -> Any:
         if value is None and not self._nullable:
-            value = copied(self._default)
+            value = copy_json(self._default)
         if self._fill is not None:
             self._fill(value)
         return value

@@ -1,7 +1,7 @@
-"""A compiled yes or no: whether a value is surely valid.
+"""Fast validity check: a compiled predicate that is true only for valid values.
 
-Nearly every object is valid, so this is what a write pays for validation. A `False` only means that `validation` must
-look closer: where exactness would cost, the check may be stricter than the schema, never laxer.
+Nearly every object is valid, so this is the cost of validation for a write. `False` only means that `validation` must
+check in detail: the predicate may be stricter than the schema, but never laxer.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from herder.engine.schema.validation import is_valid
 IsValid = Callable[[Any], bool]
 
 
-_SHORT = 64
-_MOST_ACCEPTED = 256
+_MAX_CACHED_LENGTH = 64
+_MAX_CACHED = 256
 
 
 def compile_check(node: Node) -> IsValid | None:
-    """The check for a schema; None where everything is valid."""
-    own = None if node.type == "string" and _is_list_of_words(node) else _own(node)
+    """Return the check for a schema; None if everything is valid."""
+    own = None if node.type == "string" and _is_string_enum(node) else _own(node)
     checks = [check for check in (own, _enum(node), *_junctors(node)) if check is not None]
     if not checks:
         return None
-    whole = checks[0] if len(checks) == 1 else _all(tuple(checks))
+    combined = checks[0] if len(checks) == 1 else _all(tuple(checks))
     if not node.enum and (node.nullable or not node.types):
-        return lambda value: value is None or whole(value)
-    return whole
+        return lambda value: value is None or combined(value)
+    return combined
 
 
 def _all(checks: tuple[IsValid, ...]) -> IsValid:
@@ -40,10 +40,10 @@ def _all(checks: tuple[IsValid, ...]) -> IsValid:
     return lambda value: all(check(value) for check in checks)
 
 
-def _is_list_of_words(node: Node) -> bool:
-    """Its enum says all there is to say: no value but those words can be valid, and all of them are."""
-    said = any(keyword in node.schema for keyword in ("minLength", "maxLength", "pattern")) or node.format
-    return bool(node.enum) and not said and all(isinstance(choice, str) for choice in node.enum)
+def _is_string_enum(node: Node) -> bool:
+    """Return whether the enum alone decides: exactly those strings are valid."""
+    restricts = any(keyword in node.schema for keyword in ("minLength", "maxLength", "pattern")) or node.format
+    return bool(node.enum) and not restricts and all(isinstance(choice, str) for choice in node.enum)
 
 
 def _own(node: Node) -> IsValid | None:
@@ -52,10 +52,10 @@ def _own(node: Node) -> IsValid | None:
     compile_one = _BY_TYPE.get(node.type)
     if compile_one is not None:
         return compile_one(node)
-    return _untyped(node) if _says_something(node) else None
+    return _untyped(node) if _has_keywords(node) else None
 
 
-def _says_something(node: Node) -> bool:
+def _has_keywords(node: Node) -> bool:
     return bool(node.properties or node.required or node.items or node.additional_set or node.format) or any(
         keyword in node.schema for keyword in _KEYWORDS
     )
@@ -68,7 +68,8 @@ _KEYWORDS = (
 
 
 def _untyped(node: Node) -> IsValid:
-    """Inside junctors, and where unknown fields are preserved: each keyword speaks only of values of its kind."""
+    """Check a schema without type, as inside junctors and with preserved unknown fields: keywords apply only to
+    their types."""
     on_string, on_number, on_list, on_object = _string(node), _number(node), _list(node), _object(node)
     formatted = bool(node.format)
 
@@ -94,16 +95,16 @@ def _boolean(node: Node) -> IsValid:
 
 
 def _string(node: Node) -> IsValid:
-    shortest, longest = node.schema.get("minLength"), node.schema.get("maxLength")
+    min_length, max_length = node.schema.get("minLength"), node.schema.get("maxLength")
     pattern = node.schema.get("pattern")
     check_format = formats.check_for(node.format) if node.format else None
-    if shortest is None and longest is None and not pattern and check_format is None:
+    if min_length is None and max_length is None and not pattern and check_format is None:
         return lambda value: type(value) is str
-    low, high = shortest or 0, longest if longest is not None else MAX_INT64
+    low, high = min_length or 0, max_length if max_length is not None else MAX_INT64
     if not pattern and check_format is None:
         return lambda value: type(value) is str and low <= len(value) <= high
     matches = _matcher(pattern) if pattern else None
-    accepted: set[str] = set()  # the same few words come again and again: types and reasons, groups and kinds
+    accepted: set[str] = set()  # the same few strings recur: types and reasons, groups and kinds
 
     def check(value: Any) -> bool:
         if type(value) is not str:
@@ -115,8 +116,8 @@ def _string(node: Node) -> IsValid:
             and (matches is None or matches(value))
             and (check_format is None or check_format(value))
         )
-        if valid and len(value) <= _SHORT:
-            if len(accepted) >= _MOST_ACCEPTED:
+        if valid and len(value) <= _MAX_CACHED_LENGTH:
+            if len(accepted) >= _MAX_CACHED:
                 accepted.clear()
             accepted.add(value)
         return valid
@@ -152,29 +153,31 @@ def _number(node: Node) -> IsValid:
 
 
 def _within(node: Node) -> Callable[[float], bool] | None:
-    """Bounds and factor. A fractional bound of an integer is an oddity that the slow path explains."""
+    """Return the check of bounds and multipleOf. Fractional bounds of integers are left to the slow path."""
     schema = node.schema
     low, high, factor = schema.get("minimum"), schema.get("maximum"), schema.get("multipleOf")
     if low is None and high is None and factor is None:
         return None
     if factor is not None or any(bound is not None and bound != int(bound) for bound in (low, high)):
         return lambda value: is_valid(node, value)
-    least: float = float("-inf") if low is None else low
-    most: float = float("inf") if high is None else high
+    minimum: float = float("-inf") if low is None else low
+    maximum: float = float("inf") if high is None else high
     above, below = bool(schema.get("exclusiveMinimum")), bool(schema.get("exclusiveMaximum"))
     if not above and not below:
-        return lambda value: least <= value <= most
-    return lambda value: least <= value <= most and not (above and value == least) and not (below and value == most)
+        return lambda value: minimum <= value <= maximum
+    return lambda value: (
+        minimum <= value <= maximum and not (above and value == minimum) and not (below and value == maximum)
+    )
 
 
 def _list(node: Node) -> IsValid:
     item = compile_check(node.items) if node.items else None
-    fewest, most = node.schema.get("minItems") or 0, node.schema.get("maxItems")
-    high = most if most is not None else MAX_INT64
+    min_count, maximum = node.schema.get("minItems") or 0, node.schema.get("maxItems")
+    high = maximum if maximum is not None else MAX_INT64
     unique = bool(node.schema.get("uniqueItems"))
 
     def check(value: Any) -> bool:
-        if type(value) is not list or not fewest <= len(value) <= high or (unique and len(value) > 1):
+        if type(value) is not list or not min_count <= len(value) <= high or (unique and len(value) > 1):
             return False
         return item is None or all(map(item, value))
 
@@ -185,14 +188,14 @@ def _object(node: Node) -> IsValid:
     known = {name: compile_check(sub) for name, sub in node.properties.items()}
     others = compile_check(node.additional) if node.additional else None
     required = node.required
-    fewest, most = node.schema.get("minProperties") or 0, node.schema.get("maxProperties")
-    high = most if most is not None else MAX_INT64
-    sized = bool(fewest) or most is not None
+    min_count, maximum = node.schema.get("minProperties") or 0, node.schema.get("maxProperties")
+    high = maximum if maximum is not None else MAX_INT64
+    sized = bool(min_count) or maximum is not None
     closed = not node.additional_allowed
     find = known.get
 
     def check(value: Any) -> bool:
-        if type(value) is not dict or (sized and not fewest <= len(value) <= high):
+        if type(value) is not dict or (sized and not min_count <= len(value) <= high):
             return False
         for name in required:
             if name not in value:
@@ -227,19 +230,20 @@ _BY_TYPE: dict[str, Callable[[Node], IsValid]] = {
 def _enum(node: Node) -> IsValid | None:
     if not node.enum:
         return None
-    words = frozenset(choice for choice in node.enum if isinstance(choice, str))
+    strings = frozenset(choice for choice in node.enum if isinstance(choice, str))
     others = tuple(choice for choice in node.enum if not isinstance(choice, str))
 
     def check(value: Any) -> bool:
         if type(value) is str:
-            return value in words
+            return value in strings
         return any(type(value) is type(choice) and value == choice for choice in others)
 
     return check
 
 
 def _junctors(node: Node) -> list[IsValid]:
-    """`oneOf` and `not` need the exact answer; in `allOf` and `anyOf` a stricter one does no harm."""
+    """Return the checks of junctors. `oneOf` and `not` need the exact result; in `allOf` and `anyOf` a stricter one
+    is fine."""
     found: list[IsValid] = []
     found.extend(check for option in node.all_of if (check := compile_check(option)))
     if node.any_of:

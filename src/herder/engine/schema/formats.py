@@ -1,8 +1,8 @@
-"""String formats, each as lenient and as strict as the real server's check for it.
+"""String formats, exactly as lenient and strict as in kube-apiserver.
 
-Several of these are looser or odder than their RFCs (a duration may read `3 weeks`, a date-time may have any character
-before its fraction); objects that the real server stores must be storable here, so the quirks are kept. Each check
-takes time linear in the text: texts come from anyone who may write an object.
+Several are looser or odder than their RFCs (a duration may be `3 weeks`, a date-time may have any character before its
+fraction). The quirks are reproduced, because objects that kube-apiserver stores must be accepted. Each check takes
+linear time, since any writer of an object controls the text.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _MAILBOX = (
     r"[ \t]*(?:\([^()]*\)[ \t]*)?\Z"
 )
 
-_compiled = cache(re.compile)  # on first use: few servers ever see more than a date-time
+_compiled = cache(re.compile)  # lazily: most servers only see date-times
 
 
 def check_for(name: str) -> Callable[[str], bool] | None:
-    """The check behind a format's name (dashes do not count); None for formats the server ignores."""
+    """Return the check of a format (dashes in its name are ignored); None if the server ignores the format."""
     return _CHECKS.get(name.replace("-", ""))
 
 
@@ -58,14 +58,14 @@ def is_date(text: str) -> bool:
         return False
     year, month, day = map(int, found.groups())
     try:
-        datetime.date(year or 4, month, day)  # Go knows a year 0, and it is a leap year
+        datetime.date(year or 4, month, day)  # Go accepts year 0, which is a leap year
     except ValueError:
         return False
     return True
 
 
 def is_date_time(text: str) -> bool:
-    if _compiled(_PLAIN_DATE_TIME).match(text):  # as servers write them; what follows is for what people write
+    if _compiled(_PLAIN_DATE_TIME).match(text):  # fast path for timestamps written by servers
         return True
     day, separator, rest = text.lower().partition("t")
     if not separator or not is_date(day):
@@ -98,7 +98,7 @@ def is_email(text: str) -> bool:
 
 
 def is_uri(text: str) -> bool:
-    """Absolute, or an absolute path: what Go's url.ParseRequestURI takes."""
+    """Return whether Go's url.ParseRequestURI accepts the text: absolute, or an absolute path."""
     if not text or any(ord(char) < 0x20 or char == "\x7f" for char in text):
         return False
     if text == "*":
@@ -112,21 +112,21 @@ def is_uri(text: str) -> bool:
         if not _is_authority(authority.split("?")[0]):
             return False
         rest = slash + rest
-    return _escapes_are_whole(rest.split("?")[0])
+    return _has_valid_escapes(rest.split("?")[0])
 
 
 def _is_authority(authority: str) -> bool:
     user, at, host = authority.rpartition("@")
     if at and not re.match(r"[A-Za-z0-9\-._~!$&'()*+,;=%:]*\Z", user):
         return False
-    if not _escapes_are_whole(host) or " " in host or any(char in host for char in '"<>\\^`{|}'):
+    if not _has_valid_escapes(host) or " " in host or any(char in host for char in '"<>\\^`{|}'):
         return False
     if host.startswith("["):
         return re.match(r"\[[^\]]*\](:[0-9]*)?\Z", host) is not None
     return ":" not in host or re.search(r":[0-9]*\Z", host) is not None
 
 
-def _escapes_are_whole(text: str) -> bool:
+def _has_valid_escapes(text: str) -> bool:
     return re.search(r"%(?![0-9a-fA-F]{2})", text) is None
 
 
@@ -135,7 +135,7 @@ def is_ipv4(text: str) -> bool:
 
 
 def is_ipv6(text: str) -> bool:
-    # The strict parser here: leading zeros in a dotted tail are refused, unlike for ipv4 and cidr.
+    # The strict parser: leading zeros in a dotted tail are rejected, unlike for ipv4 and cidr.
     return ":" in text and _is_ip(text) and not re.search(r"(?:^|[:.])0\d+(?=\.|$)", text.rpartition(":")[2])
 
 
@@ -152,10 +152,10 @@ def _is_ip(text: str) -> bool:
 
 def _is_dotted(text: str) -> bool:
     parts = text.split(".")
-    return len(parts) == 4 and all(part.isascii() and part.isdigit() and _at_most_255(part) for part in parts)
+    return len(parts) == 4 and all(part.isascii() and part.isdigit() and _is_octet(part) for part in parts)
 
 
-def _at_most_255(digits: str) -> bool:
+def _is_octet(digits: str) -> bool:
     significant = digits.lstrip("0")
     return len(significant) <= 3 and int(significant or 0) <= 255
 
@@ -206,9 +206,9 @@ def is_credit_card(text: str) -> bool:
     return total % 10 == 0
 
 
-def _matching(pattern: str, *, flags: str = "", longest: int | None = None) -> Callable[[str], bool]:
-    spelled = f"(?a{flags}){pattern}"
-    return lambda text: (longest is None or len(text) <= longest) and _compiled(spelled).match(text) is not None
+def _matching(pattern: str, *, flags: str = "", max_length: int | None = None) -> Callable[[str], bool]:
+    regex = f"(?a{flags}){pattern}"
+    return lambda text: (max_length is None or len(text) <= max_length) and _compiled(regex).match(text) is not None
 
 
 _CHECKS: dict[str, Callable[[str], bool]] = {
@@ -236,6 +236,6 @@ _CHECKS: dict[str, Callable[[str], bool]] = {
     "date": is_date,
     "datetime": is_date_time,
     "duration": is_duration,
-    "k8sshortname": _matching(_LABEL + r"\Z", longest=63),
-    "k8slongname": _matching(rf"{_LABEL}(\.{_LABEL})*\Z", longest=253),
+    "k8sshortname": _matching(_LABEL + r"\Z", max_length=63),
+    "k8slongname": _matching(rf"{_LABEL}(\.{_LABEL})*\Z", max_length=253),
 }

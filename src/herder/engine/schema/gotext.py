@@ -1,4 +1,4 @@
-"""Values as Go prints them: field errors quote what was wrong, and clients compare those texts."""
+"""Format values as Go does, for field errors that clients compare."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MIN_INT64 = -(2**63)
 
 
 def quote(text: str) -> str:
-    """`%q`."""
+    """Format as `%q`."""
     if text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'
     return '"' + "".join(_quoted(char) for char in text) + '"'
@@ -37,7 +37,7 @@ def _quoted(char: str) -> str:
 
 
 def plain(value: float | bool) -> str:
-    """`%v` of a number or a truth value."""
+    """Format a number or boolean as `%v`."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int) and MIN_INT64 <= value <= MAX_INT64:
@@ -61,7 +61,7 @@ def _float(value: float, *, largest_plain: float, smallest_plain: float) -> str:
 
 
 def _scientific(value: float) -> tuple[str, int]:
-    """Shortest digits and decimal exponent."""
+    """Return the shortest digits and the decimal exponent."""
     sign = "-" if value < 0 else ""
     digits, _, exponent = repr(abs(value)).partition("e")
     whole, _, fraction = digits.partition(".")
@@ -69,8 +69,8 @@ def _scientific(value: float) -> tuple[str, int]:
     both = whole + ("" if fraction == "0" else fraction)
     stripped = both.lstrip("0")
     power -= len(both) - len(stripped) if whole == "0" else 0
-    shown = stripped.rstrip("0") or "0"
-    return sign + shown[0] + ("." + shown[1:] if len(shown) > 1 else ""), power
+    format_value = stripped.rstrip("0") or "0"
+    return sign + format_value[0] + ("." + format_value[1:] if len(format_value) > 1 else ""), power
 
 
 def _decimals(text: str) -> int:
@@ -80,7 +80,7 @@ def _decimals(text: str) -> int:
 
 
 def to_json(value: Any) -> str:
-    """As encoding/json marshals it: keys sorted, HTML characters escaped."""
+    """Encode as encoding/json does: sorted keys, escaped HTML characters."""
     if value is None:
         return "null"
     if isinstance(value, str):
@@ -97,13 +97,13 @@ def to_json(value: Any) -> str:
     return "{" + ",".join(f"{to_json(key)}:{to_json(value[key])}" for key in sorted(value)) + "}"
 
 
-def shown(value: Any) -> str:
-    """As field errors print the value they complain about."""
+def format_value(value: Any) -> str:
+    """Format a value as field errors do."""
     if isinstance(value, str):
         return quote(value)
     if isinstance(value, (bool, int, float)):
         return plain(value)
     try:
         return to_json(value)
-    except RecursionError:  # nested beyond what anyone could read
+    except RecursionError:  # nested too deeply to be readable
         return "[...]" if isinstance(value, list) else "{...}"

@@ -1,4 +1,4 @@
-"""Which keywords a schema may use and in which combinations, and whether its CEL rules compile and can be afforded."""
+"""Schema keywords: supported keywords and combinations, and whether CEL rules compile within the cost limits."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 from herder.engine.meta.errors import FieldError, forbidden_field, required
 from herder.engine.schema import nodes
-from herder.engine.schema.fieldpaths import normalized
-from herder.engine.schema.gotext import quote, shown
+from herder.engine.schema.gotext import format_value, quote
 from herder.engine.schema.nodes import META_FIELDS, Schema
-from herder.engine.schema.rule_compiler import RuleCompiler
-from herder.engine.schema.rule_costs import Cardinality, CostTotal, check_rules
+from herder.engine.schema.rules.compiler import RuleCompiler
+from herder.engine.schema.rules.costs import Cardinality, CostTotal, check_rules
+from herder.engine.schema.rules.field_path import normalized
 
 _TYPES = ("array", "boolean", "integer", "number", "object", "string")
 _REASONS = ("FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired")
@@ -21,14 +21,14 @@ _NEWLINES = re.compile(r"[\n\r]")
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """What the schemas around this one mean for it."""
+class _Context:
+    """Context of a schema within its parents."""
 
     is_root: bool = False
     in_meta: bool = False
     no_defaults: str = ""  # why defaults are not allowed here
-    uncorrelatable: str = ""  # the schema above whose items or fields have no old value to compare with
-    cardinality: Cardinality | None = None  # None inside junctors, and where rules are not looked at
+    uncorrelatable: str = ""  # path of the parent schema whose items or fields cannot be correlated with old values
+    cardinality: Cardinality | None = None  # None inside junctors, and where rules are not checked
 
 
 @dataclass(slots=True)
@@ -42,11 +42,11 @@ class _Findings:
 
 
 def check_keywords(schema: Schema, path: str, compiler: RuleCompiler | None) -> list[FieldError]:
-    """Without a compiler (because the schema is unsound) rules are not compiled."""
+    """Check keywords and rules. Without a compiler (because the schema is not structural) rules are not compiled."""
     total = CostTotal()
     cardinality = Cardinality(1) if compiler is not None else None
     walk = _Walk(compiler, total)
-    found = walk.check(schema, path, _Place(is_root=True, cardinality=cardinality))
+    found = walk.check(schema, path, _Context(is_root=True, cardinality=cardinality))
     return found.schema + found.rules + total.errors(path)
 
 
@@ -55,38 +55,38 @@ class _Walk:
         self._compiler = compiler
         self._total = total
 
-    def check(self, schema: Any, path: str, place: _Place) -> _Findings:
+    def check(self, schema: Any, path: str, context: _Context) -> _Findings:
         found = _Findings()
         if not isinstance(schema, Mapping):
             return found
-        found.schema += _check_supported(schema, path, place)
-        self._descend(schema, path, place, found)
+        found.schema += _check_supported(schema, path, context)
+        self._descend(schema, path, context, found)
         found.schema += _check_extensions(schema, path)
         found.schema += _check_list(schema, path)
         rules = schema.get("x-kubernetes-validations") or ()
         if rules:
             found.schema += _check_rule_texts(schema, rules, path)
-            if not found.schema and place.cardinality is not None and self._compiler is not None:
-                resource = place.is_root or bool(schema.get("x-kubernetes-embedded-resource"))
+            if not found.schema and context.cardinality is not None and self._compiler is not None:
+                resource = context.is_root or bool(schema.get("x-kubernetes-embedded-resource"))
                 found.rules += check_rules(
                     self._compiler(schema, resource_root=resource),
                     rules,
                     f"{path}.x-kubernetes-validations",
-                    cardinality=place.cardinality,
-                    uncorrelatable=place.uncorrelatable,
+                    cardinality=context.cardinality,
+                    uncorrelatable=context.uncorrelatable,
                     total=self._total,
                 )
         return found
 
-    def _descend(self, schema: Schema, path: str, place: _Place, found: _Findings) -> None:
-        inner = replace(place, is_root=False)
-        elements = place.cardinality.below(schema) if place.cardinality else None
+    def _descend(self, schema: Schema, path: str, context: _Context, found: _Findings) -> None:
+        inner = replace(context, is_root=False)
+        elements = context.cardinality.below(schema) if context.cardinality else None
         self._descend_additional(schema, path, replace(inner, cardinality=elements), found)
         for name, sub in (schema.get("properties") or {}).items():
             below = replace(inner, cardinality=elements)
-            if (place.is_root or schema.get("x-kubernetes-embedded-resource")) and name in META_FIELDS:
+            if (context.is_root or schema.get("x-kubernetes-embedded-resource")) and name in META_FIELDS:
                 below = replace(below, in_meta=True)
-                if place.is_root:
+                if context.is_root:
                     below = replace(below, no_defaults=f"in top-level {name}")
             found.add(self.check(sub, f"{path}.properties[{name}]", below))
         narrowing = replace(inner, cardinality=None)
@@ -100,29 +100,29 @@ class _Walk:
         for name, sub in (schema.get("dependencies") or {}).items():
             found.add(self.check(sub, f"{path}.dependencies[{name}]", narrowing))
 
-    def _descend_additional(self, schema: Schema, path: str, place: _Place, found: _Findings) -> None:
+    def _descend_additional(self, schema: Schema, path: str, context: _Context, found: _Findings) -> None:
         additional = schema.get("additionalProperties")
         if additional is None:
             return
         if schema.get("properties") and additional is not True:
             detail = "additionalProperties and properties are mutual exclusive"
             found.schema.append(forbidden_field(f"{path}.additionalProperties", detail))
-        if place.in_meta:
-            place = replace(place, no_defaults="inside additionalProperties applying to object metadata")
-        found.add(self.check(additional, f"{path}.additionalProperties", place))
+        if context.in_meta:
+            context = replace(context, no_defaults="inside additionalProperties applying to object metadata")
+        found.add(self.check(additional, f"{path}.additionalProperties", context))
 
-    def _descend_items(self, schema: Schema, path: str, place: _Place, found: _Findings) -> None:
+    def _descend_items(self, schema: Schema, path: str, context: _Context, found: _Findings) -> None:
         items = schema.get("items")
-        if schema.get("x-kubernetes-list-type") != "map" and not place.uncorrelatable:
-            place = replace(place, uncorrelatable=path)
-        found.add(self.check(items, f"{path}.items", place))
+        if schema.get("x-kubernetes-list-type") != "map" and not context.uncorrelatable:
+            context = replace(context, uncorrelatable=path)
+        found.add(self.check(items, f"{path}.items", context))
         if isinstance(items, list):
             for index, sub in enumerate(items):
-                found.add(self.check(sub, f"{path}.items[{index}]", place))
+                found.add(self.check(sub, f"{path}.items[{index}]", context))
 
 
 def _invalid(path: str, value: Any, detail: str) -> FieldError:
-    return FieldError("FieldValueInvalid", path, f"Invalid value: {shown(value)}: {detail}")
+    return FieldError("FieldValueInvalid", path, f"Invalid value: {format_value(value)}: {detail}")
 
 
 def _unsupported(path: str, value: str, choices: tuple[str, ...]) -> FieldError:
@@ -130,23 +130,23 @@ def _unsupported(path: str, value: str, choices: tuple[str, ...]) -> FieldError:
     return FieldError("FieldValueNotSupported", path, f"Unsupported value: {quote(value)}: supported values: {listed}")
 
 
-def _check_supported(schema: Schema, path: str, place: _Place) -> list[FieldError]:
+def _check_supported(schema: Schema, path: str, context: _Context) -> list[FieldError]:
     found: list[FieldError] = []
     kind = schema.get("type") or ""
     if kind and kind not in _TYPES:
         found.append(_unsupported(f"{path}.type", kind, _TYPES))
-    if schema.get("default") is not None and place.no_defaults:
-        found.append(forbidden_field(f"{path}.default", f"must not be set {place.no_defaults}"))
+    if schema.get("default") is not None and context.no_defaults:
+        found.append(forbidden_field(f"{path}.default", f"must not be set {context.no_defaults}"))
     for keyword in ("id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref"):
-        given = schema.get(keyword)
-        if given is not None and (given or keyword in ("additionalItems", "dependencies", "$ref")):
+        value = schema.get(keyword)
+        if value is not None and (value or keyword in ("additionalItems", "dependencies", "$ref")):
             found.append(forbidden_field(f"{path}.{keyword}", f"{keyword} is not supported"))
     if kind == "null":
         detail = "type cannot be set to null, use nullable as an alternative"
         found.append(forbidden_field(f"{path}.type", detail))
     if isinstance(schema.get("items"), list) and schema["items"]:
         found.append(forbidden_field(f"{path}.items", "items must be a schema object and not an array"))
-    if place.in_meta and schema.get("x-kubernetes-embedded-resource"):
+    if context.in_meta and schema.get("x-kubernetes-embedded-resource"):
         detail = "must not be used inside of resource meta"
         found.append(forbidden_field(f"{path}.x-kubernetes-embedded-resource", detail))
     if schema.get("uniqueItems"):
@@ -184,7 +184,8 @@ def _check_set_items(items: Schema, path: str) -> list[FieldError]:
     if items.get("type") == "array" and list_type not in (None, "atomic"):
         return [_invalid(f"{path}.x-kubernetes-list-type", list_type, detail)]
     if items.get("type") == "object" and items.get("x-kubernetes-map-type") != "atomic":
-        return [_invalid(f"{path}.x-kubernetes-map-type", list_type, detail)]  # the real one quotes the list type too
+        # kube-apiserver also quotes the list type
+        return [_invalid(f"{path}.x-kubernetes-map-type", list_type, detail)]
     return []
 
 

@@ -1,4 +1,4 @@
-"""Lists that are sets or maps: no element, or no key, may come twice."""
+"""List types: uniqueness of set elements and map keys."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from herder.engine.meta.errors import FieldError
-from herder.engine.schema.gotext import shown, to_json
+from herder.engine.schema.gotext import format_value, to_json
 from herder.engine.schema.nodes import Node
 
 Check = Callable[[Any, str, list[FieldError]], None]
 
 
 def compile_list_types(node: Node | None) -> Check | None:
-    """What finds duplicates in a value and below it; None where no list is a set or a map."""
+    """Return a check for duplicates in a value and below it; None if no list is a set or map."""
     if node is None:
         return None
     fields = {name: check for name, sub in node.properties.items() if (check := compile_list_types(sub))}
@@ -48,7 +48,7 @@ def _check_unique(items: list[Any], keys: tuple[str, ...] | None, path: str, err
         for index, item in enumerate(items):
             if item is not None and type(item) is not dict:
                 detail = "must be an object for an array of list-type map"
-                body = f"Invalid value: {shown(item)}: {detail}"
+                body = f"Invalid value: {format_value(item)}: {detail}"
                 errors.append(FieldError("FieldValueInvalid", f"{path}[{index}]", body))
                 return
         if len(keys) == 1 and _surely_unique(items, keys[0]):
@@ -58,12 +58,14 @@ def _check_unique(items: list[Any], keys: tuple[str, ...] | None, path: str, err
     for index, item in enumerate(items):
         identity = to_json(item) if isinstance(item, (dict, list)) else (type(item), item)
         seen[identity] = seen.get(identity, 0) + 1
-        if seen[identity] == 2:  # a third one would tell nothing new
-            errors.append(FieldError("FieldValueDuplicate", f"{path}[{index}]", f"Duplicate value: {shown(item)}"))
+        if seen[identity] == 2:  # report each duplicate once
+            errors.append(
+                FieldError("FieldValueDuplicate", f"{path}[{index}]", f"Duplicate value: {format_value(item)}")
+            )
 
 
 def _surely_unique(items: list[Any], key: str) -> bool:
-    """The common case, quickly: each item has a string for its key, and no two are the same."""
+    """Fast path: each item has a string key, and all are distinct."""
     found = {item.get(key) for item in items if item is not None and type(item.get(key)) is str}
     return len(found) == len(items)
 

@@ -1,7 +1,4 @@
-"""A structural schema as a tree of nodes: read once, then asked often.
-
-Each concern (pruning, defaulting, validation, rules) is compiled from these nodes. A node knows nothing of them.
-"""
+"""Structural schema as a tree of nodes, from which pruning, defaulting, validation and rules are compiled."""
 
 from __future__ import annotations
 
@@ -18,14 +15,16 @@ _NUMBER_FORMATS = {"integer": ("int32", "int64"), "number": ("float", "double")}
 
 @dataclass(slots=True, eq=False)
 class Node:
+    """One schema, with normalized keywords."""
+
     schema: Schema
-    types: tuple[str, ...]  # of an int-or-string: both
-    format: str  # empty where the server ignores it
+    types: tuple[str, ...]  # both for an int-or-string
+    format: str  # empty if the server ignores it
     nullable: bool
     default: Any
     properties: dict[str, Node]
     additional: Node | None
-    additional_set: bool  # additionalProperties was given, as a schema or a truth value
+    additional_set: bool  # additionalProperties is set, to a schema or a boolean
     additional_allowed: bool
     items: Node | None
     preserve: bool
@@ -48,7 +47,7 @@ class Node:
 
 
 def read(schema: Schema) -> Node:
-    given = schema.get("additionalProperties")
+    additional = schema.get("additionalProperties")
     properties = {name: read(sub) for name, sub in (schema.get("properties") or {}).items()}
     items = schema.get("items")
     node = Node(
@@ -58,9 +57,9 @@ def read(schema: Schema) -> Node:
         nullable=bool(schema.get("nullable")),
         default=schema.get("default"),
         properties=properties,
-        additional=read(given) if isinstance(given, Mapping) else None,
-        additional_set=given is not None,
-        additional_allowed=given is None or isinstance(given, Mapping) or bool(given),
+        additional=read(additional) if isinstance(additional, Mapping) else None,
+        additional_set=additional is not None,
+        additional_allowed=additional is None or isinstance(additional, Mapping) or bool(additional),
         items=read(items) if isinstance(items, Mapping) else None,
         preserve=bool(schema.get("x-kubernetes-preserve-unknown-fields")),
         embedded=bool(schema.get("x-kubernetes-embedded-resource")),
@@ -90,7 +89,7 @@ def _types(schema: Schema) -> tuple[str, ...]:
 
 
 def _format(schema: Schema) -> str:
-    """The format as far as the server knows it for this type; others are stripped before validation."""
+    """Return the format if the server supports it for this type; others are dropped before validation."""
     name: str = schema.get("format") or ""
     types = _types(schema)
     only = types[0] if len(types) == 1 else ""
@@ -100,7 +99,7 @@ def _format(schema: Schema) -> str:
 
 
 def unrecognized_formats(schema: Schema) -> list[str]:
-    """Formats anywhere in a schema that the server will ignore; whoever defines such a schema is warned."""
+    """Return the formats in a schema that the server ignores, for a warning."""
     found = [schema["format"]] if schema.get("format") and not _format(schema) else []
     below = [*(schema.get("properties") or {}).values()]
     for keyword in ("allOf", "anyOf", "oneOf"):

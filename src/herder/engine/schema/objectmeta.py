@@ -1,7 +1,7 @@
-"""Metadata inside objects: the `metadata` of embedded resources is that of every object, whatever the schema says.
+"""Metadata of embedded resources, which is ObjectMeta regardless of the schema.
 
-Its fields are decoded as the real server does, into a struct: unknown ones are dropped and told, ones of a wrong type
-refuse the request. Then names, labels and so on are checked as for any object.
+Its fields are decoded as in kube-apiserver, into a struct: unknown fields are dropped with a warning, and a wrong type
+rejects the request. Then names, labels and so on are validated as for any object.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from herder.engine.meta import names
 from herder.engine.meta.errors import BadRequest, FieldError
 from herder.engine.meta.kinds import Object
-from herder.engine.schema.gotext import shown
+from herder.engine.schema.gotext import format_value
 from herder.engine.schema.nodes import Node
 
 Visit = Callable[[Any, str], None]
@@ -40,7 +40,8 @@ class _Malformed(Exception):
 
 
 def coerce(metadata: Any, unknown: list[str], path: str = "metadata") -> None:
-    """Drop what ObjectMeta does not have, in place, adding paths to `unknown`; ValueError if it cannot be decoded."""
+    """Drop fields that ObjectMeta does not have, in place, and add their paths to `unknown`; raises ValueError if it
+    cannot be decoded."""
     try:
         _decode_struct(metadata, _META, "ObjectMeta", "v1.ObjectMeta", "", path, unknown)
     except _Malformed as problem:
@@ -60,11 +61,11 @@ def _decode_struct(
             unknown.append(f"{path}.{name}")
             del value[name]
         elif value[name] is None and kind != _TIME:
-            del value[name]  # as decoding null into a struct field: it stays at its zero value
+            del value[name]  # like decoding null into a struct field: it keeps its zero value
         else:
             _decode_field(value[name], kind, struct, f"{inside}.{name}" if inside else name, f"{path}.{name}", unknown)
             if kind != _ANY and value[name] in ({}, []):
-                del value[name]  # as Go leaves out what is empty
+                del value[name]  # Go omits empty fields
 
 
 def _decode_field(value: Any, kind: Any, struct: str, inside: str, path: str, unknown: list[str]) -> None:
@@ -112,7 +113,7 @@ def _mismatch(value: Any, struct: str, inside: str, go_type: str) -> str:
 
 
 def coerce_embedded(node: Node, obj: Object, unknown: list[str]) -> None:
-    """Clean the metadata of every embedded resource; BadRequest where it, or a type field, has a wrong type."""
+    """Coerce the metadata of every embedded resource; raises BadRequest if it or a type field has a wrong type."""
 
     def visit(value: Any, path: str) -> None:
         for name in ("apiVersion", "kind"):
@@ -129,7 +130,7 @@ def coerce_embedded(node: Node, obj: Object, unknown: list[str]) -> None:
 
 def _undecodable(obj: Object, field: str, value: Any, detail: str) -> BadRequest:
     kind, version = obj.get("kind"), str(obj.get("apiVersion", "")).rpartition("/")[2]
-    problem = f"{field}: Invalid value: {shown(value)}: {detail}"
+    problem = f"{field}: Invalid value: {format_value(value)}: {detail}"
     return BadRequest(f'{kind} in version "{version}" cannot be handled as a {kind}: {problem}')
 
 
@@ -154,7 +155,7 @@ def _visit_embedded(node: Node | None, value: Any, path: str, visit: Visit) -> N
 
 
 def validate_embedded(node: Node, obj: Any, base: str = "", *, root: bool = False) -> list[FieldError]:
-    """What is wrong with the type and metadata of embedded resources, and of the value itself if it is a resource."""
+    """Return the errors in type and metadata of embedded resources, and of the value itself if it is a resource."""
     errors: list[FieldError] = []
     if root and not node.embedded and type(obj) is dict:
         _validate_one(obj, base, errors)
@@ -192,11 +193,11 @@ def _type_problem(name: str, value: Any) -> str:
 
 
 def _invalid(field: str, value: Any, detail: str) -> FieldError:
-    return FieldError("FieldValueInvalid", field, f"Invalid value: {shown(value)}: {detail}")
+    return FieldError("FieldValueInvalid", field, f"Invalid value: {format_value(value)}: {detail}")
 
 
 def _validate_metadata(metadata: Object, path: str, errors: list[FieldError]) -> None:
-    """What a client may notice: names, label and annotation keys and values, owners, finalizers."""
+    """Validate what a client can set: names, label and annotation keys and values, owners, finalizers."""
     for name in ("generateName", "name"):
         if metadata.get(name):
             errors.extend(_invalid(f"{path}.{name}", metadata[name], p) for p in names.path_segment(metadata[name]))
@@ -218,11 +219,11 @@ def _validate_metadata(metadata: Object, path: str, errors: list[FieldError]) ->
 
 def _validate_owner(owner: Object, path: str, errors: list[FieldError]) -> None:
     version = str(owner.get("apiVersion") or "").rpartition("/")[2]
-    for name, value, words in (
+    for name, value, message in (
         ("apiVersion", version, "version must not be empty"),
         ("kind", owner.get("kind"), "must not be empty"),
         ("name", owner.get("name"), "must not be empty"),
         ("uid", owner.get("uid"), "must not be empty"),
     ):
         if not value:
-            errors.append(_invalid(f"{path}.{name}", owner.get(name) or "", words))
+            errors.append(_invalid(f"{path}.{name}", owner.get(name) or "", message))

@@ -1,7 +1,7 @@
-"""Pruning: what the schema does not know is dropped, and told.
+"""Pruning: drop unknown fields and report them.
 
-Nearly every object that arrives is clean, so a compiled check looks for anything to do without tracking paths; only
-when it finds something does the slower walk run that drops fields and names them.
+Nearly every object has none, so a compiled check first tests for them without tracking paths. Only if it finds one, the
+slower pass drops fields and reports their paths.
 """
 
 from __future__ import annotations
@@ -16,41 +16,42 @@ IsClean = Callable[[Any], bool]
 
 
 def compile_clean(node: Node | None, *, root: bool = False) -> IsClean:
-    """A check that pruning would leave a value as it is. A false alarm costs time only, so it may be too strict."""
+    """Return a check whether pruning would leave a value unchanged. It may be too strict: a false alarm costs only
+    time."""
     if node is None or not (node.children or node.preserve or node.additional_set):
-        return _is_bare if node is None or not node.embedded else _compile_fields({}, None, root=True)
+        return _has_no_fields if node is None or not node.embedded else _compile_fields({}, None, root=True)
     if node.items is not None:
         return _compile_list(compile_clean(node.items), keep=node.preserve)
     known = {name: compile_clean(sub) for name, sub in node.properties.items()}
-    others: IsClean | None = _anything if node.preserve else None
+    other_fields: IsClean | None = _accept_all if node.preserve else None
     if node.additional_set:
-        others = compile_clean(node.additional)
+        other_fields = compile_clean(node.additional)
     elif node.preserve and not known:
-        return _anything
-    return _compile_fields(known, others, root=root or node.embedded)
+        return _accept_all
+    return _compile_fields(known, other_fields, root=root or node.embedded)
 
 
-def _anything(value: Any) -> bool:
+def _accept_all(value: Any) -> bool:
     return True
 
 
-def _is_bare(value: Any) -> bool:
-    """Nothing in it that could be unknown."""
+def _has_no_fields(value: Any) -> bool:
+    """Return whether the value contains nothing that could be unknown."""
     return not value or (type(value) is not dict and type(value) is not list)
 
 
-def _compile_fields(known: dict[str, IsClean], others: IsClean | None, *, root: bool) -> IsClean:
-    """For an object; `others` is for fields of any other name, None where there may be none."""
+def _compile_fields(known: dict[str, IsClean], other_fields: IsClean | None, *, root: bool) -> IsClean:
+    """Return the check of an object; `other_fields` checks fields with other names, None if there must be none."""
     if root:
-        known = {**known, **dict.fromkeys(META_FIELDS, _anything)}
+        known = {**known, **dict.fromkeys(META_FIELDS, _accept_all)}
 
     def is_clean(value: Any) -> bool:
         if type(value) is not dict:
             return type(value) is not list
         for name, sub in value.items():
-            if type(sub) is str and name in known:  # most fields of most objects
+            if type(sub) is str and name in known:  # fast path: most fields
                 continue
-            check = known.get(name, others)
+            check = known.get(name, other_fields)
             if check is None or sub is None or not check(sub):
                 return False
         return True
@@ -68,7 +69,7 @@ def _compile_list(check: IsClean, *, keep: bool) -> IsClean:
 
 
 def prune(value: Any, node: Node | None, *, root: bool = False) -> list[str]:
-    """Drop unknown fields in place; their paths, sorted."""
+    """Drop unknown fields in place; return their sorted paths."""
     unknown: list[str] = []
     _prune(value, node, "", unknown, root)
     return sorted(unknown)
@@ -76,7 +77,7 @@ def prune(value: Any, node: Node | None, *, root: bool = False) -> list[str]:
 
 def _prune(value: Any, node: Node | None, path: str, unknown: list[str], root: bool = False) -> None:
     if node is not None and node.preserve:
-        _keep(value, node, path, unknown, root)
+        _prune_preserved(value, node, path, unknown, root)
     elif type(value) is dict:
         _prune_object(value, node, path, unknown, root)
     elif type(value) is list:
@@ -98,7 +99,7 @@ def _prune_object(value: Object, node: Node | None, path: str, unknown: list[str
             del value[name]
 
 
-def _keep(value: Any, node: Node, path: str, unknown: list[str], root: bool = False) -> None:
+def _prune_preserved(value: Any, node: Node, path: str, unknown: list[str], root: bool = False) -> None:
     if type(value) is dict:
         for name, sub in value.items():
             if (root or node.embedded) and name in META_FIELDS:
@@ -110,11 +111,11 @@ def _keep(value: Any, node: Node, path: str, unknown: list[str], root: bool = Fa
                 _prune(sub, node.additional, inner, unknown)
     elif type(value) is list and node.items is not None:
         for index, item in enumerate(value):
-            _keep(item, node.items, f"{path}[{index}]", unknown)
+            _prune_preserved(item, node.items, f"{path}[{index}]", unknown)
 
 
 def drop_nulls(value: Any, node: Node | None) -> None:
-    """A null where the schema allows none and has no default means that the field was not given."""
+    """Drop nulls where the schema allows none and has no default: the field counts as absent."""
     if node is None:
         return
     if type(value) is dict:

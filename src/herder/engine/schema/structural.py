@@ -1,7 +1,7 @@
-"""What is wrong with a schema itself: the checks a CustomResourceDefinition's schema passes before it is admitted.
+"""Validate the schema of a CustomResourceDefinition.
 
-Three questions, as the real server asks them: is it structural (every field has one type, junctors only narrow), are
-its defaults valid by itself, and does it use only the keywords that are supported (`keywords`).
+As in kube-apiserver, there are three checks: the schema is structural (every field has one type, junctors only narrow),
+its defaults are valid, and it uses only supported keywords (`keywords`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 from herder.engine.meta.errors import FieldError, forbidden_field, required
 from herder.engine.schema import re2
 from herder.engine.schema.default_check import check_defaults
-from herder.engine.schema.gotext import shown
+from herder.engine.schema.gotext import format_value
 from herder.engine.schema.keywords import check_keywords
 from herder.engine.schema.nodes import Schema
-from herder.engine.schema.rule_compiler import RuleCompiler, compile_with_cel
+from herder.engine.schema.rules.compiler import RuleCompiler, compile_with_cel
 
 _ROOT, _ITEM, _FIELD = "root", "item", "field"
 _INT_OR_STRING = [{"type": "integer"}, {"type": "string"}]
@@ -34,7 +34,7 @@ _SPELLED = {
 def check_structural(
     schema: Schema, path: str, *, status_subresource: bool = False, rules: RuleCompiler | None = None
 ) -> list[FieldError]:
-    """Everything an API server would refuse a CustomResourceDefinition for because of this schema, found at `path`."""
+    """Return all errors of this schema at `path` for which kube-apiserver rejects a CustomResourceDefinition."""
     errors = _check_root(schema, path, status_subresource=status_subresource)
     compiler = rules or compile_with_cel
     unsupported = _first_unsupported(schema)
@@ -50,23 +50,23 @@ def check_structural(
 
 
 def invalid(field: str, value: Any, detail: str) -> FieldError:
-    return FieldError("FieldValueInvalid", field, f"Invalid value: {shown(value)}: {detail}")
+    return FieldError("FieldValueInvalid", field, f"Invalid value: {format_value(value)}: {detail}")
 
 
 def _check_root(schema: Schema, path: str, *, status_subresource: bool) -> list[FieldError]:
     errors: list[FieldError] = []
     if status_subresource:
-        # Validation of the status is taken out as properties.status; what else the root said would be lost.
+        # Status validation uses only properties.status; other keywords of the root would be lost.
         for keyword, value in schema.items():
             name = _SPELLED.get(keyword, keyword[:1].upper() + keyword[1:])
             if keyword == "type" and value and value != "object":
-                words = 'only "object" is allowed as the type at the root of the schema if the status subresource'
-                errors.append(invalid(f"{path}.type", value, f"{words} is enabled"))
+                message = 'only "object" is allowed as the type at the root of the schema if the status subresource'
+                errors.append(invalid(f"{path}.type", value, f"{message} is enabled"))
                 break
             if value not in (None, False, "", [], {}) and name not in _ALLOWED_WITH_STATUS:
                 allowed = " ".join(_ALLOWED_WITH_STATUS)
-                words = f"only [{allowed}] fields are allowed at the root of the schema if the status subresource"
-                errors.append(invalid(path, schema, f"{words} is enabled"))
+                message = f"only [{allowed}] fields are allowed at the root of the schema if the status subresource"
+                errors.append(invalid(path, schema, f"{message} is enabled"))
                 break
     if schema.get("nullable"):
         errors.append(forbidden_field(f"{path}.nullable", "nullable cannot be true at the root"))
@@ -98,7 +98,7 @@ def _subschemas(schema: Schema) -> list[Schema]:
     return [sub for sub in found if isinstance(sub, Mapping)]
 
 
-# --- is it structural?
+# --- structural
 
 
 def check_shape(schema: Schema, path: str) -> list[FieldError]:
@@ -161,13 +161,13 @@ def _check_type(schema: Schema, level: str, path: str, errors: list[FieldError])
 
 
 def _check_meta(schema: Schema, level: str, path: str, errors: list[FieldError]) -> None:
-    """Metadata is the server's: a schema may narrow names, and say no more about it."""
+    """Check metadata: a schema may only restrict names."""
     properties = schema.get("properties") or {}
     is_resource = level == _ROOT or bool(schema.get("x-kubernetes-embedded-resource"))
     for name in ("kind", "apiVersion"):
         if is_resource and name in properties and properties[name].get("type") != "string":
-            given = properties[name].get("type") or ""
-            errors.append(invalid(f"{path}.properties[{name}].type", given, "must be string"))
+            declared = properties[name].get("type") or ""
+            errors.append(invalid(f"{path}.properties[{name}].type", declared, "must be string"))
     metadata = properties.get("metadata")
     if metadata is None:
         return
@@ -180,17 +180,17 @@ def _check_meta(schema: Schema, level: str, path: str, errors: list[FieldError])
 
 
 def _narrows_names_only(metadata: Schema) -> bool:
-    said = {keyword for keyword, value in metadata.items() if value not in (None, False, "", [], {})}
+    keywords = {keyword for keyword, value in metadata.items() if value not in (None, False, "", [], {})}
     if set(metadata.get("properties") or {}) <= {"name", "generateName"}:
-        said.discard("properties")
-    return said <= {"type", "default"}
+        keywords.discard("properties")
+    return keywords <= {"type", "default"}
 
 
 def _is_int_or_string(any_of: Any) -> bool:
     return bool(any_of == _INT_OR_STRING)
 
 
-# --- junctors may only narrow
+# --- junctors
 
 
 def _check_values(schema: Schema, level: str, path: str, errors: list[FieldError], *, skip_any_of: bool) -> None:
@@ -241,10 +241,10 @@ def _check_nested(
         _check_nested(sub, _FIELD, f"{path}.properties[{name}]", errors)
     for keyword, should_be in _FORBIDDEN_NESTED:
         value = schema.get(keyword)
-        given = value is not None if should_be == "undefined" else bool(value)
+        declared = value is not None if should_be == "undefined" else bool(value)
         if keyword == "additionalProperties":
-            given = bool(value) or isinstance(value, Mapping)
-        if given:
+            declared = bool(value) or isinstance(value, Mapping)
+        if declared:
             errors.append(forbidden_field(f"{path}.{keyword}", f"must be {should_be} to be structural"))
     if "metadata" in (schema.get("properties") or {}):
         detail = "must not be specified in a nested context"
@@ -252,7 +252,7 @@ def _check_nested(
 
 
 def _check_complete(values: Schema, spine: Schema | None, at: str, path: str, errors: list[FieldError]) -> None:
-    """Every field a junctor speaks of must be on the spine of the schema too."""
+    """Require that every field in a junctor is also specified outside of it."""
     for keyword in ("allOf", "anyOf", "oneOf"):
         for index, sub in enumerate(values.get(keyword) or ()):
             _check_nested_complete(sub, spine, at, f"{path}.{keyword}[{index}]", errors)

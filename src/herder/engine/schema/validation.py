@@ -1,9 +1,9 @@
-"""Validation of a value against a schema, error by error as the real server reports them.
+"""Detailed validation of a value against a schema, with kube-apiserver's errors.
 
-The real server asks each schema a fixed series of questions (type, junctors, string, format, number, list, enum,
-object) and keeps all answers. For `anyOf` and `oneOf` it reports the failures of the alternative that answered most
-questions right, so the count of right answers is part of the result. The names of the steps and the order are kept;
-objects that pass never come here (`fastcheck` sees to that).
+kube-apiserver runs a fixed series of validators on each schema (type, junctors, string, format, number, list, enum,
+object) and collects all results. For `anyOf` and `oneOf` it reports the errors of the alternative with the most passed
+validators, so their number is part of the result. Names and order of the steps are the same here. Valid objects never
+get here (see `fastcheck`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 from herder.engine.meta.errors import FieldError
 from herder.engine.schema import formats, re2
 from herder.engine.schema.correlation import Correlated, same, unchanged
-from herder.engine.schema.gotext import MAX_INT64, MIN_INT64, plain, quote, shown, to_json
+from herder.engine.schema.gotext import MAX_INT64, MIN_INT64, format_value, plain, quote, to_json
 from herder.engine.schema.nodes import Node
 
-_NO_FIELD = "<nil>"  # how the real server names the field of an error that has none
+_NO_FIELD = "<nil>"  # kube-apiserver's field name for an error without field
 
 
 class Result:
-    """Errors without repetition, by message, and how many questions were answered right."""
+    """Errors by message, and the number of passed validators."""
 
     __slots__ = ("errors", "matches")
 
@@ -39,9 +39,9 @@ class Result:
 
 
 def validate(node: Node, value: Any, correlated: Correlated | None = None, *, base: str = "") -> list[FieldError]:
-    """What is wrong with a value. With an old value, what was already wrong and is unchanged is let pass.
+    """Return the errors of a value. With an old value, unchanged errors are ratcheted.
 
-    `base` is the field that errors are counted from; messages name fields below it only, as the real server's do.
+    Errors are relative to the field `base`; messages name only fields below it, as in kube-apiserver.
     """
     result = _ratcheted(_Validator(base), node, value, "", correlated)
     return list(result.errors.values())
@@ -85,10 +85,10 @@ class _Validator:
         if isinstance(value, dict):
             self._object(node, value, path, correlated, result)
             result.matches += 1
-        result.matches += 3  # junctors, enum, and the schema as a whole
+        result.matches += 3  # junctors, enum, and the schema itself
         return result
 
-    # --- how an error is told
+    # --- errors
 
     def _field(self, path: str) -> str:
         path = path.removeprefix(".")
@@ -96,15 +96,15 @@ class _Validator:
             return f"{self._base}.{path}" if path else self._base
         return path or _NO_FIELD
 
-    def _invalid(self, result: Result, path: str, value: Any, words: str, kind: str = "FieldValueInvalid") -> None:
-        message = f"{path} in body {words}"
+    def _invalid(self, result: Result, path: str, value: Any, detail: str, kind: str = "FieldValueInvalid") -> None:
+        message = f"{path} in body {detail}"
         self._add(result, path, value, message, kind)
 
     def _add(self, result: Result, path: str, value: Any, message: str, kind: str = "FieldValueInvalid") -> None:
-        body = f"Invalid value: {shown(value)}: {message}"
+        body = f"Invalid value: {format_value(value)}: {message}"
         result.add(message, FieldError(kind, self._field(path), body))
 
-    def _unplaced(self, result: Result, message: str) -> None:
+    def _add_without_field(self, result: Result, message: str) -> None:
         body = f'Invalid value: "": {message}'
         result.add(message, FieldError("FieldValueInvalid", self._base or _NO_FIELD, body))
 
@@ -117,9 +117,9 @@ class _Validator:
             result.matches += 1
 
     def _type(self, node: Node, value: Any, path: str, result: Result) -> int:
-        """1 if the type is right."""
+        """Return 1 if the type matches."""
         kind, kind_format = _kind(value)
-        whole = kind == "number" and _is_whole(value) and "integer" in node.types
+        whole = kind == "number" and _is_near_integer(value) and "integer" in node.types
         fits = kind in node.types or whole or (kind == "integer" and "number" in node.types)
         numeric = "number" in node.types or "integer" in node.types
         if kind not in ("string", "array") and node.format and not (fits or kind_format == node.format):
@@ -138,7 +138,7 @@ class _Validator:
     # --- junctors
 
     def _junctors(self, node: Node, value: Any, path: str, result: Result) -> None:
-        # Inside junctors nothing is ratcheted: only the value as a whole can be let pass.
+        # No ratcheting inside junctors: only the whole value can be ratcheted.
         if node.any_of:
             self._any_of(node, value, path, result)
         if node.one_of:
@@ -146,7 +146,7 @@ class _Validator:
         if node.all_of:
             self._all_of(node, value, path, result)
         if node.negated is not None and not self.check(node.negated, value, path).errors:
-            self._unplaced(result, f"{quote(path)} must not validate the schema (not)")
+            self._add_without_field(result, f"{quote(path)} must not validate the schema (not)")
         result.matches += 1
 
     def _any_of(self, node: Node, value: Any, path: str, result: Result) -> None:
@@ -158,7 +158,7 @@ class _Validator:
                 return
             if best is None or outcome.matches > best.matches:
                 best = outcome
-        self._unplaced(result, f"{quote(path)} must validate at least one schema (anyOf)")
+        self._add_without_field(result, f"{quote(path)} must validate at least one schema (anyOf)")
         if best is not None:
             result.merge(best)
 
@@ -176,7 +176,7 @@ class _Validator:
             result.merge(valid[0])
             return
         found = f"Found {len(valid)} valid alternatives" if valid else "Found none valid"
-        self._unplaced(result, f"{quote(path)} must validate one and only one schema (oneOf). {found}")
+        self._add_without_field(result, f"{quote(path)} must validate one and only one schema (oneOf). {found}")
         if best is not None:
             result.merge(best)
 
@@ -188,7 +188,7 @@ class _Validator:
             result.merge(outcome)
         if failed:
             none = ". None validated" if failed == len(node.all_of) else ""
-            self._unplaced(result, f"{quote(path)} must validate all the schemas (allOf){none}")
+            self._add_without_field(result, f"{quote(path)} must validate all the schemas (allOf){none}")
 
     # --- strings, numbers, enums
 
@@ -210,12 +210,12 @@ class _Validator:
     def _format(self, node: Node, value: str, path: str, result: Result) -> None:
         check = formats.check_for(node.format)
         if check is not None and not check(value):
-            words = f"must be of type {node.format}: {quote(value)}"
-            self._invalid(result, path, value, words, "FieldValueTypeInvalid")
+            detail = f"must be of type {node.format}: {quote(value)}"
+            self._invalid(result, path, value, detail, "FieldValueTypeInvalid")
 
     def _number(self, node: Node, value: float, path: str, result: Result) -> None:
         if isinstance(value, int) and not MIN_INT64 <= value <= MAX_INT64:
-            value = float(value)  # what Go's decoder makes of it
+            value = float(value)  # as Go's decoder does
         self._number_range(node, value, "Checked", path, result)
         factor, least, most = (node.schema.get(name) for name in ("multipleOf", "minimum", "maximum"))
         if factor is not None:
@@ -229,7 +229,8 @@ class _Validator:
             self._bound(node, value if fits else float(value), most, path, result, upper=True)
 
     def _number_range(self, node: Node, value: float, what: str, path: str, result: Result) -> bool:
-        """Whether a value, or a bound in the schema, is of the schema's type. If not, both are compared as floats."""
+        """Return whether a value or a bound is within the range of the schema's type. If not, both are compared as
+        floats."""
         kind = node.types[0] if len(node.types) == 1 else ""
         if kind == "integer":
             bits = 32 if node.format == "int32" else 64
@@ -238,7 +239,7 @@ class _Validator:
             fits = node.format != "float" or abs(value) <= 3.4028234663852886e38
         if not fits:
             shape = f"with format {node.format}" if node.format else "(default format)"
-            self._unplaced(result, f"{what} value must be of type {kind} {shape} in {path}")
+            self._add_without_field(result, f"{what} value must be of type {kind} {shape} in {path}")
         return fits
 
     def _multiple(self, value: float, factor: float, path: str, result: Result) -> None:
@@ -251,7 +252,7 @@ class _Validator:
         elif whole:
             if value % factor:
                 self._invalid(result, path, value, f"should be a multiple of {plain(factor)}")
-        elif not _is_whole(1 / factor * value if factor < 1 else value / factor):
+        elif not _is_near_integer(1 / factor * value if factor < 1 else value / factor):
             self._invalid(result, path, value, f"should be a multiple of {plain(float(factor))}")
 
     def _bound(self, node: Node, value: float, bound: float, path: str, result: Result, *, upper: bool) -> None:
@@ -264,10 +265,10 @@ class _Validator:
             self._invalid(result, path, value, f"should be {relation} {plain(bound)}")
 
     def _enum(self, node: Node, value: Any, path: str, result: Result) -> None:
-        if not node.enum or any(_is_choice(value, choice) for choice in node.enum):
+        if not node.enum or any(_equals_choice(value, choice) for choice in node.enum):
             return
         choices = [quote(choice if isinstance(choice, str) else to_json(choice)) for choice in node.enum]
-        body = f"Unsupported value: {shown(value)}: supported values: {', '.join(choices)}"
+        body = f"Unsupported value: {format_value(value)}: supported values: {', '.join(choices)}"
         message = f"{path} in body should be one of {choices}"
         result.add(message, FieldError("FieldValueNotSupported", self._field(path), body))
 
@@ -321,7 +322,7 @@ class _Validator:
     ) -> None:
         inner = correlated.key(name) if correlated else None
         if path in ("apiVersion", "kind") and not self._base:
-            inner = None  # old and new are always shown at one version, so a change would go unseen
+            inner = None  # old and new are converted to one version, so a change would not be detected
         result.merge(_ratcheted(self, node, value, path, inner))
 
 
@@ -337,8 +338,8 @@ def _kind(value: Any) -> tuple[str, str]:
     return ("array", "") if isinstance(value, list) else ("object", "")
 
 
-def _is_whole(value: float) -> bool:
-    """Whether Go takes a float for an integer: exactly, or as near to one as rounding explains."""
+def _is_near_integer(value: float) -> bool:
+    """Return whether Go accepts a float as an integer: exactly, or within rounding."""
     if math.isnan(value) or not -(2**53) <= value <= 2**53 - 1:
         return False
     whole = math.trunc(value)
@@ -350,15 +351,15 @@ def _is_integral(value: float) -> bool:
 
 
 def _pattern_problem(pattern: str, value: str) -> str | None:
-    """What the message quotes if the value does not match; None if it does."""
+    """Return the pattern for the error message if the value does not match; None if it does."""
     try:
         return None if re2.compile(pattern).search(value) else pattern
     except re2.PatternError as problem:
         return f"{pattern}, but pattern is invalid: {problem}"
 
 
-def _is_choice(value: Any, choice: Any) -> bool:
-    """Go converts the value to the choice's type before it compares, so numbers of either kind may meet."""
+def _equals_choice(value: Any, choice: Any) -> bool:
+    """Compare after converting the value to the choice's type, as Go does, so that number types may differ."""
     if isinstance(value, float) and type(choice) is int:
         return not math.isinf(value) and not math.isnan(value) and math.trunc(value) == choice
     if isinstance(choice, float) and type(value) is int:

@@ -1,15 +1,14 @@
-"""Append-only revisions over SQLite: group commit, watches that resume exactly, history, compaction, backup.
+"""Append-only revision store over SQLite: group commit, resumable watches, history, compaction, encryption, backup.
 
-    write(*changes) ──► revisions given out on the loop, checked against the latest state
+    write(*changes) ──► revisions assigned on the event loop, preconditions checked against the latest state
           │                              │
-          │                    writer thread: all that waits, one transaction, one sync
+          │                    writer thread: all pending writes, one transaction, one fsync
           ▼                              │
     future resolves ◄── published: live tables, recent events, watches ◄──┘
 
-The store knows keys and bytes, not kinds. One process and one event loop own it.
+The store handles keys and bytes and knows nothing about kinds. One process and one event loop own it.
 """
 
-from herder.engine.store.backup import restore
 from herder.engine.store.cipher import Cipher
 from herder.engine.store.errors import (
     Compacted,
@@ -23,6 +22,7 @@ from herder.engine.store.errors import (
     StoreLocked,
 )
 from herder.engine.store.hub import CLIENT_BACKLOG_BYTES, Watch
+from herder.engine.store.maintenance.backup import restore
 from herder.engine.store.records import Change, Delete, Encode, Event, Key, Put, Record
 from herder.engine.store.store import Store
 

@@ -1,15 +1,15 @@
-"""The directory of a store: who has it open, and the highest revision that was ever given out of it.
+"""Directory of a store: its lock, and the high-water mark of assigned revisions.
 
-A resourceVersion must never be given out twice, not even when the database is replaced by an older copy. So the
-directory remembers, outside the database, a *high water*: while the store is open it is a reservation ahead of
-what is in use (renewed every RESERVE revisions); after a clean close it is exact. An open compares:
+A resourceVersion must never be assigned twice, even if the database is replaced by an older copy. The directory
+therefore records a *high-water mark* outside the database. While the store is open, the mark is a reservation ahead of
+the revisions in use (renewed every RESERVE revisions); a clean close makes it exact. Opening compares:
 
-* exact and equal to the database: nothing happened in between, go on where it was;
-* a reservation that covers the database: it was not closed cleanly, go on after the reservation;
-* anything else, or a database that says it is a backup: it was replaced. Go on far beyond whatever the store may
-  have given out since (`beyond`), and call everything before compacted, so that old watches start anew.
+* exact and equal to the database: nothing happened in between; continue with the next revision.
+* a reservation that covers the database: the store was not closed cleanly; continue after the reservation.
+* anything else, or a database marked as a backup: the database was replaced. Continue far beyond any revision that the
+  store may have assigned since (`revision_beyond`), and treat everything before as compacted, so that watches restart.
 
-What cannot be noticed is a roll-back of the whole directory, high water included, as a disk snapshot does it.
+A rollback of the whole directory including the high-water mark, as by a disk snapshot, cannot be detected.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from herder.engine.store.errors import StoreError, StoreLocked
 from herder.engine.store.files import make_directory, replace_durably, sync_directory
 
 RESERVE = 10_000
-LEAST_JUMP = 1_000_000
-FASTEST_PER_SECOND = 50_000
-"""More revisions than a store can commit, sustained; bounds what one has given out since its backup was made."""
+MIN_JUMP = 1_000_000
+MAX_REVISIONS_PER_SECOND = 50_000
+"""More revisions than a store can commit in sustained operation; bounds what it assigned since its backup was made."""
 
 DATABASE = "store.db"
 RESTORED = "store.db.restored"
@@ -35,17 +35,19 @@ BEFORE_RESTORE = "before-restore"
 
 
 class HighWater(NamedTuple):
+    """Highest revision that counts as assigned. If not `exact`, it is a reservation."""
+
     revision: int
     exact: bool
 
 
 class Directory:
-    """One opened directory, locked until `close`."""
+    """An open store directory, locked until `close`."""
 
     def __init__(self, path: Path) -> None:
         make_directory(path)
         self.database = path / DATABASE
-        self._high_water = path / "high-water"
+        self._high_water_file = path / "high-water"
         self._lock = _lock(path / "lock")
         try:
             finish_restore(path)
@@ -59,11 +61,11 @@ class Directory:
             raise
 
     def reserve(self, revision: int) -> None:
-        """Make sure that revisions up to this one count as given out."""
+        """Mark revisions up to this one as assigned."""
         self._write(HighWater(revision, exact=False))
 
-    def settle(self, revision: int) -> None:
-        """The store closes cleanly: nothing beyond this revision was given out."""
+    def record_exact(self, revision: int) -> None:
+        """Record on a clean close that no revision beyond this one was assigned."""
         self._write(HighWater(revision, exact=True))
 
     def close(self) -> None:
@@ -71,7 +73,7 @@ class Directory:
 
     def _read(self) -> HighWater | None:
         try:
-            text = self._high_water.read_text()
+            text = self._high_water_file.read_text()
         except FileNotFoundError:
             return None
         try:
@@ -79,24 +81,24 @@ class Directory:
             return HighWater(int(number), {"exact": True, "reserved": False}[kind])
         except (ValueError, KeyError):
             raise StoreError(
-                f"{self._high_water} is damaged; remove it to let revisions go on far beyond the present ones"
+                f"{self._high_water_file} is damaged; remove it to continue far beyond the revisions in use"
             ) from None
 
     def _write(self, high_water: HighWater) -> None:
         kind = "exact" if high_water.exact else "reserved"
-        replace_durably(self._high_water, f"{high_water.revision} {kind}\n".encode())
+        replace_durably(self._high_water_file, f"{high_water.revision} {kind}\n".encode())
         self.high_water = high_water
 
 
 class Start(NamedTuple):
-    """Where an opened store goes on: its revision, and whether all before it must count as compacted."""
+    """Revision that an opened store continues from, and whether everything before it must count as compacted."""
 
     revision: int
     replaced: bool
 
 
-def where_to_start(directory: Directory, *, database: int, backup: bool, idle: float) -> Start:
-    """Compare the high water with the database's last revision; `idle` is the time since the database's last write."""
+def starting_revision(directory: Directory, *, database: int, backup: bool, idle: float) -> Start:
+    """Compare the high-water mark with the database's last revision. `idle` is the time since its last write."""
     high_water = directory.high_water
     if directory.new:
         return Start(0, replaced=False)
@@ -105,17 +107,18 @@ def where_to_start(directory: Directory, *, database: int, backup: bool, idle: f
             return Start(database, replaced=False)
         if not high_water.exact and high_water.revision - 2 * RESERVE <= database <= high_water.revision:
             return Start(high_water.revision, replaced=False)
-    return Start(beyond(max(database, high_water.revision if high_water else 0), idle), replaced=True)
+    return Start(revision_beyond(max(database, high_water.revision if high_water else 0), idle), replaced=True)
 
 
-def beyond(revision: int, idle: float) -> int:
-    """A revision that no store with that much time since `revision` can have reached: the next full million."""
-    jump = max(LEAST_JUMP, int(max(0.0, idle) * FASTEST_PER_SECOND))
-    return ((revision + jump) // LEAST_JUMP + 1) * LEAST_JUMP
+def revision_beyond(revision: int, idle: float) -> int:
+    """Return a revision that no store can reach within `idle` seconds after `revision`, rounded up to the next
+    million."""
+    jump = max(MIN_JUMP, int(max(0.0, idle) * MAX_REVISIONS_PER_SECOND))
+    return ((revision + jump) // MIN_JUMP + 1) * MIN_JUMP
 
 
 def finish_restore(path: Path) -> None:
-    """Put a restored database in the place of the present one, which is kept aside. Safe to repeat after a crash."""
+    """Move a restored database into place and keep the current one in a subdirectory. Safe to repeat after a crash."""
     restored = path / RESTORED
     if not restored.exists():
         return
@@ -133,7 +136,7 @@ def finish_restore(path: Path) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a directory that no store has open."""
+    """Lock the directory of a store that must not be open."""
     make_directory(path)
     lock = _lock(path / "lock")
     try:
@@ -149,7 +152,7 @@ def _lock(path: Path) -> int:
     except BlockingIOError:
         holder = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
         os.close(descriptor)
-        raise StoreLocked(f"the store in {path.parent} is in use by process {holder}") from None
+        raise StoreLocked(f"store in {path.parent} is in use by process {holder}; stop it first") from None
     os.truncate(descriptor, 0)
     os.write(descriptor, f"{os.getpid()}\n".encode())
     return descriptor

@@ -1,4 +1,4 @@
-"""What can go wrong in the store, each with what a person or a caller needs to act on it."""
+"""Errors of the store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from herder.engine.store.records import Key, Record
 
 
 class StoreError(Exception):
-    """The store cannot be opened or used as asked; the message says why and what to do."""
+    """The store cannot be opened or used; the message says why and what to do."""
 
 
 class StoreLocked(StoreError):
@@ -15,28 +15,29 @@ class StoreLocked(StoreError):
 
 
 class SchemaTooNew(StoreError):
-    """The database was written by a newer version of this program."""
+    """A newer version of this program wrote the database."""
 
 
 class KeyMissing(StoreError):
-    """Values are encrypted with a key that was not given. Nothing was changed; give the key and open again."""
+    """Values are encrypted with a key that is not in the key file. Nothing was changed; restore the key and open
+    again."""
 
 
 class StoreFailed(ServiceUnavailable):
-    """The disk refused a commit: none of its changes happened, and what was committed can still be read.
+    """A commit failed: none of its changes happened, and everything committed before can still be read.
 
-    If it is `fatal`, nobody knows what the disk kept: the store takes no more writes, and the process has to restart,
-    which reads the disk again. Else the next write is tried as usual.
+    After a `fatal` failure it is unknown what the disk holds: the store rejects all writes, and the process must
+    restart to read the disk again. After any other failure the next write is tried as usual.
     """
 
     def __init__(self, message: str, *, fatal: bool = False) -> None:
-        again = {} if fatal else {"retry-after": "1"}
-        super().__init__(message, details=None if fatal else {"retryAfterSeconds": 1}, headers=again)
+        headers = {} if fatal else {"retry-after": "1"}
+        super().__init__(message, details=None if fatal else {"retryAfterSeconds": 1}, headers=headers)
         self.fatal = fatal
 
 
 class RevisionConflict(Exception):
-    """The object is not at the expected revision; `current` is its latest state, or None where it does not exist."""
+    """The object is not at the expected revision; `current` is its latest state, or None if it does not exist."""
 
     def __init__(self, key: Key, current: Record | None) -> None:
         at = f"at revision {current.revision}" if current else "absent"
@@ -46,7 +47,7 @@ class RevisionConflict(Exception):
 
 
 class Compacted(Exception):
-    """That revision's history is gone; the oldest that can still be read is `compacted`."""
+    """The history of this revision was compacted; `compacted` is the oldest revision that can still be read."""
 
     def __init__(self, revision: int, compacted: int) -> None:
         super().__init__(f"revision {revision} is older than the compacted revision {compacted}")
@@ -55,7 +56,7 @@ class Compacted(Exception):
 
 
 class FutureRevision(Exception):
-    """That revision has not been given out yet; `current` is the newest."""
+    """This revision was not assigned yet; `current` is the newest."""
 
     def __init__(self, revision: int, current: int) -> None:
         super().__init__(f"revision {revision} is newer than the current revision {current}")
@@ -64,4 +65,4 @@ class FutureRevision(Exception):
 
 
 class Overflow(Exception):
-    """A watch fell too far behind and was ended; its reader starts again from what it saw last."""
+    """A watch fell too far behind and was closed; its reader must list or resume from the last revision it saw."""

@@ -1,11 +1,10 @@
-"""Which failures of a commit a store survives.
+"""Classify commit failures as recoverable or fatal.
 
-A write that fails leaves nothing behind: the log of SQLite counts a transaction only once its last frame is whole, and
-the next transaction overwrites what was written of this one. A full disk is the usual case.
+A failed write leaves nothing behind: SQLite's write-ahead log counts a transaction only once its last frame is
+complete, and the next transaction overwrites the partial one. A full disk is the usual case.
 
-A sync that fails is different. The kernel may have dropped the pages that it could not write and call them clean, so
-that a second sync succeeds and proves nothing. What the disk holds is known only after it was read again. The same is
-true of everything that should not happen at all.
+A failed fsync is different. The kernel may have dropped the dirty pages and marked them clean, so a second fsync
+succeeds and proves nothing; only reading the disk again shows what it holds. Unexpected errors are treated the same.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import sqlite3
 
 from herder.engine.store.errors import StoreFailed
 
-_SURVIVED = (
+_RECOVERABLE = (
     "SQLITE_FULL",
     "SQLITE_IOERR_WRITE",
     "SQLITE_IOERR_SHMSIZE",
@@ -25,18 +24,18 @@ _SURVIVED = (
     "SQLITE_LOCKED",
     "SQLITE_CANTOPEN",
 )
-_SURVIVED_BY_ERRNO = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+_RECOVERABLE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 def commit_failure(error: Exception) -> StoreFailed:
-    """What to answer to those whose changes were in a commit that failed with this error."""
-    if is_survived(error):
+    """Return the error for the callers whose changes were in the failed commit."""
+    if is_recoverable(error):
         return StoreFailed(f"the store cannot commit: {error}; free disk space, writes are tried again")
     return StoreFailed(f"the store cannot commit: {error}; check the disk and restart", fatal=True)
 
 
-def is_survived(error: Exception) -> bool:
+def is_recoverable(error: Exception) -> bool:
     if isinstance(error, sqlite3.Error):
         name = getattr(error, "sqlite_errorname", "")
-        return any(name == known or name.startswith(f"{known}_") for known in _SURVIVED)
-    return isinstance(error, OSError) and error.errno in _SURVIVED_BY_ERRNO
+        return any(name == known or name.startswith(f"{known}_") for known in _RECOVERABLE)
+    return isinstance(error, OSError) and error.errno in _RECOVERABLE_ERRNOS

@@ -1,4 +1,4 @@
-"""Small files that must survive a power loss: written whole, synced, and their directory entry synced too."""
+"""Durable file operations: write a small file completely, fsync it, and fsync its directory entry."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def create_durably(path: Path, content: bytes) -> None:
-    """Make a new file for its owner alone; an existing one is left as it is and raises FileExistsError."""
+    """Create a file with mode 0600; raise FileExistsError if it exists."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         os.write(descriptor, content)
@@ -18,7 +18,8 @@ def create_durably(path: Path, content: bytes) -> None:
 
 
 def replace_durably(path: Path, content: bytes) -> None:
-    """Replace a file's content at once: after a power loss it is the old or the new, never a mixture."""
+    """Replace the content of a file atomically: after a power loss it is the old or the new content, never a
+    mixture."""
     staged = path.with_name(path.name + ".new")
     staged.unlink(missing_ok=True)
     create_durably(staged, content)
@@ -39,7 +40,7 @@ def sync_directory(path: Path) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory for its owner alone, and those above it, unless they exist; what is made stays made."""
+    """Create a directory with mode 0700 and its missing parents, and fsync their entries."""
     if path.is_dir():
         return
     if not path.parent.is_dir():

@@ -1,7 +1,7 @@
-"""What the store keeps and hands out: keys, records, changes and events.
+"""Data types of the store: keys, records, changes and events.
 
-Records and events are shared by every reader and every watch, so nobody may change them; the one free slot,
-`memo`, is for what their owner derives from the value (labels, a rendering), so that it is derived once.
+Every reader and every watch shares the same records and events, so they are immutable by convention. The one writable
+slot is `memo`: their owner caches there what it derives from the value (labels, an encoded form).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 Encode = Callable[[int], bytes]
-"""Makes the value to store, given the revision that it will carry inside."""
+"""Encodes the value to store, given the revision that it carries in its resourceVersion."""
 
 
 class Key(NamedTuple):
-    """Where an object lives. `resource` is `str(GroupResource)`; `namespace` is empty for cluster-scoped ones."""
+    """Key of an object. `resource` is `str(GroupResource)`; `namespace` is empty for cluster-scoped objects."""
 
     resource: str
     namespace: str
@@ -24,7 +24,7 @@ class Key(NamedTuple):
 
     @property
     def path(self) -> str:
-        """What lists are ordered by: the order of etcd's keys, in which namespace `a-b` comes before `a`."""
+        """Sort key of lists: the order of etcd keys, in which namespace `a-b` sorts before `a`."""
         return f"{self.namespace}/{self.name}"
 
     def __str__(self) -> str:
@@ -32,9 +32,11 @@ class Key(NamedTuple):
 
 
 class Record(msgspec.Struct, eq=False, gc=False):
-    """One state of one object. `created` is the revision at which this life of the key began.
+    """One revision of one object. `created` is the revision that created the object (its mod revision is
+    `revision`).
 
-    Not tracked by the cycle collector (there may be a hundred thousand of them), so a memo must not refer back.
+    Records are not tracked by the cycle collector, because there may be a hundred thousand of them: `memo` must not
+    refer back to its record.
     """
 
     key: Key
@@ -44,12 +46,12 @@ class Record(msgspec.Struct, eq=False, gc=False):
     memo: Any = None
 
     def __repr__(self) -> str:
-        """Without the value, which may be secret and would end up in logs."""
+        """Omit the value: it may be secret and would end up in logs."""
         return f"Record({self.key} at {self.revision})"
 
 
 class Event(msgspec.Struct, eq=False, gc=False):
-    """One committed change. For a deletion `record` is the final state, carrying the deletion's revision."""
+    """One committed change. The `record` of a deletion is the final state, with the revision of the deletion."""
 
     revision: int
     record: Record
@@ -63,7 +65,10 @@ class Event(msgspec.Struct, eq=False, gc=False):
 
 
 class Put(NamedTuple):
-    """Create or replace. `expected`: 0 must not exist, None whatever is there, n must be at revision n."""
+    """Create or replace an object.
+
+    `expected` is the precondition: 0 requires that the object does not exist, n that it is at revision n, None nothing.
+    """
 
     key: Key
     encode: Encode
@@ -71,7 +76,8 @@ class Put(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Remove. `encode` makes the final state with the deletion's revision, as DELETED events carry it."""
+    """Delete an object. `encode` returns the final state with the revision of the deletion, as DELETED events carry
+    it."""
 
     key: Key
     encode: Encode

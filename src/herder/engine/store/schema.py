@@ -1,7 +1,8 @@
-"""The shape of the database, and how older shapes become the current one.
+"""Database schema and its migrations.
 
-A *life* is the time of one object under one key, from its creation to its deletion; it is named by the revision
-that created it. Lives point to their newest revision, so that a start reads the live objects and never the log.
+The table `objects` has a row for each object from its creation to its deletion and compaction; the revision that
+created it is its ID. Each row points to the newest revision, so opening a store reads the live objects and never scans
+`revisions`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from herder.engine.store.errors import SchemaTooNew, StoreError
 
 APPLICATION_ID = 0x48455244
-"""Marks the file as one of ours ("HERD"), so that no other database is taken for a store."""
+"""SQLite application ID of a store ("HERD"), so that the database of another program is never opened as a store."""
 
 _LOG = """
 CREATE TABLE log (
@@ -61,27 +62,46 @@ INSERT INTO revisions
 DROP TABLE log;
 """
 
+_OBJECTS = """
+ALTER TABLE lives RENAME TO objects;
+ALTER TABLE objects RENAME COLUMN life TO object_id;
+ALTER TABLE objects RENAME COLUMN ended TO deleted;
+ALTER TABLE revisions RENAME COLUMN life TO object_id;
+DROP INDEX lives_now;
+DROP INDEX lives_ended;
+DROP INDEX revisions_of_life;
+CREATE UNIQUE INDEX live_objects ON objects (resource, namespace, name) WHERE deleted = 0;
+CREATE INDEX deleted_objects ON objects (resource, namespace, name) WHERE deleted > 0;
+CREATE INDEX revisions_of_object ON revisions (object_id, revision);
+"""
+
 
 def _to_1(connection: sqlite3.Connection) -> None:
     _run(connection, _LOG)
 
 
 def _to_2(connection: sqlite3.Connection) -> None:
-    """Adds lives (a start no longer reads the log), encryption, and the time of each revision.
+    """Add a table of objects (opening no longer reads the log), encryption, and the time of each revision.
 
-    When the old ones were written is not known; they count from now, so that no history goes before its time.
+    The times of existing revisions are unknown. They get the current time, so that age-based compaction does not drop
+    them early.
     """
     _run(connection, _LIVES + _LOG_INTO_LIVES)
 
 
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_to_1, _to_2)
-"""The n-th makes version n out of version n-1; version 0 is an empty file."""
+def _to_3(connection: sqlite3.Connection) -> None:
+    """Rename `lives` to `objects`, and its columns to what they hold."""
+    _run(connection, _OBJECTS)
+
+
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_to_1, _to_2, _to_3)
+"""The n-th function migrates version n-1 to version n; version 0 is an empty file."""
 
 VERSION = len(MIGRATIONS)
 
 
 def migrate(connection: sqlite3.Connection, *, up_to: int = VERSION) -> None:
-    """Bring the database to the current version, each step in its own transaction; refuse what is not ours or newer."""
+    """Migrate the database to the current version, one transaction per step; refuse foreign and newer databases."""
     check(connection)
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     for target, step in enumerate(MIGRATIONS[version:up_to], start=version + 1):
@@ -103,17 +123,17 @@ def check(connection: sqlite3.Connection) -> None:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.DatabaseError as error:
-        raise StoreError(f"this file cannot be read as a store: {error}") from error
+        raise StoreError(f"store file cannot be read as a store: {error}") from error
     if application != APPLICATION_ID and (tables or version):
-        raise StoreError("this file is a database of another program, not a store")
+        raise StoreError("store file belongs to another program; check the data directory")
     if version > VERSION:
         raise SchemaTooNew(
-            f"the store has schema version {version}, this program knows versions up to {VERSION}; use a newer program"
+            f"store has schema version {version}, this program supports up to {VERSION}; use a newer program"
         )
 
 
 def _run(connection: sqlite3.Connection, script: str) -> None:
-    """Like executescript, but inside the transaction that is open (which executescript would commit)."""
+    """Run a script inside the open transaction, which `executescript` would commit."""
     for statement in script.split(";\n"):
         if statement.strip():
             connection.execute(statement)

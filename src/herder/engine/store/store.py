@@ -1,4 +1,4 @@
-"""The store: what is live is in memory, what was is on disk, and a write counts when it is synced."""
+"""Revisioned object store: live objects in memory, history on disk; a write is acknowledged once it is fsynced."""
 
 from __future__ import annotations
 
@@ -8,34 +8,40 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from herder.engine.logs import get_logger
-from herder.engine.store.backup import write_backup
 from herder.engine.store.cipher import Cipher
-from herder.engine.store.compaction import Compaction
 from herder.engine.store.database import Database, connect
-from herder.engine.store.directory import RESERVE, Directory, where_to_start
+from herder.engine.store.directory import RESERVE, Directory, starting_revision
 from herder.engine.store.errors import Compacted, FutureRevision, RevisionConflict, StoreFailed
 from herder.engine.store.history import History
 from herder.engine.store.hub import BACKLOG, Hub, Watch, matches
+from herder.engine.store.maintenance.backup import write_backup
+from herder.engine.store.maintenance.compaction import Compaction
+from herder.engine.store.maintenance.reseal import Reseal
 from herder.engine.store.records import Change, Delete, Encode, Event, Key, Put, Record
-from herder.engine.store.reseal import Reseal
-from herder.engine.store.table import Table, page, path_of
+from herder.engine.store.table import Table, page, record_path
 from herder.engine.store.writer import InlineWriter, MaintenanceTask, ThreadWriter, Write, Writer
 
 log = get_logger(__name__)
 
 Records = list[Record]
 
-RENEWED_AT_ONCE = 500
+RENEW_BATCH = 500
 
-PROBE_FIRST, PROBE_LIMIT = 1.0, 30.0
-"""Seconds until a store whose last commit failed tries one by itself, at first and at most."""
+PROBE_INITIAL_DELAY, PROBE_MAX_DELAY = 1.0, 30.0
+"""Seconds until the store retries by itself after a failed commit: first delay and maximum."""
+
+HISTORY_BYTES = 4 << 30
+"""Whoever may update one object could else fill the disk, and so keep everybody from writing."""
 
 SNAPSHOTS = 16
-"""Past lists kept in memory, so that paging through one does not read the disk for each page."""
+"""Number of past lists cached in memory, so that paging through a list does not read the disk for each page."""
 
 
 class Store:
-    """Made by `open`. All methods belong to the event loop's thread; results must not be changed."""
+    """Key-value store with revisions and watches. Create it with `open`; call it from the event loop's thread only.
+
+    Callers must not modify returned records.
+    """
 
     def __init__(
         self, database: Database, directory: Directory | None, *, clock: Callable[[], float], inline: bool
@@ -53,13 +59,13 @@ class Store:
         self._hub = Hub(database.last()[0])
         self._assigned = self._hub.revision
         self._latest: dict[Key, Event] = {}
-        """The last submitted change of each key that has one on its way to disk."""
+        """Last submitted but uncommitted change of each key."""
         self._submitted: dict[Key, Write] = {}
-        """The write that holds that change, by the same keys."""
+        """The write that contains that change, by the same keys."""
 
         self._failure: StoreFailed | None = None
-        self._failed = asyncio.Event()  # for good
-        self._epoch = 0  # failed commits
+        self._failed = asyncio.Event()  # set after a fatal failure
+        self._epoch = 0  # number of failed commits
         self._probe: asyncio.TimerHandle | None = None
         self._closed = False
         self._snapshots: OrderedDict[tuple[str, str, int], Records] = OrderedDict()
@@ -78,11 +84,12 @@ class Store:
         inline: bool = False,
         start: int = 0,
     ) -> Store:
-        """Open or create the store in a directory, or an empty one in memory (None), which commits inline.
+        """Open or create the store in a directory, or an empty in-memory store (None), which commits inline.
 
-        `clock` is the wall time that history is dated by. Values of resources for which `encrypted` holds are
-        sealed with `cipher`. `inline` commits on the calling thread, before `write` returns. One in memory counts its
-        revisions from `start`: beyond those of one that it takes the place of, so that watches of that start anew.
+        `clock` returns the wall time that dates the history. Values of resources for which `encrypted` returns True are
+        sealed with `cipher`. `inline` commits on the calling thread, before `write` returns. An in-memory store assigns
+        revisions after `start`: use a value beyond the revisions of the store that it replaces, so that its watches
+        restart.
         """
         if directory is None:
             database = Database(connect(None), cipher=cipher, encrypted=encrypted)
@@ -112,21 +119,21 @@ class Store:
 
     @property
     def revision(self) -> int:
-        """The last committed revision: everything up to it can be read and has been offered to watches."""
+        """The last committed revision: everything up to it is readable and was offered to watches."""
         return self._hub.revision
 
     @property
     def compacted(self) -> int:
-        """The oldest revision that can still be read, and that a watch can still start from."""
+        """The oldest revision that can be read and that a watch can start from."""
         return self._compacted
 
     @property
     def failure(self) -> StoreFailed | None:
-        """Why the last commit failed; None while the store works. Health checks report it."""
+        """Error of the last commit, or None if it succeeded. Health checks report it."""
         return self._failure
 
     async def wait_failed(self) -> StoreFailed:
-        """Wait until the store takes no more writes until it is opened again; the process should end."""
+        """Wait for a fatal failure, after which the store rejects all writes and the process should exit."""
         await self._failed.wait()
         assert self._failure is not None
         return self._failure
@@ -135,20 +142,20 @@ class Store:
         return self._records.get(key)
 
     def latest(self, key: Key) -> Record | None:
-        """The state that the next write of this key is checked against: what is committed, or still on its way."""
+        """Return the state that the next write of this key is checked against: committed or in flight."""
         event = self._latest.get(key)
         if event is None:
             return self._records.get(key)
         return None if event.deleted else event.record
 
     def list(self, resource: str, namespace: str = "", *, after: str = "", limit: int = 0) -> Sequence[Record]:
-        """A snapshot in list order (`Key.path`); `after` and `limit` make it one page, after that path."""
+        """Return a snapshot in list order (`Key.path`); `after` and `limit` select one page after that path."""
         table = self._tables.get(resource)
         records = table.select(namespace) if table is not None else []
         return page(records, after, limit) if after or limit else records
 
     def all(self) -> Sequence[Record]:
-        """Everything that lives, whatever it is: for who must look at all of it once."""
+        """Return every live record of every resource."""
         return list(self._records.values())
 
     def count(self, resource: str) -> int:
@@ -156,18 +163,19 @@ class Store:
         return len(table.records) if table is not None else 0
 
     def write(self, *changes: Change) -> asyncio.Future[Records]:
-        """Submit changes that happen together or not at all. Done when they are on disk and published.
+        """Submit changes atomically. The future resolves when they are on disk and published.
 
-        Raises RevisionConflict or StoreFailed at once. The results are the records written, final states for deletions.
+        Raises RevisionConflict or StoreFailed immediately. The future returns the written records, final states for
+        deletions.
         """
         if self._failure is not None and self._failure.fatal:
             raise self._failure
         if self._closed:
-            raise StoreFailed("the store is closed", fatal=True)
+            raise StoreFailed("store is closed", fatal=True)
         done: asyncio.Future[Records] = asyncio.get_running_loop().create_future()
         if len({change.key for change in changes}) != len(changes) or not changes:
-            raise ValueError("a write needs at least one change, and no two changes of one object")
-        currents = [self._checked(change) for change in changes]
+            raise ValueError("write needs at least one change, and at most one change per object")
+        currents = [self._check_precondition(change) for change in changes]
         revision = self._assigned
         events = []
         for change, current in zip(changes, currents, strict=True):
@@ -185,9 +193,11 @@ class Store:
         return done
 
     async def commit(self, *changes: Change) -> Records:
-        """Write the changes and wait for the disk. Raises RevisionConflict once what it lost to is committed.
+        """Write the changes and wait for the commit. Raises RevisionConflict once the conflicting write is
+        committed.
 
-        For writers that start from `get` or `list`: at once, they would find the same state again, and try for ever.
+        Use it for read-modify-write loops over `get` or `list`: if the conflict were raised immediately, they would
+        read the same state again and spin.
         """
         try:
             return await self.write(*changes)
@@ -196,19 +206,19 @@ class Store:
             raise
 
     def in_flight(self, key: Key) -> Write | None:
-        """The write that holds the latest state of the key, if that state is not committed yet."""
+        """Return the uncommitted write that contains the latest state of the key, if any."""
         return self._submitted.get(key)
 
     async def wait_committed(self, write: Write | None) -> None:
         """Return once the write is committed; raise StoreFailed if it failed.
 
-        Every answer that was derived from `latest` passes here before it is given: a crash must not be able to take
-        back what a client was told, be it a success or a refusal.
+        Every response derived from `latest` waits here first: a crash must not revoke what a response stated, be it a
+        success or an error.
         """
         if write is not None and not write.committed:
             await write.wait()
 
-    def _checked(self, change: Change) -> Record | None:
+    def _check_precondition(self, change: Change) -> Record | None:
         current = self.latest(change.key)
         expected = change.expected
         if expected is not None and expected != (0 if current is None else current.revision):
@@ -218,7 +228,7 @@ class Store:
         return current
 
     def _publish(self, writes: Sequence[Write], failure: StoreFailed | None) -> None:
-        """Make committed writes visible, in revision order; or tell everyone that the disk refused them."""
+        """Publish committed writes in revision order, or fail them all."""
         if failure is not None:
             self._fail(writes, failure)
             return
@@ -229,23 +239,23 @@ class Store:
             self._apply(event)
         self._hub.publish(published)
         for write in writes:
-            write.settle(None)
+            write.resolve(None)
 
     def _fail(self, writes: Sequence[Write], failure: StoreFailed) -> None:
-        """Forget all that is in flight: it was submitted with these writes, or may be based on them."""
+        """Discard everything in flight: it was submitted with the failed writes or may depend on them."""
         if writes[-1].epoch == self._epoch:
             self._epoch += 1
             self._latest.clear()
             self._submitted.clear()
         for write in writes:
-            write.settle(failure)
+            write.resolve(failure)
         if self._failure is None or failure.fatal:
             log.error("commit failed", error=failure.message, fatal=failure.fatal)
         self._failure = failure
         if failure.fatal:
             self._failed.set()
         elif self._probe is None:
-            self._probe_after(PROBE_FIRST)
+            self._probe_after(PROBE_INITIAL_DELAY)
 
     def _recover(self) -> None:
         self._failure = None
@@ -255,20 +265,20 @@ class Store:
         self._probe = asyncio.get_running_loop().call_later(delay, self._start_probe, delay)
 
     def _start_probe(self, delay: float) -> None:
-        """Commit something small: health must come back without a client that tries."""
+        """Commit a small change, so that health recovers without a client that retries."""
         self._probe = None
         if self._failure is None or self._failure.fatal or self._closed:
             return
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         done.add_done_callback(lambda done: self._probed(done, delay))
-        self._writer.add_chore(MaintenanceTask(_probe, done))
+        self._writer.add_task(MaintenanceTask(_probe, done))
 
     def _probed(self, done: asyncio.Future[None], delay: float) -> None:
         failed = done.cancelled() or done.exception() is not None
         if self._failure is None or self._failure.fatal or self._closed:
             return
         if failed:
-            self._probe_after(min(2 * delay, PROBE_LIMIT))
+            self._probe_after(min(2 * delay, PROBE_MAX_DELAY))
         else:
             self._recover()
 
@@ -295,13 +305,13 @@ class Store:
         backlog: int = BACKLOG,
         backlog_bytes: int | None = None,
     ) -> Watch:
-        """Every event after `since`, in order, first the past and then as it happens; raises Compacted.
+        """Watch all events after `since`, in order: past events first, then live ones. Raises Compacted.
 
-        An empty namespace or name means any; so does an empty resource, where the others are empty too. A watch for a
-        client has `backlog_bytes`, and is ended where more waits for its reader.
+        An empty namespace or name matches any. An empty resource matches all resources; namespace and name must then be
+        empty. Set `backlog_bytes` for client watches: the watch is closed when more is buffered for its reader.
         """
         if not resource and (namespace or name):
-            raise ValueError("a watch of everything cannot be narrowed to a namespace or a name")
+            raise ValueError("watch without a resource cannot select a namespace or a name")
         if since < self._compacted:
             raise Compacted(since, self._compacted)
         wanted = (resource, namespace, name)
@@ -316,7 +326,7 @@ class Store:
         return watch
 
     async def get_at(self, key: Key, revision: int) -> Record | None:
-        """The object as it was at that revision; raises Compacted or FutureRevision."""
+        """Return the object as of a revision; raises Compacted or FutureRevision."""
         self._check_readable(revision)
         current = self._records.get(key)
         if current is not None and current.revision <= revision:
@@ -326,13 +336,13 @@ class Store:
     async def list_at(
         self, resource: str, namespace: str, revision: int, *, after: str = "", limit: int = 0
     ) -> Sequence[Record]:
-        """The list as it was at that revision, or one page of it; raises Compacted or FutureRevision."""
+        """Return the list as of a revision, or one page of it; raises Compacted or FutureRevision."""
         self._check_readable(revision)
         records = await self._snapshot(resource, namespace, revision)
         return page(records, after, limit)
 
     async def revision_at(self, time: float) -> int:
-        """The last revision committed at or before that wall time, as far back as history goes."""
+        """Return the last revision committed at or before a wall time, as far back as history is kept."""
         return max(self._compacted, await self._history.revision_at(time))
 
     def _check_readable(self, revision: int) -> None:
@@ -349,10 +359,10 @@ class Store:
         snapshot = self._snapshots.get(wanted)
         if snapshot is None:
             if revision >= self._hub.recent_after:
-                snapshot = self._rewound(resource, namespace, revision)
+                snapshot = self._rewind(resource, namespace, revision)
             else:
                 snapshot = await self._history.list_at(resource, namespace, revision)
-            snapshot.sort(key=path_of)
+            snapshot.sort(key=record_path)
             self._snapshots[wanted] = snapshot
             if len(self._snapshots) > SNAPSHOTS:
                 self._snapshots.popitem(last=False)
@@ -360,67 +370,72 @@ class Store:
             self._snapshots.move_to_end(wanted)
         return snapshot
 
-    def _rewound(self, resource: str, namespace: str, revision: int) -> Records:
-        """The present list with everything undone that happened after that revision."""
-        then = {record.key: record for record in self.list(resource, namespace)}
+    def _rewind(self, resource: str, namespace: str, revision: int) -> Records:
+        """Return the current list with all events after the revision undone."""
+        past = {record.key: record for record in self.list(resource, namespace)}
         for event in reversed(self._hub.since(revision)):
             if matches(event, (resource, namespace, "")):
                 if event.previous is None:
-                    del then[event.record.key]
+                    del past[event.record.key]
                 else:
-                    then[event.record.key] = event.previous
-        return list(then.values())
+                    past[event.record.key] = event.previous
+        return list(past.values())
 
     async def compact(self, revision: int) -> None:
-        """Forget what was superseded or deleted at or before that revision. Writes go on meanwhile."""
+        """Discard revisions that were superseded or deleted at or before a revision. Writes continue meanwhile."""
         revision = min(revision, self.revision)
         if revision <= self._compacted or self._closed:
             return
         self._compacted = revision
         for wanted in [wanted for wanted in self._snapshots if wanted[2] < revision]:
             del self._snapshots[wanted]
-        await self._do(Compaction(revision))
+        await self._run_task(Compaction(revision))
 
     async def reseal(self) -> None:
-        """Encrypt everything with the current key; the others are no longer needed after. Writes go on meanwhile."""
-        await self._do(Reseal())
+        """Encrypt everything with the active key, after which older keys are not needed. Writes continue meanwhile."""
+        await self._run_task(Reseal())
 
-    async def _do(self, chore: Callable[[Database], bool]) -> None:
+    async def _run_task(self, step: Callable[[Database], bool]) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._writer.add_chore(MaintenanceTask(chore, done))
+        self._writer.add_task(MaintenanceTask(step, done))
         await done
 
-    async def compact_by_age(self, retain: float | Callable[[], float], *, every: float = 60.0) -> None:
-        """A background task: keep the history of the last `retain` seconds. Runs until cancelled or closed."""
+    async def compact_by_age(
+        self, retain: float | Callable[[], float], *, every: float = 60.0, most_bytes: int = HISTORY_BYTES
+    ) -> None:
+        """Background task: keep the history of the last `retain` seconds, and less where that takes more space than
+        it may. Runs until cancelled or closed."""
         while not self._closed and not self._failed.is_set():
             try:
                 kept = retain() if callable(retain) else retain
-                await self.compact(await self._history.revision_at(self._clock() - kept))
-            except Exception as error:  # old history costs space, no more: the next attempt is soon enough
+                fitting = await self._history.revision_within(most_bytes)
+                await self.compact(max(fitting, await self._history.revision_at(self._clock() - kept)))
+            except Exception as error:  # uncompacted history only costs space, so the next interval is soon enough
                 log.warning("compaction failed", error=str(error), retry_in=every)
             await asyncio.sleep(every)
 
     async def renew(self, encode: Callable[[Record], Encode]) -> int:
-        """After a restore, write every object again, so that its revision too is one that nobody has seen before.
+        """Rewrite every object after a restore, so that its resourceVersion is one that no client has seen.
 
-        A client that compares an object's revision with the last it saw (agents do) would else call it too old for
-        ever. Done once; interrupted, it goes on at the next call. Answers how many were written.
+        Clients that compare an object's resourceVersion with the last one they saw (agents do) would otherwise ignore
+        it as stale forever. Idempotent: an interrupted renewal continues at the next call. Returns the number of
+        objects written.
         """
         stale = [record for record in self._records.values() if record.revision <= self._restored]
-        for start in range(0, len(stale), RENEWED_AT_ONCE):
-            batch = stale[start : start + RENEWED_AT_ONCE]
+        for start in range(0, len(stale), RENEW_BATCH):
+            batch = stale[start : start + RENEW_BATCH]
             await self.write(*(Put(record.key, encode(record), record.revision) for record in batch))
         return len(stale)
 
     async def backup(self, path: Path) -> int:
-        """Copy everything as of one moment to a new file while the store goes on; returns the copy's revision.
+        """Copy a consistent state to a new file while the store is in use; returns the revision of the copy.
 
-        The key of encrypted values is not in it: it has a file of its own, to be kept elsewhere.
+        Encryption keys are not included: the key file must be backed up separately.
         """
-        return await self._history.ask(lambda connection: write_backup(connection, path, self._clock()))
+        return await self._history.run(lambda connection: write_backup(connection, path, self._clock()))
 
     async def close(self) -> None:
-        """Wait until everything submitted is on disk, end the watches, and let go of the directory."""
+        """Wait until all submitted writes are on disk, close the watches, and release the directory."""
         if self._closed:
             return
         self._closed = True
@@ -432,7 +447,7 @@ class Store:
         self._database.close()
         if self._directory is not None:
             if self._failure is None:
-                self._directory.settle(self.revision)
+                self._directory.record_exact(self.revision)
             self._directory.close()
 
 
@@ -443,14 +458,14 @@ def _probe(database: Database) -> bool:
 
 
 def _resume_revision(database: Database, directory: Directory, now: float) -> None:
-    """Decide the revision to go on from, so that none is ever given out twice (see `directory`)."""
+    """Choose the revision to continue from, so that no revision is assigned twice (see `directory`)."""
     revision, written = database.last()
     backup_at = database.state("backup_at")
     idle = now - max(written, backup_at or 0)
-    start = where_to_start(directory, database=revision, backup=backup_at is not None, idle=idle)
+    start = starting_revision(directory, database=revision, backup=backup_at is not None, idle=idle)
     if start.replaced:
-        went_on_at = {"revision": start.revision, "compacted": start.revision, "restored": start.revision}
-        database.set_state(backup_at=None, **went_on_at)
+        resumed = {"revision": start.revision, "compacted": start.revision, "restored": start.revision}
+        database.set_state(backup_at=None, **resumed)
     elif start.revision != revision:
         database.set_state(revision=start.revision)
     directory.reserve(start.revision + RESERVE)

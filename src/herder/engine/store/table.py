@@ -1,7 +1,7 @@
-"""The live records of one resource, kept in list order so that a list is a slice and not a sort.
+"""Live records of one resource in list order, so that a list is a slice instead of a sort.
 
-Two parallel arrays rather than a tree: moving pointers on an insert costs a few microseconds even with a
-hundred thousand records, and a list of any namespace is then one memory copy.
+Two parallel arrays instead of a tree: an insert moves pointers, which costs microseconds even with a hundred thousand
+records, and listing a namespace is one memory copy.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ _AFTER_SLASH = chr(ord("/") + 1)
 
 
 class Table:
+    """Live records of one resource, sorted by path."""
+
     __slots__ = ("changed", "paths", "records")
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
-        self.records = sorted(records, key=path_of)
-        self.paths = [path_of(record) for record in self.records]
+        self.records = sorted(records, key=record_path)
+        self.paths = [record_path(record) for record in self.records]
         self.changed = 0
         """Revision of the last change since start; 0 if none."""
 
     def apply(self, event: Event) -> None:
-        path = path_of(event.record)
+        path = record_path(event.record)
         at = bisect_left(self.paths, path)
         if event.deleted:
             del self.paths[at]
@@ -37,19 +39,19 @@ class Table:
         self.changed = event.revision
 
     def select(self, namespace: str) -> list[Record]:
-        """A copy that stays valid whatever happens next."""
+        """Return a copy of the records of a namespace; all namespaces if empty."""
         if not namespace:
             return self.records[:]
         start = bisect_left(self.paths, f"{namespace}/")
         return self.records[start : bisect_left(self.paths, namespace + _AFTER_SLASH, start)]
 
 
-def path_of(record: Record) -> str:
+def record_path(record: Record) -> str:
     _, namespace, name = record.key
     return f"{namespace}/{name}"
 
 
 def page(records: list[Record], after: str, limit: int) -> list[Record]:
-    """Up to `limit` records (0: all) that come after the path `after` in list order."""
-    start = bisect_right(records, after, key=path_of) if after else 0
+    """Return up to `limit` records (0: all) whose path sorts after `after`."""
+    start = bisect_right(records, after, key=record_path) if after else 0
     return records[start : start + limit if limit else None]

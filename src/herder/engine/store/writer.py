@@ -1,7 +1,7 @@
-"""Who commits: a thread that takes everything that waits into one transaction, or the calling thread itself.
+"""Group commit: a writer thread that commits all pending writes in one transaction, and an inline variant.
 
-Between transactions the thread does housekeeping in short steps (compaction, moving the log into the database),
-so that a write never waits for more than one step.
+Between transactions the thread runs maintenance (compaction, checkpoints) in short steps, so a write never waits for
+more than one step.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import NamedTuple, Protocol
 
-from herder.engine.store.checkpoint import Checkpoints
 from herder.engine.store.database import Database
 from herder.engine.store.directory import RESERVE, Directory
 from herder.engine.store.errors import StoreFailed
 from herder.engine.store.failure import commit_failure
+from herder.engine.store.maintenance.checkpoint import Checkpoints
 from herder.engine.store.records import Event, Record
 
-MOST_AT_ONCE = 2_048
-MOST_BYTES_AT_ONCE = 16 << 20
-"""Writes taken into one transaction, and their bytes: bounds how long the first of them waits for the last."""
+MAX_BATCH_WRITES = 2_048
+MAX_BATCH_BYTES = 16 << 20
+"""Maximum number and bytes of writes in one transaction: bounds how long the first write waits for the last."""
 
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """Changes on their way to disk, and who waits for them."""
+    """Submitted changes and the futures that wait for them."""
 
     events: list[Event]
     at: float
     epoch: int
-    """How many commits had failed when these changes were checked. All that were checked before a failure fail too:
-    they may be based on the changes that were lost."""
+    """Number of failed commits when the preconditions of these changes were checked. If a commit fails, all writes
+    that were checked before the failure fail too, because they may depend on the lost changes."""
     done: asyncio.Future[list[Record]]
-    """The caller's, who may cancel it; the changes are committed all the same."""
+    """The caller's future. Cancelling it does not cancel the commit."""
     committed: bool = False
     failure: StoreFailed | None = None
-    settled: asyncio.Future[None] | None = None
-    """Done when the changes are committed or have failed. Created by the first that waits, since few do."""
+    resolved: asyncio.Future[None] | None = None
+    """Done when the changes are committed or have failed. Created lazily, since few callers wait for it."""
 
-    def settle(self, failure: StoreFailed | None) -> None:
+    def resolve(self, failure: StoreFailed | None) -> None:
         self.committed = failure is None
         self.failure = failure
-        if self.settled is not None and not self.settled.done():
-            self.settled.set_result(None)
+        if self.resolved is not None and not self.resolved.done():
+            self.resolved.set_result(None)
         if self.done.done():
             return
         if failure is None:
@@ -59,15 +59,15 @@ class Write:
     async def wait(self) -> None:
         """Return once the changes are committed; raise if their commit failed."""
         if not self.committed and self.failure is None:
-            if self.settled is None:
-                self.settled = asyncio.get_running_loop().create_future()
-            await asyncio.wait((self.settled,))  # several may wait: none of them may cancel the future of the others
+            if self.resolved is None:
+                self.resolved = asyncio.get_running_loop().create_future()
+            await asyncio.wait((self.resolved,))  # shared future: a cancelled waiter must not cancel it
         if self.failure is not None:
             raise self.failure
 
 
 class MaintenanceTask(NamedTuple):
-    """Housekeeping: `step` does a little and says whether there is more to do."""
+    """Maintenance in steps: `step` does a bounded amount of work and returns whether there is more to do."""
 
     step: Callable[[Database], bool]
     done: asyncio.Future[None]
@@ -77,43 +77,45 @@ Publish = Callable[[Sequence[Write], StoreFailed | None], None]
 
 
 class Writer(Protocol):
+    """Commits writes and runs maintenance tasks. `InlineWriter` and `ThreadWriter` implement it."""
+
     def submit(self, write: Write) -> None: ...
-    def add_chore(self, chore: MaintenanceTask) -> None: ...
+    def add_task(self, task: MaintenanceTask) -> None: ...
     async def close(self) -> None: ...
 
 
 class InlineWriter:
-    """Commits before `submit` returns: for stores in memory and for deterministic simulation."""
+    """Commits before `submit` returns: for in-memory stores and deterministic simulation."""
 
     def __init__(self, database: Database, directory: Directory | None, publish: Publish) -> None:
-        self._log = _Log(database, directory, aside=False)
+        self._committer = _Committer(database, directory, background=False)
         self._publish = publish
 
     def submit(self, write: Write) -> None:
-        self._publish([write], self._log.commit([write]))  # nothing is ever checked before the one before it is done
+        self._publish([write], self._committer.commit([write]))  # writes are never pending, so none can be stale
 
-    def add_chore(self, chore: MaintenanceTask) -> None:
+    def add_task(self, task: MaintenanceTask) -> None:
         try:
-            while chore.step(self._log.database):
+            while task.step(self._committer.database):
                 pass
         except Exception as error:
-            self._log.roll_back()
-            chore.done.set_exception(maintenance_error(error))
+            self._committer.roll_back()
+            task.done.set_exception(maintenance_error(error))
         else:
-            chore.done.set_result(None)
+            task.done.set_result(None)
 
     async def close(self) -> None:
-        self._log.checkpoints.finish()
+        self._committer.checkpoints.finish()
 
 
 class ThreadWriter:
-    """Commits on a thread of its own. The loop is told once for each transaction."""
+    """Commits on its own thread and notifies the event loop once per transaction."""
 
     def __init__(self, database: Database, directory: Directory | None, publish: Publish) -> None:
-        self._log = _Log(database, directory, aside=True)
+        self._committer = _Committer(database, directory, background=True)
         self._publish = publish
         self._queue: SimpleQueue[Write | MaintenanceTask | None] = SimpleQueue()
-        self._chores: deque[MaintenanceTask] = deque()
+        self._tasks: deque[MaintenanceTask] = deque()
         self._closing = False
         self._thread: threading.Thread | None = None
 
@@ -122,8 +124,8 @@ class ThreadWriter:
         if self._thread is None:
             self._start()
 
-    def add_chore(self, chore: MaintenanceTask) -> None:
-        self._queue.put(chore)
+    def add_task(self, task: MaintenanceTask) -> None:
+        self._queue.put(task)
         if self._thread is None:
             self._start()
 
@@ -132,72 +134,72 @@ class ThreadWriter:
         self._thread.start()
 
     async def close(self) -> None:
-        """Returns when everything submitted before is on disk and published."""
+        """Return when all submitted writes are on disk and published."""
         if self._thread is not None:
             self._queue.put(None)
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
-        self._log.checkpoints.finish()
+        self._committer.checkpoints.finish()
 
     def _run(self) -> None:
         while not self._closing:
             if writes := self._take():
                 self._commit(writes)
-            if self._chores:
+            if self._tasks:
                 self._step()
-        for chore in self._chores:
-            _call_soon(chore.done.get_loop(), _finish, chore.done, None)  # what is left of it is done another time
+        for task in self._tasks:
+            _call_soon(task.done.get_loop(), _finish, task.done, None)  # the remaining steps run after the next open
 
     def _commit(self, writes: list[Write]) -> None:
         loop = writes[-1].done.get_loop()
-        if lost := self._log.lost(writes):
-            _call_soon(loop, self._publish, lost, self._log.failure)
-            writes = writes[len(lost) :]
+        if stale := self._committer.stale(writes):
+            _call_soon(loop, self._publish, stale, self._committer.failure)
+            writes = writes[len(stale) :]
         if writes:
-            _call_soon(loop, self._publish, writes, self._log.commit(writes))
+            _call_soon(loop, self._publish, writes, self._committer.commit(writes))
 
     def _take(self) -> list[Write]:
-        """All that waits. Sleeps until there is something, unless there is housekeeping to do."""
+        """Return all pending writes. Blocks until there is one, unless maintenance is pending."""
         writes: list[Write] = []
         size = 0
         try:
-            item = self._queue.get(block=not self._chores)
+            item = self._queue.get(block=not self._tasks)
             while True:
                 if item is None:
                     self._closing = True
                 elif isinstance(item, Write):
                     writes.append(item)
                     size += sum(len(event.record.value) for event in item.events)
-                    if len(writes) >= MOST_AT_ONCE or size >= MOST_BYTES_AT_ONCE:
+                    if len(writes) >= MAX_BATCH_WRITES or size >= MAX_BATCH_BYTES:
                         return writes
                 else:
-                    self._chores.append(item)
+                    self._tasks.append(item)
                 item = self._queue.get_nowait()
         except Empty:
             return writes
 
     def _step(self) -> None:
-        chore = self._chores[0]
+        task = self._tasks[0]
         try:
-            if chore.step(self._log.database):
+            if task.step(self._committer.database):
                 return
-            _call_soon(chore.done.get_loop(), _finish, chore.done, None)
+            _call_soon(task.done.get_loop(), _finish, task.done, None)
         except Exception as error:
-            self._log.roll_back()
-            _call_soon(chore.done.get_loop(), _finish, chore.done, maintenance_error(error))
-        self._chores.popleft()
+            self._committer.roll_back()
+            _call_soon(task.done.get_loop(), _finish, task.done, maintenance_error(error))
+        self._tasks.popleft()
 
 
-class _Log:
-    """The commits themselves, the same for both writers."""
+class _Committer:
+    """Commit logic shared by both writers."""
 
-    def __init__(self, database: Database, directory: Directory | None, *, aside: bool) -> None:
+    def __init__(self, database: Database, directory: Directory | None, *, background: bool) -> None:
         self.database = database
         self.checkpoints = Checkpoints(
-            database.connection, directory.database if directory is not None else None, aside=aside
+            database.connection, directory.database if directory is not None else None, background=background
         )
         self._directory = directory
         self.failure: StoreFailed | None = None
-        """Of the last commit, if that failed."""
+        """Error of the last commit, if it failed."""
         self._failed_epoch = -1
 
     def commit(self, writes: Sequence[Write]) -> StoreFailed | None:
@@ -212,11 +214,11 @@ class _Log:
             self._failed_epoch = writes[-1].epoch
         else:
             self.failure = None
-            self.checkpoints.note(written)
+            self.checkpoints.record(written)
         return self.failure
 
-    def lost(self, writes: Sequence[Write]) -> list[Write]:
-        """Those of the writes that were checked before the last failure was known; they come first."""
+    def stale(self, writes: Sequence[Write]) -> list[Write]:
+        """Return the leading writes whose preconditions were checked before the last failure was known."""
         if self._failed_epoch < writes[0].epoch:
             return []
         return [write for write in writes if write.epoch <= self._failed_epoch]
@@ -233,7 +235,7 @@ class _Log:
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: object) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop was closed, and nobody waits any more
+    with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing waits for the result
         loop.call_soon_threadsafe(function, *arguments)
 
 
@@ -247,5 +249,6 @@ def _finish(done: asyncio.Future[None], error: Exception | None) -> None:
 
 
 def maintenance_error(error: Exception) -> StoreFailed:
-    """Housekeeping that fails is told to whoever asked for it; whether writes still work, the next one finds out."""
-    return StoreFailed(f"the store cannot be tidied: {error}")
+    """Wrap a maintenance error for the caller of the task. It does not fail the store: the next write shows whether
+    commits work."""
+    return StoreFailed(f"store maintenance failed: {error}")

@@ -1,8 +1,7 @@
-"""Admission: what may be written, after the caller was found allowed to write at all.
+"""Admission chain: runs mutating plugins and then validating plugins on every write, in registration order.
 
-A chain runs twice over each write: once to change the object (`admit`), once to judge it (`validate`), in the order
-in which plug-ins were added. Which plug-ins care about a kind of write is worked out once and remembered, so that a
-write which no plug-in cares about pays for one dictionary lookup.
+The plugins for an operation, resource and subresource are looked up once and cached: a write without plugins costs one
+dictionary lookup.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from herder.engine.apiserver.resources import Resource
-from herder.engine.client.wire import User
+from herder.engine.apiserver.registry.resources import Resource
 from herder.engine.meta.errors import Forbidden, forbidden
 from herder.engine.meta.kinds import GroupResource, GroupVersionKind, Object
+from herder.engine.wire import User
 
 CREATE, UPDATE, DELETE, CONNECT = "CREATE", "UPDATE", "DELETE", "CONNECT"
 WRITES = frozenset({CREATE, UPDATE, DELETE})
@@ -22,34 +21,34 @@ WRITES = frozenset({CREATE, UPDATE, DELETE})
 
 @dataclass(slots=True)
 class Attributes:
-    """One write under judgement. Mutating plug-ins may change `obj` in place or replace it."""
+    """One write in admission (admission.Attributes in Kubernetes). Mutating plugins may modify or replace `obj`."""
 
     operation: str
     resource: Resource
-    version: str  # the version asked for; `obj` and `old` are in it
+    version: str  # requested version, also of `obj` and `old`
     user: User
     name: str = ""
     namespace: str = ""
     subresource: str = ""
-    kind: GroupVersionKind | None = None  # of `obj`, where a subresource has its own; None: the resource's
+    kind: GroupVersionKind | None = None  # kind of `obj`, if a subresource has its own; None: the resource's kind
     obj: Object | None = None
     old: Object | None = None
-    options: Object | None = None  # the CreateOptions, UpdateOptions … of the call
+    options: Object | None = None  # the CreateOptions, UpdateOptions or DeleteOptions of the request
     dry_run: bool = False
     warnings: list[str] = field(default_factory=list)
-    # Decode and default again an object that came back from outside; the type's own decoder where none is given.
-    settle: Callable[[Object], Object] | None = None
-    scratch: dict[str, Any] = field(default_factory=dict)  # plug-ins' own notes between the two passes
+    # Decodes and defaults an object returned by a webhook or policy; None: the resource's type does.
+    normalizer: Callable[[Object], Object] | None = None
+    plugin_state: dict[str, Any] = field(default_factory=dict)  # state of plugins, kept between invocations
     reinvoking: bool = False
-    reinvoke: bool = False  # set by a plug-in whose change others should see again
+    reinvoke: bool = False  # set by a plugin after a change, so that all plugins run again
 
     @property
     def group_version_kind(self) -> GroupVersionKind:
         return self.kind or GroupVersionKind(self.resource.group, self.version, self.resource.kind)
 
-    def settled(self, obj: Object) -> Object:
-        if self.settle is not None:
-            return self.settle(obj)
+    def normalized(self, obj: Object) -> Object:
+        if self.normalizer is not None:
+            return self.normalizer(obj)
         model = self.resource.versions[self.version].model
         decoded, _ = model.decode(obj)
         model.default(decoded)
@@ -57,12 +56,12 @@ class Attributes:
 
     @property
     def object(self) -> Object:
-        """The object to judge: the new one, or the one that is going away."""
+        """The object to validate: the new one, or the deleted one."""
         return self.obj if self.obj is not None else (self.old or {})
 
 
 class Plugin(Protocol):
-    """`resources` None means all; `subresources` None means all, else those named ("" is the object itself)."""
+    """Selects writes. `resources` None means all; `subresources` None means all, and "" is the object itself."""
 
     name: str
     operations: frozenset[str]
@@ -71,10 +70,14 @@ class Plugin(Protocol):
 
 
 class Mutating(Plugin, Protocol):
+    """A plugin that may modify the object."""
+
     async def admit(self, attributes: Attributes) -> None: ...
 
 
 class Validating(Plugin, Protocol):
+    """A plugin that may reject the write."""
+
     async def validate(self, attributes: Attributes) -> None: ...
 
 
@@ -83,15 +86,17 @@ Admit = Callable[[Attributes], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class _Step:
+    """One registered function and the writes it applies to."""
+
     name: str
     operations: frozenset[str]
     resources: frozenset[GroupResource] | None
     subresources: frozenset[str] | None
     run: Admit
-    last: bool = False  # webhooks and policies: after every plug-in of the process
-    groups: frozenset[str] = frozenset()  # API groups all of whose resources are concerned, besides `resources`
+    last: bool = False  # webhooks and policies run after all other plugins
+    groups: frozenset[str] = frozenset()  # API groups of which all resources match, in addition to `resources`
 
-    def concerns(self, operation: str, resource: GroupResource, subresource: str) -> bool:
+    def matches(self, operation: str, resource: GroupResource, subresource: str) -> bool:
         return (
             operation in self.operations
             and (self.resources is None or resource in self.resources or resource.group in self.groups)
@@ -100,19 +105,21 @@ class _Step:
 
 
 class Chain:
+    """Ordered mutating and validating plugins."""
+
     def __init__(self) -> None:
         self._mutating: list[_Step] = []
         self._validating: list[_Step] = []
-        self._found: dict[tuple[str, GroupResource, str], tuple[tuple[Admit, ...], tuple[Admit, ...]]] = {}
+        self._cache: dict[tuple[str, GroupResource, str], tuple[tuple[Admit, ...], tuple[Admit, ...]]] = {}
 
     def add(self, plugin: Plugin, *, last: bool = False) -> None:
-        """A plug-in with `admit`, `validate`, or both."""
-        facts = (plugin.name, plugin.operations, plugin.resources, plugin.subresources)
+        """Add a plugin with `admit`, `validate` or both."""
+        properties = (plugin.name, plugin.operations, plugin.resources, plugin.subresources)
         admit, validate = getattr(plugin, "admit", None), getattr(plugin, "validate", None)
         if admit is not None:
-            self._insert(self._mutating, _Step(*facts, admit, last))
+            self._insert(self._mutating, _Step(*properties, admit, last))
         if validate is not None:
-            self._insert(self._validating, _Step(*facts, validate, last))
+            self._insert(self._validating, _Step(*properties, validate, last))
 
     def add_mutating(
         self,
@@ -124,7 +131,7 @@ class Chain:
         subresources: Iterable[str] | None = ("",),
         groups: Iterable[str] = (),
     ) -> None:
-        """`groups`: API groups whose kinds are defined at run time."""
+        """Add a mutating function. `groups` are API groups whose kinds are defined at run time."""
         self._insert(self._mutating, _step(name, operations, resources, subresources, run, groups))
 
     def add_validating(
@@ -139,7 +146,7 @@ class Chain:
         self._insert(self._validating, _step(name, operations, resources, subresources, run))
 
     async def admit(self, attributes: Attributes) -> None:
-        """Let plug-ins change the object. Once more for all, where one asks for it."""
+        """Run the mutating plugins, and all of them again if one requests reinvocation."""
         steps = self._steps(attributes)[0]
         if not steps:
             return
@@ -151,22 +158,22 @@ class Chain:
                 await run(attributes)
 
     async def validate(self, attributes: Attributes) -> None:
-        """Let plug-ins refuse the write. The object is settled: they must not change it."""
+        """Run the validating plugins. They must not modify the object."""
         for run in self._steps(attributes)[1]:
             await run(attributes)
 
     def _insert(self, steps: list[_Step], step: _Step) -> None:
         position = len(steps) if step.last else sum(1 for other in steps if not other.last)
         steps.insert(position, step)
-        self._found.clear()
+        self._cache.clear()
 
     def _steps(self, attributes: Attributes) -> tuple[tuple[Admit, ...], tuple[Admit, ...]]:
         key = (attributes.operation, attributes.resource.group_resource, attributes.subresource)
-        found = self._found.get(key)
+        found = self._cache.get(key)
         if found is None:
-            mutating = tuple(step.run for step in self._mutating if step.concerns(*key))
-            validating = tuple(step.run for step in self._validating if step.concerns(*key))
-            found = self._found[key] = (mutating, validating)
+            mutating = tuple(step.run for step in self._mutating if step.matches(*key))
+            validating = tuple(step.run for step in self._validating if step.matches(*key))
+            found = self._cache[key] = (mutating, validating)
         return found
 
 
@@ -189,13 +196,13 @@ def _step(
 
 
 def metadata(obj: Object | None) -> Mapping[str, Any]:
-    """An object's metadata, or nothing where there is none."""
+    """Return the object's metadata; empty if it has none."""
     found = (obj or {}).get("metadata")
     return found if isinstance(found, dict) else {}
 
 
-def refused(attributes: Attributes, why: str) -> Forbidden:
-    """The refusal of a plug-in, in the real server's words."""
+def denied_by_plugin(attributes: Attributes, why: str) -> Forbidden:
+    """Return the Forbidden error of a plugin, with kube-apiserver's message."""
     own = metadata(attributes.obj)
     name = attributes.name or own.get("name") or own.get("generateName") or "Unknown"
     return forbidden(attributes.resource.group_resource, name, why)

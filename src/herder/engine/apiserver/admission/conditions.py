@@ -1,7 +1,8 @@
-"""CEL conditions on a write: matchConditions of webhooks and policies."""
+"""CEL matchConditions of webhooks and admission policies."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
@@ -9,23 +10,27 @@ from typing import TYPE_CHECKING, Any, Self
 from herder.engine.apiserver.admission.chain import Attributes
 from herder.engine.apiserver.admission.matching import Invocation, in_version
 from herder.engine.apiserver.admission.objects import NAMESPACES, Objects
-from herder.engine.apiserver.admission.review import request_of
+from herder.engine.apiserver.admission.webhooks.review import request_of
 from herder.engine.apiserver.auth.access import AccessAttributes, Authorizer
 from herder.engine.apiserver.auth.users import service_account_user
 from herder.engine.meta.kinds import Object
+from herder.engine.meta.work import is_large_computation
 
 if TYPE_CHECKING:
     from herder.engine.schema.cel import Env, Program
     from herder.engine.schema.cel.library.authorizer import Decision, Question
 
 
+_DECIDE_SECONDS = 10.0  # within which the event loop answers a thread, unless it has ended
+
+
 class ConditionError(ValueError):
-    """Expressions that could not be compiled or evaluated."""
+    """An expression failed to compile or to evaluate."""
 
 
 @dataclass(slots=True)
-class Context:
-    """One write, as expressions see it. What they see is put together once, when the first of them looks."""
+class EvaluationContext:
+    """CEL variables of one write. They are built on first use."""
 
     attributes: Attributes
     invocation: Invocation
@@ -33,22 +38,23 @@ class Context:
     authorizer: Authorizer
     obj: Object | None
     old: Object | None
+    loop: asyncio.AbstractEventLoop
     _bindings: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     async def of(cls, attributes: Attributes, invocation: Invocation, objects: Objects, authorizer: Authorizer) -> Self:
         obj = await in_version(attributes, attributes.obj, invocation.version)
         old = await in_version(attributes, attributes.old, invocation.version)
-        return cls(attributes, invocation, objects, authorizer, obj, old)
+        return cls(attributes, invocation, objects, authorizer, obj, old, asyncio.get_running_loop())
 
     def bindings(self) -> dict[str, Any]:
         if not self._bindings:
-            from herder.engine.schema.cel.library.authorizer import Authorizer as Asking
+            from herder.engine.schema.cel.library.authorizer import Authorizer as CelAuthorizer
             from herder.engine.schema.cel.library.authorizer import Question, ResourceCheck
 
             attributes = self.attributes
             request = request_of(attributes, self.invocation, obj=None, old=None, uid="")
-            about = Question(
+            request_resource = Question(
                 group=attributes.resource.group,
                 resource=attributes.resource.plural,
                 subresource=attributes.subresource,
@@ -60,13 +66,24 @@ class Context:
                 "oldObject": self.old,
                 "request": {name: request[name] for name in request if name not in ("uid", "object", "oldObject")},
                 "namespaceObject": self._namespace(),
-                "authorizer": Asking(self._decide),
-                "authorizer.requestResource": ResourceCheck(self._decide, about),
+                "authorizer": CelAuthorizer(self._decide),
+                "authorizer.requestResource": ResourceCheck(self._decide, request_resource),
             }
         return self._bindings
 
     def _decide(self, question: Question) -> Decision:
-        """Answers an expression that asks what the caller, or a service account, may do."""
+        """Authorize a check of an expression (`authorizer`), for the request's user or a service account.
+
+        The authorizer belongs to the event loop, and expensive expressions run in a thread.
+        """
+        if is_large_computation() and not _is_running(self.loop):
+            return asyncio.run_coroutine_threadsafe(self._decide_on_loop(question), self.loop).result(_DECIDE_SECONDS)
+        return self._decide_here(question)
+
+    async def _decide_on_loop(self, question: Question) -> Decision:
+        return self._decide_here(question)
+
+    def _decide_here(self, question: Question) -> Decision:
         from herder.engine.schema.cel.library.authorizer import Decision
 
         user = self.attributes.user
@@ -95,7 +112,7 @@ class Context:
 
 
 class Conditions:
-    """Expressions that must all hold. Compiled at first use, in the environment of webhooks unless another is given."""
+    """Expressions that must all be true. Compiled on first use, in the webhook environment unless `env` is given."""
 
     def __init__(self, conditions: Iterable[Object], env: Env | None = None) -> None:
         self._texts = [str(item.get("expression") or "") for item in conditions]
@@ -105,8 +122,9 @@ class Conditions:
     def __bool__(self) -> bool:
         return bool(self._texts)
 
-    def hold(self, bindings: Mapping[str, Any]) -> bool:
-        """One that is false settles it, whatever else went wrong; otherwise errors are raised together."""
+    def all_true(self, bindings: Mapping[str, Any]) -> bool:
+        """Whether all expressions are true. One that is false wins over errors; otherwise all errors are raised
+        together."""
         if not self._texts:
             return True
         from herder.engine.schema.cel import CelError
@@ -117,7 +135,7 @@ class Conditions:
                 if program.evaluate(bindings) is False:
                     return False
             except CelError as error:
-                errors.append(told(text, error))
+                errors.append(evaluation_error(text, error))
         if errors:
             raise ConditionError(errors[0] if len(errors) == 1 else "[" + ", ".join(errors) + "]")
         return True
@@ -134,5 +152,14 @@ class Conditions:
         return self._programs
 
 
-def told(text: str, error: Exception) -> str:
+def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether this thread is that of the event loop."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
+
+
+def evaluation_error(text: str, error: Exception) -> str:
+    """Return kube-apiserver's message for an expression that failed."""
     return f"expression '{text}' resulted in error: {error}"

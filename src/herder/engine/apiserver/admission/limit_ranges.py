@@ -1,10 +1,10 @@
-"""LimitRanges: what a single pod, container or claim of a namespace may ask for, and what it gets when it is silent."""
+"""LimitRanger: apply default requests and limits of LimitRanges, and enforce their minimums, maximums and ratios."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from herder.engine.apiserver.admission.chain import CREATE, UPDATE, Attributes, metadata, refused
+from herder.engine.apiserver.admission.chain import CREATE, UPDATE, Attributes, denied_by_plugin, metadata
 from herder.engine.apiserver.admission.objects import PODS, Objects
 from herder.engine.apiserver.admission.quota_usage import CLAIMS, Usage, amounts_of, pod_total
 from herder.engine.meta.kinds import GroupResource, Object
@@ -14,10 +14,12 @@ LIMIT_RANGES = GroupResource("", "limitranges")
 ANNOTATION = "kubernetes.io/limit-ranger"
 _CONTAINERS = (("containers", "container"), ("initContainers", "init container"))
 
-_Check = Callable[[str, str, Quantity, Usage, Usage], str]  # type, name, what is demanded, requests, limits
+_BoundCheck = Callable[[str, str, Quantity, Usage, Usage], str]  # type, name, bound, requests, limits
 
 
 class LimitRanges:
+    """The LimitRanger admission plugin."""
+
     name = "LimitRanger"
     operations = frozenset({CREATE, UPDATE})
     resources: frozenset[GroupResource] | None = frozenset({PODS, CLAIMS})
@@ -38,11 +40,11 @@ class LimitRanges:
             problems = sorted(_problems(attributes, limit_range))
             if problems:
                 message = problems[0] if len(problems) == 1 else "[" + ", ".join(problems) + "]"
-                raise refused(attributes, message)
+                raise denied_by_plugin(attributes, message)
 
 
 def _applies(attributes: Attributes) -> bool:
-    """A pod's resources change only by creation and by resizing; what is being deleted is left alone."""
+    """Whether to check this write. A pod's resources change only on create and resize; deleted objects are ignored."""
     if metadata(attributes.old).get("deletionTimestamp"):
         return False
     if attributes.resource.group_resource == PODS and attributes.operation == UPDATE:
@@ -62,16 +64,16 @@ def _set_defaults(pod: Object, limit_range: Object) -> None:
     for item in _limits(limit_range, "Container"):
         requests |= item.get("defaultRequest") or {}
         limits |= item.get("default") or {}
-    reported: list[str] = []
+    defaulted: list[str] = []
     for field, kind in _CONTAINERS:
         for container in (pod.get("spec") or {}).get(field) or ():
-            for part, wanted, word in (("requests", requests, "request"), ("limits", limits, "limit")):
+            for part, wanted, label in (("requests", requests, "request"), ("limits", limits, "limit")):
                 missing = _fill(container, part, wanted)
                 if missing:
-                    reported.append(f"{', '.join(missing)} {word} for {kind} {container.get('name')}")
-    if reported:
+                    defaulted.append(f"{', '.join(missing)} {label} for {kind} {container.get('name')}")
+    if defaulted:
         annotations = dict(metadata(pod).get("annotations") or {})
-        annotations[ANNOTATION] = "LimitRanger plugin set: " + "; ".join(reported)
+        annotations[ANNOTATION] = "LimitRanger plugin set: " + "; ".join(defaulted)
         pod.setdefault("metadata", {})["annotations"] = annotations
 
 
@@ -89,64 +91,64 @@ def _problems(attributes: Attributes, limit_range: Object) -> Iterator[str]:
     if attributes.resource.group_resource == CLAIMS:
         requests = amounts_of(obj.get("spec") or {}, "requests")
         for item in _limits(limit_range, "PersistentVolumeClaim"):
-            yield from _checked(item, "min", _check_min, requests, {})
-            yield from _checked(item, "max", _check_max_request, requests, {})
+            yield from _check_bound(item, "min", _check_min, requests, {})
+            yield from _check_bound(item, "max", _check_max_request, requests, {})
         return
     for item in _limits(limit_range, "Container"):
         for field, _ in _CONTAINERS:
             for container in (obj.get("spec") or {}).get(field) or ():
-                yield from _all_checked(item, amounts_of(container, "requests"), amounts_of(container, "limits"))
+                yield from _check_all_bounds(item, amounts_of(container, "requests"), amounts_of(container, "limits"))
     for item in _limits(limit_range, "Pod"):
-        yield from _all_checked(item, pod_total(obj, "requests"), pod_total(obj, "limits"))
+        yield from _check_all_bounds(item, pod_total(obj, "requests"), pod_total(obj, "limits"))
 
 
-def _all_checked(item: Object, requests: Usage, limits: Usage) -> Iterator[str]:
-    yield from _checked(item, "min", _check_min, requests, limits)
-    yield from _checked(item, "max", _check_max, requests, limits)
-    yield from _checked(item, "maxLimitRequestRatio", _check_ratio, requests, limits)
+def _check_all_bounds(item: Object, requests: Usage, limits: Usage) -> Iterator[str]:
+    yield from _check_bound(item, "min", _check_min, requests, limits)
+    yield from _check_bound(item, "max", _check_max, requests, limits)
+    yield from _check_bound(item, "maxLimitRequestRatio", _check_ratio, requests, limits)
 
 
-def _checked(item: Object, bound: str, check: _Check, requests: Usage, limits: Usage) -> Iterator[str]:
+def _check_bound(item: Object, bound: str, check: _BoundCheck, requests: Usage, limits: Usage) -> Iterator[str]:
     for name, amount in (item.get(bound) or {}).items():
         problem = check(str(item.get("type")), name, decode(amount), requests, limits)
         if problem:
             yield problem
 
 
-def _check_min(kind: str, name: str, least: Quantity, requests: Usage, limits: Usage) -> str:
-    message = f"minimum {name} usage per {kind} is {least}"
+def _check_min(kind: str, name: str, minimum: Quantity, requests: Usage, limits: Usage) -> str:
+    message = f"minimum {name} usage per {kind} is {minimum}"
     if name not in requests:
         return f"{message}.  No request is specified"
-    if requests[name] < least:
+    if requests[name] < minimum:
         return f"{message}, but request is {requests[name]}"
-    if name in limits and limits[name] < least:
+    if name in limits and limits[name] < minimum:
         return f"{message}, but limit is {limits[name]}"
     return ""
 
 
-def _check_max(kind: str, name: str, most: Quantity, requests: Usage, limits: Usage) -> str:
-    message = f"maximum {name} usage per {kind} is {most}"
+def _check_max(kind: str, name: str, maximum: Quantity, requests: Usage, limits: Usage) -> str:
+    message = f"maximum {name} usage per {kind} is {maximum}"
     if name not in limits:
         return f"{message}.  No limit is specified"
-    if most < limits[name]:
+    if maximum < limits[name]:
         return f"{message}, but limit is {limits[name]}"
-    if name in requests and most < requests[name]:
+    if name in requests and maximum < requests[name]:
         return f"{message}, but request is {requests[name]}"
     return ""
 
 
-def _check_max_request(kind: str, name: str, most: Quantity, requests: Usage, _: Usage) -> str:
-    message = f"maximum {name} usage per {kind} is {most}"
+def _check_max_request(kind: str, name: str, maximum: Quantity, requests: Usage, _: Usage) -> str:
+    message = f"maximum {name} usage per {kind} is {maximum}"
     if name not in requests:
         return f"{message}.  No request is specified"
-    return f"{message}, but request is {requests[name]}" if most < requests[name] else ""
+    return f"{message}, but request is {requests[name]}" if maximum < requests[name] else ""
 
 
-def _check_ratio(kind: str, name: str, most: Quantity, requests: Usage, limits: Usage) -> str:
-    message = f"{name} max limit to request ratio per {kind} is {most}"
+def _check_ratio(kind: str, name: str, maximum: Quantity, requests: Usage, limits: Usage) -> str:
+    message = f"{name} max limit to request ratio per {kind} is {maximum}"
     if name not in requests or not requests[name].sign:
         return f"{message}, but no request is specified or request is 0"
     if name not in limits or not limits[name].sign:
         return f"{message}, but no limit is specified or limit is 0"
     ratio = limits[name].scaled(-3) / requests[name].scaled(-3)
-    return f"{message}, but provided ratio is {ratio:f}" if ratio > most.as_float() else ""
+    return f"{message}, but provided ratio is {ratio:f}" if ratio > maximum.as_float() else ""

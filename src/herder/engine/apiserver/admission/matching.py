@@ -1,4 +1,4 @@
-"""Which writes a webhook or a policy wants to see: rules, scope, selectors, and other versions of the same object."""
+"""Match writes against the rules and selectors of webhooks and admission policies, including equivalent versions."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ _CONFIGURATION_KINDS = frozenset({
 
 
 def is_exempt(attributes: Attributes) -> bool:
-    """The configuration of admission itself: a bad one must remain repairable."""
+    """Whether the object configures admission itself: otherwise a broken configuration could not be repaired."""
     resource = attributes.resource
     return resource.group == "admissionregistration.k8s.io" and resource.kind in _CONFIGURATION_KINDS
 
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """As what the object is shown: the version asked for, or an equivalent one that a rule names."""
+    """Kind, resource and version in which a webhook or policy sees the object: the requested or an equivalent
+    version."""
 
     kind: GroupVersionKind
     resource: GroupVersionResource
@@ -36,12 +37,14 @@ class Invocation:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
+    """A rule of a webhook, or a resource rule of a policy."""
+
     operations: frozenset[str]
     groups: frozenset[str]
     versions: frozenset[str]
-    resources: tuple[tuple[str, str], ...]  # resource and subresource, each may be "*"
+    resources: tuple[tuple[str, str], ...]  # resource and subresource; "*" matches all
     scope: str
-    names: frozenset[str] = frozenset()  # empty: every name; policies only
+    names: frozenset[str] = frozenset()  # resourceNames, policies only; empty matches all
 
     @classmethod
     def of(cls, rule: Object) -> Rule:
@@ -84,7 +87,7 @@ def _has(wanted: frozenset[str], value: str) -> bool:
 
 
 class Criteria:
-    """What one webhook or policy wants to see."""
+    """Match criteria of one webhook, policy or binding."""
 
     def __init__(
         self,
@@ -104,7 +107,8 @@ class Criteria:
         self._everything_without_rules = everything_without_rules
 
     def invocation(self, attributes: Attributes, objects: Objects) -> Invocation | None:
-        """How to show the object, or None where it is not wanted. Raises NotFound for a missing namespace."""
+        """Return how the object is presented; None if it does not match. Raises NotFound if its namespace does not
+        exist."""
         if not self._selects_object(attributes):
             return None
         version = self._matched_version(self._rules, attributes)
@@ -114,7 +118,7 @@ class Criteria:
             return None
         if not self._selects_namespace(attributes, objects):
             return None
-        return _shown_as(attributes, version)
+        return _invocation(attributes, version)
 
     def _matched_version(self, rules: Sequence[Rule], attributes: Attributes) -> str | None:
         if any(rule.matches(attributes, attributes.version) for rule in rules):
@@ -150,7 +154,7 @@ def _labels_match(selector: LabelSelector, obj: Object | None) -> bool:
     return selector.matches(metadata(obj).get("labels"))
 
 
-def _shown_as(attributes: Attributes, version: str) -> Invocation:
+def _invocation(attributes: Attributes, version: str) -> Invocation:
     resource = attributes.resource
     kind = attributes.group_version_kind
     if version != attributes.version and not attributes.subresource:
@@ -159,7 +163,7 @@ def _shown_as(attributes: Attributes, version: str) -> Invocation:
 
 
 async def in_version(attributes: Attributes, obj: Object | None, version: str) -> Object | None:
-    """`obj` (in whatever version it is) as `version` has it."""
+    """Convert `obj` to `version`."""
     resource = attributes.resource
     api_version = resource.api_version(version)
     if obj is None or attributes.subresource or obj.get("apiVersion") == api_version:

@@ -1,18 +1,20 @@
-"""Nothing is created where there is no namespace, or where one is on its way out."""
+"""NamespaceLifecycle: reject creates in missing or terminating namespaces, and deletion of system namespaces."""
 
 from __future__ import annotations
 
-from herder.engine.apiserver.admission.chain import CREATE, DELETE, UPDATE, Attributes, refused
+from herder.engine.apiserver.admission.chain import CREATE, DELETE, UPDATE, Attributes, denied_by_plugin
 from herder.engine.apiserver.admission.objects import NAMESPACES, Objects
 from herder.engine.meta.errors import forbidden, not_found
 from herder.engine.meta.kinds import GroupResource
 
 IMMORTAL = frozenset({"default", "kube-system", "kube-public"})
-# Whether a namespace exists is none of the business of those who may only ask what they may do.
+# Access reviews must not reveal whether a namespace exists.
 _ACCESS_REVIEWS = frozenset({GroupResource("authorization.k8s.io", "localsubjectaccessreviews")})
 
 
 class NamespaceLifecycle:
+    """The NamespaceLifecycle admission plugin."""
+
     name = "NamespaceLifecycle"
     operations = frozenset({CREATE, UPDATE, DELETE})
     resources: frozenset[GroupResource] | None = None
@@ -36,7 +38,7 @@ class NamespaceLifecycle:
             return
         namespace = self._objects.get(NAMESPACES, "", attributes.namespace) or {}
         if (namespace.get("status") or {}).get("phase") == "Terminating":
-            error = refused(
+            error = denied_by_plugin(
                 attributes,
                 f"unable to create new content in namespace {attributes.namespace} because it is being terminated",
             )

@@ -1,4 +1,4 @@
-"""What plug-ins may know of other objects: the committed state, decoded when asked for."""
+"""Read access to other objects for admission plugins. It sees the committed state only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PRIORITY_CLASSES = GroupResource("scheduling.k8s.io", "priorityclasses")
 
 
 class Objects:
-    """Each call decodes anew, so what it answers is the caller's to change."""
+    """Reads objects from the store. Every call decodes a new copy, which the caller may modify."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -27,11 +27,11 @@ class Objects:
         return cast(Object, json.decode(record.value)) if record else None
 
     def record(self, resource: GroupResource, namespace: str, name: str) -> Record | None:
-        """As it is stored, for who can tell from its bytes what they need to know."""
+        """Return the stored record, for callers that need only its bytes."""
         return self._store.get(Key(str(resource), namespace, name))
 
     async def wait_committed(self, key: Key) -> bool:
-        """Wait for a change of the key that is in flight. False: there was none."""
+        """Wait for a pending write of the key. Return False if there was none."""
         in_flight = self._store.in_flight(key)
         await self._store.wait_committed(in_flight)
         return in_flight is not None

@@ -1,13 +1,13 @@
-"""What pods get without asking: a priority, and patience with nodes that are briefly away."""
+"""Priority and DefaultTolerationSeconds: priority and default tolerations of pods."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
 
-from herder.engine.apiserver.admission.chain import CREATE, UPDATE, Attributes, metadata, refused
+from herder.engine.apiserver.admission.chain import CREATE, UPDATE, Attributes, denied_by_plugin, metadata
 from herder.engine.apiserver.admission.objects import PODS, PRIORITY_CLASSES, Objects
-from herder.engine.apiserver.auth.stored import born, stored
+from herder.engine.apiserver.auth.system_objects import new_metadata, object_encoder
 from herder.engine.meta.kinds import GroupResource, Object
 from herder.engine.store import Key, Put, Store
 
@@ -19,6 +19,8 @@ _SYSTEM_CLASSES = (
 
 
 class Priority:
+    """The Priority admission plugin: resolves priorityClassName."""
+
     name = "Priority"
     operations = frozenset({CREATE, UPDATE})
     resources: frozenset[GroupResource] | None = frozenset({PODS, PRIORITY_CLASSES})
@@ -37,16 +39,16 @@ class Priority:
                 if spec.get(field) is None and old.get(field) is not None:
                     spec[field] = old[field]
             return
-        name, value, policy = self._established(attributes, spec.get("priorityClassName") or "")
+        name, value, policy = self._resolve_class(attributes, spec.get("priorityClassName") or "")
         given, given_policy = spec.get("priority"), spec.get("preemptionPolicy")
         if given is not None and given != value:
-            raise refused(
+            raise denied_by_plugin(
                 attributes,
                 f"the integer value of priority ({given}) must not be provided in pod spec; "
                 f"priority admission controller computed {value} from the given PriorityClass name",
             )
         if policy and given_policy is not None and given_policy != policy:
-            raise refused(
+            raise denied_by_plugin(
                 attributes,
                 f"the string value of PreemptionPolicy ({given_policy}) must not be provided in pod spec; "
                 f"priority admission controller computed {policy} from the given PriorityClass name",
@@ -58,7 +60,7 @@ class Priority:
             spec["preemptionPolicy"] = policy
 
     async def validate(self, attributes: Attributes) -> None:
-        """There is one default class at most."""
+        """Reject a second PriorityClass with globalDefault."""
         priority_class = attributes.obj
         if attributes.resource.group_resource != PRIORITY_CLASSES or priority_class is None:
             return
@@ -67,17 +69,17 @@ class Priority:
         default = self._default_class()
         if default is None:
             return
-        holder = metadata(default).get("name")
-        if attributes.operation == CREATE or holder != metadata(priority_class).get("name"):
-            raise refused(
-                attributes, f"PriorityClass {holder} is already marked as default. Only one default can exist"
+        current_default = metadata(default).get("name")
+        if attributes.operation == CREATE or current_default != metadata(priority_class).get("name"):
+            raise denied_by_plugin(
+                attributes, f"PriorityClass {current_default} is already marked as default. Only one default can exist"
             )
 
-    def _established(self, attributes: Attributes, name: str) -> tuple[str, int, str]:
+    def _resolve_class(self, attributes: Attributes, name: str) -> tuple[str, int, str]:
         if name:
             found = self._objects.get(PRIORITY_CLASSES, "", name)
             if found is None:
-                raise refused(attributes, f"no PriorityClass with name {name} was found")
+                raise denied_by_plugin(attributes, f"no PriorityClass with name {name} was found")
             return name, found.get("value") or 0, found.get("preemptionPolicy") or ""
         default = self._default_class()
         if default is None:
@@ -90,7 +92,7 @@ class Priority:
 
 
 class DefaultTolerationSeconds:
-    """A pod stays on a node that is not ready or unreachable for five minutes, unless it says otherwise."""
+    """Tolerate not-ready and unreachable nodes for five minutes, unless the pod has its own toleration."""
 
     name = "DefaultTolerationSeconds"
     operations = frozenset({CREATE, UPDATE})
@@ -113,7 +115,7 @@ def _tolerates(toleration: Object, key: str) -> bool:
 
 
 async def write_system_priority_classes(store: Store, *, now: datetime, entropy: Callable[[int], bytes]) -> None:
-    """The two classes that every cluster has."""
+    """Create the PriorityClasses system-node-critical and system-cluster-critical."""
     changes = []
     for name, value, purpose in _SYSTEM_CLASSES:
         key = Key(str(PRIORITY_CLASSES), "", name)
@@ -121,11 +123,11 @@ async def write_system_priority_classes(store: Store, *, now: datetime, entropy:
             obj = {
                 "kind": "PriorityClass",
                 "apiVersion": "scheduling.k8s.io/v1",
-                "metadata": born({"name": name, "generation": 1}, now=now, entropy=entropy),
+                "metadata": new_metadata({"name": name, "generation": 1}, now=now, entropy=entropy),
                 "value": value,
                 "description": f"For {purpose}.",
                 "preemptionPolicy": _PREEMPTS,
             }
-            changes.append(Put(key, stored(obj), 0))
+            changes.append(Put(key, object_encoder(obj), 0))
     if changes:
         await store.write(*changes)

@@ -1,8 +1,8 @@
-"""ResourceQuotas: a namespace may hold so much and no more.
+"""ResourceQuota: enforce quotas of namespaces, and keep their status up to date.
 
-Usage is counted from the objects themselves, not read from a quota's status, so it cannot be out of date. What was let
-in but is not committed yet counts too, for a few seconds: otherwise many creations at once would all see the same
-free room.
+Usage is counted from the objects themselves instead of a quota's status, so it is never stale. Objects that were
+admitted but are not committed yet are reserved for a few seconds; otherwise concurrent creates would all see the same
+free quota.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from datetime import datetime, timedelta
 
 from msgspec import json
 
-from herder.engine.apiserver.admission.chain import CREATE, UPDATE, Attributes, metadata, refused
+from herder.engine.apiserver.admission.chain import CREATE, UPDATE, Attributes, denied_by_plugin, metadata
 from herder.engine.apiserver.admission.objects import Objects
 from herder.engine.apiserver.admission.quota_usage import (
     PODS,
     ZERO,
     Usage,
-    added,
+    add_usage,
+    counted_resource,
     in_scope,
     increase,
-    resource_behind,
     unspecified,
     usage_of,
 )
-from herder.engine.apiserver.auth.stored import stored
+from herder.engine.apiserver.auth.system_objects import object_encoder
 from herder.engine.control.loop import ControlLoop
 from herder.engine.control.source import StoreInformer
 from herder.engine.control.supervision import supervised
@@ -43,13 +43,15 @@ _RESERVED_FOR = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class _Reservation:
+    """An admitted object that is not committed yet."""
+
     key: Key
     obj: Object
     until: datetime
 
 
 class QuotaCounter:
-    """What a namespace uses of what its quotas limit."""
+    """Counts the usage of namespaces."""
 
     def __init__(self, objects: Objects, clock: Callable[[], datetime]) -> None:
         self._objects = objects
@@ -60,16 +62,17 @@ class QuotaCounter:
         return list(self._objects.list(QUOTAS, namespace))
 
     def used(self, quota: Object, *, reserved: bool = False) -> Usage:
-        """Amounts for every key that the quota limits; nothing used is zero. `reserved` counts what is on its way."""
+        """Return the usage of every resource that the quota limits. `reserved` includes objects that are not
+        committed yet."""
         namespace, now = str(metadata(quota).get("namespace") or ""), self._clock()
         hard = (quota.get("spec") or {}).get("hard") or {}
         total: Usage = dict.fromkeys(hard, ZERO)
-        for name in {resource_behind(key) for key in hard}:
-            resource = _parsed(name)
-            for obj in self._counted(resource, namespace, now, reserved=reserved):
+        for name in {counted_resource(key) for key in hard}:
+            resource = _parse_resource(name)
+            for obj in self._objects_to_count(resource, namespace, now, reserved=reserved):
                 if in_scope(quota, resource, obj):
                     own = usage_of(resource, obj, now)
-                    total = added(total, {key: amount for key, amount in own.items() if key in hard})
+                    total = add_usage(total, {key: amount for key, amount in own.items() if key in hard})
         return total
 
     def reserve(self, key: Key, obj: Object) -> None:
@@ -78,22 +81,24 @@ class QuotaCounter:
         self._reserved.append(_Reservation(key, obj, now + _RESERVED_FOR))
 
     def committed(self, key: Key) -> None:
-        """From here on the object counts for itself, for as long as it is there."""
+        """Drop the reservation of an object that is now stored, and counted as such."""
         if self._reserved:
             self._reserved = [item for item in self._reserved if item.key != key]
 
     async def wait_committed(self, namespace: str) -> bool:
-        """Wait until reservations whose objects are in flight are committed or have failed. False: there were none."""
+        """Wait until reserved objects are committed or have failed. Return False if no write was pending."""
         waited = False
         for item in [item for item in self._reserved if item.key.namespace == namespace]:
             try:
                 waited |= await self._objects.wait_committed(item.key)
             except StoreFailed:
-                self.committed(item.key)  # the object was not created: it uses nothing
+                self.committed(item.key)  # the create failed: the object uses nothing
                 waited = True
         return waited
 
-    def _counted(self, resource: GroupResource, namespace: str, now: datetime, *, reserved: bool) -> Iterable[Object]:
+    def _objects_to_count(
+        self, resource: GroupResource, namespace: str, now: datetime, *, reserved: bool
+    ) -> Iterable[Object]:
         seen = set()
         for record in self._objects.records(resource, namespace):
             seen.add(record.key)
@@ -104,12 +109,14 @@ class QuotaCounter:
                 yield item.obj
 
 
-def _parsed(name: str) -> GroupResource:
+def _parse_resource(name: str) -> GroupResource:
     plural, _, group = name.partition(".")
     return GroupResource(group, plural)
 
 
 class QuotaAdmission:
+    """The ResourceQuota admission plugin."""
+
     name = "ResourceQuota"
     operations = frozenset({CREATE, UPDATE})
     resources: frozenset[GroupResource] | None = None
@@ -120,7 +127,7 @@ class QuotaAdmission:
         self._clock = clock
 
     async def validate(self, attributes: Attributes) -> None:
-        """Refuse what does not fit, but never for an object that is in flight and may fail."""
+        """Reject a write that exceeds a quota, but never because of a pending object that may still fail."""
         while True:
             try:
                 self._reserve(attributes)
@@ -130,7 +137,7 @@ class QuotaAdmission:
                     raise
 
     def _reserve(self, attributes: Attributes) -> None:
-        """Check and reserve in one turn of the event loop: no other write may come between the two."""
+        """Check and reserve without yielding to the event loop, so that no other write comes in between."""
         obj = attributes.obj
         if not attributes.namespace or obj is None or attributes.resource.virtual is not None:
             return
@@ -151,51 +158,51 @@ class QuotaAdmission:
     def _check(self, attributes: Attributes, quota: Object, wanted: Usage, is_pod: bool) -> None:
         name = metadata(quota).get("name")
         hard = {key: decode(amount) for key, amount in ((quota.get("spec") or {}).get("hard") or {}).items()}
-        if is_pod and attributes.operation == CREATE and (silent := unspecified(hard, attributes.object)):
-            raise refused(attributes, f"failed quota: {name}: {silent}")
+        if is_pod and attributes.operation == CREATE and (missing := unspecified(hard, attributes.object)):
+            raise denied_by_plugin(attributes, f"failed quota: {name}: {missing}")
         limited = {key: amount for key, amount in wanted.items() if key in hard}
         if not limited:
             return
         used = self._counter.used(quota, reserved=True)
         exceeded = sorted(key for key, amount in limited.items() if hard[key] < used[key].add(amount))
         if exceeded:
-            raise refused(
+            raise denied_by_plugin(
                 attributes,
-                f"exceeded quota: {name}, requested: {_shown(limited, exceeded)}, used: {_shown(used, exceeded)}, "
-                f"limited: {_shown(hard, exceeded)}",
+                f"exceeded quota: {name}, requested: {_format(limited, exceeded)}, used: {_format(used, exceeded)}, "
+                f"limited: {_format(hard, exceeded)}",
             )
 
 
-def _shown(amounts: Usage, keys: Iterable[str]) -> str:
+def _format(amounts: Usage, keys: Iterable[str]) -> str:
     return ",".join(f"{key}={amounts[key]}" for key in keys)
 
 
 class QuotaStatus:
-    """Keeps the status of quotas true. `run` for as long as the server does.
+    """Controller that updates the status of ResourceQuotas.
 
-    What quotas limit is watched while some quota limits it, and nothing else.
+    It watches the resources that some quota limits, and no others.
     """
 
     def __init__(self, store: Store, counter: QuotaCounter) -> None:
         self._store = store
         self._counter = counter
-        self._loop: ControlLoop[str] = ControlLoop("resourcequota", self._reconcile)  # keys are namespaces
-        self._followed: dict[str, asyncio.Task[None]] = {}  # watches by resource
+        self._loop: ControlLoop[str] = ControlLoop("resourcequota", self._reconcile)  # keys: namespaces
+        self._watches: dict[str, asyncio.Task[None]] = {}  # watch tasks by resource
 
     async def run(self) -> None:
         try:
-            self._follow(str(QUOTAS))
+            self._watch_resource(str(QUOTAS))
             await self._loop.run()
         finally:
-            for task in self._followed.values():
+            for task in self._watches.values():
                 task.cancel()
-            self._followed.clear()
+            self._watches.clear()
 
-    def _follow(self, resource: str) -> None:
-        """Called before counting: the watch reports, or lists, what changes from this moment on."""
-        if resource not in self._followed:
+    def _watch_resource(self, resource: str) -> None:
+        """Watch a resource. Called before counting, so that no later change is missed."""
+        if resource not in self._watches:
             informer = StoreInformer(self._store, resource, resync=self._resync, changed=self._changed)
-            self._followed[resource] = asyncio.ensure_future(supervised(informer.run, name="resourcequota"))
+            self._watches[resource] = asyncio.ensure_future(supervised(informer.run, name="resourcequota"))
 
     def _resync(self) -> None:
         for record in self._store.list(str(QUOTAS)):
@@ -210,9 +217,11 @@ class QuotaStatus:
             quota: Object = json.decode(record.value)
             hard = (quota.get("spec") or {}).get("hard") or {}
             for key in hard:
-                self._follow(resource_behind(key))
+                self._watch_resource(counted_resource(key))
             used = {key: str(amount) for key, amount in sorted(self._counter.used(quota).items())}
             status = {"hard": hard, "used": used}
             if quota.get("status") != status:
-                with suppress(RevisionConflict):  # its writer's event brings us here again
-                    await self._store.commit(Put(record.key, stored(quota | {"status": status}), record.revision))
+                with suppress(RevisionConflict):  # the event of the other write triggers another reconcile
+                    await self._store.commit(
+                        Put(record.key, object_encoder(quota | {"status": status}), record.revision)
+                    )

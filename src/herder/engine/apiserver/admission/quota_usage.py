@@ -1,4 +1,4 @@
-"""What an object costs against quotas, and which quotas it counts for: pure arithmetic over objects."""
+"""Quota usage of objects, and the scopes of quotas. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ PODS, SERVICES = GroupResource("", "pods"), GroupResource("", "services")
 CLAIMS = GroupResource("", "persistentvolumeclaims")
 ZERO, ONE = decode(0), decode(1)
 
-# Counted by their own name as well as by count/<name>.
-COUNTED_PLAINLY = frozenset({
+# Limited by their plain name as well as by count/<name>.
+PLAIN_COUNTS = frozenset({
     "pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps", "persistentvolumeclaims",
 })  # fmt: skip
 _COMPUTE = ("cpu", "memory", "ephemeral-storage")
@@ -26,13 +26,13 @@ _MUST_SPECIFY = frozenset({"cpu", "memory", "requests.cpu", "requests.memory", "
 
 
 def usage_of(resource: GroupResource, obj: Object, now: datetime) -> Usage:
-    """Everything that one object uses, by the names that quotas may limit."""
+    """Return everything that one object uses, by the names that quotas may limit."""
     usage: Usage = {f"count/{resource}": ONE}
     if resource == PODS:
-        if not _is_over(obj, now):
+        if not _has_terminated(obj, now):
             usage |= _pod_usage(obj)
         return usage
-    if not resource.group and resource.resource in COUNTED_PLAINLY:
+    if not resource.group and resource.resource in PLAIN_COUNTS:
         usage[resource.resource] = ONE
     if resource == SERVICES:
         usage |= _service_usage(obj)
@@ -41,18 +41,19 @@ def usage_of(resource: GroupResource, obj: Object, now: datetime) -> Usage:
     return usage
 
 
-def resource_behind(name: str) -> str:
-    """The stored resource whose objects a quota's key is about."""
+def counted_resource(name: str) -> str:
+    """Return the stored resource whose objects a quota's key counts."""
     if name.startswith("count/"):
         return name.removeprefix("count/")
     if name.startswith("services."):
         return "services"
     if name == "requests.storage" or _STORAGE_CLASS in name:
         return "persistentvolumeclaims"
-    return name if name in COUNTED_PLAINLY else "pods"
+    return name if name in PLAIN_COUNTS else "pods"
 
 
-def added(left: Usage, right: Mapping[str, Quantity]) -> Usage:
+def add_usage(left: Usage, right: Mapping[str, Quantity]) -> Usage:
+    """Return the sum of two usages."""
     total = dict(left)
     for name, amount in right.items():
         total[name] = total[name].add(amount) if name in total else amount
@@ -60,12 +61,12 @@ def added(left: Usage, right: Mapping[str, Quantity]) -> Usage:
 
 
 def increase(new: Usage, old: Usage) -> Usage:
-    """What `new` uses beyond `old`; never negative, and without what does not grow."""
+    """Return what `new` uses in addition to `old`; only positive amounts."""
     grown = {name: amount.sub(old[name]) if name in old else amount for name, amount in new.items()}
     return {name: amount for name, amount in grown.items() if amount.sign > 0}
 
 
-def _is_over(pod: Object, now: datetime) -> bool:
+def _has_terminated(pod: Object, now: datetime) -> bool:
     if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return True
     own = metadata(pod)
@@ -92,39 +93,40 @@ def _pod_usage(pod: Object) -> Usage:
 
 
 def pod_total(pod: Object, kind: str) -> Usage:
-    """The most that a pod holds at any moment: containers together, or one init container at a time before them."""
+    """Return the highest usage of a pod at any time: all containers together, or the init containers before them."""
     spec = pod.get("spec") or {}
     total: Usage = {}
     for container in spec.get("containers") or ():
-        total = added(total, amounts_of(container, kind))
+        total = add_usage(total, amounts_of(container, kind))
     sidecars: Usage = {}
     highest: Usage = {}
     for container in spec.get("initContainers") or ():
         own = amounts_of(container, kind)
         if container.get("restartPolicy") == "Always":
-            total, sidecars = added(total, own), added(sidecars, own)
+            total, sidecars = add_usage(total, own), add_usage(sidecars, own)
             own = sidecars
         else:
-            own = added(sidecars, own)
-        highest = _at_least(highest, own)
-    total = _at_least(total, highest)
-    return total | amounts_of(spec, kind)  # resources of the pod as a whole go before those of its containers
+            own = add_usage(sidecars, own)
+        highest = _maximum(highest, own)
+    total = _maximum(total, highest)
+    return total | amounts_of(spec, kind)  # pod-level resources override those of containers
 
 
 def _with_overhead(pod: Object, kind: str) -> Usage:
     total = pod_total(pod, kind)
     overhead = {name: decode(amount) for name, amount in ((pod.get("spec") or {}).get("overhead") or {}).items()}
     if kind == "requests":
-        return added(total, overhead)
+        return add_usage(total, overhead)
     return {name: amount.add(overhead[name]) if name in overhead else amount for name, amount in total.items()}
 
 
 def amounts_of(holder: Object, kind: str) -> Usage:
+    """Return the requests or limits of a container or a pod spec."""
     found: Mapping[str, Any] = (holder.get("resources") or {}).get(kind) or {}
     return {name: decode(amount) for name, amount in found.items()}
 
 
-def _at_least(total: Usage, floor: Usage) -> Usage:
+def _maximum(total: Usage, floor: Usage) -> Usage:
     raised = dict(total)
     for name, amount in floor.items():
         if name not in raised or raised[name] < amount:
@@ -160,7 +162,7 @@ def _claim_usage(claim: Object) -> Usage:
     return usage
 
 
-# --- which quotas an object counts for --------------------------------------------------------------------------
+# --- scopes -----------------------------------------------------------------------------------------------------
 
 
 def in_scope(quota: Object, resource: GroupResource, obj: Object) -> bool:
@@ -193,11 +195,11 @@ def _priority_matches(requirement: Object, name: str) -> bool:
             return bool(name)
 
 
-def _ends_by_deadline(pod: Object) -> bool:
+def _has_deadline(pod: Object) -> bool:
     return (pod.get("spec") or {}).get("activeDeadlineSeconds") is not None
 
 
-def _asks_for_nothing(pod: Object) -> bool:
+def _is_best_effort(pod: Object) -> bool:
     spec = pod.get("spec") or {}
     for container in [*(spec.get("containers") or ()), *(spec.get("initContainers") or ()), spec]:
         for kind in ("requests", "limits"):
@@ -206,7 +208,7 @@ def _asks_for_nothing(pod: Object) -> bool:
     return True
 
 
-def _reaches_other_namespaces(pod: Object) -> bool:
+def _has_cross_namespace_affinity(pod: Object) -> bool:
     affinity = (pod.get("spec") or {}).get("affinity") or {}
     return any(
         term.get("namespaces") or term.get("namespaceSelector") is not None
@@ -222,25 +224,25 @@ def _affinity_terms(affinity: Object) -> Iterator[Object]:
 
 
 _SCOPES: Mapping[str, Callable[[Object], bool]] = {
-    "Terminating": _ends_by_deadline,
-    "NotTerminating": lambda pod: not _ends_by_deadline(pod),
-    "BestEffort": _asks_for_nothing,
-    "NotBestEffort": lambda pod: not _asks_for_nothing(pod),
-    "CrossNamespacePodAffinity": _reaches_other_namespaces,
+    "Terminating": _has_deadline,
+    "NotTerminating": lambda pod: not _has_deadline(pod),
+    "BestEffort": _is_best_effort,
+    "NotBestEffort": lambda pod: not _is_best_effort(pod),
+    "CrossNamespacePodAffinity": _has_cross_namespace_affinity,
 }
 
 
 def unspecified(limited: Iterable[str], pod: Object) -> str:
-    """Which limited resources some container says nothing about: what cannot be counted cannot be let in."""
+    """Return an error for limited resources that some container does not specify; they could not be counted."""
     spec = pod.get("spec") or {}
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
-    whole = _specified(spec)
-    reported = []
+    pod_level = _specified(spec)
+    unspecified_resources = []
     for name in sorted(_MUST_SPECIFY.intersection(limited)):
-        silent = [str(item.get("name")) for item in containers if name not in _specified(item) | whole]
-        if silent:
-            reported.append(f"{name} for: {','.join(sorted(silent))}")
-    return f"must specify {'; '.join(reported)}" if reported else ""
+        missing = [str(item.get("name")) for item in containers if name not in _specified(item) | pod_level]
+        if missing:
+            unspecified_resources.append(f"{name} for: {','.join(sorted(missing))}")
+    return f"must specify {'; '.join(unspecified_resources)}" if unspecified_resources else ""
 
 
 def _specified(holder: Object) -> set[str]:

@@ -1,4 +1,4 @@
-"""Every pod runs as a service account, and finds that account's token where programs look for it."""
+"""ServiceAccount admission: set a pod's service account and mount its token."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from herder.engine.apiserver.admission.chain import CREATE, UPDATE, Attributes, metadata, refused
+from herder.engine.apiserver.admission.chain import CREATE, UPDATE, Attributes, denied_by_plugin, metadata
 from herder.engine.apiserver.admission.objects import PODS, SERVICE_ACCOUNTS, Objects
 from herder.engine.meta.kinds import GroupResource, Object
 
@@ -17,11 +17,13 @@ _MIRROR = "kubernetes.io/config.mirror"
 _MOUNTABLE_ONLY = "kubernetes.io/enforce-mountable-secrets"
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-# The default account of a new namespace is made by a collector; a pod that comes right after waits for it.
+# A controller creates the default account of a new namespace; pods created right after the namespace wait for it.
 _ATTEMPTS, _PAUSE = 10, 0.1
 
 
 class ServiceAccountAdmission:
+    """The ServiceAccount admission plugin."""
+
     name = "ServiceAccount"
     operations = frozenset({CREATE, UPDATE})
     resources: frozenset[GroupResource] | None = frozenset({PODS})
@@ -39,8 +41,8 @@ class ServiceAccountAdmission:
             spec = pod.setdefault("spec", {})
             if not spec.get("serviceAccountName"):
                 spec["serviceAccountName"] = DEFAULT
-            spec["serviceAccount"] = spec["serviceAccountName"]  # the old name of the same field
-            account = await self._account(attributes, spec["serviceAccountName"])
+            spec["serviceAccount"] = spec["serviceAccountName"]  # deprecated alias of the same field
+            account = await self._find_account(attributes, spec["serviceAccountName"])
             if _automounts(account, spec):
                 self._mount_token(spec)
             if not spec.get("imagePullSecrets") and account.get("imagePullSecrets"):
@@ -58,14 +60,14 @@ class ServiceAccountAdmission:
         name = spec.get("serviceAccountName")
         if not name:
             where = f"{attributes.namespace}/{metadata(pod).get('name', '')}"
-            raise refused(attributes, f"no service account specified for pod {where}")
-        account = await self._account(attributes, name)
+            raise denied_by_plugin(attributes, f"no service account specified for pod {where}")
+        account = await self._find_account(attributes, name)
         if (metadata(account).get("annotations") or {}).get(_MOUNTABLE_ONLY) in _TRUE:
             problem = next(_unmountable(account, spec), None)
             if problem:
-                raise refused(attributes, problem)
+                raise denied_by_plugin(attributes, problem)
 
-    async def _account(self, attributes: Attributes, name: str) -> Object:
+    async def _find_account(self, attributes: Attributes, name: str) -> Object:
         for attempt in range(_ATTEMPTS if name == DEFAULT else 1):
             if attempt:
                 await asyncio.sleep(_PAUSE)
@@ -73,18 +75,22 @@ class ServiceAccountAdmission:
             if account is not None:
                 return account
         where = f"{attributes.namespace}/{name}"
-        raise refused(attributes, f'error looking up service account {where}: serviceaccount "{name}" not found')
+        raise denied_by_plugin(
+            attributes, f'error looking up service account {where}: serviceaccount "{name}" not found'
+        )
 
     def _check_mirror(self, attributes: Attributes, pod: Object) -> None:
         spec = pod.get("spec") or {}
         if spec.get("serviceAccountName"):
-            raise refused(attributes, "a mirror pod may not reference service accounts")
+            raise denied_by_plugin(attributes, "a mirror pod may not reference service accounts")
         if next(_secret_references(spec), None):
-            raise refused(attributes, "a mirror pod may not reference secrets")
+            raise denied_by_plugin(attributes, "a mirror pod may not reference secrets")
         for volume in spec.get("volumes") or ():
             for source in (volume.get("projected") or {}).get("sources") or ():
                 if source.get("serviceAccountToken"):
-                    raise refused(attributes, "a mirror pod may not use ServiceAccountToken volume projections")
+                    raise denied_by_plugin(
+                        attributes, "a mirror pod may not use ServiceAccountToken volume projections"
+                    )
 
     def _mount_token(self, spec: Object) -> None:
         volumes = spec.get("volumes") or []
@@ -122,9 +128,9 @@ def _is_mirror(pod: Object) -> bool:
 
 def _automounts(account: Object, spec: Object) -> bool:
     for holder in (spec, account):
-        wish = holder.get("automountServiceAccountToken")
-        if wish is not None:
-            return bool(wish)
+        automount = holder.get("automountServiceAccountToken")
+        if automount is not None:
+            return bool(automount)
     return True
 
 
@@ -133,14 +139,14 @@ _CONTAINERS = (("initContainers", "init container"), ("containers", "container")
 
 
 def _secret_references(spec: Object) -> Iterator[tuple[str, str]]:
-    """Secrets that a pod uses, each with where it does so."""
+    """Yield the Secrets that a pod uses, each with a description of the reference."""
     for volume in spec.get("volumes") or ():
         name = (volume.get("secret") or {}).get("secretName")
         if name:
             yield name, f'volume with secret.secretName="{name}"'
-    for field, reported in _CONTAINERS:
+    for field, description in _CONTAINERS:
         for container in spec.get(field) or ():
-            yield from _container_references(container, f"{reported} {container.get('name')}")
+            yield from _container_references(container, f"{description} {container.get('name')}")
 
 
 def _container_references(container: Any, message: str) -> Iterator[tuple[str, str]]:
@@ -157,9 +163,9 @@ def _container_references(container: Any, message: str) -> Iterator[tuple[str, s
 def _unmountable(account: Object, spec: Object) -> Iterator[str]:
     own = metadata(account).get("name")
     allowed = {item.get("name") for item in account.get("secrets") or ()}
-    for name, reported in _secret_references(spec):
+    for name, description in _secret_references(spec):
         if name not in allowed:
-            yield f"{reported} is not allowed because service account {own} does not reference that secret"
+            yield f"{description} is not allowed because service account {own} does not reference that secret"
     pull = {item.get("name") for item in account.get("imagePullSecrets") or ()}
     for position, item in enumerate(spec.get("imagePullSecrets") or ()):
         if item.get("name") not in pull:

@@ -1,4 +1,4 @@
-"""What someone wants to do, and whether they may: the words in which authorisers are asked and answer."""
+"""Authorization attributes and decisions, and the Forbidden errors made from them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from herder.engine.client.wire import User
 from herder.engine.meta.errors import Forbidden, resource_details
 from herder.engine.meta.kinds import GroupResource
+from herder.engine.wire import User
 
 
 class AccessAttributes(msgspec.Struct, frozen=True, gc=False):
-    """One attempt. A resource request has `resource`; any other has only `path`.
+    """Authorization attributes of one request. A resource request has `resource`, any other only `path`.
 
-    For list and watch `name` is the one that a field selector `metadata.name=…` demands, so that a rule with
-    resourceNames can allow it.
+    For list and watch, `name` is the value of a field selector `metadata.name=…`, so that rules with resourceNames
+    apply.
     """
 
     verb: str
@@ -33,17 +33,21 @@ class AccessAttributes(msgspec.Struct, frozen=True, gc=False):
 
 
 class Decision(NamedTuple):
+    """The result of an authorization check."""
+
     allowed: bool
     reason: str = ""
 
 
 class Authorizer(Protocol):
+    """Decides whether a user may do something."""
+
     def authorize(self, user: User, attributes: AccessAttributes) -> Decision: ...
 
 
 def forbidden(user: User, attributes: AccessAttributes, reason: str = "") -> Forbidden:
-    """The refusal in the real server's words."""
-    message = refusal(user, attributes)
+    """Return the Forbidden error with kube-apiserver's message."""
+    message = denial_message(user, attributes)
     if reason:
         message = f"{message}: {reason}"
     if not attributes.is_resource_request:
@@ -53,7 +57,8 @@ def forbidden(user: User, attributes: AccessAttributes, reason: str = "") -> For
     return Forbidden(f"{subject} is forbidden: {message}", details=resource_details(resource, attributes.name))
 
 
-def refusal(user: User, attributes: AccessAttributes) -> str:
+def denial_message(user: User, attributes: AccessAttributes) -> str:
+    """Return the message without the reason: who cannot do what, where."""
     if not attributes.is_resource_request:
         return f'User "{user.name}" cannot {attributes.verb} path "{attributes.path}"'
     resource = attributes.resource

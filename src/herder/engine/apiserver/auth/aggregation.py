@@ -1,4 +1,4 @@
-"""ClusterRoles made of others: their rules follow whatever their selectors find."""
+"""Aggregated ClusterRoles: their rules are the union of the roles that their selectors match."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from collections.abc import Iterable, Mapping
 from msgspec import json
 
 from herder.engine.apiserver.auth.rbac import CLUSTER_ROLES
-from herder.engine.apiserver.auth.stored import stored
+from herder.engine.apiserver.auth.system_objects import object_encoder
 from herder.engine.control.loop import ControlLoop
 from herder.engine.control.source import StoreInformer
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.selectors import label_selector_from_object
 from herder.engine.store import Event, Key, Put, Record, RevisionConflict, Store
 
-_ALL = "clusterroles"  # the only key: one pass may feed the next
+# the only queue key: all roles are reconciled together, because one pass may change the input of the next
+_ALL = "clusterroles"
 
 
 def aggregated_rules(role: Object, others: Iterable[Object]) -> list[Object] | None:
-    """The rules that an aggregating role should have; None for a role that does not aggregate."""
+    """Return the rules of an aggregating role; None for a role without aggregationRule."""
     selectors = (role.get("aggregationRule") or {}).get("clusterRoleSelectors")
     if not selectors:
         return None
@@ -37,7 +38,7 @@ def aggregated_rules(role: Object, others: Iterable[Object]) -> list[Object] | N
 
 
 class RoleAggregator:
-    """Writes aggregated rules back. `run` for as long as the server does."""
+    """Controller that writes aggregated rules to ClusterRoles."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -52,37 +53,39 @@ class RoleAggregator:
             tasks.create_task(informer.run())
 
     def _changed(self, event: Event) -> None:
-        if event.deleted or _matters(event.record, event.previous):
+        if event.deleted or _affects_aggregation(event.record, event.previous):
             self._loop.add(_ALL)
 
     async def _reconcile(self, _key: str) -> None:
-        await self.settle()
+        await self.aggregate_all()
 
-    async def settle(self) -> None:
-        """Bring every aggregating role up to date. One pass may feed the next (admin gathers edit gathers view)."""
+    async def aggregate_all(self) -> None:
+        """Update every aggregating role. Repeats until nothing changes (admin aggregates edit, which aggregates
+        view)."""
         while True:
             records = {record.key: record for record in self._store.list(str(CLUSTER_ROLES))}
             roles: Mapping[Key, Object] = {key: json.decode(record.value) for key, record in records.items()}
             changes = []
             for key, role in roles.items():
                 rules = aggregated_rules(role, roles.values())
-                if rules is not None and not _same(rules, role.get("rules") or []):
-                    changes.append(Put(key, stored(role | {"rules": rules}), records[key].revision))
+                if rules is not None and not _same_rules(rules, role.get("rules") or []):
+                    changes.append(Put(key, object_encoder(role | {"rules": rules}), records[key].revision))
             if not changes:
                 return
             try:
                 await self._store.commit(*changes)
             except RevisionConflict:
-                continue  # somebody else changed one: look again
+                continue  # another client changed a role: start over
 
 
-def _same(left: list[Object], right: list[Object]) -> bool:
-    """Order does not matter: two roles that gather each other would otherwise reorder each other for ever."""
+def _same_rules(left: list[Object], right: list[Object]) -> bool:
+    """Compare rules regardless of order: otherwise two roles that aggregate each other would reorder each other
+    forever."""
     return len(left) == len(right) and all(rule in right for rule in left)
 
 
-def _matters(record: Record, previous: Record | None) -> bool:
-    """Whether labels, rules or the aggregation may have changed."""
+def _affects_aggregation(record: Record, previous: Record | None) -> bool:
+    """Whether labels, rules or aggregationRule may have changed."""
     if previous is None:
         return True
     new, old = json.decode(record.value), json.decode(previous.value)

@@ -1,4 +1,4 @@
-"""Who is calling: a client certificate, a token, or nobody in particular."""
+"""Authentication by client certificate or bearer token, or as anonymous."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from herder.engine.apiserver.auth.jwt import TokenError
 from herder.engine.apiserver.auth.users import ANONYMOUS, authenticated
-from herder.engine.client.wire import Request, User
 from herder.engine.meta.errors import Unauthorized
+from herder.engine.wire import Request, User
 
-# Says whose token it is; None: none of mine; TokenError: mine, and not to be believed.
+# Returns the user of a token; None if the token is of another issuer; raises TokenError if it is invalid.
 TokenAuthenticator = Callable[[str], Awaitable[User | None]]
 
 _CREDENTIAL_ID = "authentication.kubernetes.io/credential-id"
 _WEBSOCKET_BEARER = "base64url.bearer.authorization.k8s.io."
-_REMEMBERED_CERTIFICATES = 4096
+_MAX_CACHED_CERTIFICATES = 4096
 
 
 class Authenticator:
-    """`token_authenticators` are asked in order; parts outside this package append their own."""
+    """Authenticates requests. `token_authenticators` are tried in order; other packages append their own."""
 
     def __init__(self, *, tokens: Sequence[TokenAuthenticator] = (), allow_anonymous: bool = True) -> None:
         self.token_authenticators: list[TokenAuthenticator] = list(tokens)
@@ -30,7 +30,7 @@ class Authenticator:
         self._certificates: dict[bytes, User] = {}
 
     async def authenticate(self, request: Request) -> User | None:
-        """None for a caller who brings nothing (who is then `users.ANONYMOUS`). Raises Unauthorized."""
+        """Return the user; None without credentials (`users.ANONYMOUS`). Raises Unauthorized."""
         if request.user is not None:
             return request.user
         if request.client_certificate is not None:
@@ -43,18 +43,18 @@ class Authenticator:
         return None
 
     async def token_user(self, token: str) -> User | None:
-        """Whose token this is; None where nobody vouches for it. TokenError says why not."""
-        refused: TokenError | None = None
+        """Return the user of a token; None if no authenticator recognizes it. Raises TokenError if it is invalid."""
+        token_error: TokenError | None = None
         for authenticator in self.token_authenticators:
             try:
                 user = await authenticator(token)
             except TokenError as error:
-                refused = error
+                token_error = error
                 continue
             if user is not None:
                 return authenticated(user)
-        if refused is not None:
-            raise refused
+        if token_error is not None:
+            raise token_error
         return None
 
     async def _token_user(self, token: str) -> User:
@@ -70,13 +70,14 @@ class Authenticator:
         user = self._certificates.get(der)
         if user is None:
             user = certificate_user(der)
-            if len(self._certificates) >= _REMEMBERED_CERTIFICATES:
+            if len(self._certificates) >= _MAX_CACHED_CERTIFICATES:
                 self._certificates.clear()
             self._certificates[der] = user
         return user
 
 
 def bearer_token(headers: Mapping[str, str]) -> str:
+    """Return the token of the Authorization header or of a WebSocket subprotocol; empty without one."""
     scheme, _, rest = headers.get("authorization", "").strip().partition(" ")
     if scheme.lower() == "bearer":
         return rest.split(" ", 1)[0]
@@ -88,7 +89,7 @@ def bearer_token(headers: Mapping[str, str]) -> str:
 
 
 def _websocket_token(encoded: str) -> str:
-    """Browsers cannot set headers on a WebSocket, so the token may come as the name of a protocol."""
+    """Decode a token sent as a WebSocket subprotocol, because browsers cannot set headers there."""
     try:
         padded = encoded + "=" * (-len(encoded) % 4)
         return base64.b64decode(padded, altchars=b"-_", validate=True).decode()
@@ -97,8 +98,8 @@ def _websocket_token(encoded: str) -> str:
 
 
 def certificate_user(der: bytes) -> User:
-    """The user that a (verified) client certificate stands for: CN is the name, each O a group."""
-    from cryptography import x509  # heavy, and callers with tokens never need it
+    """Return the user of a verified client certificate: CN is the name, every O a group."""
+    from cryptography import x509  # slow to import, and not needed for tokens
     from cryptography.x509.oid import NameOID
 
     from herder.engine.apiserver.pki import UID_OID
@@ -117,7 +118,7 @@ def certificate_user(der: bytes) -> User:
 
 
 class StaticTokens:
-    """Tokens known beforehand. Kept as hashes; each is compared, so that time tells nothing about which are close."""
+    """A fixed set of tokens, stored as hashes. All are compared, so that timing does not reveal which one is close."""
 
     def __init__(self, tokens: Mapping[str, User]) -> None:
         self._tokens = [(hashlib.sha256(token.encode()).digest(), user) for token, user in tokens.items()]

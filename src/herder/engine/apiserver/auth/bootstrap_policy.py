@@ -1,8 +1,8 @@
-"""The default roles and bindings that every Kubernetes API server starts with.
+"""Default RBAC roles and bindings of kube-apiserver, reconciled at every start.
 
-They are data, taken from a real server. At each start what is missing is written, in one transaction; what is there
-gets the rules and subjects that it lacks, and keeps those that somebody added, unless its owner opted out
-by annotating it `rbac.authorization.kubernetes.io/autoupdate: "false"`.
+They are data from a real server. Missing objects are created in one transaction. Existing ones get the rules and
+subjects that they lack and keep additional ones, unless they are annotated
+`rbac.authorization.kubernetes.io/autoupdate: "false"`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec import json
 
 from herder.engine.apiserver.auth.aggregation import aggregated_rules
 from herder.engine.apiserver.auth.policy import GROUP
-from herder.engine.apiserver.auth.stored import born, stored
+from herder.engine.apiserver.auth.system_objects import new_metadata, object_encoder
 from herder.engine.meta.kinds import GroupResource, Object
 from herder.engine.meta.rules import missing_rules
 from herder.engine.store import Key, Put, Store
@@ -33,7 +33,7 @@ _RESOURCES = {
 
 
 async def reconcile(store: Store, *, now: datetime, entropy: Callable[[int], bytes]) -> int:
-    """Write what is missing; answers how many objects that were."""
+    """Create and update the default objects. Return the number of writes."""
     changes = list(_changes(store, now, entropy))
     if changes:
         await store.write(*changes)
@@ -41,11 +41,11 @@ async def reconcile(store: Store, *, now: datetime, entropy: Callable[[int], byt
 
 
 def default_policy() -> list[Object]:
-    """The default objects, as a client would write them; aggregated roles with the rules they gather."""
+    """Return the default objects as a client would create them. Aggregated roles include their aggregated rules."""
     raw = resources.files(__package__).joinpath("data/bootstrap_policy.json").read_bytes()
-    policy = [_whole(item) for item in json.decode(raw)]
+    policy = [_expand(item) for item in json.decode(raw)]
     cluster_roles = [obj for obj in policy if obj["kind"] == "ClusterRole"]
-    for _ in range(3):  # view gathers first, then edit, then admin
+    for _ in range(3):  # first view is aggregated, then edit, then admin
         for role in cluster_roles:
             rules = aggregated_rules(role, cluster_roles)
             if rules is not None:
@@ -53,7 +53,7 @@ def default_policy() -> list[Object]:
     return policy
 
 
-def _whole(item: Object) -> Object:
+def _expand(item: Object) -> Object:
     metadata: Object = {"name": item.pop("name")}
     if "namespace" in item:
         metadata["namespace"] = item.pop("namespace")
@@ -69,12 +69,12 @@ def _changes(store: Store, now: datetime, entropy: Callable[[int], bytes]) -> It
         key = Key(str(resource), metadata.get("namespace", ""), metadata["name"])
         record = store.latest(key)
         if record is None:
-            yield Put(key, stored(default | {"metadata": born(metadata, now=now, entropy=entropy)}), 0)
+            yield Put(key, object_encoder(default | {"metadata": new_metadata(metadata, now=now, entropy=entropy)}), 0)
             continue
         existing: Object = json.decode(record.value)
-        wanted = _reconciled(existing, default, now=now, entropy=entropy)
-        if wanted != existing:
-            yield Put(key, stored(wanted), record.revision)
+        desired = _reconciled(existing, default, now=now, entropy=entropy)
+        if desired != existing:
+            yield Put(key, object_encoder(desired), record.revision)
 
 
 def _reconciled(existing: Object, default: Object, *, now: datetime, entropy: Callable[[int], bytes]) -> Object:
@@ -83,8 +83,8 @@ def _reconciled(existing: Object, default: Object, *, now: datetime, entropy: Ca
     if annotations.get(AUTOUPDATE) == "false":
         return existing
     if existing.get("roleRef") != default.get("roleRef"):
-        # A binding to another role cannot be mended, only replaced: a new object under the old name.
-        return default | {"metadata": born(default["metadata"], now=now, entropy=entropy)}
+        # roleRef is immutable: the binding is replaced by a new object of the same name.
+        return default | {"metadata": new_metadata(default["metadata"], now=now, entropy=entropy)}
     merged = existing | {
         "metadata": metadata
         | {
@@ -103,10 +103,10 @@ def _reconciled(existing: Object, default: Object, *, now: datetime, entropy: Ca
     return merged
 
 
-def _union(existing: list[Any] | None, wanted: list[Any]) -> list[Any]:
+def _union(existing: list[Any] | None, desired: list[Any]) -> list[Any]:
     kept = list(existing or ())
-    return kept + [item for item in wanted if item not in kept]
+    return kept + [item for item in desired if item not in kept]
 
 
-def _with_missing_rules(existing: list[Object], wanted: list[Object]) -> list[Object]:
-    return existing + missing_rules(existing, wanted)
+def _with_missing_rules(existing: list[Object], desired: list[Object]) -> list[Object]:
+    return existing + missing_rules(existing, desired)

@@ -1,8 +1,7 @@
-"""Nobody hands out rights they do not have.
+"""RBAC escalation check: users cannot grant permissions that they do not have.
 
-Whoever writes a role must hold every right in it, whoever writes a binding every right of the role it names; unless
-they are explicitly allowed to `escalate` or `bind`. Judged after all changes to the object are made, so that nothing
-slips in behind the check.
+Writing a role requires every permission in it, writing a binding every permission of its role, unless the user is
+allowed to `escalate` or `bind`. Runs as a validating plugin, after all mutations.
 """
 
 from __future__ import annotations
@@ -20,20 +19,22 @@ from herder.engine.apiserver.auth.rbac import (
     RbacAuthorizer,
 )
 from herder.engine.apiserver.auth.users import SUPERUSERS
-from herder.engine.client.wire import User
 from herder.engine.meta.errors import forbidden, not_found
 from herder.engine.meta.kinds import GroupResource, Object
-from herder.engine.meta.rules import Atom, Rule, compacted, missing_atoms
+from herder.engine.meta.rules import Atom, Rule, compact_rules, missing_atoms
+from herder.engine.wire import User
 
 _EVERYTHING = (
     Rule.of({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}),
     Rule.of({"verbs": ["*"], "nonResourceURLs": ["*"]}),
 )
-# What garbage collection changes on any object; such a change grants nothing.
+# Fields that the garbage collector changes on any object; they grant nothing.
 _COLLECTOR_FIELDS = frozenset({"ownerReferences", "finalizers", "managedFields", "selfLink"})
 
 
 class EscalationCheck:
+    """The admission plugin that checks writes of roles and bindings."""
+
     name = "RbacEscalation"
     operations = frozenset({CREATE, UPDATE})
     resources: frozenset[GroupResource] | None = frozenset({ROLES, CLUSTER_ROLES, ROLE_BINDINGS, CLUSTER_ROLE_BINDINGS})
@@ -54,7 +55,7 @@ class EscalationCheck:
 
     def _check_role(self, attributes: Attributes) -> None:
         resource, user = attributes.resource.group_resource, attributes.user
-        name = "" if attributes.operation == CREATE else attributes.name  # a create's path has no name
+        name = "" if attributes.operation == CREATE else attributes.name  # the path of a create has no name
         escalate = AccessAttributes(
             "escalate", GROUP, "*", resource.resource, namespace=attributes.namespace, name=name
         )
@@ -62,19 +63,19 @@ class EscalationCheck:
             return
         role = attributes.object
         rules = [Rule.of(rule) for rule in role.get("rules") or ()]
-        problem = self.escalates(user, attributes.namespace, rules)
+        problem = self.escalation_error(user, attributes.namespace, rules)
         if problem:
-            raise forbidden(resource, _named(attributes), problem)
-        if (_aggregates(role) or _aggregates(attributes.old)) and self.escalates(user, "", _EVERYTHING):
+            raise forbidden(resource, _object_name(attributes), problem)
+        if (_aggregates(role) or _aggregates(attributes.old)) and self.escalation_error(user, "", _EVERYTHING):
             why = "must have cluster-admin privileges to use the aggregationRule"
-            raise forbidden(resource, _named(attributes), why)
+            raise forbidden(resource, _object_name(attributes), why)
 
     def _check_binding(self, attributes: Attributes) -> None:
         role = attributes.object.get("roleRef") or {}
         kind, name = role.get("kind", ""), role.get("name", "")
         plural = {"Role": "roles", "ClusterRole": "clusterroles"}.get(kind)
         if plural is None:
-            return  # validation refuses it, naming the field
+            return  # validation rejects it
         bind = AccessAttributes(
             "bind", role.get("apiGroup", ""), "*", plural, namespace=attributes.namespace, name=name
         )
@@ -82,14 +83,14 @@ class EscalationCheck:
             return
         rules = self._authorizer.policy.rules_of(kind, name, attributes.namespace)
         if rules is None:
-            # Named after the binding's resource, as the real server does.
+            # kube-apiserver's message names the resource of the binding, too.
             raise not_found(attributes.resource.group_resource, name)
-        problem = self.escalates(attributes.user, attributes.namespace, rules)
+        problem = self.escalation_error(attributes.user, attributes.namespace, rules)
         if problem:
-            raise forbidden(attributes.resource.group_resource, _named(attributes), problem)
+            raise forbidden(attributes.resource.group_resource, _object_name(attributes), problem)
 
-    def escalates(self, user: User, namespace: str, rules: Sequence[Rule]) -> str:
-        """What is wrong with `user` granting `rules` in `namespace`; empty where they hold all of them."""
+    def escalation_error(self, user: User, namespace: str, rules: Sequence[Rule]) -> str:
+        """Return an error if `user` does not have all of `rules` in `namespace`; empty otherwise."""
         grants = self._authorizer.policy.grants(user, namespace)
         missing = missing_atoms([Rule.of(rule) for rule in grants.rules], rules)
         if not missing:
@@ -97,12 +98,12 @@ class EscalationCheck:
         groups = "[" + " ".join(quoted(group) for group in user.groups) + "]"
         message = (
             f"user {quoted(user.name)} (groups={groups}) is attempting to grant RBAC permissions not currently held:\n"
-            + "\n".join(sorted({_shown(rule) for rule in compacted(missing)}))
+            + "\n".join(sorted({_format_rule(rule) for rule in compact_rules(missing)}))
         )
-        return f"{message}; resolution errors: [{grants.told_errors()}]" if grants.errors else message
+        return f"{message}; resolution errors: [{grants.error_message()}]" if grants.errors else message
 
 
-_SHOWN_PARTS = (
+_RULE_FIELDS = (
     ("APIGroups", "apiGroups"),
     ("Resources", "resources"),
     ("NonResourceURLs", "nonResourceURLs"),
@@ -111,16 +112,16 @@ _SHOWN_PARTS = (
 )
 
 
-def _shown(atom: Atom) -> str:
+def _format_rule(atom: Atom) -> str:
     parts = [
         f"{label}:[" + " ".join(quoted(value) for value in atom[key]) + "]"
-        for label, key in _SHOWN_PARTS
+        for label, key in _RULE_FIELDS
         if atom.get(key)
     ]
     return "{" + ", ".join(parts) + "}"
 
 
-def _named(attributes: Attributes) -> str:
+def _object_name(attributes: Attributes) -> str:
     return attributes.name or metadata(attributes.obj).get("name") or ""
 
 

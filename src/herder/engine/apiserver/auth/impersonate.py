@@ -1,9 +1,8 @@
-"""Acting as someone else, for those who may.
+"""Impersonation, in the two modes of kube-apiserver.
 
-Two ways, as in the real server. Constrained: the caller may act as that kind of user (`impersonate:<mode>` on what is
-named) *and* do this very thing while acting so (`impersonate-on:<mode>:<verb>` on what the request is about). Plain:
-the caller may `impersonate` each of the user, uid, groups and extras named. Nothing named goes unchecked; where no way
-allows all of it, the first refusal is the answer.
+Constrained: the user needs `impersonate:<mode>` on the impersonated identity, and `impersonate-on:<mode>:<verb>` on the
+request itself. Legacy: the user needs `impersonate` on each user, uid, group and extra. Every header is checked. If no
+mode allows the request, the first error is returned.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from herder.engine.apiserver.auth.users import (
     SUPERUSERS,
     split_service_account,
 )
-from herder.engine.client.wire import Request, User
 from herder.engine.meta import names
 from herder.engine.meta.errors import BadRequest, Forbidden
+from herder.engine.wire import Request, User
 
 _PREFIX = "impersonate-"
 _EXTRA = "impersonate-extra-"
@@ -33,7 +32,7 @@ _NODE_PREFIX = "system:node:"
 _NODES_GROUP = "system:nodes"
 _NODE_NAME = "authentication.kubernetes.io/node-name"
 _AUTHENTICATION = "authentication.k8s.io"
-_LONGEST = 16 << 10  # characters: each group and extra is authorized on its own, before anybody knows who is asking
+_MAX_CHARACTERS = 16 << 10  # characters: every group and extra is authorized separately, before the user is limited
 
 
 def wants_impersonation(headers: Mapping[str, str]) -> bool:
@@ -41,64 +40,67 @@ def wants_impersonation(headers: Mapping[str, str]) -> bool:
 
 
 def impersonated(request: Request, user: User, authorizer: Authorizer, attributes: AccessAttributes) -> User:
-    """The user to act as: `user` where the request names no other. Raises Forbidden or BadRequest.
+    """Return the user to act as; `user` itself without impersonation headers. Raises Forbidden or BadRequest.
 
-    `attributes` are those of the request itself. The headers are taken off the request, so that nothing behind this
-    can be made to believe them again.
+    `attributes` are those of the request. The headers are removed from the request, so that no later handler evaluates
+    them again.
     """
     if not wants_impersonation(request.headers):
         return user
-    wanted = _wanted(request.headers)
-    request.headers = {name: value for name, value in request.headers.items() if not _is_ours(name)}
-    if wanted is None:
+    target = _requested_user(request.headers)
+    request.headers = {name: value for name, value in request.headers.items() if not _is_impersonation_header(name)}
+    if target is None:
         return user
-    refusals: list[Forbidden] = []
-    for mode in _modes(wanted, user):
+    errors: list[Forbidden] = []
+    for mode in _modes(target, user):
         try:
-            return _act_as(wanted, user, authorizer, attributes, mode)
-        except Forbidden as refusal:
-            refusals.append(refusal)
-    raise refusals[0]
+            return _impersonate_as(target, user, authorizer, attributes, mode)
+        except Forbidden as error:
+            errors.append(error)
+    raise errors[0]
 
 
-def _is_ours(name: str) -> bool:
+def _is_impersonation_header(name: str) -> bool:
     return name in ("impersonate-user", "impersonate-uid", "impersonate-group") or name.startswith(_EXTRA)
 
 
-def _wanted(headers: Mapping[str, str]) -> User | None:
-    # Repeated headers arrive joined; each part is checked on its own, so splitting can only ask for more checks.
-    if sum(len(name) + len(value) for name, value in headers.items() if _is_ours(name)) > _LONGEST:
-        raise BadRequest(f"the headers of impersonation have more than {_LONGEST} characters")
+def _requested_user(headers: Mapping[str, str]) -> User | None:
+    # Repeated headers are joined. Every part is checked separately, so splitting can only add checks.
+    if (
+        sum(len(name) + len(value) for name, value in headers.items() if _is_impersonation_header(name))
+        > _MAX_CHARACTERS
+    ):
+        raise BadRequest(f"impersonation headers: more than {_MAX_CHARACTERS} characters")
     groups = tuple(headers["impersonate-group"].split(", ")) if "impersonate-group" in headers else ()
     extra: dict[str, tuple[str, ...]] = {}
     for name, value in headers.items():
         if name.startswith(_EXTRA):
             key = unquote(name.removeprefix(_EXTRA).lower())
             extra[key] = (*extra.get(key, ()), *value.split(", "))
-    wanted = User(headers.get("impersonate-user", ""), headers.get("impersonate-uid", ""), groups, extra)
-    if wanted.name:
-        return wanted
-    if wanted.uid or groups or extra:
-        raise BadRequest(f"requested {_shown(wanted)} without impersonating a user name")
+    target = User(headers.get("impersonate-user", ""), headers.get("impersonate-uid", ""), groups, extra)
+    if target.name:
+        return target
+    if target.uid or groups or extra:
+        raise BadRequest(f"requested {_format_user(target)} without impersonating a user name")
     return None
 
 
-def _shown(user: User) -> str:
+def _format_user(user: User) -> str:
     groups = "[]string{" + ", ".join(map(quoted, user.groups)) + "}" if user.groups else "[]string(nil)"
     extras = [f"{quoted(key)}:[]string{{{', '.join(map(quoted, user.extra[key]))}}}" for key in sorted(user.extra)]
     extra = "map[string][]string{" + ", ".join(extras) + "}" if extras else "map[string][]string(nil)"
     return f"&user.DefaultInfo{{Name:{quoted(user.name)}, UID:{quoted(user.uid)}, Groups:{groups}, Extra:{extra}}}"
 
 
-_PLAIN = ""
+_LEGACY = ""
 
 
-def _modes(wanted: User, requester: User) -> list[str]:
-    """The ways that fit who is wanted, narrowest first."""
-    only_name = not (wanted.uid or wanted.groups or wanted.extra)
-    node, account = _node_name(wanted.name), split_service_account(wanted.name)
+def _modes(target: User, requester: User) -> list[str]:
+    """Return the modes that fit the impersonated user, most restricted first."""
+    only_name = not (target.uid or target.groups or target.extra)
+    node, account = _node_name(target.name), split_service_account(target.name)
     modes = []
-    if only_name and node and _runs_on(requester, node):
+    if only_name and node and _is_bound_to_node(requester, node):
         modes.append("associated-node")
     if only_name and node:
         modes.append("arbitrary-node")
@@ -106,7 +108,7 @@ def _modes(wanted: User, requester: User) -> list[str]:
         modes.append("serviceaccount")
     if not node and not account:
         modes.append("user-info")
-    return [*modes, _PLAIN]
+    return [*modes, _LEGACY]
 
 
 def _node_name(username: str) -> str:
@@ -114,30 +116,32 @@ def _node_name(username: str) -> str:
     return name if name != username and not names.dns1123_subdomain(name) else ""
 
 
-def _runs_on(requester: User, node: str) -> bool:
+def _is_bound_to_node(requester: User, node: str) -> bool:
     return split_service_account(requester.name) is not None and requester.extra.get(_NODE_NAME) == (node,)
 
 
-def _act_as(wanted: User, requester: User, authorizer: Authorizer, attributes: AccessAttributes, mode: str) -> User:
+def _impersonate_as(
+    target: User, requester: User, authorizer: Authorizer, attributes: AccessAttributes, mode: str
+) -> User:
     verb = f"impersonate:{mode}" if mode else "impersonate"
     if mode:
         on_request = replace(attributes, verb=f"impersonate-on:{mode}:{attributes.verb}")
-        _demand(authorizer, requester, on_request)
+        _require(authorizer, requester, on_request)
     group = _AUTHENTICATION if mode else ""
-    groups = wanted.groups
-    name = AccessAttributes(verb, group, "v1", "users", name=wanted.name)
-    if mode and (node := _node_name(wanted.name)):
+    groups = target.groups
+    name = AccessAttributes(verb, group, "v1", "users", name=target.name)
+    if mode and (node := _node_name(target.name)):
         name = replace(name, resource="nodes", name="*" if mode == "associated-node" else node)
         groups = (_NODES_GROUP,)
-    elif account := split_service_account(wanted.name):
+    elif account := split_service_account(target.name):
         name = replace(name, resource="serviceaccounts", namespace=account[0], name=account[1])
         groups = groups or (ALL_SERVICE_ACCOUNTS, f"{ALL_SERVICE_ACCOUNTS}:{account[0]}")
-    _demand(authorizer, requester, name)
-    if wanted.uid:
-        _demand(authorizer, requester, AccessAttributes(verb, _AUTHENTICATION, "v1", "uids", name=wanted.uid))
-    _check_groups(wanted.groups, authorizer, requester, AccessAttributes(verb, group, "v1", "groups"), mode)
-    _check_extra(wanted.extra, authorizer, requester, AccessAttributes(verb, _AUTHENTICATION, "v1", "userextras"), mode)
-    return User(wanted.name, wanted.uid, _with_everyone(wanted.name, groups), wanted.extra)
+    _require(authorizer, requester, name)
+    if target.uid:
+        _require(authorizer, requester, AccessAttributes(verb, _AUTHENTICATION, "v1", "uids", name=target.uid))
+    _check_groups(target.groups, authorizer, requester, AccessAttributes(verb, group, "v1", "groups"), mode)
+    _check_extra(target.extra, authorizer, requester, AccessAttributes(verb, _AUTHENTICATION, "v1", "userextras"), mode)
+    return User(target.name, target.uid, _with_system_groups(target.name, groups), target.extra)
 
 
 def _check_groups(
@@ -149,7 +153,7 @@ def _check_groups(
         named = replace(base, name=SUPERUSERS)
         raise forbidden(requester, named, "impersonating the system:masters group is not allowed")
     for group in groups:
-        _demand(authorizer, requester, replace(base, name=group))
+        _require(authorizer, requester, replace(base, name=group))
 
 
 def _check_extra(
@@ -161,16 +165,16 @@ def _check_extra(
         raise forbidden(requester, base, "impersonating the empty string value in extra is not allowed")
     for key, values in extra.items():
         for value in values:
-            _demand(authorizer, requester, replace(base, subresource=key, name=value))
+            _require(authorizer, requester, replace(base, subresource=key, name=value))
 
 
-def _demand(authorizer: Authorizer, user: User, attributes: AccessAttributes) -> None:
+def _require(authorizer: Authorizer, user: User, attributes: AccessAttributes) -> None:
     decision = authorizer.authorize(user, attributes)
     if not decision.allowed:
         raise forbidden(user, attributes, decision.reason)
 
 
-def _with_everyone(name: str, groups: tuple[str, ...]) -> tuple[str, ...]:
+def _with_system_groups(name: str, groups: tuple[str, ...]) -> tuple[str, ...]:
     if name == ANONYMOUS.name:
         return groups if ALL_UNAUTHENTICATED in groups else (*groups, ALL_UNAUTHENTICATED)
     if ALL_UNAUTHENTICATED in groups or ALL_AUTHENTICATED in groups:

@@ -1,4 +1,4 @@
-"""Signed tokens (JWS, compact form), by ECDSA P-256 alone: what is not ES256 is refused before any key is touched."""
+"""JSON Web Tokens signed with ECDSA P-256. Any algorithm but ES256 is rejected before a key is used."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 
 Claims = dict[str, Any]
-_MAX_TOKEN = 16 << 10  # no token of ours comes near it; longer ones are not worth parsing
+_MAX_TOKEN = 16 << 10  # far longer than any token we issue; longer ones are not parsed
 _ES256 = ec.ECDSA(hashes.SHA256())
 
 
 class TokenError(Exception):
-    """Not a token of ours, or not a good one. The text never repeats the token."""
+    """The token is invalid or of another issuer. The message never contains the token."""
 
 
 class SigningKey:
-    """Signs and verifies; other public keys may be accepted besides its own, while keys are being changed."""
+    """Signs and verifies tokens. Additional public keys are accepted during key rotation."""
 
     def __init__(self, key: ec.EllipticCurvePrivateKey, others: tuple[ec.EllipticCurvePublicKey, ...] = ()) -> None:
         self._key = key
@@ -37,7 +37,7 @@ class SigningKey:
         return f"{signed}.{_encoded(r.to_bytes(32) + s.to_bytes(32))}"
 
     def verify(self, token: str) -> Claims:
-        """The claims of a token that one of the keys signed. Says nothing about time, audience or subject."""
+        """Return the claims of a token signed by one of the keys. Time, audience and subject are not checked."""
         signed, header, claims, signature = _parts(token)
         if header.get("alg") != "ES256" or len(signature) != 64:
             raise TokenError("unexpected signature algorithm")
@@ -52,16 +52,17 @@ class SigningKey:
         return claims
 
     def jwks(self) -> dict[str, Any]:
-        """The public keys, for whoever verifies tokens without asking the server."""
+        """Return the public keys as a JSON Web Key Set, for external verifiers."""
         return {"keys": [_jwk(identity, public) for identity, public in self._public.items()]}
 
 
 def unverified_claims(token: str) -> Claims:
-    """What a token says of itself: only to tell whose it is, never to trust it."""
+    """Return the claims without verification, only to determine the issuer."""
     return _parts(token)[2]
 
 
 def key_id(public: ec.EllipticCurvePublicKey) -> str:
+    """Return the key ID of a public key: the SHA-256 of its DER encoding."""
     encoded = public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     return _encoded(hashlib.sha256(encoded).digest())
 

@@ -1,8 +1,7 @@
-"""RBAC policy as an index: from a user and a namespace to the rules that hold there, without looking at the rest.
+"""RBAC policy index: finds the rules of a user in a namespace without scanning all bindings.
 
-Roles are compiled when they change. Bindings are filed under each of their subjects, so a user's rules are found by
-the user's name and groups, however many bindings others have. What was found for a user is kept until any role or
-binding changes.
+Roles are compiled when they change. Bindings are indexed by subject, so that lookups by user name and groups do not
+depend on the number of bindings of others. Results are cached per user until a role or binding changes.
 """
 
 from __future__ import annotations
@@ -14,23 +13,25 @@ from typing import NamedTuple
 
 from herder.engine.apiserver.auth.access import AccessAttributes, Decision
 from herder.engine.apiserver.auth.users import SERVICE_ACCOUNT_PREFIX
-from herder.engine.client.wire import User
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.rules import ALL as _ALL
 from herder.engine.meta.rules import Rule
+from herder.engine.wire import User
 
 GROUP = "rbac.authorization.k8s.io"
-_REMEMBERED_USERS = 4096
-_LONGEST_REMEMBERED = 2048  # characters: clients choose namespaces, and subjects of reviews
+_MAX_CACHED_USERS = 4096
+_MAX_CACHED_CHARACTERS = 2048  # characters: clients choose namespaces and subjects of reviews
 
 
 class Grant(NamedTuple):
+    """A rule and the reason why it applies to the user."""
+
     rule: Rule
     reason: str
 
 
 class Grants:
-    """All that one user may do in one namespace (or at the cluster scope), filed by verb and group."""
+    """All permissions of one user in one namespace (or at the cluster scope), indexed by verb and group."""
 
     __slots__ = ("_by_verb_and_group", "_paths", "errors", "rules")
 
@@ -51,16 +52,16 @@ class Grants:
         found = self._for_resource(attributes) if attributes.is_resource_request else self._for_path(attributes)
         if found is not None:
             return Decision(True, found.reason)
-        return Decision(False, f"RBAC: {self.told_errors()}" if self.errors else "")
+        return Decision(False, f"RBAC: {self.error_message()}" if self.errors else "")
 
-    def told_errors(self) -> str:
+    def error_message(self) -> str:
         return self.errors[0] if len(self.errors) == 1 else "[" + ", ".join(self.errors) + "]"
 
     def _for_resource(self, wanted: AccessAttributes) -> Grant | None:
-        filed = self._by_verb_and_group
+        indexed = self._by_verb_and_group
         for verb in (wanted.verb, _ALL):
             for group in (wanted.group, _ALL):
-                for grant in filed.get((verb, group), ()):
+                for grant in indexed.get((verb, group), ()):
                     if grant.rule.covers_object(wanted.resource, wanted.subresource, wanted.name):
                         return grant
         return None
@@ -75,51 +76,53 @@ class Grants:
 
 @dataclass(frozen=True, slots=True)
 class _Binding:
+    """A RoleBinding or ClusterRoleBinding in the index."""
+
     namespace: str  # "" for a ClusterRoleBinding
     name: str
     role_kind: str
     role_name: str
-    subjects: tuple[tuple[str, str], ...]  # filing key and description of each, in order
+    subjects: tuple[tuple[str, str], ...]  # index key and description of every subject, in order
 
     def reason(self, keys: frozenset[str]) -> str:
         kind, name = ("RoleBinding", f"{self.name}/{self.namespace}") if self.namespace else (
             "ClusterRoleBinding", self.name)  # fmt: skip
-        subject = next(described for key, described in self.subjects if key in keys)
+        subject = next(description for key, description in self.subjects if key in keys)
         return f'RBAC: allowed by {kind} "{name}" of {self.role_kind} "{self.role_name}" to {subject}'
 
 
 @dataclass(slots=True)
 class PolicyIndex:
-    """Roles and bindings. A role's or binding's namespace is "" at the cluster scope."""
+    """Index of roles and bindings. The namespace of cluster-scoped ones is ""."""
 
     _roles: dict[tuple[str, str], tuple[Rule, ...]] = field(default_factory=dict)
     _bindings: dict[tuple[str, str], _Binding] = field(default_factory=dict)
     _by_subject: dict[str, dict[str, dict[str, _Binding]]] = field(default_factory=dict)  # key → namespace → name
-    _remembered: dict[tuple[str, tuple[str, ...], str], Grants] = field(default_factory=dict)
+    _cache: dict[tuple[str, tuple[str, ...], str], Grants] = field(default_factory=dict)
 
     def put_role(self, namespace: str, name: str, role: Object) -> None:
         self._roles[namespace, name] = tuple(Rule.of(rule) for rule in role.get("rules") or ())
-        self._remembered.clear()
+        self._cache.clear()
 
     def remove_role(self, namespace: str, name: str) -> None:
         self._roles.pop((namespace, name), None)
-        self._remembered.clear()
+        self._cache.clear()
 
     def put_binding(self, namespace: str, name: str, binding: Object) -> None:
         self.remove_binding(namespace, name)
         role = binding.get("roleRef") or {}
         subjects = tuple(_subjects(binding.get("subjects") or (), namespace))
-        filed = _Binding(namespace, name, role.get("kind", ""), role.get("name", ""), subjects)
-        self._bindings[namespace, name] = filed
+        indexed = _Binding(namespace, name, role.get("kind", ""), role.get("name", ""), subjects)
+        self._bindings[namespace, name] = indexed
         for key, _ in subjects:
-            self._by_subject.setdefault(key, {}).setdefault(namespace, {})[name] = filed
+            self._by_subject.setdefault(key, {}).setdefault(namespace, {})[name] = indexed
 
     def remove_binding(self, namespace: str, name: str) -> None:
-        self._remembered.clear()
-        gone = self._bindings.pop((namespace, name), None)
-        if gone is None:
+        self._cache.clear()
+        removed = self._bindings.pop((namespace, name), None)
+        if removed is None:
             return
-        for key, _ in gone.subjects:
+        for key, _ in removed.subjects:
             by_namespace = self._by_subject.get(key, {})
             named = by_namespace.get(namespace, {})
             named.pop(name, None)
@@ -129,21 +132,21 @@ class PolicyIndex:
                 self._by_subject.pop(key, None)
 
     def rules_of(self, role_kind: str, role_name: str, namespace: str) -> tuple[Rule, ...] | None:
-        """The rules that a roleRef in a binding of `namespace` stands for; None where there is no such role."""
+        """Return the rules of a roleRef in a binding of `namespace`; None if the role does not exist."""
         if role_kind == "Role" and not namespace:
             return None
         return self._roles.get((namespace if role_kind == "Role" else "", role_name))
 
     def grants(self, user: User, namespace: str) -> Grants:
-        """What `user` may do in `namespace`; only what holds at the cluster scope where it is ""."""
+        """Return the permissions of `user` in `namespace`; only cluster-wide ones if it is ""."""
         key = (user.name, user.groups, namespace)
-        found = self._remembered.get(key)
+        found = self._cache.get(key)
         if found is None:
-            if len(user.name) + len(namespace) + sum(map(len, user.groups)) + len(user.groups) > _LONGEST_REMEMBERED:
+            if len(user.name) + len(namespace) + sum(map(len, user.groups)) + len(user.groups) > _MAX_CACHED_CHARACTERS:
                 return self._collect(user, namespace)
-            if len(self._remembered) >= _REMEMBERED_USERS:
-                self._remembered.clear()
-            found = self._remembered[key] = self._collect(user, namespace)
+            if len(self._cache) >= _MAX_CACHED_USERS:
+                self._cache.clear()
+            found = self._cache[key] = self._collect(user, namespace)
         return found
 
     def _collect(self, user: User, namespace: str) -> Grants:
@@ -153,7 +156,7 @@ class PolicyIndex:
         for binding in self._bindings_for(keys, namespace):
             rules = self.rules_of(binding.role_kind, binding.role_name, binding.namespace)
             if rules is None:
-                errors.append(_missing(binding))
+                errors.append(_missing_role_error(binding))
                 continue
             reason = binding.reason(keys)
             granted.extend(Grant(rule, reason) for rule in rules)
@@ -175,8 +178,11 @@ def _subjects(subjects: Iterable[Object], namespace: str) -> Iterator[tuple[str,
             yield _user_key(name), f"User {quoted(name)}"
         elif kind == "Group":
             yield _group_key(name), f"Group {quoted(name)}"
-        elif kind == "ServiceAccount" and (home := subject.get("namespace") or namespace):
-            yield _user_key(f"{SERVICE_ACCOUNT_PREFIX}{home}:{name}"), f"ServiceAccount {quoted(f'{name}/{home}')}"
+        elif kind == "ServiceAccount" and (account_namespace := subject.get("namespace") or namespace):
+            yield (
+                _user_key(f"{SERVICE_ACCOUNT_PREFIX}{account_namespace}:{name}"),
+                f"ServiceAccount {quoted(f'{name}/{account_namespace}')}",
+            )
 
 
 def _user_key(name: str) -> str:
@@ -187,12 +193,12 @@ def _group_key(name: str) -> str:
     return "g:" + name
 
 
-def _missing(binding: _Binding) -> str:
+def _missing_role_error(binding: _Binding) -> str:
     if binding.role_kind not in ("Role", "ClusterRole"):
         return f"unsupported role reference kind: {quoted(binding.role_kind)}"
     return f"{binding.role_kind.lower()}.{GROUP} {quoted(binding.role_name)} not found"
 
 
 def quoted(text: str) -> str:
-    """As Go's %q prints it, near enough for names."""
+    """Quote like Go's %q, closely enough for names."""
     return json.dumps(text, ensure_ascii=False)

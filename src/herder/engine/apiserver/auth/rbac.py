@@ -1,4 +1,4 @@
-"""Who may do what: roles and bindings from the store, in an index that follows the store's events."""
+"""RBAC authorizer: an in-memory index of roles and bindings, updated from the store's watch events."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from msgspec import json
 from herder.engine.apiserver.auth.access import AccessAttributes, Decision
 from herder.engine.apiserver.auth.policy import GROUP, PolicyIndex
 from herder.engine.apiserver.auth.users import SUPERUSERS
-from herder.engine.client.wire import User
 from herder.engine.meta.kinds import GroupResource, Object
 from herder.engine.store import Record, Store
+from herder.engine.wire import User
 
 ROLES = GroupResource(GROUP, "roles")
 CLUSTER_ROLES = GroupResource(GROUP, "clusterroles")
@@ -23,17 +23,17 @@ _ALLOWED = Decision(True)
 
 
 class RbacAuthorizer:
-    """Answers from memory, and never from a past that the store has already left behind.
+    """Authorizes from memory, and never from a stale state.
 
-    Nothing runs in the background: before each answer the index takes in what its watches have been handed since the
-    last one, so that a binding holds with the first request after the one that made it.
+    There is no background task: before every decision the index applies the events that its watches have queued. A
+    binding is therefore effective from the first request after the one that created it.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._current_at = store.revision
+        self._revision = store.revision
         self._policy = PolicyIndex()
-        # Whatever queues up is taken in with the next request, so there is nothing to bound.
+        # The next request drains the queue, so it needs no limit.
         self._watches = [
             (resource, store.watch(str(resource), since=store.revision, backlog=sys.maxsize)) for resource in _POLICY
         ]
@@ -43,9 +43,9 @@ class RbacAuthorizer:
 
     @property
     def policy(self) -> PolicyIndex:
-        """Roles and bindings as they are now."""
-        if self._store.revision != self._current_at:
-            self._catch_up()
+        """Roles and bindings at the current revision."""
+        if self._store.revision != self._revision:
+            self._apply_events()
         return self._policy
 
     def authorize(self, user: User, attributes: AccessAttributes) -> Decision:
@@ -58,8 +58,8 @@ class RbacAuthorizer:
         for _, watch in self._watches:
             watch.close()
 
-    def _catch_up(self) -> None:
-        self._current_at = self._store.revision
+    def _apply_events(self) -> None:
+        self._revision = self._store.revision
         for resource, watch in self._watches:
             for event in watch.take():
                 if event.deleted:

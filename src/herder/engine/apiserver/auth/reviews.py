@@ -1,4 +1,4 @@
-"""Questions about access and identity, asked as objects that are answered and never stored."""
+"""SubjectAccessReview, TokenReview and related virtual resources: computed on create and never stored."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from herder.engine.apiserver.auth.jwt import TokenError
 from herder.engine.apiserver.auth.rbac import RbacAuthorizer
 from herder.engine.apiserver.auth.tokens import TokenVerifier
 from herder.engine.apiserver.auth.users import user_info
-from herder.engine.apiserver.calls import VirtualCall
-from herder.engine.client.wire import User
+from herder.engine.apiserver.request.handler_call import VirtualCall
 from herder.engine.meta.errors import BadRequest, FieldError, Invalid, invalid, invalid_value, too_many
 from herder.engine.meta.kinds import GroupKind, GroupResource, Object
+from herder.engine.wire import User
 
 AUTHORIZATION = "authorization.k8s.io"
 AUTHENTICATION = "authentication.k8s.io"
@@ -26,7 +26,7 @@ Virtual = Callable[[Object, VirtualCall], Awaitable[Object]]
 
 
 class Reviews:
-    """The handlers, by the resource that each of them answers for."""
+    """Handlers of the review resources."""
 
     def __init__(self, authorizer: RbacAuthorizer, authenticator: Authenticator, tokens: TokenVerifier) -> None:
         self._authorizer = authorizer
@@ -34,6 +34,7 @@ class Reviews:
         self._tokens = tokens
 
     def handlers(self) -> dict[GroupResource, Virtual]:
+        """Return the handlers by resource."""
         return {
             GroupResource(AUTHORIZATION, "subjectaccessreviews"): self.subject_access,
             GroupResource(AUTHORIZATION, "selfsubjectaccessreviews"): self.self_subject_access,
@@ -47,13 +48,13 @@ class Reviews:
 
     async def subject_access(self, obj: Object, call: VirtualCall) -> Object:
         spec = obj.get("spec") or {}
-        _refuse([*_spec_problems(spec), *_subject_problems(spec), *_metadata_problems(obj)])
-        return self._answered(obj, _subject(spec), spec)
+        _raise_if_invalid([*_spec_problems(spec), *_subject_problems(spec), *_metadata_problems(obj)])
+        return self._review(obj, _subject(spec), spec)
 
     async def self_subject_access(self, obj: Object, call: VirtualCall) -> Object:
         spec = obj.get("spec") or {}
-        _refuse([*_spec_problems(spec), *_metadata_problems(obj)])
-        return self._answered(obj, call.user, spec)
+        _raise_if_invalid([*_spec_problems(spec), *_metadata_problems(obj)])
+        return self._review(obj, call.user, spec)
 
     async def local_subject_access(self, obj: Object, call: VirtualCall) -> Object:
         metadata = obj.get("metadata") or {}
@@ -68,8 +69,8 @@ class Reviews:
             problems.append(invalid_value(at, namespace, "must match metadata.namespace"))
         if spec.get("nonResourceAttributes") is not None:
             problems.append(_non_resource(spec, "disallowed on this kind of request"))
-        _refuse(problems)
-        return self._answered(obj, _subject(spec), spec)
+        _raise_if_invalid(problems)
+        return self._review(obj, _subject(spec), spec)
 
     async def self_subject_rules(self, obj: Object, call: VirtualCall) -> Object:
         namespace = (obj.get("spec") or {}).get("namespace") or ""
@@ -77,15 +78,17 @@ class Reviews:
             raise BadRequest("no namespace on request")
         grants = self._authorizer.policy.grants(call.user, namespace)
         status: Object = {
-            "resourceRules": [_picked(rule, _RESOURCE_RULE) for rule in grants.rules if rule.get("resources")],
-            "nonResourceRules": [_picked(rule, _PATH_RULE) for rule in grants.rules if rule.get("nonResourceURLs")],
+            "resourceRules": [_select_fields(rule, _RESOURCE_RULE) for rule in grants.rules if rule.get("resources")],
+            "nonResourceRules": [
+                _select_fields(rule, _PATH_RULE) for rule in grants.rules if rule.get("nonResourceURLs")
+            ],
             "incomplete": False,
         }
         if grants.errors:
-            status["evaluationError"] = grants.told_errors()
+            status["evaluationError"] = grants.error_message()
         return obj | {"spec": {}, "status": status}
 
-    def _answered(self, obj: Object, user: User, spec: Object) -> Object:
+    def _review(self, obj: Object, user: User, spec: Object) -> Object:
         decision = self._authorizer.authorize(user, _attributes(spec))
         status: Object = {"allowed": decision.allowed}
         if decision.reason:
@@ -125,7 +128,7 @@ _RESOURCE_RULE = ("verbs", "apiGroups", "resources", "resourceNames")
 _PATH_RULE = ("verbs", "nonResourceURLs")
 
 
-def _picked(rule: Object, fields: Sequence[str]) -> Object:
+def _select_fields(rule: Object, fields: Sequence[str]) -> Object:
     return {name: rule[name] for name in fields if rule.get(name)}
 
 
@@ -143,11 +146,11 @@ def _attributes(spec: Object) -> AccessAttributes:
     return AccessAttributes(**{name: resource.get(name) or "" for name in names})
 
 
-# --- what is wrong with a question ------------------------------------------------------------------------------
+# --- validation -------------------------------------------------------------------------------------------------
 
 
-_MOST_GROUPS = 1_000
-"""Looking up each of them must not keep other requests waiting."""
+_MAX_GROUPS = 1_000
+"""Limit on groups: each one is a lookup that blocks other requests."""
 
 
 def _spec_problems(spec: Object) -> list[FieldError]:
@@ -167,17 +170,19 @@ def _spec_problems(spec: Object) -> list[FieldError]:
             problems.append(invalid_value(at, raw, "may not specified at the same time as requirements"))
         elif not raw and not selector.get("requirements"):
             at = f"spec.resourceAttributes.{kind}.requirements"
-            problems.append(FieldError("FieldValueRequired", at, "Required value: when specifying " + _either(kind)))
+            problems.append(
+                FieldError("FieldValueRequired", at, "Required value: when specifying " + _required_message(kind))
+            )
     return problems
 
 
-def _either(kind: str) -> str:
+def _required_message(kind: str) -> str:
     return f"{kind}, requirements or rawSelector is required"
 
 
 def _subject_problems(spec: Object) -> list[FieldError]:
-    if len(spec.get("groups") or ()) > _MOST_GROUPS:
-        return [too_many("spec.groups", len(spec["groups"]), _MOST_GROUPS)]
+    if len(spec.get("groups") or ()) > _MAX_GROUPS:
+        return [too_many("spec.groups", len(spec["groups"]), _MAX_GROUPS)]
     if spec.get("user") or spec.get("groups"):
         return []
     return [invalid_value("spec.user", "", "at least one of user or group must be specified")]
@@ -190,18 +195,18 @@ def _non_resource(spec: Object, why: str) -> FieldError:
     )
 
 
-_SERVER_OWNED = frozenset({"managedFields", "namespace", "creationTimestamp", "uid"})
+_SERVER_OWNED_FIELDS = frozenset({"managedFields", "namespace", "creationTimestamp", "uid"})
 
 
 def _metadata_problems(obj: Object) -> list[FieldError]:
     metadata = obj.get("metadata") or {}
-    if not any(value for key, value in metadata.items() if key not in _SERVER_OWNED):
+    if not any(value for key, value in metadata.items() if key not in _SERVER_OWNED_FIELDS):
         return []
     return [invalid_value("metadata", metadata, "must be empty")]
 
 
-def _refuse(problems: Sequence[FieldError]) -> None:
+def _raise_if_invalid(problems: Sequence[FieldError]) -> None:
     if problems:
         error: Invalid = invalid(GroupKind(AUTHORIZATION, ""), "", problems)
-        (error.details or {}).pop("kind", None)  # the real server names no kind here
+        (error.details or {}).pop("kind", None)  # kube-apiserver reports no kind here
         raise error

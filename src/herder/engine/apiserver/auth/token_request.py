@@ -1,4 +1,4 @@
-"""`serviceaccounts/<name>/token`: a token on request, for as long and for whom it is asked."""
+"""TokenRequest: the `token` subresource of service accounts."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ from datetime import UTC, timedelta
 
 from herder.engine.apiserver.auth.reviews import WRONG_NAMESPACE
 from herder.engine.apiserver.auth.tokens import TokenIssuer
-from herder.engine.apiserver.calls import SubresourceRequest
-from herder.engine.apiserver.resources import Subresource
+from herder.engine.apiserver.registry.resources import Subresource
+from herder.engine.apiserver.request.handler_call import SubresourceRequest
 from herder.engine.meta.errors import BadRequest, FieldError, conflict, invalid, invalid_value, not_found
 from herder.engine.meta.kinds import GroupResource, GroupVersionKind, Object
 
 KIND = GroupVersionKind("authentication.k8s.io", "v1", "TokenRequest")
 
-_SHORTEST = 600
-_LONGEST = 1 << 32
-_DEFAULT = 3600
-# What the projected volumes of pods ask for: such a token lives longer than asked, because many programs read it once.
+_MIN_SECONDS = 600
+_MAX_SECONDS = 1 << 32
+_DEFAULT_SECONDS = 3600
+# Pods' projected volumes request this duration. Such a token is valid longer, because many programs read it only once.
 _POD_SECONDS = 3607
 _POD_SECONDS_EXTENDED = 365 * 24 * 3600
 
 
 class TokenRequests:
+    """Issues service account tokens on request."""
+
     def __init__(self, issuer: TokenIssuer) -> None:
         self._issuer = issuer
 
@@ -43,19 +45,19 @@ class TokenRequests:
 
         spec = wanted.get("spec") or {}
         seconds = spec.get("expirationSeconds")
-        seconds = _DEFAULT if seconds is None else seconds
+        seconds = _DEFAULT_SECONDS if seconds is None else seconds
         problems = list(_duration_problems(seconds))
         if problems:
             raise invalid(KIND.group_kind, "", problems)
         audiences = spec.get("audiences") or list(self._issuer.audiences)
         reference = spec.get("boundObjectRef")
-        bound = _bound(call, reference) if reference else {}
+        bound = _bound_object(call, reference) if reference else {}
 
-        lives, warn_after = seconds, 0
+        lifetime, warn_after = seconds, 0
         if "pod" in bound and seconds == _POD_SECONDS and set(audiences) <= set(self._issuer.audiences):
-            lives, warn_after = _POD_SECONDS_EXTENDED, seconds
+            lifetime, warn_after = _POD_SECONDS_EXTENDED, seconds
         token = self._issuer.bound_token(
-            account, now=call.now, seconds=lives, audiences=audiences, warn_after=warn_after, **bound
+            account, now=call.now, seconds=lifetime, audiences=audiences, warn_after=warn_after, **bound
         )
         expires = call.now.astimezone(UTC) + timedelta(seconds=seconds)
         return {
@@ -79,15 +81,15 @@ def _check_name(metadata: Object, call: SubresourceRequest) -> None:
 
 def _duration_problems(seconds: int) -> list[FieldError]:
     at = "spec.expirationSeconds"
-    if seconds < _SHORTEST:
+    if seconds < _MIN_SECONDS:
         return [invalid_value(at, seconds, "may not specify a duration less than 10 minutes")]
-    if seconds > _LONGEST:
+    if seconds > _MAX_SECONDS:
         return [invalid_value(at, seconds, "may not specify a duration larger than 2^32 seconds")]
     return []
 
 
-def _bound(call: SubresourceRequest, reference: Object) -> dict[str, Object]:
-    """The object that the token shall end with, by the name of the claim it goes into."""
+def _bound_object(call: SubresourceRequest, reference: Object) -> dict[str, Object]:
+    """Return the object that the token is bound to, by the name of its claim."""
     kind, name = GroupVersionKind.of(reference), str(reference.get("name") or "")
     claim = {"Pod": "pod", "Node": "node", "Secret": "secret"}.get(kind.kind)
     if claim is None or kind.group:

@@ -1,8 +1,7 @@
-"""Service-account tokens: made here, and believed here only for as long as what they are bound to exists.
+"""Issue and verify service account tokens.
 
-A good signature is checked once and remembered; that the service account (and the Pod, Secret or Node that the token
-is bound to) is still the same one is checked on every use, against the store, so a deleted account's token stops
-working with the next request.
+A valid signature is verified once and cached. On every use the store is checked for the service account and the Pod,
+Secret or Node that the token is bound to, so the token of a deleted account is rejected by the next request.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from msgspec import json
 from herder.engine.apiserver.auth.jwt import Claims, SigningKey, TokenError, unverified_claims
 from herder.engine.apiserver.auth.policy import quoted
 from herder.engine.apiserver.auth.users import SERVICE_ACCOUNT_PREFIX, service_account_user, split_service_account
-from herder.engine.client.wire import User
 from herder.engine.meta.kinds import Object
 from herder.engine.store import Key, Record, Store
+from herder.engine.wire import User
 
 DEFAULT_ISSUER = "https://kubernetes.default.svc.cluster.local"
 LEGACY_ISSUER = "kubernetes/serviceaccount"
@@ -32,14 +31,14 @@ INVALID_SINCE_LABEL = "kubernetes.io/legacy-token-invalid-since"
 
 _LEGACY = "kubernetes.io/serviceaccount/"
 _EXTRA = "authentication.kubernetes.io/"
-_LEEWAY = timedelta(minutes=1)  # for clocks of other servers, and between a deletion and its token's end
-_REMEMBERED_TOKENS = 10_000
+_LEEWAY = timedelta(minutes=1)  # for clock skew, and between a deletion and the end of the token
+_MAX_CACHED_TOKENS = 10_000
 
 _ACCOUNTS, _SECRETS, _PODS, _NODES = "serviceaccounts", "secrets", "pods", "nodes"
 
 
 class TokenIssuer:
-    """Makes tokens. Random identifiers come from `entropy`, keys never do."""
+    """Issues tokens. Random identifiers come from `entropy`, keys never do."""
 
     def __init__(
         self,
@@ -51,7 +50,7 @@ class TokenIssuer:
     ) -> None:
         self.key = key
         self.issuer = issuer
-        self.audiences = tuple(audiences) or (issuer,)  # of this server: what a token for it must name
+        self.audiences = tuple(audiences) or (issuer,)  # audiences of this server, one of which a token must contain
         self._entropy = entropy
 
     def bound_token(
@@ -66,7 +65,7 @@ class TokenIssuer:
         node: Object | None = None,
         warn_after: int = 0,
     ) -> str:
-        """A token that ends with its time, its account, or the object that it is bound to, whichever comes first."""
+        """Issue a token that is valid until it expires, or its account or bound object is deleted."""
         metadata = account["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
         issued = int(now.timestamp())
@@ -89,7 +88,8 @@ class TokenIssuer:
         })  # fmt: skip
 
     def legacy_token(self, account: Object, secret_name: str) -> str:
-        """The token for a Secret of type kubernetes.io/service-account-token: it ends with that Secret."""
+        """Issue the token of a Secret of type kubernetes.io/service-account-token. It is valid as long as the Secret
+        exists."""
         metadata = account["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
         return self.key.sign({
@@ -102,7 +102,7 @@ class TokenIssuer:
         })  # fmt: skip
 
     def openid_configuration(self, server: str) -> Object:
-        """The discovery document, for a server reached at `server` (scheme and host)."""
+        """Return the OpenID discovery document for a server at `server` (scheme and host)."""
         return {
             "issuer": self.issuer,
             "jwks_uri": f"{server}/openid/v1/jwks",
@@ -118,82 +118,84 @@ def _reference(obj: Object) -> Object:
 
 
 @dataclass(slots=True)
-class _Remembered:
+class _VerifiedToken:
+    """Verified claims of a token."""
+
     claims: Claims
-    checked: dict[Key, Record] = field(default_factory=dict)  # what it is bound to, as it was when last looked at
+    checked: dict[Key, Record] = field(default_factory=dict)  # bound objects, as last checked
 
 
 class TokenVerifier:
-    """Tells whose token it is. Built for one server: `issuer` knows its name and its audiences."""
+    """Authenticates service account tokens of `issuer` for one server."""
 
     def __init__(self, issuer: TokenIssuer, store: Store, *, clock: Callable[[], datetime]) -> None:
         self._issuer = issuer
         self._store = store
         self._clock = clock
-        self._remembered: dict[bytes, _Remembered] = {}
+        self._cache: dict[bytes, _VerifiedToken] = {}
 
     @property
     def audiences(self) -> tuple[str, ...]:
-        """What a token must name to be good for this server."""
+        """Audiences of this server."""
         return self._issuer.audiences
 
     async def __call__(self, token: str) -> User | None:
-        """None for what is no service-account token; TokenError for one that is not to be believed."""
+        """Return the user; None if it is not a service account token. Raises TokenError if it is invalid."""
         found = self.verify(token, self._issuer.audiences)
         return found[0] if found else None
 
     def verify(self, token: str, audiences: Sequence[str]) -> tuple[User, tuple[str, ...]] | None:
-        """The user, and which of the audiences the token is good for."""
-        remembered = self._recall(token)
-        if remembered is None:
+        """Return the user, and those of the audiences that the token is valid for."""
+        verified = self._verify_signature(token)
+        if verified is None:
             return None
-        claims = remembered.claims
+        claims = verified.claims
         if claims.get("iss") == LEGACY_ISSUER:
-            named = tuple(self._issuer.audiences)  # tokens without audiences are for this server
-            user = self._legacy_user(token, remembered)
+            named = tuple(self._issuer.audiences)  # legacy tokens have no audiences and are valid for this server
+            user = self._legacy_user(token, verified)
         else:
             named = _strings(claims.get("aud"))
-            user = self._bound_user(remembered)
+            user = self._bound_user(verified)
         shared = tuple(audience for audience in audiences if audience in named)
         if not shared:
             raise TokenError(
-                f"token audiences {_listed(named)} is invalid for the target audiences {_listed(audiences)}"
+                f"token audiences {_quote_all(named)} is invalid for the target audiences {_quote_all(audiences)}"
             )
         return user, shared
 
-    def _recall(self, token: str) -> _Remembered | None:
+    def _verify_signature(self, token: str) -> _VerifiedToken | None:
         digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
-        remembered = self._remembered.get(digest)
-        if remembered is not None:
-            return remembered
+        verified = self._cache.get(digest)
+        if verified is not None:
+            return verified
         try:
             issuer = unverified_claims(token).get("iss")
         except TokenError:
             return None
         if issuer not in (self._issuer.issuer, LEGACY_ISSUER):
             return None
-        remembered = _Remembered(self._issuer.key.verify(token))
-        if len(self._remembered) >= _REMEMBERED_TOKENS:
-            self._remembered.clear()
-        self._remembered[digest] = remembered
-        return remembered
+        verified = _VerifiedToken(self._issuer.key.verify(token))
+        if len(self._cache) >= _MAX_CACHED_TOKENS:
+            self._cache.clear()
+        self._cache[digest] = verified
+        return verified
 
-    def _bound_user(self, remembered: _Remembered) -> User:
-        claims = remembered.claims
+    def _bound_user(self, verified: _VerifiedToken) -> User:
+        claims = verified.claims
         self._check_times(claims)
         private = claims.get("kubernetes.io")
         if not isinstance(private, dict):
             raise TokenError("kubernetes.io claim is missing")
         namespace = str(private.get("namespace"))
-        account = _referred(private.get("serviceaccount")) or ("", "")
-        self._check(remembered, Key(_ACCOUNTS, namespace, account[0]), account[1])
-        secret, pod, node = (_referred(private.get(kind)) for kind in ("secret", "pod", "node"))
+        account = _parse_reference(private.get("serviceaccount")) or ("", "")
+        self._check_bound_object(verified, Key(_ACCOUNTS, namespace, account[0]), account[1])
+        secret, pod, node = (_parse_reference(private.get(kind)) for kind in ("secret", "pod", "node"))
         if secret:
-            self._check(remembered, Key(_SECRETS, namespace, secret[0]), secret[1])
+            self._check_bound_object(verified, Key(_SECRETS, namespace, secret[0]), secret[1])
         if pod:
-            self._check(remembered, Key(_PODS, namespace, pod[0]), pod[1])
+            self._check_bound_object(verified, Key(_PODS, namespace, pod[0]), pod[1])
         elif node:
-            self._check(remembered, Key(_NODES, "", node[0]), node[1])
+            self._check_bound_object(verified, Key(_NODES, "", node[0]), node[1])
         extra = {_EXTRA + "credential-id": (f"JTI={claims['jti']}",)} if claims.get("jti") else {}
         for kind, bound in (("node", node), ("pod", pod)):
             if bound:
@@ -202,8 +204,8 @@ class TokenVerifier:
                     extra[f"{_EXTRA}{kind}-uid"] = (bound[1],)
         return service_account_user(namespace, account[0], account[1], extra)
 
-    def _legacy_user(self, token: str, remembered: _Remembered) -> User:
-        claims = remembered.claims
+    def _legacy_user(self, token: str, verified: _VerifiedToken) -> User:
+        claims = verified.claims
         namespace, secret_name, name, uid = (
             str(claims.get(_LEGACY + part, ""))
             for part in ("namespace", "secret.name", "service-account.name", "service-account.uid")
@@ -215,11 +217,11 @@ class TokenVerifier:
         secret = self._decoded(Key(_SECRETS, namespace, secret_name))
         if secret is None or secret["metadata"].get("deletionTimestamp"):
             raise TokenError("Token has been invalidated")
-        if not _holds(secret, token):
+        if not _contains_token(secret, token):
             raise TokenError("Token does not match server's copy")
         if (secret["metadata"].get("labels") or {}).get(INVALID_SINCE_LABEL):
             raise TokenError("the token has been marked invalid")
-        self._check(remembered, Key(_ACCOUNTS, namespace, name), uid)
+        self._check_bound_object(verified, Key(_ACCOUNTS, namespace, name), uid)
         return service_account_user(namespace, name, uid)
 
     def _check_times(self, claims: Claims) -> None:
@@ -233,42 +235,42 @@ class TokenVerifier:
             if begins is not None and (not isinstance(begins, int | float) or now < begins - leeway):
                 raise TokenError("service account token is not valid yet")
 
-    def _check(self, remembered: _Remembered, key: Key, uid: str) -> None:
-        """That the object is still the one the token was made for."""
+    def _check_bound_object(self, verified: _VerifiedToken, key: Key, uid: str) -> None:
+        """Check that the object still is the one that the token was issued for."""
         record = self._store.get(key)
-        if record is not None and remembered.checked.get(key) is record:
+        if record is not None and verified.checked.get(key) is record:
             return
         obj = self._decoded(key)
         if obj is None or obj["metadata"].get("uid") != uid:
             raise TokenError("service account token has been invalidated")
-        gone = obj["metadata"].get("deletionTimestamp")
-        if gone:
-            # Not remembered: the same state that is good enough now no longer is after the leeway.
-            if datetime.fromisoformat(gone) < self._clock().astimezone(UTC) - _LEEWAY:
+        deleted = obj["metadata"].get("deletionTimestamp")
+        if deleted:
+            # Not cached: the same object is no longer accepted after the leeway.
+            if datetime.fromisoformat(deleted) < self._clock().astimezone(UTC) - _LEEWAY:
                 raise TokenError("service account token has been invalidated")
         elif record is not None:
-            remembered.checked[key] = record
+            verified.checked[key] = record
 
     def _decoded(self, key: Key) -> Any:
         record = self._store.get(key)
         return json.decode(record.value) if record else None
 
 
-def _referred(reference: Any) -> tuple[str, str] | None:
+def _parse_reference(reference: Any) -> tuple[str, str] | None:
     if not isinstance(reference, dict):
         return None
     return str(reference.get("name", "")), str(reference.get("uid", ""))
 
 
-def _holds(secret: Object, token: str) -> bool:
+def _contains_token(secret: Object, token: str) -> bool:
     try:
-        kept = base64.b64decode((secret.get("data") or {}).get("token", ""))
+        stored_token = base64.b64decode((secret.get("data") or {}).get("token", ""))
     except ValueError:
         return False
-    return hmac.compare_digest(kept, token.encode("utf-8", "surrogatepass"))
+    return hmac.compare_digest(stored_token, token.encode("utf-8", "surrogatepass"))
 
 
-def _listed(values: Sequence[str]) -> str:
+def _quote_all(values: Sequence[str]) -> str:
     return "[" + " ".join(quoted(value) for value in values) + "]"
 
 

@@ -1,11 +1,11 @@
-"""Names and groups that the server itself gives to callers."""
+"""Well-known users and groups."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from herder.engine.client.wire import User
 from herder.engine.meta.kinds import Object
+from herder.engine.wire import User
 
 ALL_AUTHENTICATED = "system:authenticated"
 ALL_UNAUTHENTICATED = "system:unauthenticated"
@@ -18,7 +18,7 @@ SERVER = User("system:apiserver", groups=(SUPERUSERS, ALL_AUTHENTICATED))
 
 
 def authenticated(user: User) -> User:
-    """The user as a member of everyone who proved who they are; anonymous callers stay what they are."""
+    """Return the user with group system:authenticated; anonymous users are returned unchanged."""
     if ALL_AUTHENTICATED in user.groups or ALL_UNAUTHENTICATED in user.groups or user.name == ANONYMOUS.name:
         return user
     return User(user.name, user.uid, (*user.groups, ALL_AUTHENTICATED), user.extra)
@@ -27,12 +27,13 @@ def authenticated(user: User) -> User:
 def service_account_user(
     namespace: str, name: str, uid: str = "", extra: Mapping[str, tuple[str, ...]] | None = None
 ) -> User:
+    """Return the user of a service account, with its groups."""
     groups = (ALL_SERVICE_ACCOUNTS, f"{ALL_SERVICE_ACCOUNTS}:{namespace}", ALL_AUTHENTICATED)
     return User(f"{SERVICE_ACCOUNT_PREFIX}{namespace}:{name}", uid, groups, extra or {})
 
 
 def split_service_account(username: str) -> tuple[str, str] | None:
-    """Namespace and name of the service account that a user name stands for."""
+    """Return namespace and name of the service account of a user name; None if it is not one."""
     if not username.startswith(SERVICE_ACCOUNT_PREFIX):
         return None
     namespace, _, name = username.removeprefix(SERVICE_ACCOUNT_PREFIX).partition(":")
@@ -40,7 +41,7 @@ def split_service_account(username: str) -> tuple[str, str] | None:
 
 
 def user_info(user: User) -> Object:
-    """A user as authentication.k8s.io and admission reviews show one."""
+    """Return the user as a UserInfo of authentication.k8s.io."""
     info: Object = {"username": user.name} if user.name else {}
     if user.uid:
         info["uid"] = user.uid

@@ -1,4 +1,4 @@
-"""The kinds that every Kubernetes server has: their types as data, their defaults, rules and subresources by hand."""
+"""Built-in kinds of Kubernetes: generated types, and hand-written defaults, strategies and subresources."""
 
 from herder.engine.apiserver.builtin.catalogue import resources
 from herder.engine.apiserver.builtin.data import DEFINITIONS

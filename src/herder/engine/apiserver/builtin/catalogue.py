@@ -1,12 +1,12 @@
-"""The table of built-in resources, made from the discovery data and what is known by hand of each kind."""
+"""Table of the built-in resources, from the generated discovery data and hand-written properties of kinds."""
 
 from __future__ import annotations
 
 from herder.engine.apiserver.builtin import conversions, data, subresources
 from herder.engine.apiserver.builtin.strategies import strategy_for
 from herder.engine.apiserver.builtin.types import BuiltinType
-from herder.engine.apiserver.calls import VirtualCall
-from herder.engine.apiserver.resources import Resource, ScalePaths, Subresource, Version
+from herder.engine.apiserver.registry.resources import Resource, ScalePaths, Subresource, Version
+from herder.engine.apiserver.request.handler_call import VirtualCall
 from herder.engine.meta.errors import BadRequest
 from herder.engine.meta.kinds import GroupResource, GroupVersionKind, Object
 
@@ -23,13 +23,13 @@ _CONVERSIONS = {
 _BINDINGS = GroupResource("", "bindings")
 
 
-async def _refuse_binding(obj: Object, call: VirtualCall) -> Object:
-    """The oldest way to bind a pod is listed as the real server lists it, and taken by nobody any more."""
-    raise BadRequest("pods are bound through the binding subresource of the pod")
+async def _reject_binding(obj: Object, call: VirtualCall) -> Object:
+    """Reject the deprecated bindings resource. It is listed in discovery like in kube-apiserver."""
+    raise BadRequest("bindings: not supported; create the binding subresource of the pod")
 
 
 def resources() -> list[Resource]:
-    """All built-in resources. Cheap: no type is loaded before a request needs it."""
+    """Return all built-in resources. Cheap: types are loaded by the first request that needs them."""
     return [_resource(row) for row in data.index().resources]
 
 
@@ -51,7 +51,7 @@ def _resource(row: data.ResourceRow) -> Resource:
         subresources=_subresources(row),
         stored_as=_STORED_AS.get(name),
         convert=_CONVERSIONS.get(name),
-        virtual=_refuse_binding if name == _BINDINGS else None,
+        virtual=_reject_binding if name == _BINDINGS else None,
     )
 
 

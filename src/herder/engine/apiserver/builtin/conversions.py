@@ -1,4 +1,4 @@
-"""Between versions of built-in kinds that are more than a change of `apiVersion`."""
+"""Conversions between versions of built-in kinds that differ in more than `apiVersion`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ _CURRENT = "autoscaling.alpha.kubernetes.io/current-metrics"
 
 
 async def convert_events(objects: Sequence[Object], api_version: str) -> list[Object]:
-    turn = from_core if api_version == GROUP_VERSION else to_core
-    return [obj if obj.get("apiVersion") == api_version else turn(obj) for obj in objects]
+    """Convert Events between the core group and events.k8s.io."""
+    convert = from_core if api_version == GROUP_VERSION else to_core
+    return [obj if obj.get("apiVersion") == api_version else convert(obj) for obj in objects]
 
 
 async def convert_autoscalers(objects: Sequence[Object], api_version: str) -> list[Object]:
-    turn = _to_v1 if api_version == "autoscaling/v1" else _to_v2
-    return [obj if obj.get("apiVersion") == api_version else turn(obj) for obj in objects]
+    """Convert HorizontalPodAutoscalers between v1 and v2."""
+    convert = _to_v1 if api_version == "autoscaling/v1" else _to_v2
+    return [obj if obj.get("apiVersion") == api_version else convert(obj) for obj in objects]
 
 
 def _is_cpu(metric: Object, key: str) -> bool:
@@ -34,7 +36,7 @@ def _is_cpu(metric: Object, key: str) -> bool:
 
 
 def _to_v1(obj: Object) -> Object:
-    """The old version knows cpu utilisation; what else there is travels in annotations."""
+    """Convert to autoscaling/v1, which has CPU utilization only; everything else is kept in annotations."""
     spec, status = dict(obj.get("spec") or {}), dict(obj.get("status") or {})
     annotations = dict(obj["metadata"].get("annotations") or {})
     others = []
@@ -87,7 +89,7 @@ def _put(annotations: dict[str, str], key: str, value: object) -> None:
 
 
 def _take(annotations: dict[str, str], key: str) -> Any:
-    """What an annotation holds; one that somebody spoiled stays and is not read."""
+    """Remove and decode an annotation. A malformed one is kept and ignored."""
     try:
         value = msgspec.json.decode(annotations[key])
     except (KeyError, msgspec.DecodeError):

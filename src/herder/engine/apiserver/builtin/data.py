@@ -1,7 +1,7 @@
-"""The generated facts about built-in kinds, read from disk only when a kind is first used.
+"""Generated data of built-in kinds, loaded when a kind is first used.
 
-`tools/generate_builtins.py` writes one file for each Go package of API types. A file holds the published OpenAPI
-definitions and, beside them, what OpenAPI does not say: Go types, protobuf numbers and which zero values JSON omits.
+`tools/generate_builtins.py` writes one file per Go package of API types. A file contains the published OpenAPI
+definitions and what OpenAPI lacks: Go types, protobuf field numbers and which zero values JSON omits.
 """
 
 from __future__ import annotations
@@ -17,25 +17,33 @@ Schema = dict[str, Any]
 
 
 class StructField(msgspec.Struct, frozen=True, array_like=True):
-    json: str  # empty: an embedded struct, whose fields belong to the object around it
+    """A field of a Go struct."""
+
+    json: str  # empty: an embedded struct, whose fields are inlined
     type: str  # Go type expression with short package names: `*int32`, `[]core.v1.Container`
-    number: int  # in protobuf; 0 where it has none
+    number: int  # protobuf field number; 0 if it has none
     omitted: str  # "e" omitempty, "z" omitzero
 
 
 class Package(msgspec.Struct, frozen=True):
+    """The types of one Go package."""
+
     definitions: dict[str, Schema]
     structs: dict[str, list[StructField]]
     types: dict[str, str]
 
 
 class SubresourceRow(msgspec.Struct, frozen=True):
+    """A subresource in the generated discovery data."""
+
     kind: tuple[str, str, str]
     verbs: tuple[str, ...]
     versions: tuple[str, ...]
 
 
 class ResourceRow(msgspec.Struct, frozen=True, rename="camel"):
+    """A resource in the generated discovery data."""
+
     group: str
     plural: str
     singular: str
@@ -49,7 +57,9 @@ class ResourceRow(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Index(msgspec.Struct, frozen=True):
-    packages: dict[str, str]  # prefix of OpenAPI names -> short package name
+    """The generated index: all resources, and the file of each package."""
+
+    packages: dict[str, str]  # OpenAPI name prefix -> short package name
     resources: list[ResourceRow]
 
 
@@ -73,7 +83,7 @@ def _prefix_of_package() -> dict[str, str]:
 
 
 def definition(name: str) -> Schema:
-    """The OpenAPI schema published under a name such as `io.k8s.api.core.v1.Pod`. Raises KeyError."""
+    """Return the OpenAPI schema of a name such as `io.k8s.api.core.v1.Pod`. Raises KeyError."""
     return package(index().packages[name.rpartition(".")[0]]).definitions[name]
 
 
@@ -83,17 +93,17 @@ def definition_name(struct: str) -> str:
     return f"{_prefix_of_package()[short]}.{name}"
 
 
-# API groups whose Go package has another name than the first label of the group.
+# API groups whose Go package is not named like the first label of the group.
 _PACKAGE_OF_GROUP = {"": "core"}
 
 
 def package_of(group: str, version: str) -> str:
-    """The short package name for the types of one group and version."""
+    """Return the short package name of a group version."""
     return f"{_PACKAGE_OF_GROUP.get(group) or group.partition('.')[0]}.{version}"
 
 
 class Definitions(Mapping[str, Schema]):
-    """All published definitions by name; looking one up loads no more than its package."""
+    """All published definitions by name. A lookup loads only the definition's package."""
 
     def __getitem__(self, name: str) -> Schema:
         return definition(name)

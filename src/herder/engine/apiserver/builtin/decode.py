@@ -1,8 +1,8 @@
-"""JSON into built-in types and back, as Go's decoder and encoder would do it.
+"""Decode JSON to built-in types and normalize it, like Go's decoder and encoder do.
 
-Decoding answers the object as the server writes it: unknown fields gone (and reported), empty values that Go omits
-gone, those that Go always writes there (`status: {}`, `resources: {}`), times and quantities in canonical form. Each
-struct becomes a codec that is prepared when first used, since most requests touch few of the thousand types.
+The result is the object as kube-apiserver would encode it: unknown fields are removed (and reported), empty values that
+Go omits are removed, those that Go always writes are added (`status: {}`, `resources: {}`), and times and quantities
+are canonical. Codecs of structs are built on first use, because most requests need few of the thousand types.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from herder.engine.apiserver.builtin.gotypes import GoType
 from herder.engine.apiserver.builtin.leaves import Mismatch, json_kind
 
 Unknown = list[str]
-"""Paths of fields that no type knows, in the order met."""
+"""Paths of unknown fields, in document order."""
 Decode = Callable[[Any, Unknown], Any]
 
 
 class _Field:
+    """Decoder and encoding rules of one field."""
+
     __slots__ = ("always", "decode", "exact", "keep_empty", "path", "zero")
 
     def __init__(self, decode: Decode, path: list[str], go_type: GoType, omitted: str) -> None:
         self.decode = decode
         self.path = path
-        # Values of this very Python type need no look inside.
+        # Values of exactly this Python type need no decoding.
         self.exact: type | None = {"string": str, "bool": bool}.get(go_type.kind)
         is_object = go_type.kind in {"struct", "leaf"}
-        # Storage makes no difference between an empty list and none, so neither do answers: both are null.
+        # Storage does not distinguish empty lists from absent ones, so responses have null for both.
         is_collection = go_type.kind in {"slice", "map", "bytes"}
         self.keep_empty = go_type.pointer or is_object or not (omitted or is_collection)
         self.always = not omitted or ("z" not in omitted and is_object and not go_type.pointer)
@@ -38,7 +40,7 @@ class _Field:
 
 
 class StructCodec:
-    """One Go struct. `decode` answers a new dict and leaves its argument alone."""
+    """Codec of one Go struct. `decode` returns a new dict and does not modify its argument."""
 
     __slots__ = ("_always", "_fields", "id", "name")
 
@@ -67,7 +69,7 @@ class StructCodec:
                 unknown.append(key)
                 continue
             if item is None:
-                continue  # null leaves the zero value
+                continue  # null is the zero value
             if type(item) is not field.exact:
                 item = self._decode_field(key, field, item, unknown)
             if item or field.keep_empty:
@@ -96,7 +98,7 @@ class StructCodec:
 
 
 def _collect(struct: str, prefix: list[str], fields: dict[str, _Field]) -> None:
-    """The fields of a struct by JSON name; those of embedded structs among them, under the embedded type's name."""
+    """Collect the fields of a struct by JSON name, including those of embedded structs."""
     for field in gotypes.struct_fields(struct):
         go_type = gotypes.parse(field.type)
         if not field.json:
@@ -114,6 +116,7 @@ def struct_codec(struct: str) -> StructCodec:
 
 
 def decoder(go_type: GoType) -> Decode:
+    """Return the decode function of a Go type."""
     kind = go_type.kind
     if kind == "struct":
         return struct_codec(go_type.id).decode
@@ -239,7 +242,7 @@ _ZERO_BASIC: dict[str, Any] = {"string": "", "bool": False, "float64": 0}
 
 
 def zero_of(go_type: GoType) -> Callable[[], Any]:
-    """What Go writes for a value that was never set."""
+    """Return a function that returns what Go encodes for an unset value."""
     if go_type.pointer or go_type.kind in {"slice", "map", "bytes"}:
         return lambda: None
     if go_type.kind == "struct":

@@ -1,4 +1,4 @@
-"""Go type expressions of the generated data, parsed: what JSON and protobuf decoding need to know of a value."""
+"""Parse the Go type expressions of the generated data, for JSON and protobuf decoding."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ LEAVES = frozenset({
     "intstr.IntOrString", "resource.Quantity", "apiextensions.v1.JSON", "apiextensions.v1.JSONSchemaPropsOrArray",
     "apiextensions.v1.JSONSchemaPropsOrBool", "apiextensions.v1.JSONSchemaPropsOrStringArray",
 })  # fmt: skip
-"""Types that marshal themselves: their JSON is not that of their fields."""
+"""Types with custom marshalling: their JSON differs from that of their fields."""
 
 BASIC = frozenset({"string", "bool", "int", "int32", "int64", "uint8", "uint32", "float64"})
 
 
 @dataclass(frozen=True, slots=True)
 class GoType:
+    """A parsed Go type."""
+
     kind: str  # a basic type, or: bytes, slice, map, struct, leaf
-    name: str  # as error messages print it: `v1.RestartPolicy`, `[]v1.Container`, `int32`
+    name: str  # as error messages show it: `v1.RestartPolicy`, `[]v1.Container`, `int32`
     pointer: bool = False
-    id: str = ""  # of structs and leaves: `core.v1.PodSpec`
-    element: GoType | None = None  # of slices, maps and pointers to them
+    id: str = ""  # structs and leaves: `core.v1.PodSpec`
+    element: GoType | None = None  # slices, maps and pointers to them
 
 
 @cache
 def parse(expression: str) -> GoType:
+    """Parse a Go type expression, resolving named types."""
     if expression.startswith("*"):
         pointed = parse(expression[1:])
         return GoType(pointed.kind, pointed.name, True, pointed.id, pointed.element)
@@ -47,7 +50,7 @@ def _named(expression: str) -> GoType:
     if expression in LEAVES:
         return GoType("leaf", printed(expression), id=expression)
     scope, _, name = expression.rpartition(".")
-    if scope == "types":  # apimachinery's names for strings: UID, NodeName
+    if scope == "types":  # apimachinery's string types: UID, NodeName
         return GoType("string", expression)
     known = package(scope)
     if name in known.structs:
@@ -57,10 +60,11 @@ def _named(expression: str) -> GoType:
 
 
 def printed(expression: str) -> str:
-    """As Go's reflection prints it: the last element of the package path and the name."""
+    """Format like Go's reflection: the last element of the package path and the name."""
     return re.sub(r"\w+\.(v\d\w*\.\w+)", r"\1", expression).replace("byte", "uint8")
 
 
 def struct_fields(struct: str) -> list[StructField]:
+    """Return the fields of a struct such as `core.v1.PodSpec`."""
     scope, _, name = struct.rpartition(".")
     return package(scope).structs[name]

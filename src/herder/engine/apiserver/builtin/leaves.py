@@ -1,7 +1,7 @@
-"""Values that marshal themselves: times, durations, quantities, bytes, int-or-string.
+"""Types with custom JSON marshalling: times, durations, quantities, bytes, int-or-string.
 
-Each function takes a JSON value and returns it as the real server would write it back. What cannot be read raises
-`Mismatch` (a wrong JSON type, reported with the field's place) or `Unreadable` (the type's own complaint).
+Each function takes a JSON value and returns it as kube-apiserver would encode it. It raises `Mismatch` for a wrong JSON
+type (reported with the path of the field), or `Unreadable` for a value that the type's own parser rejects.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from herder.engine.meta import quantity as quantities
 
 
 class Mismatch(Exception):
-    """A JSON value of the wrong type. Structs on the way out add where it was."""
+    """A JSON value has the wrong type. Enclosing structs add the path."""
 
     def __init__(self, value: str, go_type: str) -> None:
         super().__init__(value, go_type)
@@ -26,16 +26,16 @@ class Mismatch(Exception):
         self.path: list[str] = []
 
     def message(self) -> str:
-        place = f"Go struct field {self.struct}.{'.'.join(self.path)}" if self.path else "Go value"
-        return f"json: cannot unmarshal {self.value} into {place} of type {self.go_type}"
+        location = f"Go struct field {self.struct}.{'.'.join(self.path)}" if self.path else "Go value"
+        return f"json: cannot unmarshal {self.value} into {location} of type {self.go_type}"
 
 
 class Unreadable(Exception):
-    """A value of the right JSON type that its Go type cannot read."""
+    """A value has the right JSON type, but its Go type cannot parse it."""
 
 
 def json_kind(value: Any) -> str:
-    """What Go's decoder calls a JSON value."""
+    """Return the name of a JSON type in Go's error messages."""
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, str):
@@ -52,6 +52,7 @@ _RANGES = {
 
 
 def integer(value: Any, kind: str, go_type: str) -> int:
+    """Check an integer against the range of its Go type."""
     low, high = _RANGES[kind]
     if type(value) is int and low <= value <= high:
         return value
@@ -72,7 +73,7 @@ def quantity(value: Any) -> str:
 
 
 def resource_quantity(value: Any) -> str:
-    """A quantity in a list of resources, which knows no fractions below a thousandth: those are rounded up."""
+    """Normalize a quantity in a resource list: fractions below a thousandth are rounded up."""
     text = quantity(value)
     amount = quantities.parse(text)
     if amount.scale >= -3:
@@ -90,23 +91,23 @@ _MICRO_LAYOUT = "2006-01-02T15:04:05.000000Z07:00"
 
 
 def time(value: Any) -> str | None:
-    """RFC 3339 in whole seconds and UTC; the zero time is null."""
+    """RFC 3339 in seconds and UTC; the zero time is null."""
     if not isinstance(value, str):
         raise Mismatch(json_kind(value), "string")
     match = _RFC3339.fullmatch(value)
     if match is None:
-        raise Unreadable(_parse_complaint(value, _LAYOUT))
+        raise Unreadable(_parse_error(value, _LAYOUT))
     moment = _moment(value, match.group(1), match.group(3))
     return None if moment.year == 1 else moment.strftime("%Y-%m-%dT%H:%M:%SZ").rjust(20, "0")
 
 
 def micro_time(value: Any) -> str | None:
-    """RFC 3339 with exactly six decimals; nothing else is accepted."""
+    """RFC 3339 with exactly six decimals; anything else is rejected."""
     if not isinstance(value, str):
         raise Mismatch(json_kind(value), "string")
     match = _MICRO.fullmatch(value)
     if match is None:
-        raise Unreadable(_parse_complaint(value, _MICRO_LAYOUT))
+        raise Unreadable(_parse_error(value, _MICRO_LAYOUT))
     moment = _moment(value, match.group(1), match.group(3))
     return None if moment.year == 1 else f"{moment.strftime('%Y-%m-%dT%H:%M:%S').rjust(19, '0')}.{match.group(2)}Z"
 
@@ -115,12 +116,13 @@ def _moment(value: str, wall: str, zone: str) -> datetime:
     try:
         return datetime.fromisoformat(wall + ("+00:00" if zone == "Z" else zone)).astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        unit = str(error).partition(" ")[0]  # Python names the same unit first: "day is out of range for month"
+        # Python's message starts with the unit, too: "day is out of range for month"
+        unit = str(error).partition(" ")[0]
         raise Unreadable(f'parsing time "{value}": {unit} out of range') from None
 
 
-def _parse_complaint(value: str, layout: str) -> str:
-    """Go's words: which rest of the value did not fit which element of the layout."""
+def _parse_error(value: str, layout: str) -> str:
+    """Return Go's error: which rest of the value does not match which element of the layout."""
     elements = [("2006", r"\d{4}"), ("-", "-"), ("01", r"\d\d"), ("-", "-"), ("02", r"\d\d"), ("T", "T"),
                 ("15", r"\d\d"), (":", ":"), ("04", r"\d\d"), (":", ":"), ("05", r"\d\d")]  # fmt: skip
     elements.append((".000000", r"\.\d{6}") if layout == _MICRO_LAYOUT else ("", r"(?:[.,]\d+)?"))
@@ -147,7 +149,7 @@ def duration(value: Any) -> str:
 
 
 def parse_duration(text: str) -> int:
-    """Nanoseconds of a Go duration such as `1h30m`."""
+    """Parse a Go duration such as `1h30m` to nanoseconds."""
     sign, rest = (-1 if text.startswith("-") else 1), text.lstrip("+-") if text[:1] in "+-" else text
     if rest == "0":
         return 0
@@ -169,7 +171,7 @@ def parse_duration(text: str) -> int:
 
 
 def format_duration(nanoseconds: int) -> str:
-    """Go's shortest writing of a duration: `1h0m0s`, `1.5s`, `0s`."""
+    """Format a duration like Go: `1h0m0s`, `1.5s`, `0s`."""
     sign, rest = ("-" if nanoseconds < 0 else ""), abs(nanoseconds)
     if rest == 0:
         return "0s"
@@ -194,7 +196,7 @@ _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{
 
 
 def byte_string(value: Any) -> str:
-    """Base64 in Go's canonical form. A list of numbers is bytes too, as Go reads it."""
+    """Normalize base64. A list of numbers is accepted as bytes, like in Go."""
     if isinstance(value, list):
         return base64.b64encode(bytes(integer(item, "uint8", "uint8") for item in value)).decode()
     if not isinstance(value, str):
@@ -204,13 +206,13 @@ def byte_string(value: Any) -> str:
     assert match is not None
     if match.end() != len(text):
         raise Unreadable(f"illegal base64 data at input byte {_corrupt_at(text, match.end())}")
-    if text.endswith("="):  # bits beyond the last byte are dropped
+    if text.endswith("="):  # bits after the last byte are dropped
         return base64.b64encode(binascii.a2b_base64(text)).decode()
     return text
 
 
 def _corrupt_at(value: str, start: int) -> int:
-    """The bad character, or the start of a group that is cut short."""
+    """Return the position of the invalid character, or of the incomplete group."""
     for position in range(start, len(value)):
         if not re.match(r"[A-Za-z0-9+/]", value[position]):
             return position

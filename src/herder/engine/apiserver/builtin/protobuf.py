@@ -1,8 +1,8 @@
-"""Kubernetes protobuf bodies into JSON-shaped objects.
+r"""Decode Kubernetes protobuf bodies to JSON-like objects.
 
-Go clients send built-in kinds this way and do not fall back to JSON. A body is the magic `k8s\\0`, then a
-`runtime.Unknown` that names the kind and holds the object's own message, whose field numbers are in the generated
-data. The object that comes out is what the same client would have sent as JSON; the type model then treats both alike.
+Go clients send built-in kinds as protobuf and do not fall back to JSON. A body is the magic `k8s\0`, followed by a
+`runtime.Unknown` with the kind and the object's message, whose field numbers are in the generated data. The result
+equals what the same client would have sent as JSON, so that the type model handles both alike.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from herder.engine.meta.errors import BadRequest
 from herder.engine.meta.kinds import GroupVersion, GroupVersionKind, Object
 
 MAGIC = b"k8s\x00"
-_SHOWN = 30  # bytes of a body in an error
+_EXCERPT_BYTES = 30  # bytes of the body in an error message
 
 
 def decode(body: bytes, default: GroupVersionKind | None = None) -> Object:
-    """The object in a protobuf body; `default` is its kind where the body names none."""
+    """Decode the object in a protobuf body; `default` is its kind if the body has none."""
     try:
         if not body.startswith(MAGIC):
             raise Malformed("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")
@@ -48,19 +48,19 @@ def decode(body: bytes, default: GroupVersionKind | None = None) -> Object:
             return _embedded_object(envelope.raw)
     except (Malformed, msgspec.DecodeError, UnicodeDecodeError) as error:
         wanted = f" (must be of type {default.kind})" if default else ""
-        raise BadRequest(f"the object provided is unrecognized{wanted}: {error} ({_shown(body)})") from None
+        raise BadRequest(f"the object provided is unrecognized{wanted}: {error} ({_excerpt(body)})") from None
     return _decode_object(envelope, default)
 
 
-def _shown(body: bytes) -> str:
-    """As the real server shows what is no JSON."""
-    reported = body[:_SHOWN].hex()
-    return f"{reported} ..." if len(body) > _SHOWN else reported or "<empty>"
+def _excerpt(body: bytes) -> str:
+    """Format a body that is not JSON like kube-apiserver's messages do."""
+    text = body[:_EXCERPT_BYTES].hex()
+    return f"{text} ..." if len(body) > _EXCERPT_BYTES else text or "<empty>"
 
 
 @dataclass(frozen=True, slots=True)
 class _Envelope:
-    """A `runtime.Unknown`."""
+    """A `runtime.Unknown` message."""
 
     api_version: str
     kind: str
@@ -80,7 +80,7 @@ class _Envelope:
             elif number == 2:
                 raw = as_bytes(wire, value)
             elif number == 3:
-                as_text(wire, value)  # an encoding that nobody uses, of the right type all the same
+                as_text(wire, value)  # contentEncoding is unused, but its wire type is checked
             elif number == 4:
                 content_type = as_text(wire, value)
         return cls(api_version, kind, raw, content_type)
@@ -117,7 +117,7 @@ def _embedded_object(raw: bytes) -> Object:
 
 
 def _struct_for(kind: GroupVersionKind) -> str:
-    """The struct of a kind. Options and meta kinds are registered in every group, under its own version."""
+    """Return the struct of a kind. Options and meta kinds are registered in every group version."""
     short = data.package_of(kind.group, kind.version)
     if short in data.index().packages.values() and kind.kind in data.package(short).structs:
         return f"{short}.{kind.kind}"
@@ -129,7 +129,7 @@ def _struct_for(kind: GroupVersionKind) -> str:
 # --- messages ---------------------------------------------------------------------------------------------------
 
 Read = Callable[[int, int | bytes], Any]
-# Puts one field of a message into the JSON object that is being built.
+# Sets one field of a message in the JSON object under construction.
 Put = Callable[[Object, int, int | bytes], None]
 
 
@@ -137,7 +137,7 @@ def _message(struct: str, into: Object, body: bytes) -> None:
     fields = _struct_fields(struct)
     for number, wire, value in fields_of(body):
         put = fields.get(number)
-        if put is not None:  # fields of newer clients are passed over, as Go does
+        if put is not None:  # unknown fields of newer clients are skipped, like in Go
             put(into, wire, value)
 
 
@@ -176,7 +176,7 @@ def _put(field: data.StructField) -> Put:
 
 
 def _is_message(slice_type: GoType) -> bool:
-    """Named slices of strings (ExtraValue, Verbs) are messages of their own, with the items as field 1."""
+    """Whether a named slice of strings (ExtraValue, Verbs) is a message of its own, with the items as field 1."""
     named = not slice_type.name.startswith("[]")
     return named and slice_type.element is not None and slice_type.element.kind == "string"
 
@@ -266,11 +266,11 @@ _BASIC: dict[str, Read] = {
 }
 
 
-# --- types that marshal themselves ------------------------------------------------------------------------------
+# --- types with custom marshalling ------------------------------------------------------------------------------
 
 
 def _numbers(body: bytes) -> dict[int, int]:
-    """Fields 1 and 2 of a message that has no others; what it does not know is passed over."""
+    """Return the integer fields 1 and 2 of a message; other fields are skipped."""
     return {number: as_integer(wire, value) for number, wire, value in fields_of(body) if number in (1, 2)}
 
 

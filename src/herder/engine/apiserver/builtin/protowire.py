@@ -1,4 +1,4 @@
-"""The protobuf wire format: fields of a message as numbers, wire types and raw values."""
+"""Protobuf wire format: iterate over the fields of a message."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
 class Malformed(ValueError):
-    """Bytes that are no message, or a value of another wire type than its field has."""
+    """The bytes are not a message, or a field has the wrong wire type."""
 
 
 def fields_of(body: bytes) -> Iterator[tuple[int, int, int | bytes]]:
-    """The fields of one message as (number, wire type, integer or bytes)."""
+    """Yield the fields of a message as (number, wire type, integer or bytes)."""
     position, end = 0, len(body)
     while position < end:
-        tag = body[position]  # nearly always one byte, as are most lengths
+        tag = body[position]  # fast path: tags, and most lengths, are a single byte
         if tag < 0x80:
             position += 1
         else:
@@ -46,6 +46,7 @@ def fields_of(body: bytes) -> Iterator[tuple[int, int, int | bytes]]:
 
 
 def varint(body: bytes, position: int, end: int) -> tuple[int, int]:
+    """Decode a varint; return it and the position after it."""
     result, shift = 0, 0
     while position < end:
         byte = body[position]

@@ -1,4 +1,4 @@
-"""The type model of built-in kinds: one Go struct, its published schema, its defaults."""
+"""Type model of built-in kinds: Go struct, published schema and defaults."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from herder.engine.apiserver.builtin import data, decode
 from herder.engine.apiserver.builtin.leaves import Mismatch, Unreadable
-from herder.engine.apiserver.resources import Schema
+from herder.engine.apiserver.registry.resources import Schema
 from herder.engine.meta.errors import BadRequest, FieldError
 from herder.engine.meta.kinds import GroupVersionKind, Object
 
 if TYPE_CHECKING:
-    from herder.engine.patch.typed import TypeRef
+    from herder.engine.patch.typed.types import TypeRef
 
 
 class BuiltinType:
-    """One version of one built-in kind. Nothing is loaded before it is asked something."""
+    """One version of a built-in kind. Its data is loaded on first use."""
 
     def __init__(self, kind: GroupVersionKind, struct: str = "") -> None:
         self.kind = kind
@@ -28,7 +28,7 @@ class BuiltinType:
 
     @cached_property
     def merge_type(self) -> TypeRef:
-        from herder.engine.patch.typed import type_from_schema
+        from herder.engine.patch.typed.types import type_from_schema
 
         return type_from_schema(self.openapi(), data.DEFINITIONS)
 
@@ -43,9 +43,9 @@ class BuiltinType:
     def validate(
         self, obj: Object, old: Object | None, *, subresource: str = "", warnings: list[str] | None = None
     ) -> list[FieldError]:
-        return []  # built-in kinds are checked by their strategies
+        return []  # strategies validate built-in kinds
 
-    def compiles_much(self) -> bool:
+    def compiles_large_schema(self) -> bool:
         return False
 
     def openapi(self) -> Schema:
@@ -53,18 +53,18 @@ class BuiltinType:
 
 
 def decode_as(struct: str, obj: object, kind: GroupVersionKind) -> tuple[Object, list[str]]:
-    """Read a JSON value as a Go struct: what the server would keep, and complaints about fields it does not know."""
+    """Decode a JSON value as a Go struct. Return the normalized object and its strict-decoding errors."""
     unknown: list[str] = []
     try:
         decoded = decode.struct_codec(struct).decode(obj, unknown)
     except Mismatch as mismatch:
-        raise _unreadable(kind, mismatch.message()) from None
+        raise _decode_error(kind, mismatch.message()) from None
     except Unreadable as complaint:
-        raise _unreadable(kind, str(complaint)) from None
+        raise _decode_error(kind, str(complaint)) from None
     except RecursionError:
-        raise _unreadable(kind, "json: exceeded max depth") from None
+        raise _decode_error(kind, "json: exceeded max depth") from None
     return decoded, [f'unknown field "{path}"' for path in unknown]
 
 
-def _unreadable(kind: GroupVersionKind, why: str) -> BadRequest:
+def _decode_error(kind: GroupVersionKind, why: str) -> BadRequest:
     return BadRequest(f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: {why}')

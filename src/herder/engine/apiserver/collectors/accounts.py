@@ -1,4 +1,4 @@
-"""What every namespace is born with (a default service account, the cluster's CA), and token Secrets kept true."""
+"""Service account controller: default accounts and CA ConfigMaps of namespaces, and token Secrets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from herder.engine.apiserver.collectors.controller_client import RETRY_SECONDS, ControllerClient
-from herder.engine.apiserver.collectors.graph import Node
+from herder.engine.apiserver.collectors.graph import ObjectNode
 from herder.engine.control.loop import ControlLoop
 from herder.engine.meta.errors import AlreadyExists, Forbidden, NotFound
 from herder.engine.meta.kinds import GroupVersionResource, Object
@@ -22,23 +22,25 @@ TOKEN_TYPE = "kubernetes.io/service-account-token"
 ACCOUNT_NAME = "kubernetes.io/service-account.name"
 ACCOUNT_UID = "kubernetes.io/service-account.uid"
 
-# (service account, name of the Secret) -> token
+# (service account, Secret name) -> token
 IssueToken = Callable[[Object, str], str]
 
 
-class AccountCollector:
+class ServiceAccountController:
+    """Creates `default` and `kube-root-ca.crt` in every namespace, and fills or deletes token Secrets."""
+
     def __init__(self, api: ControllerClient, *, ca: bytes, issue: IssueToken) -> None:
         self._api = api
         self._ca = ca
         self._issue = issue
         self._loop: ControlLoop[Key] = ControlLoop(
-            "service-account-controller", self._settle, longest_retry=RETRY_SECONDS
+            "service-account-controller", self._reconcile, max_retry=RETRY_SECONDS
         )
 
     def reset(self) -> None:
-        """Every object is about to be reported again; nothing is remembered between reports."""
+        """Do nothing: no state is kept between events."""
 
-    def seen(self, event: Event) -> None:
+    def handle_event(self, event: Event) -> None:
         key = event.record.key
         if key.resource == "namespaces" and not event.deleted:
             self._loop.add(key)
@@ -53,21 +55,21 @@ class AccountCollector:
         elif key.resource == "secrets" and not event.deleted and TOKEN_TYPE.encode() in event.record.value:
             self._loop.add(key)
 
-    async def work(self) -> None:
+    async def run(self) -> None:
         await self._loop.run()
 
-    async def _settle(self, key: Key) -> None:
+    async def _reconcile(self, key: Key) -> None:
         try:
             if key.resource == "namespaces":
                 await self._ensure_defaults(key.name)
             else:
-                await self._settle_token(key)
+                await self._reconcile_token(key)
         except (AlreadyExists, NotFound):
-            pass  # another client did it, or it is gone: both are fine
+            pass  # another client did it, or the object was deleted
 
     async def _ensure_defaults(self, namespace: str) -> None:
         record = self._api.store.get(Key("namespaces", "", namespace))
-        if record is None or Node.of(record).deleting:
+        if record is None or ObjectNode.of(record).deleting:
             return
         try:
             if self._api.store.get(Key("serviceaccounts", namespace, "default")) is None:
@@ -75,7 +77,7 @@ class AccountCollector:
                 await self._api.client.create(ACCOUNTS, account, namespace=namespace)
             await self._publish_ca(namespace)
         except Forbidden:
-            return  # the namespace began to terminate meanwhile
+            return  # the namespace is terminating
 
     async def _publish_ca(self, namespace: str) -> None:
         data = {"ca.crt": self._ca.decode()}
@@ -89,7 +91,7 @@ class AccountCollector:
         elif msgspec.json.decode(record.value).get("data") != data:
             await self._api.client.patch(CONFIG_MAPS, ROOT_CA, {"data": data}, namespace=namespace)
 
-    async def _settle_token(self, key: Key) -> None:
+    async def _reconcile_token(self, key: Key) -> None:
         record = self._api.store.get(key)
         if record is None:
             return
@@ -103,12 +105,12 @@ class AccountCollector:
         if account is None or (known_uid and known_uid != account["metadata"]["uid"]):
             await self._api.client.delete(SECRETS, key.name, namespace=key.namespace, uid=secret["metadata"]["uid"])
             return
-        await self._fill(key, secret, account)
+        await self._fill_token_secret(key, secret, account)
 
-    async def _fill(self, key: Key, secret: Object, account: Object) -> None:
+    async def _fill_token_secret(self, key: Key, secret: Object, account: Object) -> None:
         data = secret.get("data") or {}
-        wanted = {"ca.crt": _base64(self._ca), "namespace": _base64(key.namespace.encode())}
-        missing = {name: value for name, value in wanted.items() if data.get(name) != value}
+        desired = {"ca.crt": _base64(self._ca), "namespace": _base64(key.namespace.encode())}
+        missing = {name: value for name, value in desired.items() if data.get(name) != value}
         if not data.get("token"):
             missing["token"] = _base64(self._issue(account, key.name).encode())
         uid = account["metadata"]["uid"]

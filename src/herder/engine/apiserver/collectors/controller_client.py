@@ -1,10 +1,10 @@
-"""How collectors act: as a client inside the process, on any resource, through the same road as everyone else."""
+"""In-process API client of a controller, for any resource."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from herder.engine.apiserver.resources import Registry, Resource
+from herder.engine.apiserver.registry.resources import Registry, Resource
 from herder.engine.client.client import Client
 from herder.engine.meta.kinds import GroupResource, GroupVersionResource, Object
 from herder.engine.store import Key, Store
@@ -12,26 +12,28 @@ from herder.engine.store import Key, Store
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from herder.engine.client.wire import Transport
+    from herder.engine.wire import Transport
 
 RETRY_SECONDS = 30.0
-"""The longest back-off of a collector: a webhook that refused a deletion may allow the next one."""
+"""Maximum back-off of a controller: a webhook that rejected a deletion may allow it later."""
 
 
 class ControllerClient:
+    """API client and read access to the store."""
+
     def __init__(self, store: Store, registry: Registry, transport: Transport, *, name: str) -> None:
         self.store = store
         self.registry = registry
         self.client = Client(transport, field_manager=name)
 
     def resource_of(self, key: Key) -> GroupVersionResource | None:
-        """The resource that serves this stored key; None once its definition is gone."""
+        """Return the served resource of a stored key; None if its CRD was deleted."""
         plural, _, group = key.resource.partition(".")
         found = self.registry.get(GroupResource(group, plural))
         return _served(found) if found is not None else None
 
     def namespaced(self) -> Iterator[tuple[Resource, GroupVersionResource]]:
-        """Every stored namespaced resource, each once."""
+        """Yield every stored namespaced resource once."""
         for resource in self.registry:
             if resource.namespaced and resource.virtual is None and resource.stored_as is None:
                 served = _served(resource)

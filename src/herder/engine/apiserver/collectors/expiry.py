@@ -1,4 +1,4 @@
-"""Events live for an hour, as on any API server; the rest of history is the store's own matter."""
+"""Event TTL: delete Events after an hour, like kube-apiserver."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from herder.engine.meta.kinds import GroupVersionResource
 log = get_logger(__name__)
 
 EVENTS = GroupVersionResource("", "v1", "events")
-LIFETIME = timedelta(hours=1)
-EVERY_SECONDS = 300.0
+EVENT_TTL = timedelta(hours=1)
+PERIOD_SECONDS = 300.0
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
@@ -31,23 +31,23 @@ _decoder = msgspec.json.Decoder(_Event)
 
 
 class EventExpiry:
-    """Reconciles one key, the set of all Events, every few minutes."""
+    """Deletes expired Events every few minutes."""
 
     def __init__(self, api: ControllerClient, clock: Callable[[], datetime]) -> None:
         self._api = api
         self._clock = clock
-        self._loop: ControlLoop[str] = ControlLoop("event-expiry", self._expire, longest_retry=EVERY_SECONDS)
+        self._loop: ControlLoop[str] = ControlLoop("event-expiry", self._expire, max_retry=PERIOD_SECONDS)
 
-    async def work(self) -> None:
-        self._loop.queue.add_after("events", EVERY_SECONDS)
+    async def run(self) -> None:
+        self._loop.queue.add_after("events", PERIOD_SECONDS)
         await self._loop.run()
 
     async def _expire(self, _key: str) -> Result:
-        horizon = self._clock() - LIFETIME
+        cutoff = self._clock() - EVENT_TTL
         for record in self._api.store.list("events"):
             try:
-                if _decoder.decode(record.value).metadata.creation_timestamp < horizon:
+                if _decoder.decode(record.value).metadata.creation_timestamp < cutoff:
                     await self._api.client.delete(EVENTS, record.key.name, namespace=record.key.namespace)
-            except Exception as error:  # what is still there is found again in the next round
+            except Exception as error:  # retried in the next pass
                 log.debug("event not expired", object=str(record.key), error=str(error))
-        return Result(requeue_after=EVERY_SECONDS)
+        return Result(requeue_after=PERIOD_SECONDS)

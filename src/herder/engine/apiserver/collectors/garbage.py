@@ -1,13 +1,20 @@
-"""Owner garbage collection: dependents go when their last owner has gone, or first, or stay, as the deletion asked.
+"""Garbage collector: deletes dependents in the background or foreground, or orphans them.
 
-The rules are those of the controller-manager's garbage collector. It acts on what the store says now: the graph only
-tells where to look, and every deletion carries the uid that was looked at.
+The rules are those of kube-controller-manager. The graph only determines what to check: decisions use the current state
+of the store, and every deletion has a uid precondition.
 """
 
 from __future__ import annotations
 
 from herder.engine.apiserver.collectors.controller_client import RETRY_SECONDS, ControllerClient
-from herder.engine.apiserver.collectors.graph import FOREGROUND, ORPHAN, Node, Owner, OwnershipGraph, without
+from herder.engine.apiserver.collectors.graph import (
+    FOREGROUND,
+    ORPHAN,
+    ObjectNode,
+    Owner,
+    OwnershipGraph,
+    remaining_owners,
+)
 from herder.engine.control.loop import ControlLoop
 from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import GroupKind, Object
@@ -17,55 +24,57 @@ WORKERS = 16
 
 
 class GarbageCollector:
+    """Deletes objects whose owners are gone, and handles foreground deletion and orphaning."""
+
     def __init__(self, api: ControllerClient) -> None:
         self._api = api
         self._graph = OwnershipGraph()
         self._loop: ControlLoop[str] = ControlLoop(
-            "garbage-collector", self._collect, workers=WORKERS, longest_retry=RETRY_SECONDS
+            "garbage-collector", self._collect, workers=WORKERS, max_retry=RETRY_SECONDS
         )
 
     def reset(self) -> None:
-        """Every object is about to be reported again; what is no longer there will not be."""
+        """Forget the graph: every existing object is about to be reported again."""
         self._graph = OwnershipGraph()
 
-    def seen(self, event: Event) -> None:
-        """One event of the store, in order."""
+    def handle_event(self, event: Event) -> None:
+        """Process one event of the store, in order."""
         if event.deleted:
-            self._gone(self._graph.remove(event.record))
+            self._handle_deleted(self._graph.remove(event.record))
             return
         before, node = self._graph.put(event.record)
-        self._look_at_owners(node)
+        self._enqueue_if_owner_missing(node)
         if before is not None:
             for owner in before.owners:
-                self._look_if_deleting(owner.uid)
+                self._enqueue_if_deleting(owner.uid)
         if node.deletes_dependents_first or node.orphans_dependents:
-            self._look(node.uid)
+            self._enqueue(node.uid)
 
-    async def work(self) -> None:
+    async def run(self) -> None:
         await self._loop.run()
 
-    def _gone(self, node: Node) -> None:
+    def _handle_deleted(self, node: ObjectNode) -> None:
         for dependent in self._graph.dependents(node.uid):
-            self._look(dependent.uid)
+            self._enqueue(dependent.uid)
         for owner in node.owners:
-            self._look_if_deleting(owner.uid)
+            self._enqueue_if_deleting(owner.uid)
 
-    def _look_at_owners(self, node: Node) -> None:
-        """Only a reference to something that is absent or going needs a closer look."""
+    def _enqueue_if_owner_missing(self, node: ObjectNode) -> None:
+        """Enqueue an object if one of its owners is absent or is being deleted in the foreground."""
         for owner in node.owners:
             known = self._graph.get(owner.uid)
             if known is None and self._exists(node, owner):
                 continue
             if known is None or known.deletes_dependents_first:
-                self._look(node.uid)
-                self._look_if_deleting(owner.uid)
+                self._enqueue(node.uid)
+                self._enqueue_if_deleting(owner.uid)
 
-    def _look_if_deleting(self, uid: str) -> None:
+    def _enqueue_if_deleting(self, uid: str) -> None:
         owner = self._graph.get(uid)
         if owner is not None and owner.deletes_dependents_first:
-            self._look(uid)
+            self._enqueue(uid)
 
-    def _look(self, uid: str) -> None:
+    def _enqueue(self, uid: str) -> None:
         self._loop.add(uid)
 
     async def _collect(self, uid: str) -> None:
@@ -73,14 +82,14 @@ class GarbageCollector:
         if node is None:
             return
         try:
-            await self._settle(node)
+            await self._process(node)
         except NotFound:
             pass
         except Exception as error:
             error.add_note(str(node.key))
             raise
 
-    async def _settle(self, node: Node) -> None:
+    async def _process(self, node: ObjectNode) -> None:
         if node.orphans_dependents:
             await self._orphan(node)
         elif node.deletes_dependents_first:
@@ -88,20 +97,20 @@ class GarbageCollector:
         elif node.owners and not node.deleting:
             await self._delete_if_ownerless(node)
 
-    async def _orphan(self, node: Node) -> None:
+    async def _orphan(self, node: ObjectNode) -> None:
         for dependent in self._graph.dependents(node.uid):
             await self._drop_owners(dependent, {node.uid})
         await self._drop_finalizer(node, ORPHAN)
 
-    async def _delete_dependents_of(self, node: Node) -> None:
+    async def _delete_dependents_of(self, node: ObjectNode) -> None:
         blocking = self._graph.blocking(node.uid)
         if not blocking:
             await self._drop_finalizer(node, FOREGROUND)
         for dependent in self._graph.dependents(node.uid):
-            self._look(dependent.uid)
+            self._enqueue(dependent.uid)
 
-    async def _delete_if_ownerless(self, node: Node) -> None:
-        solid, dangling, waiting = self._sorted_owners(node)
+    async def _delete_if_ownerless(self, node: ObjectNode) -> None:
+        solid, dangling, waiting = self._classify_owners(node)
         if solid:
             unwanted = {owner.uid for owner in (*dangling, *waiting)}
             if unwanted:
@@ -111,7 +120,7 @@ class GarbageCollector:
             return
         if waiting and (dependents := self._graph.dependents(node.uid)):
             if any(dependent.deletes_dependents_first for dependent in dependents):
-                await self._unblock_owners(node)  # a circle would wait for itself for ever
+                await self._unblock_owners(node)  # a cycle would wait for itself forever
             propagation = "Foreground"
         elif ORPHAN in node.finalizers:
             propagation = "Orphan"
@@ -121,7 +130,7 @@ class GarbageCollector:
             propagation = "Background"
         await self._api.delete(node.key, node.uid, propagation)
 
-    def _sorted_owners(self, node: Node) -> tuple[list[Owner], list[Owner], list[Owner]]:
+    def _classify_owners(self, node: ObjectNode) -> tuple[list[Owner], list[Owner], list[Owner]]:
         solid: list[Owner] = []
         dangling: list[Owner] = []
         waiting: list[Owner] = []
@@ -135,35 +144,41 @@ class GarbageCollector:
                 solid.append(owner)
         return solid, dangling, waiting
 
-    def _exists(self, node: Node, owner: Owner) -> bool:
-        """Whether the reference names a living object. One that cannot be judged counts as living: an unknown kind,
-        or a namespaced owner of a cluster-scoped object, must not cost anyone their data."""
+    def _exists(self, node: ObjectNode, owner: Owner) -> bool:
+        """Whether the owner exists. If unsure (unknown kind, or namespaced owner of a cluster-scoped object), it does.
+
+        Deleting an object by mistake would lose data.
+        """
         resource = self._api.registry.by_kind(GroupKind(owner.group, owner.kind))
         if resource is None or (resource.namespaced and not node.key.namespace):
             return True
         namespace = node.key.namespace if resource.namespaced else ""
         record = self._api.store.get(Key(str(resource.storage), namespace, owner.name))
-        return record is not None and Node.of(record).uid == owner.uid
+        return record is not None and ObjectNode.of(record).uid == owner.uid
 
-    async def _drop_owners(self, node: Node, uids: set[str]) -> None:
+    async def _drop_owners(self, node: ObjectNode, uids: set[str]) -> None:
         record = self._api.store.get(node.key)
-        current = Node.of(record) if record is not None else None
+        current = ObjectNode.of(record) if record is not None else None
         if record is None or current is None or current.uid != node.uid:
             return
-        left = without(current.owners, uids)
-        metadata: Object = {"ownerReferences": left or None, "resourceVersion": str(record.revision), "uid": node.uid}
+        remaining = remaining_owners(current.owners, uids)
+        metadata: Object = {
+            "ownerReferences": remaining or None,
+            "resourceVersion": str(record.revision),
+            "uid": node.uid,
+        }
         await self._api.patch_metadata(node.key, metadata)
 
-    async def _unblock_owners(self, node: Node) -> None:
-        owners = without(node.owners, set())
+    async def _unblock_owners(self, node: ObjectNode) -> None:
+        owners = remaining_owners(node.owners, set())
         references = [owner | {"blockOwnerDeletion": False} for owner in owners]
         await self._api.patch_metadata(node.key, {"ownerReferences": references, "uid": node.uid})
 
-    async def _drop_finalizer(self, node: Node, finalizer: str) -> None:
+    async def _drop_finalizer(self, node: ObjectNode, finalizer: str) -> None:
         record = self._api.store.get(node.key)
-        current = Node.of(record) if record is not None else None
+        current = ObjectNode.of(record) if record is not None else None
         if record is None or current is None or current.uid != node.uid:
             return
-        left = [name for name in current.finalizers if name != finalizer]
-        metadata: Object = {"finalizers": left or None, "resourceVersion": str(record.revision), "uid": node.uid}
+        remaining = [name for name in current.finalizers if name != finalizer]
+        metadata: Object = {"finalizers": remaining or None, "resourceVersion": str(record.revision), "uid": node.uid}
         await self._api.patch_metadata(node.key, metadata)

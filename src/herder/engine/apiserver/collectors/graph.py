@@ -1,4 +1,4 @@
-"""Who belongs to whom, for every object of the store: followed event by event, never scanned again."""
+"""Ownership graph of all objects in the store, updated from watch events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ORPHAN = "orphan"
 
 
 class Owner(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
-    """All of a reference: what stays of the others is written back when one is dropped."""
+    """A complete ownerReference: the remaining ones are written back when one is removed."""
 
     uid: str
     api_version: str
@@ -41,7 +41,9 @@ class _Object(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Object)
 
 
-class Node(msgspec.Struct):
+class ObjectNode(msgspec.Struct):
+    """Ownership data of one object."""
+
     uid: str
     key: Key
     owners: tuple[Owner, ...]
@@ -49,7 +51,7 @@ class Node(msgspec.Struct):
     deleting: bool
 
     @classmethod
-    def of(cls, record: Record) -> Node:
+    def of(cls, record: Record) -> ObjectNode:
         meta = _decoder.decode(record.value).metadata
         return cls(
             meta.uid, record.key, meta.owner_references or (), meta.finalizers or (), bool(meta.deletion_timestamp)
@@ -65,21 +67,23 @@ class Node(msgspec.Struct):
 
 
 class OwnershipGraph:
+    """Objects and their dependents, by uid."""
+
     def __init__(self) -> None:
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, ObjectNode] = {}
         self._dependents: dict[str, dict[str, None]] = {}
 
-    def get(self, uid: str) -> Node | None:
+    def get(self, uid: str) -> ObjectNode | None:
         return self._nodes.get(uid)
 
-    def dependents(self, uid: str) -> list[Node]:
+    def dependents(self, uid: str) -> list[ObjectNode]:
         return [self._nodes[each] for each in self._dependents.get(uid, ())]
 
-    def blocking(self, uid: str) -> list[Node]:
-        """Dependents that must be gone before their owner may go.
+    def blocking(self, uid: str) -> list[ObjectNode]:
+        """Return the dependents that block the foreground deletion of an owner.
 
-        Objects of another namespace are none, whatever they say: their authors must not hold up the deletion of what is
-        not theirs. kube-controller-manager lets them.
+        Objects in another namespace never do: otherwise their authors could block the deletion of foreign objects. In
+        this, kube-controller-manager differs.
         """
         namespace = self._nodes[uid].key.namespace if uid in self._nodes else ""
         return [
@@ -89,9 +93,9 @@ class OwnershipGraph:
             and any(owner.uid == uid and owner.block_owner_deletion for owner in node.owners)
         ]
 
-    def put(self, record: Record) -> tuple[Node | None, Node]:
-        """Take in a state of an object; answers what was known of it before, and what is now."""
-        node = Node.of(record)
+    def put(self, record: Record) -> tuple[ObjectNode | None, ObjectNode]:
+        """Store the current state of an object. Return the previous and the current node."""
+        node = ObjectNode.of(record)
         before = self._nodes.get(node.uid)
         if before is not None:
             self._unlink(before)
@@ -101,12 +105,12 @@ class OwnershipGraph:
             self._dependents.setdefault(owner.uid, {})[node.uid] = None
         return before, node
 
-    def remove(self, record: Record) -> Node:
-        node = Node.of(record)
+    def remove(self, record: Record) -> ObjectNode:
+        node = ObjectNode.of(record)
         self._unlink(self._nodes.pop(node.uid, node))
         return node
 
-    def _unlink(self, node: Node) -> None:
+    def _unlink(self, node: ObjectNode) -> None:
         for owner in node.owners:
             members = self._dependents.get(owner.uid)
             if members is not None:
@@ -115,6 +119,6 @@ class OwnershipGraph:
                     del self._dependents[owner.uid]
 
 
-def without(owners: Iterable[Owner], uids: set[str]) -> list[dict[str, object]]:
-    """References that stay, as JSON."""
+def remaining_owners(owners: Iterable[Owner], uids: set[str]) -> list[dict[str, object]]:
+    """Return the references except those to `uids`, as JSON."""
     return [msgspec.to_builtins(owner) for owner in owners if owner.uid not in uids]

@@ -1,7 +1,7 @@
-"""Custom resources: what a definition must be, what it serves, and the controller that keeps both together."""
+"""CustomResourceDefinitions: validation, the resources they serve, and the controller that establishes them."""
 
 from herder.engine.apiserver.crds.controller import CrdController
+from herder.engine.apiserver.crds.definition_strategy import DefinitionStrategy
 from herder.engine.apiserver.crds.resource import resource_from_crd
-from herder.engine.apiserver.crds.strategy import DefinitionStrategy
 
 __all__ = ["CrdController", "DefinitionStrategy", "resource_from_crd"]

@@ -1,7 +1,7 @@
-"""Keeps the registry and the status of definitions right while definitions come, change and go.
+"""CRD controller: keeps the registry and the status of CustomResourceDefinitions up to date.
 
-A definition is served before its Established condition is written, so whoever has seen the condition can use it. A
-deleted one first loses its instances: the controller deletes them and waits for their finalizers, then lets it go.
+A CRD is served before its Established condition is written, so a client that has seen the condition can use it. When a
+CRD is deleted, the controller deletes its instances, waits for their finalizers, and then removes its own finalizer.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import msgspec
 from herder.engine.apiserver.crds.conversion import WebhookCaller
 from herder.engine.apiserver.crds.instances import Instances
 from herder.engine.apiserver.crds.resource import resource_from_crd
-from herder.engine.apiserver.crds.status import CLEANUP, Taken, condition_is, set_condition, settled
-from herder.engine.apiserver.resources import Registry
-from herder.engine.apiserver.stored import decode, encoder
+from herder.engine.apiserver.crds.status import CLEANUP, TakenNames, condition_is, set_condition, with_desired_status
+from herder.engine.apiserver.registry.resources import Registry
+from herder.engine.apiserver.registry.storage_codec import decode, encoder
 from herder.engine.control.loop import ControlLoop
 from herder.engine.control.source import StoreInformer
 from herder.engine.control.supervision import supervised
@@ -27,12 +27,12 @@ from herder.engine.store import Delete, Key, Put, Record, RevisionConflict, Stor
 
 DEFINITIONS = GroupResource("apiextensions.k8s.io", "customresourcedefinitions")
 RETRY_SECONDS = 30.0
-"""The longest back-off of a definition that cannot be reconciled."""
+"""Maximum back-off of a CRD that cannot be reconciled."""
 log = logging.getLogger(__name__)
 
 
 class _Names(msgspec.Struct):
-    """The part of a definition that others of its group care about; decoding skips its schemas."""
+    """The part of a CRD that matters to others of its group. Its schemas are not decoded."""
 
     class Spec(msgspec.Struct):
         group: str
@@ -42,6 +42,8 @@ class _Names(msgspec.Struct):
 
 
 class CrdController:
+    """Reconciles CustomResourceDefinitions."""
+
     def __init__(
         self,
         store: Store,
@@ -54,29 +56,29 @@ class CrdController:
         self._registry = registry
         self._clock = clock
         self._webhooks = webhooks
-        self._served: dict[str, tuple[GroupResource, tuple[object, ...]]] = {}  # by definition; what it was made from
-        self._names: dict[str, tuple[int, _Names]] = {}  # by definition, with the revision they were read at
-        self._instances: dict[str, asyncio.Task[None]] = {}  # watches of instances, by definition that is being deleted
-        self._ending: set[str] = (
-            set()
-        )  # being deleted from the store: whoever sees that must find them served no longer
-        self._definitions: ControlLoop[str] = ControlLoop("definitions", self._handle, longest_retry=RETRY_SECONDS)
+        # by CRD name: the resource, and what it was built from
+        self._served: dict[str, tuple[GroupResource, tuple[object, ...]]] = {}
+        self._names: dict[str, tuple[int, _Names]] = {}  # by CRD name, with the revision they were read at
+        self._instances: dict[str, asyncio.Task[None]] = {}  # watches of instances, by name of the terminating CRD
+        # CRDs whose deletion is being committed: they must no longer be served when a client sees it.
+        self._removing: set[str] = set()
+        self._definitions: ControlLoop[str] = ControlLoop("definitions", self._reconcile, max_retry=RETRY_SECONDS)
         self._deletions: ControlLoop[str] = ControlLoop(
-            "definition-cleanup", self._remove, workers=4, longest_retry=RETRY_SECONDS
+            "definition-cleanup", self._remove, workers=4, max_retry=RETRY_SECONDS
         )
 
     def load(self) -> None:
-        """Serve what the store's established definitions say. Called once, before the first request."""
+        """Serve the established CRDs of the store. Called once, before the first request."""
         for record in self._store.list(str(DEFINITIONS)):
             try:
                 crd = decode(record)
                 if condition_is(crd, "Established", "True"):
                     self._serve(crd, schema_changed_at=record.revision)
-            except Exception:  # the other definitions are served; this one is tried again by `run`
-                log.exception("custom resource definition %s cannot be served", record.key.name)
+            except Exception:  # the other CRDs are served; `run` retries this one
+                log.exception("customresourcedefinition %s: cannot be served", record.key.name)
 
     async def run(self) -> None:
-        """Follow the definitions until cancelled."""
+        """Watch CRDs until cancelled."""
         informer = StoreInformer(
             self._store,
             str(DEFINITIONS),
@@ -90,59 +92,60 @@ class CrdController:
                 tasks.create_task(informer.run())
         finally:
             for name in list(self._instances):
-                self._unfollow_instances(name)
+                self._unwatch_instances(name)
 
     def _resync(self) -> None:
         for name in (*self._served, *(record.key.name for record in self._store.list(str(DEFINITIONS)))):
             self._definitions.add(name)
 
-    # --- one definition --------------------------------------------------------------------------------------
+    # --- reconcile -------------------------------------------------------------------------------------------
 
-    async def _handle(self, name: str) -> None:
-        """Settle one definition and, if it gives names up, the others of its group, which may wait for them."""
-        if await self._settle(name):
-            for other in self._waiting(name.partition(".")[2]):
+    async def _reconcile(self, name: str) -> None:
+        """Reconcile one CRD. If it released names, requeue CRDs of its group that may be waiting for them."""
+        if await self._sync(name):
+            for other in self._with_pending_names(name.partition(".")[2]):
                 if other != name:
                     self._definitions.add(other)
 
-    async def _settle(self, name: str) -> bool:
-        """Bring registry and status of one definition to where they should be; whether names became free."""
+    async def _sync(self, name: str) -> bool:
+        """Update registry and status of one CRD. Return whether it released names."""
         record = self._record(name)
         if record is None:
-            return self._forget(name)
+            return self._stop_serving(name)
         crd = decode(record)
         if crd["metadata"].get("deletionTimestamp"):
-            self._clean_up(name, crd)
+            self._start_cleanup(name, crd)
             return False
         others = [{"status": names.status} for other, names in self._group(crd["spec"]["group"]) if other != name]
-        wanted = settled(crd, Taken.by(others), self._now())
-        if condition_is(wanted, "Established", "True"):
-            self._serve(wanted, schema_changed_at=self._store.revision)
-        if wanted["status"] == crd.get("status"):
+        desired = with_desired_status(crd, TakenNames.by(others), self._now())
+        if condition_is(desired, "Established", "True"):
+            self._serve(desired, schema_changed_at=self._store.revision)
+        if desired["status"] == crd.get("status"):
             return False
-        freed = bool(wanted["status"].get("acceptedNames") != (crd.get("status") or {}).get("acceptedNames"))
-        await self._write(record, wanted)
-        return freed
+        released = bool(desired["status"].get("acceptedNames") != (crd.get("status") or {}).get("acceptedNames"))
+        await self._write(record, desired)
+        return released
 
     def _serve(self, crd: Object, *, schema_changed_at: int) -> None:
-        """`schema_changed_at` counts where the spec is another than the one served until now."""
+        """Register the resource of a CRD. `schema_changed_at` is used if the spec differs from the one served so
+        far."""
         name = crd["metadata"]["name"]
         status = crd.get("status") or {}
-        made_from = (crd["spec"], status.get("acceptedNames"), condition_is(crd, "Terminating", "True"))
-        before, served_from = self._served.get(name, (None, ()))
-        if served_from == made_from:
+        source = (crd["spec"], status.get("acceptedNames"), condition_is(crd, "Terminating", "True"))
+        before, served_source = self._served.get(name, (None, ()))
+        if served_source == source:
             return
         present = self._registry.get(before) if before else None
-        if present is not None and served_from[0] == crd["spec"]:
+        if present is not None and served_source[0] == crd["spec"]:
             schema_changed_at = present.schema_changed_at
         resource = resource_from_crd(crd, webhooks=self._webhooks, schema_changed_at=schema_changed_at)
         present = self._registry.get(resource.group_resource)
         if present is not None and not present.custom:
-            return  # built-in kinds cannot be taken over
+            return  # built-in resources cannot be replaced
         self._registry.add(resource)
-        self._served[name] = (resource.group_resource, made_from)
+        self._served[name] = (resource.group_resource, source)
 
-    def _forget(self, name: str) -> bool:
+    def _stop_serving(self, name: str) -> bool:
         self._names.pop(name, None)
         served = self._served.pop(name, None)
         if served is not None:
@@ -151,32 +154,32 @@ class CrdController:
 
     # --- deletion --------------------------------------------------------------------------------------------
 
-    def _clean_up(self, name: str, crd: Object) -> None:
-        if condition_is(crd, "Established", "True") and name not in self._ending:
+    def _start_cleanup(self, name: str, crd: Object) -> None:
+        if condition_is(crd, "Established", "True") and name not in self._removing:
             self._serve(crd, schema_changed_at=self._store.revision)
-        if _holds(crd):
+        if _awaits_cleanup(crd):
             self._deletions.add(name)
 
     async def _remove(self, name: str) -> None:
-        """Delete all instances, and the definition once none is left. Finalizers that hold some bring the key back."""
+        """Delete all instances, then the CRD. While finalizers keep instances, their events requeue the CRD."""
         await self._mark(name, "True", "InstanceDeletionInProgress", "CustomResource deletion is in progress")
         record = self._record(name)
         crd = decode(record) if record is not None else None
-        if crd is None or not _holds(crd):
-            self._unfollow_instances(name)
+        if crd is None or not _awaits_cleanup(crd):
+            self._unwatch_instances(name)
             return
         if condition_is(crd, "Established", "True"):
             resource = GroupResource(crd["spec"]["group"], crd["spec"]["names"]["plural"])
-            self._follow_instances(name, resource)
+            self._watch_instances(name, resource)
             if not await Instances(self._store, resource).delete_all(self._now):
                 return
-            ending = ("InstanceDeletionCompleted", "removed all instances")
+            outcome = ("InstanceDeletionCompleted", "removed all instances")
         else:
-            ending = ("NeverEstablished", "resource was never established")
-        self._unfollow_instances(name)
-        await self._let_go(name, *ending)
+            outcome = ("NeverEstablished", "resource was never established")
+        self._unwatch_instances(name)
+        await self._remove_finalizer(name, *outcome)
 
-    def _follow_instances(self, name: str, resource: GroupResource) -> None:
+    def _watch_instances(self, name: str, resource: GroupResource) -> None:
         if name not in self._instances:
             informer = StoreInformer(
                 self._store,
@@ -184,24 +187,24 @@ class CrdController:
                 resync=lambda: self._deletions.add(name),
                 changed=lambda _event: self._deletions.add(name),
             )
-            watching = supervised(informer.run, name="definition-cleanup")
-            self._instances[name] = asyncio.create_task(watching, name=f"instances of {name}")
+            task = supervised(informer.run, name="definition-cleanup")
+            self._instances[name] = asyncio.create_task(task, name=f"instances of {name}")
 
-    def _unfollow_instances(self, name: str) -> None:
-        watching = self._instances.pop(name, None)
-        if watching is not None:
-            watching.cancel()
+    def _unwatch_instances(self, name: str) -> None:
+        task = self._instances.pop(name, None)
+        if task is not None:
+            task.cancel()
 
     async def _mark(self, name: str, status: str, reason: str, message: str) -> None:
         record = self._record(name)
         if record is not None:
             crd = decode(record)
             set_condition(crd, "Terminating", status, reason, message, now=self._now())
-            if _holds(crd) and crd != decode(record):
+            if _awaits_cleanup(crd) and crd != decode(record):
                 await self._write(record, crd)
 
-    async def _let_go(self, name: str, reason: str, message: str) -> None:
-        """Take our finalizer off; the definition goes with it where it was the last."""
+    async def _remove_finalizer(self, name: str, reason: str, message: str) -> None:
+        """Remove our finalizer. The CRD is deleted if it was the last one."""
         while (record := self._record(name)) is not None:
             crd = decode(record)
             set_condition(crd, "Terminating", "False", reason, message, now=self._now())
@@ -212,20 +215,20 @@ class CrdController:
                     return
                 continue
             crd["metadata"].pop("finalizers", None)
-            self._forget(name)
-            self._ending.add(name)
+            self._stop_serving(name)
+            self._removing.add(name)
             try:
                 await self._store.commit(Delete(record.key, encoder(crd), record.revision))
                 return
             except RevisionConflict:
                 continue
             finally:
-                self._ending.discard(name)
+                self._removing.discard(name)
 
-    # --- the store ---------------------------------------------------------------------------------------------
+    # --- store ---------------------------------------------------------------------------------------------------
 
     async def _write(self, record: Record, crd: Object) -> bool:
-        """Whether it was written; where somebody else was faster, their change brings us back here."""
+        """Write the CRD. Return False on a conflict; the event of the other write requeues it."""
         try:
             await self._store.commit(Put(record.key, encoder(self._tracked(crd, record)), record.revision))
         except RevisionConflict:
@@ -233,8 +236,8 @@ class CrdController:
         return True
 
     def _tracked(self, crd: Object, record: Record) -> Object:
-        """With managedFields that say who wrote the status."""
-        from herder.engine.patch.managed import track_update
+        """Set the managedFields for the status."""
+        from herder.engine.patch.ssa.managed import track_update
 
         resource = self._registry.get(DEFINITIONS)
         if resource is None:
@@ -257,7 +260,7 @@ class CrdController:
         return self._store.get(Key(str(DEFINITIONS), "", name))
 
     def _group(self, group: str) -> list[tuple[str, _Names]]:
-        """Every definition of a group, by name."""
+        """Return every CRD of a group, by name."""
         found = []
         for record in self._store.list(str(DEFINITIONS)):
             name = record.key.name
@@ -269,8 +272,8 @@ class CrdController:
                 found.append((name, names))
         return found
 
-    def _waiting(self, group: str) -> list[str]:
-        """Definitions of a group whose names are not accepted yet."""
+    def _with_pending_names(self, group: str) -> list[str]:
+        """Return the CRDs of a group whose names are not accepted yet."""
         return [
             name
             for name, names in self._group(group)
@@ -281,7 +284,7 @@ class CrdController:
         return self._clock().strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _holds(crd: Object) -> bool:
-    """Whether the definition is being deleted and waits for this controller."""
+def _awaits_cleanup(crd: Object) -> bool:
+    """Whether the CRD is being deleted and has this controller's finalizer."""
     metadata = crd["metadata"]
     return "deletionTimestamp" in metadata and CLEANUP in (metadata.get("finalizers") or ())

@@ -1,7 +1,7 @@
-"""Conversion between versions of a custom resource: by name alone, or by the webhook that its definition names.
+"""Convert custom resources between versions: by changing apiVersion only, or by webhook.
 
-Whoever converts, the result loses what the schema of the wanted version does not know. Objects travel to a webhook in
-batches; it may change everything but who the object is: metadata is put back, labels and annotations excepted.
+The result is pruned by the schema of the desired version. Objects are sent to a webhook in batches. Metadata except
+labels and annotations is restored from the original, so a webhook cannot change an object's identity.
 """
 
 from __future__ import annotations
@@ -13,39 +13,40 @@ from typing import Any, Protocol
 import msgspec
 
 from herder.engine.apiserver.crds.model import CustomModel
-from herder.engine.apiserver.stored import copied
+from herder.engine.apiserver.registry.storage_codec import deep_copy
 from herder.engine.meta import names
 from herder.engine.meta.errors import InternalError
 from herder.engine.meta.kinds import GroupVersionKind, Object
 
 
 class WebhookCaller(Protocol):
-    """Who carries reviews to webhooks."""
+    """HTTPS client for conversion webhooks."""
 
     async def call(self, config: Object, body: bytes, *, seconds: float) -> bytes:
-        """POST to what a clientConfig names; the answer's body. Raises an exception with words for users."""
+        """POST to the webhook of a clientConfig and return the response body. Raises an exception with a message for
+        users."""
         ...
 
 
-_UNDERSTOOD = ("v1", "v1beta1")
+_REVIEW_VERSIONS = ("v1", "v1beta1")
 _TIMEOUT_SECONDS = 30
 
 
 Convert = Callable[[Sequence[Object], str], Awaitable[list[Object]]]
-"""Objects and the wanted apiVersion -> the objects in it."""
+"""Converts objects to an apiVersion."""
 
 
 class Conversion:
-    """`Resource.convert` of a definition with several versions."""
+    """`Resource.convert` of a CRD with several versions."""
 
     def __init__(self, convert: Convert, models: Mapping[str, CustomModel]) -> None:
         self._convert = convert
         self._models = models
 
     async def __call__(self, objects: Sequence[Object], api_version: str) -> list[Object]:
-        """The objects in the wanted version; those that are there already stay as they are."""
-        moved = [obj for obj in objects if obj.get("apiVersion") != api_version]
-        converted = iter(await self._convert(moved, api_version) if moved else ())
+        """Convert the objects; those already in the version are returned unchanged."""
+        outdated = [obj for obj in objects if obj.get("apiVersion") != api_version]
+        converted = iter(await self._convert(outdated, api_version) if outdated else ())
         model = self._models.get(api_version.rpartition("/")[2])
         found = []
         for obj in objects:
@@ -58,23 +59,23 @@ class Conversion:
 
 
 async def rename(objects: Sequence[Object], api_version: str) -> list[Object]:
-    """Strategy None: the same object under another name."""
-    return [copied(obj) | {"apiVersion": api_version} for obj in objects]
+    """Conversion strategy None: only apiVersion changes."""
+    return [deep_copy(obj) | {"apiVersion": api_version} for obj in objects]
 
 
 class WebhookConversion:
-    """Strategy Webhook."""
+    """Conversion strategy Webhook."""
 
     def __init__(self, webhook: Object, caller: WebhookCaller) -> None:
         self._config: Object = webhook.get("clientConfig") or {}
         wanted = webhook.get("conversionReviewVersions") or ()
-        self._review_version = next((version for version in wanted if version in _UNDERSTOOD), "")
+        self._review_version = next((version for version in wanted if version in _REVIEW_VERSIONS), "")
         self._caller = caller
-        self._asked = itertools.count(1)  # an answer is matched to its question by its number
+        self._next_uid = itertools.count(1)  # uid of the next ConversionReview
 
     async def __call__(self, objects: Sequence[Object], desired: str) -> list[Object]:
         subject = GroupVersionKind.of(objects[0])
-        uid = str(next(self._asked))
+        uid = str(next(self._next_uid))
         review = {
             "kind": "ConversionReview",
             "apiVersion": f"apiextensions.k8s.io/{self._review_version}",
@@ -83,8 +84,8 @@ class WebhookConversion:
         if not self._review_version:
             raise _failed(subject, "does not recognize any of the supported conversion review versions")
         try:
-            answer = await self._caller.call(self._config, msgspec.json.encode(review), seconds=_TIMEOUT_SECONDS)
-            converted = _objects_of(msgspec.json.decode(answer), review)
+            response_body = await self._caller.call(self._config, msgspec.json.encode(review), seconds=_TIMEOUT_SECONDS)
+            converted = _objects_of(msgspec.json.decode(response_body), review)
         except InternalError:
             raise
         except Exception as problem:
@@ -98,16 +99,16 @@ class WebhookConversion:
 
 
 class BadReview(Exception):
-    """What is wrong with a webhook's answer."""
+    """The webhook's response is invalid."""
 
 
-def _objects_of(answer: Any, review: Object) -> list[Any]:
-    if not isinstance(answer, dict):
+def _objects_of(response_body: Any, review: Object) -> list[Any]:
+    if not isinstance(response_body, dict):
         raise BadReview("the response is not an object")
-    if answer.get("apiVersion") != review["apiVersion"] or answer.get("kind") != review["kind"]:
-        expected, got = GroupVersionKind.of(review), GroupVersionKind.of(answer)
+    if response_body.get("apiVersion") != review["apiVersion"] or response_body.get("kind") != review["kind"]:
+        expected, got = GroupVersionKind.of(review), GroupVersionKind.of(response_body)
         raise BadReview(f"expected webhook response of {expected}, got {got}")
-    response = answer.get("response")
+    response = response_body.get("response")
     if not isinstance(response, dict):
         raise BadReview("no response provided")
     if response.get("uid") != review["request"]["uid"]:
@@ -132,7 +133,7 @@ def _checked(subject: GroupVersionKind, index: int, original: Object, result: An
     problem = _wrong_metadata(original, metadata)
     if problem:
         raise _failed(subject, f"returned invalid metadata in object at index {index}: {problem}")
-    restored = copied(original.get("metadata") or {})
+    restored = deep_copy(original.get("metadata") or {})
     for field in ("labels", "annotations"):
         restored.pop(field, None)
         if isinstance(metadata, dict) and metadata.get(field) is not None:

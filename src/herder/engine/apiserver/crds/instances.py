@@ -1,23 +1,24 @@
-"""All objects of one custom resource, deleted with their definition."""
+"""Delete all instances of a CRD that is being deleted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from herder.engine.apiserver.stored import decode, encoder
+from herder.engine.apiserver.registry.storage_codec import decode, encoder
 from herder.engine.meta.kinds import GroupResource, Object
 from herder.engine.store import Delete, Put, Record, RevisionConflict, Store
 
 
 class Instances:
-    """Straight on the store, as the real server does: no admission may keep a definition from going."""
+    """All objects of a custom resource. Deletes directly in the store, so that admission cannot block the deletion
+    of a CRD."""
 
     def __init__(self, store: Store, resource: GroupResource) -> None:
         self._store = store
         self._resource = str(resource)
 
     async def delete_all(self, now: Callable[[], str]) -> bool:
-        """Delete every object; whether none is left. Those with finalizers stay until they have lost them."""
+        """Delete every object. Return whether none is left; objects with finalizers remain until these are removed."""
         await self._delete_each(now)
         return not self._store.count(self._resource)
 
@@ -38,4 +39,4 @@ class Instances:
         try:
             await self._store.commit(change(record.key, encoder(obj), record.revision))
         except RevisionConflict:
-            return  # changed meanwhile: its event brings us back
+            return  # modified concurrently: the event requeues the CRD

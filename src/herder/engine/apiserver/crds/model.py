@@ -1,7 +1,7 @@
-"""The type of one version of a custom kind, made from its structural schema.
+"""Type of one version of a custom resource, compiled from its structural schema.
 
-Compiling a schema costs milliseconds and most are never used between two restarts, so it happens on first use and is
-remembered by the schema's content: a definition whose status changes keeps its compiled schemas.
+Compiling takes milliseconds, and most schemas are never used between two restarts. It therefore happens on first use
+and is cached by the schema's content: a CRD whose status changes keeps its compiled schemas.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from herder.engine.apiserver.builtin import leaves
-from herder.engine.apiserver.crds.scaling import scale_problems
-from herder.engine.apiserver.resources import ScalePaths
+from herder.engine.apiserver.crds.scale_validation import scale_problems
+from herder.engine.apiserver.registry.resources import ScalePaths
 from herder.engine.meta.errors import BadRequest, FieldError
 from herder.engine.meta.kinds import GroupVersionKind, Object
 
 if TYPE_CHECKING:
-    from herder.engine.patch.typed import TypeRef
+    from herder.engine.patch.typed.types import TypeRef
     from herder.engine.schema import CompiledSchema
 
 _OBJECT_META = "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
@@ -32,7 +32,7 @@ _ANYTHING: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": T
 
 
 class CustomModel:
-    """What custom kinds answer to the questions of `resources.TypeModel`."""
+    """`resources.TypeModel` of custom resources."""
 
     def __init__(self, kind: GroupVersionKind, schema: Object | None, scale: ScalePaths | None = None) -> None:
         self.kind = kind
@@ -44,8 +44,8 @@ class CustomModel:
     def _key(self) -> bytes:
         return msgspec.json.encode(self.schema)
 
-    def compiles_much(self) -> bool:
-        """Whether what follows is the first use of a large schema, which compiles it."""
+    def compiles_large_schema(self) -> bool:
+        """Whether the next use is the first one of a large schema, and therefore compiles it."""
         first, self._used = not self._used, True
         return first and len(self._key) > _LARGE_SCHEMA
 
@@ -58,7 +58,7 @@ class CustomModel:
         return _merge_type(self._key)
 
     def decode(self, obj: Object) -> tuple[Object, list[str]]:
-        """In place. Whatever the schema says of metadata, it is decoded as the struct that all objects share."""
+        """Decode in place. Metadata is always decoded as ObjectMeta, whatever the schema says."""
         from herder.engine.schema.objectmeta import coerce
 
         unknown: list[str] = []
@@ -67,7 +67,7 @@ class CustomModel:
                 coerce(obj["metadata"], unknown)
                 _check_times(obj["metadata"])
             except ValueError as problem:
-                raise self._cannot_be_handled(str(problem)) from problem
+                raise self._decode_error(str(problem)) from problem
         return obj, [f'unknown field "{path}"' for path in unknown] + self.compiled.prune(obj)
 
     def default(self, obj: Object) -> None:
@@ -76,22 +76,22 @@ class CustomModel:
     def validate(
         self, obj: Object, old: Object | None, *, subresource: str = "", warnings: list[str] | None = None
     ) -> list[FieldError]:
-        """A write to the status does not answer for the rest of the object."""
+        """Validate the object. A write to the status subresource validates only the status."""
         of_status = subresource == "status" and old is not None
         others = [*scale_problems(obj, self.scale, status_only=of_status)] if self.scale else []
         if of_status and old is not None:
             return self.compiled.validate_status(obj, old, others=others, warnings=warnings)
         return self.compiled.validate(obj, old, others=others, warnings=warnings)
 
-    def reshape(self, obj: Object) -> None:
-        """Make a stored object what the schema says today, in place: fields may have gone, and defaults come."""
+    def prune_and_default(self, obj: Object) -> None:
+        """Prune and default a stored object by the current schema, in place."""
         self.compiled.prune(obj)
         self.compiled.default(obj)
 
     def openapi(self) -> Object:
         return published_schema(self.schema, self.kind)
 
-    def _cannot_be_handled(self, why: str) -> BadRequest:
+    def _decode_error(self, why: str) -> BadRequest:
         kind = self.kind.kind
         return BadRequest(f'{kind} in version "{self.kind.version}" cannot be handled as a {kind}: {why}')
 
@@ -105,7 +105,7 @@ def _compiled(schema: bytes) -> CompiledSchema:
 
 @lru_cache(maxsize=512)
 def _merge_type(schema: bytes) -> TypeRef:
-    from herder.engine.patch.typed import type_from_schema
+    from herder.engine.patch.typed.types import type_from_schema
 
     return type_from_schema(msgspec.json.decode(schema))
 
@@ -125,7 +125,7 @@ def _check_times(metadata: Object) -> None:
 
 
 def published_schema(schema: Object, kind: GroupVersionKind) -> Object:
-    """The schema as OpenAPI shows it: type and object metadata filled in, and which kind it is."""
+    """Return the schema for OpenAPI, with ObjectMeta and x-kubernetes-group-version-kind."""
     published = _published(schema)
     published |= {"type": "object", "properties": {**published.get("properties", {}), **_OBJECT_FIELDS}}
     published["x-kubernetes-group-version-kind"] = [{"group": kind.group, "kind": kind.kind, "version": kind.version}]
@@ -133,7 +133,7 @@ def published_schema(schema: Object, kind: GroupVersionKind) -> Object:
 
 
 def _published(schema: Object) -> Object:
-    """A copy in which implied fields and types are written out, for readers that do not know what is implied."""
+    """Return a copy with implied fields and types written out, for clients that do not know the extensions."""
     found = dict(schema)
     if schema.get("properties"):
         found["properties"] = {name: _published(inner) for name, inner in schema["properties"].items()}

@@ -1,26 +1,26 @@
-"""A definition as a served resource: the names that were accepted, and each version with its type."""
+"""Build the served Resource of a CustomResourceDefinition from its accepted names and versions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from herder.engine.apiserver.crds.conversion import Conversion, Convert, WebhookCaller, WebhookConversion, rename
-from herder.engine.apiserver.crds.custom import CustomStrategy
+from herder.engine.apiserver.crds.instance_strategy import CustomStrategy
 from herder.engine.apiserver.crds.model import CustomModel
 from herder.engine.apiserver.crds.status import condition_is
-from herder.engine.apiserver.discovery import version_priority
-from herder.engine.apiserver.resources import Column, Resource, ScalePaths, Version
+from herder.engine.apiserver.endpoints.discovery import version_priority
+from herder.engine.apiserver.registry.resources import Column, Resource, ScalePaths, Version
 from herder.engine.meta.kinds import GroupResource, GroupVersionKind, Object
 
-# The order in which the real server lists them for custom resources.
+# kube-apiserver's order for custom resources.
 _VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
 _AGE = Column("Age", "date", json_path=".metadata.creationTimestamp")
 
 
 def resource_from_crd(crd: Object, *, webhooks: WebhookCaller | None = None, schema_changed_at: int = 0) -> Resource:
-    """`schema_changed_at`: objects stored earlier than that were checked against another schema.
+    """Build the resource of a CRD. Objects stored before `schema_changed_at` were written under another schema.
 
-    Without `webhooks`, a definition that asks for conversion by webhook is served as if all versions were alike.
+    Without `webhooks`, conversion strategy Webhook is treated like None.
     """
     spec = crd["spec"]
     names = (crd.get("status") or {}).get("acceptedNames") or {}
@@ -48,7 +48,7 @@ def resource_from_crd(crd: Object, *, webhooks: WebhookCaller | None = None, sch
         convert=_conversion(spec, models, webhooks),
         convert_renames=not _by_webhook(spec, webhooks),
         schema_changed_at=schema_changed_at,
-        reshape=_reshaper(models),
+        prune_and_default=_pruner_and_defaulter(models),
     )
 
 
@@ -116,15 +116,16 @@ def _deprecation(spec: Object, names: Object, entry: Object) -> str:
     return f"{message}; use {spec['group']}/{better[0]} {names['kind']}" if better else message
 
 
-def _reshaper(models: Mapping[str, CustomModel]) -> Callable[[Object], None]:
-    """By the schema of the version that an object is stored in, which need not be the one stored today."""
+def _pruner_and_defaulter(models: Mapping[str, CustomModel]) -> Callable[[Object], None]:
+    """Return a function that prunes and defaults an object by the schema of its own version, which may be an old
+    storage version."""
 
-    def reshape(obj: Object) -> None:
+    def prune_and_default(obj: Object) -> None:
         model = models.get(str(obj.get("apiVersion", "")).rpartition("/")[2])
         if model is not None:
-            model.reshape(obj)
+            model.prune_and_default(obj)
 
-    return reshape
+    return prune_and_default
 
 
 def _conversion(spec: Object, models: Mapping[str, CustomModel], webhooks: WebhookCaller | None) -> Conversion | None:

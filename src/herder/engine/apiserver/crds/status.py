@@ -1,6 +1,7 @@
-"""The status of a definition, as pure functions: which names it may use, and its conditions.
+"""Status of CustomResourceDefinitions: accepted names and conditions. Pure functions.
 
-Names belong to whoever had them first in the group; a definition that asks for a taken one waits until it is free.
+A name belongs to the first CRD of the group that had it accepted. Another CRD with the same name waits until it is
+released.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from herder.engine.apiserver.crds.bundles import bundle_of, bundle_problem
+from herder.engine.apiserver.crds.ca_bundle import bundle_of, bundle_problem
 from herder.engine.meta.kinds import Object
 
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
@@ -20,14 +21,14 @@ _APPROVAL_HELP = "see https://github.com/kubernetes/enhancements/pull/1111"
 
 
 @dataclass(slots=True)
-class Taken:
-    """Names that other definitions of the group have had accepted."""
+class TakenNames:
+    """Accepted names of the other CRDs of the group."""
 
     resources: set[str] = field(default_factory=set)
     kinds: set[str] = field(default_factory=set)
 
     @classmethod
-    def by(cls, definitions: Iterable[Object]) -> Taken:
+    def by(cls, definitions: Iterable[Object]) -> TakenNames:
         taken = cls()
         for definition in definitions:
             names = (definition.get("status") or {}).get("acceptedNames") or {}
@@ -36,8 +37,8 @@ class Taken:
         return taken
 
 
-def settled(crd: Object, taken: Taken, now: str) -> Object:
-    """The definition with the status it should have: names accepted where free, conditions to match."""
+def with_desired_status(crd: Object, taken: TakenNames, now: str) -> Object:
+    """Return the CRD with the status it should have: accepted names and conditions."""
     crd = {**crd, "status": copy.deepcopy(crd.get("status") or {})}
     accepted, problem = accept_names(crd, taken)
     if accepted != crd["status"].get("acceptedNames") or not find_condition(crd, "NamesAccepted"):
@@ -57,17 +58,17 @@ def settled(crd: Object, taken: Taken, now: str) -> Object:
 
 
 def _establishment(crd: Object) -> tuple[str, str, str]:
-    """Status, reason and message for a definition whose names are accepted."""
+    """Return status, reason and message of Established for a CRD whose names are accepted."""
     if bundle_problem(bundle_of(crd)):
         return "False", "InvalidCABundle", "The conversion webhook CABundle is invalid"
     return "True", "InitialNamesAccepted", "the initial names have been accepted"
 
 
-def accept_names(crd: Object, taken: Taken) -> tuple[Object, tuple[str, str] | None]:
-    """The names the definition has from now on, and reason and message of the last conflict, if any."""
+def accept_names(crd: Object, taken: TakenNames) -> tuple[Object, tuple[str, str] | None]:
+    """Return the accepted names, and reason and message of the last conflict, if any."""
     wanted: Object = crd["spec"]["names"]
-    held: Object = (crd.get("status") or {}).get("acceptedNames") or {}
-    accepted = {"plural": "", "kind": "", **held}
+    current: Object = (crd.get("status") or {}).get("acceptedNames") or {}
+    accepted = {"plural": "", "kind": "", **current}
     problem: tuple[str, str] | None = None
     for name, used, reason in (
         ("plural", taken.resources, "PluralConflict"),
@@ -76,7 +77,7 @@ def accept_names(crd: Object, taken: Taken) -> tuple[Object, tuple[str, str] | N
         ("kind", taken.kinds, "KindConflict"),
         ("listKind", taken.kinds, "ListKindConflict"),
     ):
-        conflicts = _conflicts(wanted.get(name), held.get(name), used)
+        conflicts = _conflicts(wanted.get(name), current.get(name), used)
         if conflicts:
             problem = (reason, conflicts)
         else:
@@ -85,12 +86,12 @@ def accept_names(crd: Object, taken: Taken) -> tuple[Object, tuple[str, str] | N
     return accepted, problem
 
 
-def _conflicts(wanted: Any, held: Any, used: set[str]) -> str:
+def _conflicts(wanted: Any, current: Any, used: set[str]) -> str:
     if isinstance(wanted, list):
-        fresh = [name for name in wanted if name not in (held or ())]
+        fresh = [name for name in wanted if name not in (current or ())]
         messages = [f'"{name}" is already in use' for name in fresh if name in used]
         return messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]" if messages else ""
-    return f'"{wanted}" is already in use' if wanted and wanted != held and wanted in used else ""
+    return f'"{wanted}" is already in use' if wanted and wanted != current and wanted in used else ""
 
 
 def _put(names: Object, name: str, value: Any) -> None:
@@ -114,7 +115,7 @@ def condition_is(crd: Object, kind: str, status: str) -> bool:
 
 
 def set_condition(crd: Object, kind: str, status: str, reason: str, message: str, *, now: str) -> None:
-    """In place; the time moves only with the status."""
+    """Set a condition in place. lastTransitionTime changes only with the status."""
     condition = find_condition(crd, kind)
     if condition is None:
         condition = {"type": kind}
@@ -125,15 +126,16 @@ def set_condition(crd: Object, kind: str, status: str, reason: str, message: str
     condition |= {"status": status, "reason": reason, "message": message}
 
 
-# --- groups of the Kubernetes community ----------------------------------------------------------------------------
+# --- API approval of protected groups ------------------------------------------------------------------------------
 
 
 def is_protected_group(group: str) -> bool:
+    """Whether the group belongs to the Kubernetes community, and its CRDs need API approval."""
     return group in {"k8s.io", "kubernetes.io"} or group.endswith((".k8s.io", ".kubernetes.io"))
 
 
 def approval_state(crd: Object) -> tuple[str, str]:
-    """approved, bypassed, missing or invalid; and the words for it."""
+    """Return approved, bypassed, missing or invalid, and the message."""
     annotation = ((crd.get("metadata") or {}).get("annotations") or {}).get(APPROVED, "")
     if not annotation:
         return "missing", f'protected groups must have approval annotation "{APPROVED}", {_APPROVAL_HELP}'
@@ -152,10 +154,10 @@ def approval_state(crd: Object) -> tuple[str, str]:
 
 
 def approval_condition(crd: Object) -> tuple[str, str, str] | None:
-    """Status, reason and message; None where the group needs no approval."""
+    """Return status, reason and message; None if the group needs no approval."""
     if not is_protected_group(crd["spec"]["group"]):
         return None
-    state, reported = approval_state(crd)
+    state, message = approval_state(crd)
     status = "True" if state == "approved" else "False"
     reason = {
         "approved": "ApprovedAnnotation",
@@ -163,4 +165,4 @@ def approval_condition(crd: Object) -> tuple[str, str, str] | None:
         "missing": "MissingAnnotation",
         "invalid": "InvalidAnnotation",
     }[state]
-    return status, reason, reported
+    return status, reason, message

@@ -1,7 +1,7 @@
-"""What is wrong with a CustomResourceDefinition, in the real server's words.
+"""Validate CustomResourceDefinitions, with kube-apiserver's messages.
 
-The real server moves what all versions have in common (always so with one version) to the top of the spec before it
-checks, so its complaints name `spec.validation`, `spec.subresources` and so on; these do too.
+kube-apiserver moves fields that all versions share (always with a single version) to the top of the spec before it
+validates. Its errors therefore name `spec.validation`, `spec.subresources` and so on, and so do these.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from herder.engine.apiserver.crds.bundles import bundle_of, bundle_problem
-from herder.engine.apiserver.crds.hooks import check_conversion
+from herder.engine.apiserver.crds.ca_bundle import bundle_of, bundle_problem
+from herder.engine.apiserver.crds.conversion_validation import check_conversion
 from herder.engine.apiserver.crds.status import APPROVED, approval_state, condition_is, is_protected_group
-from herder.engine.apiserver.crds.versions import (
+from herder.engine.apiserver.crds.version_validation import (
     check_columns,
     check_deprecation,
     check_selectable,
@@ -28,15 +28,15 @@ _SHARED = {
     "additionalPrinterColumns": "additionalPrinterColumns",
     "selectableFields": "selectableFields",
 }
-"""Per-version fields, and what they are called at the top of the spec."""
+"""Fields of versions, and their names at the top of the spec."""
 
 
 def check_definition(crd: Object) -> Iterator[FieldError]:
-    """All that can be said of a definition by itself."""
+    """Validate a CRD by itself."""
     spec: Object = crd.get("spec") or {}
-    wanted = f"{(spec.get('names') or {}).get('plural', '')}.{spec.get('group', '')}"
+    expected = f"{(spec.get('names') or {}).get('plural', '')}.{spec.get('group', '')}"
     name = (crd.get("metadata") or {}).get("name") or ""
-    if name and name != wanted:
+    if name and name != expected:
         yield invalid_value("metadata.name", name, 'must be spec.names.plural+"."+spec.group')
     yield from _check_spec(spec)
     yield from check_status(crd)
@@ -50,7 +50,7 @@ def check_definition(crd: Object) -> Iterator[FieldError]:
 
 
 def check_change(crd: Object, old: Object) -> Iterator[FieldError]:
-    """What may not change: all that names what is stored, once objects may exist."""
+    """Validate an update: fields that identify stored objects are immutable."""
     new_spec, old_spec = crd.get("spec") or {}, old.get("spec") or {}
     if condition_is(old, "Established", "True"):
         yield from _immutable("spec.scope", new_spec.get("scope"), old_spec.get("scope"))
@@ -62,32 +62,33 @@ def check_change(crd: Object, old: Object) -> Iterator[FieldError]:
 
 
 def _check_bundle(bundle: str, old: str) -> Iterator[FieldError]:
-    """Who can call its webhook may not lose that; who never could may go on trying."""
+    """Reject an invalid caBundle, unless the old one was invalid, too."""
     problem = bundle_problem(bundle)
     if problem and not bundle_problem(old):
         yield invalid_value("spec.conversion.webhookClientConfig.caBundle", bundle, problem)
 
 
 def check_status(crd: Object) -> Iterator[FieldError]:
+    """Validate status.acceptedNames."""
     accepted = (crd.get("status") or {}).get("acceptedNames") or {}
     yield from _check_names(accepted, "status.acceptedNames")
 
 
 def check_approval(crd: Object, old: Object | None) -> Iterator[FieldError]:
-    """Groups of the Kubernetes community need an annotation; one that was wrong before may stay wrong."""
+    """Protected groups need an approval annotation; one that was wrong before may stay wrong."""
     if not is_protected_group((crd.get("spec") or {}).get("group", "")):
         return
-    state, reported = approval_state(crd)
+    state, message = approval_state(crd)
     if old is not None and approval_state(old)[0] == state:
         return
     field = f"metadata.annotations[{APPROVED}]"
     if state == "missing":
-        yield required(field, reported)
+        yield required(field, message)
     elif state == "invalid":
-        yield invalid_value(field, crd["metadata"]["annotations"][APPROVED], reported)
+        yield invalid_value(field, crd["metadata"]["annotations"][APPROVED], message)
 
 
-# --- the spec ----------------------------------------------------------------------------------------------------
+# --- spec --------------------------------------------------------------------------------------------------------
 
 
 def _check_spec(spec: Object) -> Iterator[FieldError]:
@@ -113,11 +114,11 @@ def _check_spec(spec: Object) -> Iterator[FieldError]:
         message = "must have exactly one version marked as storage version"
         yield invalid_value("spec.versions", _as_checked(versions, shared), message)
     yield from _check_first_version(versions)
-    wanted = spec.get("names") or {}
+    expected = spec.get("names") or {}
     for field in ("plural", "singular", "kind", "listKind"):
-        if not wanted.get(field):
+        if not expected.get(field):
             yield required(f"spec.names.{field}")
-    yield from _check_names(wanted, "spec.names")
+    yield from _check_names(expected, "spec.names")
     if versions:
         yield from _check_parts(versions[0], shared, {field: f"spec.{_SHARED[field]}" for field in shared})
     yield from check_conversion(spec.get("conversion"), "spec.conversion")
@@ -140,7 +141,7 @@ def _check_parts(version: Object, fields: set[str], paths: dict[str, str]) -> It
 
 
 def _check_first_version(versions: list[Object]) -> Iterator[FieldError]:
-    """The first version also stands at the top, a leftover of the time when there was only one."""
+    """Validate the deprecated spec.version, which is the name of the first version."""
     name = versions[0].get("name", "") if versions else ""
     problems = names.dns1035_label(name) if name else []
     if problems:
@@ -148,7 +149,7 @@ def _check_first_version(versions: list[Object]) -> Iterator[FieldError]:
 
 
 def _as_checked(versions: list[Object], shared: set[str]) -> list[Object]:
-    """Versions as the complaint shows them: with what they share already moved away."""
+    """Return the versions as the error shows them: without the shared fields."""
     return [
         {
             "Name": version.get("name", ""),
@@ -173,23 +174,23 @@ def _check_group(group: str) -> Iterator[FieldError]:
         yield invalid_value("spec.group", group, "should be a domain with at least one dot")
 
 
-def _check_names(wanted: Object, path: str) -> Iterator[FieldError]:
+def _check_names(expected: Object, path: str) -> Iterator[FieldError]:
     for field in ("plural", "singular"):
-        value = wanted.get(field) or ""
+        value = expected.get(field) or ""
         problems = names.dns1035_label(value) if value else []
         if problems:
             yield invalid_value(f"{path}.{field}", value, ",".join(problems))
     for field in ("kind", "listKind"):
-        value = wanted.get(field) or ""
+        value = expected.get(field) or ""
         problems = names.dns1035_label(value.lower()) if value else []
         if problems:
             message = "may have mixed case, but should otherwise match: " + ",".join(problems)
             yield invalid_value(f"{path}.{field}", value, message)
-    yield from _check_labels(wanted.get("shortNames") or (), f"{path}.shortNames")
-    kind = wanted.get("kind")
-    if kind and kind == wanted.get("listKind"):
+    yield from _check_labels(expected.get("shortNames") or (), f"{path}.shortNames")
+    kind = expected.get("kind")
+    if kind and kind == expected.get("listKind"):
         yield invalid_value(f"{path}.listKind", kind, "kind and listKind may not be the same")
-    yield from _check_labels(wanted.get("categories") or (), f"{path}.categories")
+    yield from _check_labels(expected.get("categories") or (), f"{path}.categories")
 
 
 def _check_labels(values: Iterable[str], path: str) -> Iterator[FieldError]:

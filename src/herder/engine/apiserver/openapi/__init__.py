@@ -1,4 +1,4 @@
-"""/openapi/v2 and /openapi/v3: the schemas of everything served, built when somebody asks."""
+"""OpenAPI: /openapi/v2 and /openapi/v3, built on first request."""
 
 from herder.engine.apiserver.openapi.serve import OpenApi
 

@@ -1,4 +1,4 @@
-"""The schemas of one document: what its resources are made of, under the names the real server publishes."""
+"""Component schemas of an OpenAPI document, under kube-apiserver's names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from herder.engine.apiserver.builtin import DEFINITIONS, BuiltinType
 from herder.engine.apiserver.openapi.descriptions import described
-from herder.engine.apiserver.resources import Resource, Version
+from herder.engine.apiserver.registry.resources import Resource, Version
 from herder.engine.meta.kinds import Object
 
 META = "io.k8s.apimachinery.pkg.apis.meta.v1"
@@ -19,7 +19,7 @@ def reference(name: str) -> Object:
 
 
 def component_name(resource: Resource, version: Version) -> str:
-    """`io.k8s.api.apps.v1.Deployment`, `com.example.v1.Widget`."""
+    """Return the schema name: `io.k8s.api.apps.v1.Deployment`, `com.example.v1.Widget`."""
     if isinstance(version.model, BuiltinType):
         return version.model.definition_name
     return f"{'.'.join(reversed(resource.group.split('.')))}.{version.name}.{resource.kind}"
@@ -32,7 +32,7 @@ def list_name(resource: Resource, version: Version) -> str:
 
 
 def own_schemas(resource: Resource, version: Version) -> dict[str, Object]:
-    """The object and its list, where they are not among the definitions that all share."""
+    """Return the schemas of a custom resource and its list; those of built-in kinds are shared definitions."""
     if isinstance(version.model, BuiltinType):
         return {}
     name, listed = component_name(resource, version), list_name(resource, version)
@@ -62,7 +62,7 @@ def _list_schema(resource: Resource, version: Version, name: str) -> Object:
 
 
 def with_referenced(schemas: dict[str, Object], roots: Iterator[str]) -> dict[str, Object]:
-    """`schemas` and every shared definition that they or `roots` lead to, by name."""
+    """Return `schemas` and every shared definition that they or `roots` refer to, by name."""
     found = dict(schemas)
     pending = [*roots, *(name for schema in schemas.values() for name in references(schema))]
     while pending:
@@ -77,7 +77,7 @@ def with_referenced(schemas: dict[str, Object], roots: Iterator[str]) -> dict[st
 
 
 def references(node: Any) -> Iterator[str]:
-    """Names that a schema or a path refers to."""
+    """Yield the names that a schema or path refers to."""
     if isinstance(node, dict):
         target = node.get("$ref")
         if isinstance(target, str):

@@ -1,12 +1,12 @@
-"""The paths of one group and version, with the parameters that clients look for.
+"""OpenAPI paths of a resource, with their query parameters.
 
-kubectl asks here whether a server knows `fieldValidation`, `dryRun` and `fieldManager` for a kind's patch.
+kubectl looks here whether a kind's patch supports `fieldValidation`, `dryRun` and `fieldManager`.
 """
 
 from __future__ import annotations
 
 from herder.engine.apiserver.openapi.components import META, component_name, list_name, reference
-from herder.engine.apiserver.resources import Resource, Subresource, Version
+from herder.engine.apiserver.registry.resources import Resource, Subresource, Version
 from herder.engine.meta.kinds import GroupVersionKind, GroupVersionResource, Object
 
 _TYPES = {
@@ -25,8 +25,8 @@ _DELETE_COLLECTION = (
 )  # fmt: skip
 _PATCHES = ("application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json")
 _STRATEGIC = "application/strategic-merge-patch+json"
-_ANSWERS = ("application/json", "application/yaml")
-_OUTCOMES = {"200": "OK", "201": "Created", "202": "Accepted"}
+_RESPONSE_TYPES = ("application/json", "application/yaml")
+_STATUS_TEXTS = {"200": "OK", "201": "Created", "202": "Accepted"}
 SCALE = "io.k8s.api.autoscaling.v1.Scale"
 _STATUS = f"{META}.Status"
 _METHODS = {
@@ -38,11 +38,13 @@ _METHODS = {
 
 
 def paths_of(resource: Resource, version: Version) -> dict[str, Object]:
-    """Every path of one resource."""
+    """Return every path of one resource."""
     return _Paths(resource, version).build()
 
 
 class _Paths:
+    """Builds the paths of one version of a resource."""
+
     def __init__(self, resource: Resource, version: Version) -> None:
         self.resource = resource
         self.version = version
@@ -52,7 +54,7 @@ class _Paths:
         self.stem = _group_stem(resource.group) + version.name[:1].upper() + version.name[1:]
         where = GroupVersionResource(resource.group, version.name, resource.plural)
         self.collection = where.path("{namespace}" if resource.namespaced else "")
-        self.everywhere = where.path()
+        self.all_namespaces = where.path()
 
     def build(self) -> dict[str, Object]:
         paths = {
@@ -60,8 +62,10 @@ class _Paths:
             f"{self.collection}/{{name}}": self._with_parameters(self._on_item(), named=True),
         }
         if self.resource.namespaced and "list" in self.resource.verbs:
-            listing = self._operation("list", "list", f"{self.resource.kind}ForAllNamespaces", _LIST, answer=self._list)
-            paths[self.everywhere] = {"get": listing}
+            list_all = self._operation(
+                "list", "list", f"{self.resource.kind}ForAllNamespaces", _LIST, response=self._list
+            )
+            paths[self.all_namespaces] = {"get": list_all}
         for name, operations in self._on_subresources():
             paths[f"{self.collection}/{{name}}/{name}"] = self._with_parameters(operations, named=True)
         return {path: item for path, item in paths.items() if item}
@@ -74,95 +78,99 @@ class _Paths:
 
     def _on_collection(self) -> Object:
         verbs, kind = self.resource.verbs, self.scope + self.resource.kind
-        found: Object = {}
+        operations: Object = {}
         if "list" in verbs:
-            found["get"] = self._operation("list", "list", kind, _LIST, answer=self._list)
+            operations["get"] = self._operation("list", "list", kind, _LIST, response=self._list)
         if "create" in verbs:
-            found["post"] = self._writing("create", "post", kind, self.component, outcomes=("200", "201", "202"))
+            operations["post"] = self._write_operation(
+                "create", "post", kind, self.component, codes=("200", "201", "202")
+            )
         if "deletecollection" in verbs:
-            found["delete"] = self._deleting("deletecollection", f"Collection{kind}", _DELETE_COLLECTION)
-        return found
+            operations["delete"] = self._delete_operation("deletecollection", f"Collection{kind}", _DELETE_COLLECTION)
+        return operations
 
     def _on_item(self) -> Object:
         verbs, kind = self.resource.verbs, self.scope + self.resource.kind
-        found: Object = {}
+        operations: Object = {}
         if "get" in verbs:
-            found["get"] = self._operation("read", "get", kind, answer=self.component)
+            operations["get"] = self._operation("read", "get", kind, response=self.component)
         if "update" in verbs:
-            found["put"] = self._writing("replace", "put", kind, self.component, outcomes=("200", "201"))
+            operations["put"] = self._write_operation("replace", "put", kind, self.component, codes=("200", "201"))
         if "delete" in verbs:
-            found["delete"] = self._deleting("delete", kind, _DELETE)
+            operations["delete"] = self._delete_operation("delete", kind, _DELETE)
         if "patch" in verbs:
-            found["patch"] = self._patching(kind, self.component)
-        return found
+            operations["patch"] = self._patch_operation(kind, self.component)
+        return operations
 
     def _on_subresources(self) -> list[tuple[str, Object]]:
-        found = []
+        operations = []
         every = ("get", "update", "patch")
         if self.version.status:
-            found.append(("status", self._on_subresource("status", self.component, every)))
+            operations.append(("status", self._on_subresource("status", self.component, every)))
         if self.version.scale:
-            found.append(("scale", self._on_subresource("scale", SCALE, every)))
+            operations.append(("scale", self._on_subresource("scale", SCALE, every)))
         for extra in self.resource.subresources.values():
-            found.append((extra.name, self._on_subresource(extra.name, _answer_of(extra), extra.verbs)))
-        return found
+            operations.append((extra.name, self._on_subresource(extra.name, _response_schema(extra), extra.verbs)))
+        return operations
 
     def _on_subresource(self, name: str, component: str, verbs: tuple[str, ...]) -> Object:
         kind = f"{self.scope}{self.resource.kind}{name[:1].upper()}{name[1:]}"
-        found: Object = {}
+        operations: Object = {}
         for verb in verbs:
             if verb not in _METHODS:
                 continue
-            method, word = _METHODS[verb]
+            method, prefix = _METHODS[verb]
             if verb == "get":
-                found[method] = self._operation(word, "get", kind, answer=component)
+                operations[method] = self._operation(prefix, "get", kind, response=component)
             elif verb == "patch":
-                found[method] = self._patching(kind, component)
+                operations[method] = self._patch_operation(kind, component)
             else:
-                found[method] = self._writing(word, method, kind, component, outcomes=("200", "201"))
-        return found
+                operations[method] = self._write_operation(prefix, method, kind, component, codes=("200", "201"))
+        return operations
 
     def _operation(
         self,
-        word: str,
+        prefix: str,
         action: str,
         kind: str,
         query: tuple[str, ...] = (),
         *,
-        answer: str,
-        outcomes: tuple[str, ...] = ("200",),
+        response: str,
+        codes: tuple[str, ...] = ("200",),
     ) -> Object:
         operation: Object = {
             "tags": [_tag(self.resource.group, self.version.name)],
-            "operationId": f"{word}{self.stem}{kind}",
+            "operationId": f"{prefix}{self.stem}{kind}",
         }
         if query:
             operation["parameters"] = [_parameter(name) for name in query]
-        content = {"content": {media: {"schema": reference(answer)} for media in _ANSWERS}} if answer else {}
+        content = {"content": {media: {"schema": reference(response)} for media in _RESPONSE_TYPES}} if response else {}
         operation["responses"] = {
-            **{code: {"description": _OUTCOMES[code], **content} for code in outcomes},
+            **{code: {"description": _STATUS_TEXTS[code], **content} for code in codes},
             "401": {"description": "Unauthorized"},
         }
         operation["x-kubernetes-action"] = action
         operation["x-kubernetes-group-version-kind"] = self.kind._asdict()
         return operation
 
-    def _writing(self, word: str, action: str, kind: str, component: str, *, outcomes: tuple[str, ...]) -> Object:
-        operation = self._operation(word, action, kind, _WRITE, answer=component, outcomes=outcomes)
+    def _write_operation(
+        self, prefix: str, action: str, kind: str, component: str, *, codes: tuple[str, ...]
+    ) -> Object:
+        operation = self._operation(prefix, action, kind, _WRITE, response=component, codes=codes)
         body: Object = {"*/*": {"schema": reference(component)}} if component else {"*/*": {"schema": {}}}
         operation["requestBody"] = {"content": body, "required": True}
         return operation
 
-    def _patching(self, kind: str, component: str) -> Object:
-        operation = self._operation("patch", "patch", kind, (*_WRITE, "force"), answer=component)
+    def _patch_operation(self, kind: str, component: str) -> Object:
+        operation = self._operation("patch", "patch", kind, (*_WRITE, "force"), response=component)
         accepted = _PATCHES if self.resource.custom else (*_PATCHES, _STRATEGIC)
         patch = {media: {"schema": reference(f"{META}.Patch")} for media in accepted}
         operation["requestBody"] = {"content": patch, "required": True}
         return operation
 
-    def _deleting(self, action: str, kind: str, query: tuple[str, ...]) -> Object:
-        outcomes = ("200",) if action == "deletecollection" else ("200", "202")
-        operation = self._operation("delete", action, kind, query, answer=_STATUS, outcomes=outcomes)
+    def _delete_operation(self, action: str, kind: str, query: tuple[str, ...]) -> Object:
+        codes = ("200",) if action == "deletecollection" else ("200", "202")
+        operation = self._operation("delete", action, kind, query, response=_STATUS, codes=codes)
         operation["requestBody"] = {"content": {"*/*": {"schema": reference(f"{META}.DeleteOptions")}}}
         return operation
 
@@ -183,8 +191,8 @@ def _in_path(name: str) -> Object:
     return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "uniqueItems": True}}
 
 
-def _answer_of(extra: Subresource) -> str:
-    """The published name of what a subresource answers; empty where it streams."""
+def _response_schema(extra: Subresource) -> str:
+    """Return the schema name of a subresource's response; empty if it is a stream."""
     from herder.engine.apiserver.builtin import BuiltinType
 
     try:

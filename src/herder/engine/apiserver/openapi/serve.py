@@ -1,4 +1,4 @@
-"""Answers under /openapi. Documents are built on first use, off the event loop, and kept until resources change."""
+"""Serve /openapi/v2 and /openapi/v3. Documents are built off the event loop and cached until the registry changes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from herder.engine.apiserver.negotiation import LONGEST_ACCEPT
-from herder.engine.client.wire import Request, Response
+from herder.engine.apiserver.request.negotiation import MAX_ACCEPT
+from herder.engine.wire import Request, Response
 
 if TYPE_CHECKING:
-    from herder.engine.apiserver.resources import Registry
+    from herder.engine.apiserver.registry.resources import Registry
 
 _V2 = "application/com.github.proto-openapi.spec.v2"
 _PROTOBUF = {f"{_V2}@v1.0+protobuf", f"{_V2}.v1.0+protobuf"}
@@ -21,13 +21,15 @@ _ANYTHING = {"", "*/*", "application/*"}
 
 
 class OpenApi:
+    """Handler of the OpenAPI endpoints."""
+
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._generation = -1
         self._documents: dict[str, bytes] = {}
 
     async def handle(self, request: Request) -> Response | None:
-        """The answer for paths under /openapi, None for other paths."""
+        """Return the response for a path under /openapi; None for other paths."""
         match request.path.rstrip("/").split("/", 3):
             case ["", "openapi", "v2"]:
                 return await self._v2(request)
@@ -116,8 +118,8 @@ class OpenApi:
 
 
 def _accepted(request: Request, offered: set[str]) -> str:
-    """The first media type of the Accept header that can be had; empty where none can."""
-    for clause in request.headers.get("accept", "")[:LONGEST_ACCEPT].split(","):
+    """Return the first media type of the Accept header that is offered; empty if none is."""
+    for clause in request.headers.get("accept", "")[:MAX_ACCEPT].split(","):
         wanted = clause.partition(";")[0].strip()
         if wanted in offered:
             return wanted

@@ -1,6 +1,6 @@
-"""All that is served as one OpenAPI v2 (Swagger) document, derived from the v3 ones.
+"""OpenAPI v2 (Swagger) document of all resources, derived from the v3 documents.
 
-Older clients read it, and typed clients that merge. What v2 cannot say is left out, as the real server does.
+Older clients and kubectl's patch merging use it. What v2 cannot express is omitted, like in kube-apiserver.
 """
 
 from __future__ import annotations
@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from herder.engine.apiserver.discovery import VERSION
+from herder.engine.apiserver.endpoints.discovery import VERSION
 from herder.engine.apiserver.openapi.v3 import build_document, document_paths
-from herder.engine.apiserver.resources import Registry
+from herder.engine.apiserver.registry.resources import Registry
 from herder.engine.meta.kinds import Object
 
-_UNSPEAKABLE = ("oneOf", "anyOf", "not", "nullable", "default")
+_UNSUPPORTED = ("oneOf", "anyOf", "not", "nullable", "default")
 _INT_OR_STRING = "io.k8s.apimachinery.pkg.util.intstr.IntOrString"
 _QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
 _PRODUCES = ["application/json", "application/yaml"]
 
 
 def build_v2(registry: Registry) -> Object:
+    """Build the Swagger document of all served resources."""
     paths: Object = {}
     definitions: Object = {}
     for served in document_paths(registry).values():
@@ -65,9 +66,9 @@ def _schema(schema: Mapping[str, Any]) -> Object:
     if target:
         described = {"description": schema["description"]} if "description" in schema else {}
         return described | {"$ref": "#/definitions/" + target}
-    found = {key: value for key, value in schema.items() if key not in _UNSPEAKABLE}
+    found = {key: value for key, value in schema.items() if key not in _UNSUPPORTED}
     if schema.get("x-kubernetes-preserve-unknown-fields") or schema.get("x-kubernetes-int-or-string"):
-        # Clients that check would refuse fields beside those listed, or one of the two types.
+        # Validating clients would reject unlisted fields, or one of the two types.
         for key in ("type", "items", "properties", "required"):
             found.pop(key, None)
     if schema.get("nullable"):
@@ -85,11 +86,12 @@ def _schema(schema: Mapping[str, Any]) -> Object:
 
 
 def _target(schema: Mapping[str, Any]) -> str:
-    """The definition that a schema refers to, directly or through the one-armed allOf that v3 needs for siblings."""
+    """Return the definition that a schema refers to, directly or through the single-element allOf that v3 needs for
+    siblings."""
     target = schema.get("$ref")
-    arms: list[Any] = schema.get("allOf") or []
-    if not target and len(arms) == 1:
-        target = arms[0].get("$ref")
+    alternatives: list[Any] = schema.get("allOf") or []
+    if not target and len(alternatives) == 1:
+        target = alternatives[0].get("$ref")
     return str(target).rpartition("/")[2] if target else ""
 
 

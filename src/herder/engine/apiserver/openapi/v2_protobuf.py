@@ -1,6 +1,6 @@
-"""The v2 document in protobuf (gnostic's openapi.v2.Document): Go's discovery client accepts nothing else.
+"""Encode the OpenAPI v2 document as protobuf (gnostic's openapi.v2.Document), the only format of Go's discovery client.
 
-Only what our own documents contain can be said; each function writes one message, fields by their numbers there.
+Supports what our own documents contain. Each function encodes one message; the numbers are gnostic's field numbers.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _SCHEMA_INTS = {
 
 
 def encode_document(document: Object) -> bytes:
+    """Encode a Swagger document."""
     info = _text(1, document["info"]["title"]) + _text(2, document["info"]["version"])
     paths = b"".join(_message(2, _named(path, _path_item(item))) for path, item in document["paths"].items())
     definitions = b"".join(
@@ -137,11 +138,11 @@ def _extensions(number: int, holder: Mapping[str, Any]) -> bytes:
 
 
 def _any(value: Any) -> bytes:
-    """Values travel as YAML, of which JSON is a part."""
+    """Encode a value as YAML, of which JSON is a subset."""
     return _text(2, msgspec.json.encode(value).decode())
 
 
-# --- the wire ----------------------------------------------------------------------------------------------------
+# --- wire format -------------------------------------------------------------------------------------------------
 
 
 def _named(name: str, value: bytes) -> bytes:

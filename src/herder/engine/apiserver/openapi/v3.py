@@ -1,4 +1,4 @@
-"""One OpenAPI v3 document for each group and version."""
+"""OpenAPI v3 documents, one per group version."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 import herder
 from herder.engine.apiserver.crds.model import CustomModel
-from herder.engine.apiserver.discovery import VERSION, groups_served, resources_served, versions_served
+from herder.engine.apiserver.endpoints.discovery import VERSION, groups_served, resources_served, versions_served
 from herder.engine.apiserver.openapi.components import (
     component_name,
     list_name,
@@ -17,12 +17,12 @@ from herder.engine.apiserver.openapi.components import (
     with_referenced,
 )
 from herder.engine.apiserver.openapi.paths import paths_of
-from herder.engine.apiserver.resources import Registry, Resource, Version
+from herder.engine.apiserver.registry.resources import Registry, Resource, Version
 from herder.engine.meta.kinds import GroupVersion, Object
 
 
 def document_paths(registry: Registry) -> dict[str, GroupVersion]:
-    """`api/v1`, `apis/apps/v1` …: what has a document."""
+    """Return the group versions by document path: `api/v1`, `apis/apps/v1` and so on."""
     return {
         f"apis/{group}/{version}" if group else f"api/{version}": GroupVersion(group, version)
         for group in groups_served(registry)
@@ -31,6 +31,7 @@ def document_paths(registry: Registry) -> dict[str, GroupVersion]:
 
 
 def build_document(registry: Registry, served: GroupVersion) -> Object:
+    """Build the document of a group version."""
     listed = resources_served(registry, served)
     paths: dict[str, Object] = {}
     schemas: dict[str, Object] = {}
@@ -58,9 +59,10 @@ def build_document(registry: Registry, served: GroupVersion) -> Object:
 
 
 def document_hash(registry: Registry, served: GroupVersion) -> str:
-    """Changes when the document would. Taken from what it is made of, so that the index builds no documents."""
-    reported = [_identity(resource, version) for resource, version in resources_served(registry, served)]
-    return hashlib.sha512(msgspec.json.encode([herder.__version__, str(served), reported])).hexdigest().upper()
+    """Return a hash that changes with the document. It covers the inputs, so that the index does not build any
+    document."""
+    identities = [_identity(resource, version) for resource, version in resources_served(registry, served)]
+    return hashlib.sha512(msgspec.json.encode([herder.__version__, str(served), identities])).hexdigest().upper()
 
 
 def _identity(resource: Resource, version: Version) -> list[object]:

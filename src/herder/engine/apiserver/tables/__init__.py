@@ -1,6 +1,6 @@
-"""Objects as rows: the `Table` rendering that `kubectl get` asks for.
+"""Tables: the server-side printing that `kubectl get` requests.
 
-`render` is all that verbs need; `printer_for` gives the built-in printers to whoever registers built-in kinds.
+Verbs use `render`; `printer_for` provides the built-in printers when built-in kinds are registered.
 """
 
 from herder.engine.apiserver.tables.printers import Printer, printer_for

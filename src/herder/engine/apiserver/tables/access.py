@@ -1,4 +1,4 @@
-"""Who may do what, and what may be written: accounts, bindings, certificates, admission."""
+"""Printers of service accounts, RBAC, certificates, admission configuration and APIServices."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def _binding(obj: Object, now: datetime) -> list[Any]:
         for each in subjects
         if each.get("kind") == "ServiceAccount"
     ]
-    reported = [", ".join(listed) for listed in (users, groups, accounts)]
-    return [name_of(obj), f"{role.get('kind', '')}/{role.get('name', '')}", age(obj, now), *reported]
+    subject_cells = [", ".join(listed) for listed in (users, groups, accounts)]
+    return [name_of(obj), f"{role.get('kind', '')}/{role.get('name', '')}", age(obj, now), *subject_cells]
 
 
 def _certificate_signing_request(obj: Object, now: datetime) -> list[Any]:

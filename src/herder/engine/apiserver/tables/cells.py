@@ -1,11 +1,11 @@
-"""What several printers show the same way."""
+"""Cells and columns that several printers share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from herder.engine.apiserver.resources import Column
+from herder.engine.apiserver.registry.resources import Column
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.selectors import SelectorError, label_selector_from_object
 
@@ -15,12 +15,13 @@ UNKNOWN = "<unknown>"
 
 
 def columns(*declared: str) -> tuple[Column, ...]:
-    """`Name`, `Age`, `Ready:integer`; `+` before what only `-o wide` shows. Names have a format of their own."""
-    made = []
+    """Parse column declarations: `Name`, `Age`, `Ready:integer`; `+` marks columns of `-o wide`. Names have format
+    `name`."""
+    parsed = []
     for text in declared:
         name, _, kind = text.removeprefix("+").partition(":")
         is_name = name == "Name" or kind == "name"
-        made.append(
+        parsed.append(
             Column(
                 name,
                 "string" if is_name else kind or "string",
@@ -28,7 +29,7 @@ def columns(*declared: str) -> tuple[Column, ...]:
                 priority=1 if text[0] == "+" else 0,
             )
         )
-    return tuple(made)
+    return tuple(parsed)
 
 
 def name_of(obj: Object) -> str:
@@ -52,7 +53,7 @@ def annotation(obj: Object, key: str) -> str:
 
 
 def container_cells(containers: Sequence[Object] | None) -> list[str]:
-    """Names and images."""
+    """Return the names and images of containers."""
     listed = containers or ()
     return [",".join(each.get("name", "") for each in listed), ",".join(each.get("image", "") for each in listed)]
 
@@ -66,7 +67,7 @@ def labels_text(labels: Object | None) -> str:
 
 
 def selector_text(selector: Object | None, *, empty: str = NONE) -> str:
-    """A LabelSelector in the syntax of `-l`; an absent one selects nothing and shows like an empty one."""
+    """Format a LabelSelector in the syntax of `-l`. An absent one selects nothing, but is shown like an empty one."""
     try:
         parsed = label_selector_from_object(selector)
     except (SelectorError, KeyError):
@@ -83,8 +84,8 @@ def has_condition(conditions: Iterable[Object] | None, kind: str) -> bool:
     return found is not None and found.get("status") == "True"
 
 
-def with_more(listed: Sequence[Any], *, most: int = 3, empty: str = UNSET, separator: str = ",") -> str:
-    text = separator.join(str(each) for each in listed[:most])
-    if len(listed) > most:
-        return f"{text} + {len(listed) - most} more..."
+def join_limited(listed: Sequence[Any], *, limit: int = 3, empty: str = UNSET, separator: str = ",") -> str:
+    text = separator.join(str(each) for each in listed[:limit])
+    if len(listed) > limit:
+        return f"{text} + {len(listed) - limit} more..."
     return text or empty

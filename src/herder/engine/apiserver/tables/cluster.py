@@ -1,4 +1,4 @@
-"""Nodes, namespaces, events, configuration, and the small kinds around them."""
+"""Printers of nodes, namespaces, events, configuration and other cluster kinds."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _namespace(obj: Object, now: datetime) -> list[Any]:
 
 
 def _event(obj: Object, now: datetime) -> list[Any]:
-    """Of either group: what core calls involvedObject and message, events.k8s.io calls regarding and note."""
+    """Print an Event of either group: core has involvedObject and message, events.k8s.io regarding and note."""
     about = obj.get("involvedObject") or obj.get("regarding") or {}
     source = obj.get("source") or obj.get("deprecatedSource") or {}
     series = obj.get("series")
@@ -157,12 +157,12 @@ def _name_and_age(obj: Object, now: datetime) -> list[Any]:
 
 def _resource_claim(obj: Object, now: datetime) -> list[Any]:
     status = status_of(obj)
-    going = bool(obj["metadata"].get("deletionTimestamp"))
-    states = ["deleted"] if going else []
+    deleting = bool(obj["metadata"].get("deletionTimestamp"))
+    states = ["deleted"] if deleting else []
     if status.get("allocation") is not None:
         states.append("allocated")
         states += ["reserved"] if status.get("reservedFor") else []
-    elif not going:
+    elif not deleting:
         states.append("pending")
     return [name_of(obj), ",".join(states), age(obj, now)]
 

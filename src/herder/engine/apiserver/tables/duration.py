@@ -1,4 +1,4 @@
-"""Durations and ages as kubectl shows them: two units at most, fewer as they grow."""
+"""Durations and ages in kubectl's format: at most two units, fewer for longer durations."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ INVALID = "<invalid>"
 
 
 def human_duration(seconds: float) -> str:
-    """119s, 5m30s, 10m, 3h5m, 2d4h, 8d, 2y1d. A little in the future is now: clocks differ."""
-    whole = int(seconds)
-    if whole < -1:
+    """Format as 119s, 5m30s, 10m, 3h5m, 2d4h, 8d or 2y1d. Up to a second in the future is 0s, because clocks differ."""
+    total = int(seconds)
+    if total < -1:
         return INVALID
-    if whole < 0:
+    if total < 0:
         return "0s"
-    if whole < 120:
-        return f"{whole}s"
-    minutes, hours = whole // 60, whole // 3600
+    if total < 120:
+        return f"{total}s"
+    minutes, hours = total // 60, total // 3600
     if minutes < 10:
-        return _two(minutes, "m", whole % 60, "s")
+        return _two(minutes, "m", total % 60, "s")
     if minutes < 180:
         return f"{minutes}m"
     if hours < 8:
@@ -41,7 +41,7 @@ def _two(big: int, big_unit: str, small: int, small_unit: str) -> str:
 
 
 def since(timestamp: Any, now: datetime) -> str:
-    """How long ago a timestamp of an object was; `<unknown>` where there is none."""
+    """Return the time since a timestamp; `<unknown>` without one."""
     if not timestamp:
         return UNKNOWN
     moment = parse_time(timestamp)
@@ -53,7 +53,7 @@ def age(obj: dict[str, Any], now: datetime) -> str:
 
 
 def parse_time(text: Any) -> datetime | None:
-    """An RFC 3339 time with zone; None for anything else."""
+    """Parse an RFC 3339 time with zone; None if it is not one."""
     if not isinstance(text, str):
         return None
     try:

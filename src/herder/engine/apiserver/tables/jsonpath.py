@@ -1,7 +1,7 @@
-"""The JSON paths of printer columns: `.spec.size`, `.status.conditions[?(@.type=="Ready")].status`, `.items[*].name`.
+"""JSONPath of printer columns: `.spec.size`, `.status.conditions[?(@.type=="Ready")].status`, `.items[*].name`.
 
-The dialect is kubectl's. A path is parsed once; what is wrong with it is told then. A missing key yields nothing;
-an index out of bounds or a filter over something that is no list yields nothing either, for a table never fails.
+The dialect is kubectl's. A path is parsed once, and syntax errors are raised then. Evaluation never fails: a missing
+key, an index out of bounds or a filter on something other than a list yields no values.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ Step = Callable[[Values], Values]
 
 
 class JsonPathError(ValueError):
-    """The path cannot be parsed."""
+    """The path is malformed."""
 
 
 class NoResult(Exception):
-    """The path leads nowhere in this object."""
+    """The path matches nothing in this object."""
 
 
 class JsonPath:
-    """Most paths begin with plain names, which are followed without making lists of one."""
+    """A parsed path. Most paths start with plain names, which are followed without creating intermediate lists."""
 
     __slots__ = ("_names", "_steps", "text")
 
@@ -37,7 +37,7 @@ class JsonPath:
         self._steps = tuple(steps[len(plain) :])
 
     def find(self, obj: Any) -> Values:
-        """All values that the path leads to."""
+        """Return all values at the path."""
         for name in self._names:
             if type(obj) is not dict or name not in obj:
                 return []
@@ -52,7 +52,7 @@ class JsonPath:
 
     @property
     def only_name(self) -> str:
-        """The name, where the path is nothing but one."""
+        """The field name if the path is a single name; empty otherwise."""
         return self._names[0] if len(self._names) == 1 and not self._steps else ""
 
 
@@ -113,7 +113,7 @@ def _field_name(text: str, at: int) -> tuple[str, int]:
 
 
 def _brackets(text: str, start: int) -> tuple[str, int]:
-    """What stands between matching brackets, quoted ones not counted."""
+    """Return the text between matching brackets, ignoring those in quotes."""
     depth, quote, at = 0, "", start
     while at < len(text):
         letter = text[at]
@@ -165,6 +165,8 @@ def _unquote(text: str) -> str:
 
 
 class Child:
+    """A step to the field of an object."""
+
     __slots__ = ("name",)
 
     def __init__(self, name: str) -> None:
@@ -195,15 +197,15 @@ def _recursive(values: Values) -> Values:
     return found
 
 
-def _index(place: int) -> Step:
+def _index(index: int) -> Step:
     def step(values: Values) -> Values:
         found = []
         for value in values:
             if value is None:
                 continue
-            if not isinstance(value, list) or not -len(value) <= place < len(value):
+            if not isinstance(value, list) or not -len(value) <= index < len(value):
                 raise NoResult
-            found.append(value[place])
+            found.append(value[index])
         return found
 
     return step
@@ -247,7 +249,7 @@ def _filter(condition: str) -> Step:
 
 
 Operand = JsonPath | tuple[Any]
-"""What a filter compares: a path from the item, or a constant."""
+"""Operand of a filter: a path relative to the item, or a constant."""
 
 
 def _operand(text: str) -> Operand:
@@ -265,7 +267,7 @@ def _operand(text: str) -> Operand:
 
 
 def _condition(left: Operand, operator: str, right: Operand | None) -> Callable[[Any], bool]:
-    # Nearly every filter picks a condition by its type.
+    # Fast path: nearly every filter selects a condition by its type.
     name = left.only_name if isinstance(left, JsonPath) else ""
     if name and operator == "==" and isinstance(right, tuple) and isinstance(right[0], str):
         text = right[0]

@@ -1,4 +1,4 @@
-"""Services, their endpoints, ingresses and network policies."""
+"""Printers of services, endpoints, ingresses and network policies."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from herder.engine.apiserver.tables.cells import (
     UNKNOWN,
     annotation,
     columns,
+    join_limited,
     labels_text,
     name_of,
     selector_text,
     spec_of,
     status_of,
-    with_more,
 )
 from herder.engine.apiserver.tables.duration import age
 from herder.engine.apiserver.tables.printers import Printer, Printers
@@ -71,8 +71,8 @@ def _endpoints(obj: Object, now: datetime) -> list[Any]:
             listed += addresses
         for port in ports:
             listed += [_host_port(address, port.get("port", 0)) for address in addresses]
-    reported = with_more(listed, empty="") if obj.get("subsets") else NONE
-    return [name_of(obj), reported, age(obj, now)]
+    cell = join_limited(listed, empty="") if obj.get("subsets") else NONE
+    return [name_of(obj), cell, age(obj, now)]
 
 
 def _host_port(address: str, port: int) -> str:
@@ -82,7 +82,7 @@ def _host_port(address: str, port: int) -> str:
 def _endpoint_slice(obj: Object, now: datetime) -> list[Any]:
     ports = [_slice_port(port) for port in obj.get("ports") or ()]
     addresses = [address for each in obj.get("endpoints") or () for address in each.get("addresses") or ()]
-    return [name_of(obj), obj.get("addressType", ""), with_more(ports), with_more(addresses), age(obj, now)]
+    return [name_of(obj), obj.get("addressType", ""), join_limited(ports), join_limited(addresses), age(obj, now)]
 
 
 def _slice_port(port: Object) -> str:

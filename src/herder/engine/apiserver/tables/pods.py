@@ -1,4 +1,4 @@
-"""Pods: what `kubectl get pods` says of them."""
+"""Printers of pods and pod templates."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _pod(pod: Object, now: datetime) -> list[Any]:
 
 
 class _Summary:
-    """One pass over a pod's containers, init containers first: they decide until they are done."""
+    """Summary of a pod's containers. Init containers come first: they determine the status until they have finished."""
 
     def __init__(self, spec: Object, status: Object) -> None:
         self.ready = 0
@@ -56,12 +56,12 @@ class _Summary:
         self.total = len(spec.get("containers") or ()) + len(sidecars)
         self._sidecar_restarts = 0
         self._sidecar_last_restart = ""
-        initializing = self._look_at_init(status)
+        initializing = self._summarize_init_containers(status)
         if not initializing or has_condition(status.get("conditions"), "Initialized"):
-            self._look_at_containers(status)
+            self._summarize_containers(status)
 
-    def _look_at_init(self, status: Object) -> bool:
-        for place, container in enumerate(status.get("initContainerStatuses") or ()):
+    def _summarize_init_containers(self, status: Object) -> bool:
+        for index, container in enumerate(status.get("initContainerStatuses") or ()):
             sidecar = self._init.get(container.get("name", ""), {}).get("restartPolicy") == "Always"
             self._count_restarts(container, sidecar=sidecar)
             state = container.get("state") or {}
@@ -72,15 +72,15 @@ class _Summary:
                 self.ready += bool(container.get("ready"))
                 continue
             if terminated:
-                self.reason = "Init:" + _how_it_ended(terminated)
+                self.reason = "Init:" + _termination_reason(terminated)
             elif waiting.get("reason") and waiting["reason"] != "PodInitializing":
                 self.reason = "Init:" + waiting["reason"]
             else:
-                self.reason = f"Init:{place}/{len(self._init)}"
+                self.reason = f"Init:{index}/{len(self._init)}"
             return True
         return False
 
-    def _look_at_containers(self, status: Object) -> None:
+    def _summarize_containers(self, status: Object) -> None:
         self.restarts, self.last_restart = self._sidecar_restarts, self._sidecar_last_restart
         running, failed = False, ""
         for container in reversed(status.get("containerStatuses") or ()):
@@ -90,7 +90,7 @@ class _Summary:
             if waiting.get("reason"):
                 self.reason = waiting["reason"]
             elif terminated:
-                self.reason = _how_it_ended(terminated)
+                self.reason = _termination_reason(terminated)
                 if terminated.get("exitCode"):
                     failed = self.reason
             elif container.get("ready") and state.get("running") is not None:
@@ -114,7 +114,7 @@ class _Summary:
             self._sidecar_last_restart = max(self._sidecar_last_restart, finished)
 
 
-def _how_it_ended(terminated: Object) -> str:
+def _termination_reason(terminated: Object) -> str:
     if terminated.get("reason"):
         return str(terminated["reason"])
     if terminated.get("signal"):

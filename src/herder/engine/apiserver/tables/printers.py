@@ -1,4 +1,4 @@
-"""The built-in printers by kind, loaded when the first table is asked for."""
+"""Built-in printers by kind, imported with the first Table."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from datetime import datetime
 from functools import cache
 from typing import Any, NamedTuple
 
-from herder.engine.apiserver.resources import Column
+from herder.engine.apiserver.registry.resources import Column
 from herder.engine.meta.kinds import GroupKind, Object
 
 Row = Callable[[Object, datetime], list[Any]]
 
 
 class Printer(NamedTuple):
+    """Columns and row function of a kind."""
+
     columns: Sequence[Column]
     row: Row
 
@@ -22,7 +24,7 @@ Printers = Mapping[GroupKind, Printer]
 
 
 def printer_for(kind: GroupKind) -> Printer | None:
-    """Columns and rows of a built-in kind; None where only name and creation are shown."""
+    """Return the printer of a built-in kind; None if it has only the default columns."""
     return _printers().get(kind)
 
 

@@ -1,4 +1,4 @@
-"""A list, or one object, as a meta.k8s.io/v1 Table."""
+"""Render a list or a single object as a meta.k8s.io/v1 Table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from herder.engine.apiserver.resources import Column, Resource
+from herder.engine.apiserver.registry.resources import Column, Resource
 from herder.engine.apiserver.tables.duration import age, human_duration, parse_time
 from herder.engine.apiserver.tables.jsonpath import JsonPath, JsonPathError, compile_path
 from herder.engine.apiserver.tables.printers import Row, printer_for
@@ -34,10 +34,10 @@ def render(
     list_metadata: Object | None = None,
     with_columns: bool = True,
 ) -> Object:
-    """`include_object` is None, Metadata, Object or empty, as the query parameter says.
+    """Render objects as a Table. `include_object` is the query parameter: None, Metadata, Object or empty.
 
-    `list_metadata` is the metadata of the list the objects came in; a single object's own version is used without
-    it. Later events of a watch go without columns.
+    `list_metadata` is the metadata of the objects' list; without it, the resourceVersion of a single object is used.
+    All but the first event of a watch are rendered without columns.
     """
     check_include_object(include_object)
     columns, row = table_of(resource, version)
@@ -54,10 +54,10 @@ def render(
 
 
 def render_scale(scale: Object, *, now: datetime, include_object: str) -> Object:
-    """A Scale is no object of its parent's kind and has columns of its own."""
+    """Render a Scale, which has columns of its own."""
     check_include_object(include_object)
-    metadata, wanted, present = scale["metadata"], scale["spec"].get("replicas", 0), scale["status"]["replicas"]
-    cells = [metadata["name"], wanted, present, age(scale, now)]
+    metadata, desired, available = scale["metadata"], scale["spec"].get("replicas", 0), scale["status"]["replicas"]
+    cells = [metadata["name"], desired, available, age(scale, now)]
     return {
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
@@ -76,12 +76,12 @@ def check_include_object(value: str) -> None:
 
 
 def table_of(resource: Resource, version: str) -> tuple[Sequence[Column], Row]:
-    """Columns and row function for one version of a resource."""
-    shape = resource.versions[version]
-    if shape.row is not None:
-        return shape.columns, shape.row
+    """Return columns and row function of one version of a resource."""
+    served = resource.versions[version]
+    if served.row is not None:
+        return served.columns, served.row
     if resource.custom:
-        return (NAME, *shape.columns), _by_paths(shape.columns)
+        return (NAME, *served.columns), _json_path_row(served.columns)
     printer = printer_for(resource.group_kind)
     return printer or (_DEFAULT_COLUMNS, _name_and_creation)
 
@@ -125,11 +125,11 @@ def _name_and_creation(obj: Object, now: datetime) -> list[Any]:
 # --- custom columns ----------------------------------------------------------------------------------------------
 
 
-def _by_paths(columns: Sequence[Column]) -> Row:
+def _json_path_row(columns: Sequence[Column]) -> Row:
     try:
         cells = [_cell(column, compile_path(column.json_path)) for column in columns]
     except JsonPathError:
-        # The real server shows names alone when one of the columns cannot be understood.
+        # kube-apiserver shows only names if one of the columns is malformed.
         cells = []
 
     def row(obj: Object, now: datetime) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Volumes, claims, storage classes and their drivers."""
+"""Printers of volumes, claims, storage classes and CSI kinds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes pods: deployments, sets, jobs, and what scales and protects them."""
+"""Printers of workloads, jobs, autoscalers and disruption budgets."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from herder.engine.apiserver.tables.cells import (
     columns,
     count,
     has_condition,
+    join_limited,
     labels_text,
     name_of,
     selector_text,
     spec_of,
     status_of,
     template_cells,
-    with_more,
 )
 from herder.engine.apiserver.tables.duration import age, human_duration, parse_time, since
 from herder.engine.apiserver.tables.printers import Printer, Printers
@@ -180,8 +180,8 @@ def _metrics(spec: Object, status: Object) -> str:
         wanted = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
         used = status.get("currentCPUUtilizationPercentage")
         current = [{"resource": {"current": {"averageUtilization": used}}}] if used is not None else []
-    reported = [_metric(metric, current[place] if place < len(current) else {}) for place, metric in enumerate(wanted)]
-    return with_more(reported, most=2, empty=NONE, separator=", ")
+    values = [_metric(metric, current[index] if index < len(current) else {}) for index, metric in enumerate(wanted)]
+    return join_limited(values, limit=2, empty=NONE, separator=", ")
 
 
 def _metric(metric: Object, current: Object) -> str:

@@ -1,1 +1,4 @@
-"""One verb of the API in each module. Each takes a `Call` and answers a `Response`, or raises a `StatusError`."""
+"""API verbs, one module each. A verb takes a `RequestContext`, and returns a `Response` or raises a `StatusError`.
+
+`write_path` holds what create, update, patch and the subresources share.
+"""

@@ -1,43 +1,44 @@
-"""delete: at once, or marked as going while finalizers, dependents or a grace period hold the object."""
+"""The delete verb: remove an object, or set deletionTimestamp while finalizers or a grace period keep it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from herder.engine.apiserver import stored
 from herder.engine.apiserver.admission.chain import DELETE, Attributes
 from herder.engine.apiserver.compute import LARGE_BYTES
-from herder.engine.apiserver.conversion import decode_reshaped, to_version
-from herder.engine.apiserver.objectmeta import FOREGROUND, ORPHAN
-from herder.engine.apiserver.options import DeleteOptions, delete_options
-from herder.engine.apiserver.rendering import answer, object_response
-from herder.engine.apiserver.scope import RequestContext
-from herder.engine.apiserver.verbs.update import is_stored, vanishes
-from herder.engine.client.wire import Response
+from herder.engine.apiserver.context import RequestContext
+from herder.engine.apiserver.registry import storage_codec
+from herder.engine.apiserver.registry.conversion import decode_with_current_schema, to_version
+from herder.engine.apiserver.registry.metadata import FOREGROUND, ORPHAN
+from herder.engine.apiserver.request.options import DeleteOptions, delete_options
+from herder.engine.apiserver.response.render import object_response, render_response
+from herder.engine.apiserver.verbs.write_path import is_removable, is_unchanged
 from herder.engine.meta.errors import MODIFIED, conflict, not_found
 from herder.engine.meta.kinds import GroupResource, Object
 from herder.engine.store import Delete, Put, Record, RevisionConflict
+from herder.engine.wire import Response
 
 _ATTEMPTS = 50
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
-_JOBS_KEPT = (
+_JOB_ORPHAN_WARNING = (
     "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set "
     "propagationPolicy=Orphan to suppress this warning"
 )
 
 
 async def delete(call: RequestContext) -> Response:
+    """Delete the object, and return a Status, or the object if it still exists."""
     options = delete_options(call.request)
-    found, gone = await delete_object(call, options)
-    if gone and not call.resource.strategy.answers_deleted_object:
-        return answer(await call.compute(_success, call, found), call.rendering)
-    accepted = not gone and options.orphan_dependents is False
+    found, removed = await delete_object(call, options)
+    if removed and not call.resource.strategy.returns_deleted_object:
+        return render_response(await call.compute(_success_status, call, found), call.rendering)
+    accepted = not removed and options.orphan_dependents is False
     return await object_response(call, found, 202 if accepted else 200)
 
 
-def _success(call: RequestContext, found: Record | Object) -> Object:
-    obj = stored.decode(found) if isinstance(found, Record) else found
+def _success_status(call: RequestContext, found: Record | Object) -> Object:
+    obj = storage_codec.decode(found) if isinstance(found, Record) else found
     details: Object = {"name": call.info.name}
     if call.resource.group:
         details["group"] = call.resource.group
@@ -46,10 +47,10 @@ def _success(call: RequestContext, found: Record | Object) -> Object:
 
 
 async def delete_object(call: RequestContext, options: DeleteOptions) -> tuple[Record | Object, bool]:
-    """The object's last state, and whether it is gone."""
+    """Delete the object. Return its last state, and whether it has been removed."""
     if options.grace_period is not None and options.grace_period < 0:
         options = replace(options, grace_period=1)
-    store = call.parts.store
+    store = call.deps.store
     for _ in range(_ATTEMPTS):
         current, in_flight = store.latest(call.key), store.in_flight(call.key)
         try:
@@ -70,25 +71,25 @@ async def _delete_current(
     call: RequestContext, options: DeleteOptions, current: Record
 ) -> tuple[Record | Object, bool]:
     call.large = len(current.value) > LARGE_BYTES
-    obj = await call.compute(decode_reshaped, call.resource, current)
+    obj = await call.compute(decode_with_current_schema, call.resource, current)
     _check_preconditions(call, options, obj, current)
     await _admit(call, options, current)
     if not obj["metadata"].get("deletionTimestamp"):
-        call.resource.strategy.prepare_delete(obj, call.context())
-    graceful = _mark(call, options, obj)
-    if not graceful and vanishes_now(call, obj):
+        call.resource.strategy.prepare_delete(obj, call.strategy_context())
+    graceful = _mark_deleted(call, options, obj)
+    if not graceful and is_removed_by_delete(call, obj):
         if options.dry_run:
             return obj, True
         if not obj["metadata"].get("deletionTimestamp"):
-            # A DELETED event carries the object as it was, or as the grace ended it.
-            obj = await call.compute(decode_reshaped, call.resource, current)
-        (record,) = await call.parts.store.write(Delete(current.key, stored.encoder(obj), current.revision))
+            # The DELETED event contains the object as last stored, or as the end of the grace period left it.
+            obj = await call.compute(decode_with_current_schema, call.resource, current)
+        (record,) = await call.deps.store.write(Delete(current.key, storage_codec.encoder(obj), current.revision))
         return record, True
-    if await call.compute(is_stored, obj, current):
+    if await call.compute(is_unchanged, obj, current):
         return current, False
     if options.dry_run:
         return (await to_version(call, [obj]))[0], False
-    (record,) = await call.parts.store.write(Put(current.key, stored.encoder(obj), current.revision))
+    (record,) = await call.deps.store.write(Put(current.key, storage_codec.encoder(obj), current.revision))
     return record, False
 
 
@@ -110,7 +111,7 @@ def _check_preconditions(call: RequestContext, options: DeleteOptions, obj: Obje
 
 
 async def _admit(call: RequestContext, options: DeleteOptions, current: Record) -> None:
-    (old,) = await to_version(call, [await call.compute(stored.decode, current)])
+    (old,) = await to_version(call, [await call.compute(storage_codec.decode, current)])
     attributes = Attributes(
         operation=DELETE,
         resource=call.resource,
@@ -123,34 +124,34 @@ async def _admit(call: RequestContext, options: DeleteOptions, current: Record) 
         dry_run=options.dry_run,
         warnings=call.warnings,
     )
-    await call.parts.admission.admit(attributes)
-    await call.parts.admission.validate(attributes)
+    await call.deps.admission.admit(attributes)
+    await call.deps.admission.validate(attributes)
 
 
-# --- marking ------------------------------------------------------------------------------------------------------
+# --- deletionTimestamp and finalizers -----------------------------------------------------------------------------
 
 
-def _mark(call: RequestContext, options: DeleteOptions, obj: Object) -> bool:
-    """Set what a delete sets, in place; whether someone else is to finish it within a grace period."""
+def _mark_deleted(call: RequestContext, options: DeleteOptions, obj: Object) -> bool:
+    """Set deletionTimestamp and finalizers, in place. Return whether a grace period keeps the object."""
     metadata = obj["metadata"]
     if metadata.get("deletionTimestamp") and metadata.get("deletionGracePeriodSeconds"):
-        return _shorten(call, options, metadata)
+        return _shorten_grace_period(call, options, metadata)
     seconds = call.resource.strategy.grace_period(obj, options.grace_period)
     graceful = seconds is not None and not metadata.get("deletionTimestamp")
     _set_finalizers(call, options, metadata)
     if graceful and seconds is not None:
-        _stamp(call, metadata, seconds)
+        _set_deletion_timestamp(call, metadata, seconds)
         return seconds > 0
     if metadata.get("finalizers"):
-        _stamp(call, metadata, 0)
+        _set_deletion_timestamp(call, metadata, 0)
     elif not call.resource.strategy.removable(obj):
-        _stamp(call, metadata, None)
+        _set_deletion_timestamp(call, metadata, None)
     return False
 
 
-def _stamp(call: RequestContext, metadata: Object, seconds: int | None) -> None:
+def _set_deletion_timestamp(call: RequestContext, metadata: Object, seconds: int | None) -> None:
     if not metadata.get("deletionTimestamp"):
-        when = call.parts.clock().astimezone(UTC) + timedelta(seconds=seconds or 0)
+        when = call.deps.clock().astimezone(UTC) + timedelta(seconds=seconds or 0)
         metadata["deletionTimestamp"] = when.strftime(_TIME)
         if metadata.get("generation"):
             metadata["generation"] += 1
@@ -158,12 +159,12 @@ def _stamp(call: RequestContext, metadata: Object, seconds: int | None) -> None:
         metadata["deletionGracePeriodSeconds"] = seconds
 
 
-def _shorten(call: RequestContext, options: DeleteOptions, metadata: Object) -> bool:
-    """A second delete may only bring the end nearer."""
+def _shorten_grace_period(call: RequestContext, options: DeleteOptions, metadata: Object) -> bool:
+    """Shorten the grace period of an object that is already being deleted; it can never be extended."""
     wanted, given = options.grace_period, metadata["deletionGracePeriodSeconds"]
     if wanted is None or wanted >= given:
         return True
-    now = call.parts.clock().astimezone(UTC).replace(microsecond=0)
+    now = call.deps.clock().astimezone(UTC).replace(microsecond=0)
     end = datetime.strptime(metadata["deletionTimestamp"], _TIME).replace(tzinfo=UTC)
     end += timedelta(seconds=wanted - given)
     if end < now:
@@ -174,9 +175,9 @@ def _shorten(call: RequestContext, options: DeleteOptions, metadata: Object) -> 
 
 
 def _set_finalizers(call: RequestContext, options: DeleteOptions, metadata: Object) -> None:
-    """Dependents are dealt with by the garbage collector, which is told by a finalizer."""
+    """Set the finalizer through which the garbage collector handles dependents, according to the propagation policy."""
     present = metadata.get("finalizers") or []
-    policy = _policy(call, options, present)
+    policy = _propagation_policy(call, options, present)
     kept = [name for name in present if name not in (ORPHAN, FOREGROUND)]
     if policy == "Orphan":
         kept.append(ORPHAN)
@@ -190,7 +191,7 @@ def _set_finalizers(call: RequestContext, options: DeleteOptions, metadata: Obje
         metadata.pop("finalizers", None)
 
 
-def _policy(call: RequestContext, options: DeleteOptions, finalizers: list[str]) -> str:
+def _propagation_policy(call: RequestContext, options: DeleteOptions, finalizers: list[str]) -> str:
     if options.propagation is not None:
         return options.propagation
     if options.orphan_dependents is not None:
@@ -201,9 +202,10 @@ def _policy(call: RequestContext, options: DeleteOptions, finalizers: list[str])
         return "Foreground"
     policy = call.resource.strategy.default_propagation
     if policy == "Orphan" and call.resource.plural == "jobs":
-        call.warn(_JOBS_KEPT)
+        call.warn(_JOB_ORPHAN_WARNING)
     return policy
 
 
-def vanishes_now(call: RequestContext, obj: Object) -> bool:
-    return vanishes(call, {**obj, "metadata": {**obj["metadata"], "deletionTimestamp": "now"}})
+def is_removed_by_delete(call: RequestContext, obj: Object) -> bool:
+    """Whether deleting this object removes it immediately."""
+    return is_removable(call, {**obj, "metadata": {**obj["metadata"], "deletionTimestamp": "now"}})

@@ -1,4 +1,4 @@
-"""The scale subresource: a small object of its own whose one number is a field of its parent."""
+"""The scale subresource: a Scale object whose spec.replicas is stored in a field of its parent."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from functools import cache
 from typing import Any
 
 from herder.engine.apiserver import tables
-from herder.engine.apiserver.bodies import Body
-from herder.engine.apiserver.conversion import to_version
-from herder.engine.apiserver.decoding import decode_object
-from herder.engine.apiserver.options import WriteOptions, write_options
-from herder.engine.apiserver.ownership import applied, put_entries, track
-from herder.engine.apiserver.rendering import answer
-from herder.engine.apiserver.resources import Resource, Version
-from herder.engine.apiserver.scope import RequestContext
-from herder.engine.apiserver.stored import copied, decode
+from herder.engine.apiserver.context import RequestContext
+from herder.engine.apiserver.registry.conversion import to_version
+from herder.engine.apiserver.registry.managed_fields import server_side_apply, set_managed_fields, update_managed_fields
+from herder.engine.apiserver.registry.resources import Resource, Version
+from herder.engine.apiserver.registry.storage_codec import decode, deep_copy
+from herder.engine.apiserver.request.body import Body
+from herder.engine.apiserver.request.decode import decode_object
+from herder.engine.apiserver.request.options import WriteOptions, write_options
+from herder.engine.apiserver.response.render import render_response
 from herder.engine.apiserver.verbs.patch import (
     APPLY_PATCH,
     apply_patch,
@@ -24,19 +24,20 @@ from herder.engine.apiserver.verbs.patch import (
     read_applied,
     read_patch,
 )
-from herder.engine.apiserver.verbs.update import Change, change_object, check_name
-from herder.engine.client.wire import Response
+from herder.engine.apiserver.verbs.write_path import ObjectChange, change_object, check_name
 from herder.engine.meta.errors import BadRequest, invalid, invalid_value, not_found
 from herder.engine.meta.kinds import GroupVersionKind, Object
 from herder.engine.meta.selectors import label_selector_from_object
-from herder.engine.patch.scale import ReplicasPaths, entries_for_parent, entries_for_scale
+from herder.engine.patch.ssa.scale import ReplicasPaths, entries_for_parent, entries_for_scale
 from herder.engine.store import Record
+from herder.engine.wire import Response
 
 SCALE = GroupVersionKind("autoscaling", "v1", "Scale")
 
 
 async def get_scale(call: RequestContext) -> Response:
-    record = call.parts.store.get(call.key)
+    """Return the Scale of an object."""
+    record = call.deps.store.get(call.key)
     if record is None:
         raise not_found(call.group_resource, call.info.name)
     (parent,) = await to_version(call, [decode(record)])
@@ -44,22 +45,24 @@ async def get_scale(call: RequestContext) -> Response:
 
 
 async def update_scale(call: RequestContext) -> Response:
+    """Replace the Scale: update the replicas of its parent."""
     options = write_options(call.request.query, "UpdateOptions")
-    scale_call = _of_scale(call)
+    scale_call = _scale_context(call)
     sent = await call.compute(decode_object, scale_call, options)
     check_name(scale_call, sent)
     uid = sent["metadata"].get("uid") or ""
 
-    async def make(old: Object | None) -> Object:
+    async def transform(old: Object | None) -> Object:
         assert old is not None
-        scale = copied(sent)
-        await _track(scale_call, scale, _present(call, old), options)
-        return _scaled(call, old, scale)
+        scale = deep_copy(sent)
+        await _track(scale_call, scale, _current_scale(call, old), options)
+        return _with_replicas(call, old, scale)
 
-    return await _change(call, options, make, uid=uid)
+    return await _update_parent(call, options, transform, uid=uid)
 
 
 async def patch_scale(call: RequestContext) -> Response:
+    """Patch or apply the Scale: update the replicas of its parent."""
     media_type = patch_type(call)
     applies = media_type == APPLY_PATCH
     options = write_options(call.request.query, "PatchOptions", applies=applies)
@@ -68,62 +71,70 @@ async def patch_scale(call: RequestContext) -> Response:
         if applies
         else await call.compute(read_patch, call.request)
     )
-    scale_call = _of_scale(call)
+    scale_call = _scale_context(call)
 
-    async def make(old: Object | None) -> Object:
+    async def transform(old: Object | None) -> Object:
         assert old is not None
-        present = _present(call, old)
+        current = _current_scale(call, old)
         if applies:
-            scale = await applied(scale_call, present, body.value, options, "scale")
+            scale = await server_side_apply(scale_call, current, body.value, options, "scale")
         else:
-            patched = apply_patch(media_type, present, body.value, scale_call)
+            patched = apply_patch(media_type, current, body.value, scale_call)
             scale = decode_patched(scale_call, patched, body, options)
-            _check_replicas_are_told(call, old, patched)
-            await _track(scale_call, scale, present, options)
+            _require_replicas(call, old, patched)
+            await _track(scale_call, scale, current, options)
         check_name(scale_call, scale)
-        return _scaled(call, old, scale)
+        return _with_replicas(call, old, scale)
 
-    return await _change(call, options, make)
+    return await _update_parent(call, options, transform)
 
 
 @cache
 def _scale_resource() -> Resource:
-    """Scales are read, patched, applied and owned as objects of any kind are; only they are stored nowhere."""
+    """A resource for Scale, so that it is decoded, patched, applied and tracked like any other kind. It is never
+    stored."""
     from herder.engine.apiserver.builtin import BuiltinType
 
     versions = {SCALE.version: Version(SCALE.version, BuiltinType(SCALE))}
     return Resource(SCALE.group, "scales", "scale", SCALE.kind, True, versions, SCALE.version)
 
 
-def _of_scale(call: RequestContext) -> RequestContext:
+def _scale_context(call: RequestContext) -> RequestContext:
     resource = _scale_resource()
     return replace(call, resource=resource, version=resource.versions[SCALE.version])
 
 
-def _present(call: RequestContext, parent: Object) -> Object:
-    """The Scale as it is, with those who own its number."""
+def _current_scale(call: RequestContext, parent: Object) -> Object:
+    """Return the current Scale, with the managedFields entries that own its replicas."""
     scale = scale_of(call, parent)
     entries = parent["metadata"].get("managedFields")
-    put_entries(scale, entries_for_scale(entries, _replicas_paths(call.resource)) if entries else [])
+    set_managed_fields(scale, entries_for_scale(entries, _replicas_paths(call.resource)) if entries else [])
     return scale
 
 
-async def _track(call: RequestContext, scale: Object, present: Object, options: WriteOptions) -> None:
-    """Who owns the Scale's number now: nobody where that is none, which a Scale does not tell at all; and where nobody
-    owned it before, nobody starts to."""
-    replicas = _at(scale, ".spec.replicas")
-    if not replicas and _at(present, ".spec.replicas"):
-        put_entries(scale, [])
+async def _track(call: RequestContext, scale: Object, current: Object, options: WriteOptions) -> None:
+    """Set managedFields of the Scale.
+
+    Zero replicas are omitted from a Scale and therefore owned by no manager. If no manager owned them before, none
+    becomes the owner.
+    """
+    replicas = _get_path(scale, ".spec.replicas")
+    if not replicas and _get_path(current, ".spec.replicas"):
+        set_managed_fields(scale, [])
         return
     if not replicas:
         scale["spec"] = {}
-    await track(call, scale, present, options, "scale")
+    await update_managed_fields(call, scale, current, options, "scale")
 
 
-def _check_replicas_are_told(call: RequestContext, parent: Object, scale: Object) -> None:
+def _require_replicas(call: RequestContext, parent: Object, scale: Object) -> None:
     paths = call.version.scale
     assert paths is not None
-    if call.resource.custom and _at(parent, paths.spec_replicas) is None and _at(scale, ".spec.replicas") is None:
+    if (
+        call.resource.custom
+        and _get_path(parent, paths.spec_replicas) is None
+        and _get_path(scale, ".spec.replicas") is None
+    ):
         raise BadRequest(f'the spec replicas field "{paths.spec_replicas}" cannot be empty')
 
 
@@ -136,15 +147,15 @@ def _replicas_paths(resource: Resource) -> ReplicasPaths:
     }
 
 
-async def _change(call: RequestContext, options: WriteOptions, make: Any, *, uid: str = "") -> Response:
-    change = Change(
-        make=make,
+async def _update_parent(call: RequestContext, options: WriteOptions, transform: Any, *, uid: str = "") -> Response:
+    change = ObjectChange(
+        transform=transform,
         options=options,
         subresource="scale",
-        tracks=False,
+        updates_managers=False,
         precondition_uid=uid,
         kind=SCALE,
-        admitted=lambda obj: scale_of(call, obj),
+        admission_view=lambda obj: scale_of(call, obj),
     )
     found = (await change_object(call, change)).found
     parent = (await to_version(call, [decode(found)]))[0] if isinstance(found, Record) else found
@@ -155,11 +166,12 @@ def _render(call: RequestContext, parent: Object) -> Response:
     scale, rendering = scale_of(call, parent), call.rendering
     if rendering.transform == "Table":
         include = rendering.include_object or "Metadata"
-        return answer(tables.render_scale(scale, now=call.parts.clock(), include_object=include), rendering)
-    return answer(scale, rendering)
+        return render_response(tables.render_scale(scale, now=call.deps.clock(), include_object=include), rendering)
+    return render_response(scale, rendering)
 
 
 def scale_of(call: RequestContext, parent: Object) -> Object:
+    """Return the Scale of a parent object."""
     paths = call.version.scale
     assert paths is not None
     metadata = parent["metadata"]
@@ -168,21 +180,21 @@ def scale_of(call: RequestContext, parent: Object) -> Object:
         for name in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
         if metadata.get(name)
     }
-    status: Object = {"replicas": _at(parent, paths.status_replicas) or 0}
+    status: Object = {"replicas": _get_path(parent, paths.status_replicas) or 0}
     selector = _selector(call, parent)
     if selector:
         status["selector"] = selector
-    replicas = _at(parent, paths.spec_replicas)
+    replicas = _get_path(parent, paths.spec_replicas)
     spec: Object = {"replicas": replicas} if replicas else {}
     return {"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": shown, "spec": spec, "status": status}
 
 
 def _selector(call: RequestContext, parent: Object) -> str:
-    """Custom resources name a string; built-in workloads have a selector object."""
+    """Return the selector of the Scale: custom resources store a string, built-in workloads a selector object."""
     paths = call.version.scale
     assert paths is not None
     if call.resource.custom:
-        found = _at(parent, paths.label_selector) if paths.label_selector else ""
+        found = _get_path(parent, paths.label_selector) if paths.label_selector else ""
         return found if isinstance(found, str) else ""
     selector = (parent.get("spec") or {}).get("selector") or {}
     if "matchLabels" not in selector and "matchExpressions" not in selector:
@@ -196,8 +208,8 @@ def _selector(call: RequestContext, parent: Object) -> str:
     )
 
 
-def _scaled(call: RequestContext, parent: Object, scale: Object) -> Object:
-    """The parent with the number that the Scale asks for, owned by whoever owns the Scale's."""
+def _with_replicas(call: RequestContext, parent: Object, scale: Object) -> Object:
+    """Return the parent with the replicas of the Scale. Their owners are those of the Scale's replicas."""
     paths = call.version.scale
     assert paths is not None
     metadata = scale["metadata"]
@@ -205,12 +217,12 @@ def _scaled(call: RequestContext, parent: Object, scale: Object) -> Object:
     if replicas < 0 and not call.resource.custom:
         problem = invalid_value("spec.replicas", replicas, "must be greater than or equal to 0")
         raise invalid(SCALE.group_kind, call.info.name, [problem])
-    parent = copied(parent)
+    parent = deep_copy(parent)
     if metadata.get("resourceVersion"):
         parent["metadata"]["resourceVersion"] = metadata["resourceVersion"]
-    _put(parent, paths.spec_replicas, replicas)
+    _set_path(parent, paths.spec_replicas, replicas)
     entries, owners = parent["metadata"].get("managedFields") or [], metadata.get("managedFields") or []
-    put_entries(parent, entries_for_parent(entries, owners, call.api_version, _replicas_paths(call.resource)))
+    set_managed_fields(parent, entries_for_parent(entries, owners, call.api_version, _replicas_paths(call.resource)))
     return parent
 
 
@@ -218,14 +230,14 @@ def _steps(path: str) -> list[str]:
     return path.strip(".").split(".")
 
 
-def _at(obj: Object, path: str) -> Any:
+def _get_path(obj: Object, path: str) -> Any:
     value: Any = obj
     for step in _steps(path):
         value = value.get(step) if isinstance(value, dict) else None
     return value
 
 
-def _put(obj: Object, path: str, value: Any) -> None:
+def _set_path(obj: Object, path: str, value: Any) -> None:
     *parents, last = _steps(path)
     for step in parents:
         inner = obj.get(step)

@@ -1,4 +1,4 @@
-"""The Job controller of the embedded server. A real cluster brings its own, in its controller-manager."""
+"""Job controller of the embedded server. A real cluster has its own, in kube-controller-manager."""
 
 from herder.engine.runner.jobs.controller import JobController
 

@@ -1,4 +1,4 @@
-"""Carries out what is decided for each Job, one Job at a time, each from fresh state."""
+"""Job controller: executes the plan of each Job, based on fresh state."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from herder.engine.control.informer import Informer
 from herder.engine.control.loop import ControlLoop, Result
 from herder.engine.meta.errors import Conflict, Forbidden, Invalid, NotFound
 from herder.engine.meta.kinds import Object
-from herder.engine.runner.jobs.deciding import Backoff, Plan, decide
+from herder.engine.runner.jobs.plan import Backoff, Plan, decide
 from herder.engine.runner.jobs.template import FINALIZER, pod_for
 from herder.engine.runner.kinds import JOB, JOBS, POD, PODS, Clock
 from herder.engine.runner.recorder import Recorder
 
-_NOT_HEEDED = ("backoffLimitPerIndex", "maxFailedIndexes", "successPolicy")
-_FIRST_RETRY, _LONGEST_RETRY = 0.1, 30.0
-_SOONEST = 0.01
+_UNSUPPORTED_FIELDS = ("backoffLimitPerIndex", "maxFailedIndexes", "successPolicy")
+_FIRST_RETRY, _MAX_RETRY = 0.1, 30.0
+_MIN_REQUEUE = 0.01
 
 
 class JobController:
+    """Reconciles Jobs and their pods."""
+
     def __init__(self, client: Client, *, clock: Clock, entropy: Callable[[int], bytes] = os.urandom) -> None:
         self._client = client
         self._clock = clock
@@ -34,9 +36,9 @@ class JobController:
             Informer(client, self._pods, self._pod_changed),
         )
         self._loop: ControlLoop[Key] = ControlLoop(
-            "job-controller", self._reconcile, first_retry=_FIRST_RETRY, longest_retry=_LONGEST_RETRY
+            "job-controller", self._reconcile, initial_retry=_FIRST_RETRY, max_retry=_MAX_RETRY
         )
-        self._backoffs: dict[Key, tuple[str, Backoff]] = {}  # with the uid of the Job that they are about
+        self._backoffs: dict[Key, tuple[str, Backoff]] = {}  # with the UID of the Job
         self._pods_of: dict[Key, set[Key]] = {}
         self._job_of: dict[Key, Key] = {}
 
@@ -49,7 +51,7 @@ class JobController:
                 await informer.synced.wait()
             tasks.create_task(self._loop.run())
 
-    # --- what wakes it ----------------------------------------------------------------------------------------------
+    # --- event handlers ---------------------------------------------------------------------------------------------
 
     def _pod_changed(self, change: Change) -> None:
         name, pod = change.key, change.new
@@ -57,23 +59,23 @@ class JobController:
         job = Key(name.namespace, owner["name"]) if owner is not None else None
         before = self._job_of.get(name)
         if before is not None and before != job:
-            self._disown(name, before)
+            self._unlink(name, before)
             self._loop.add(before)
         if job is not None:
-            self._own(name, job)
+            self._link(name, job)
             self._loop.add(job)
 
-    def _own(self, pod: Key, job: Key) -> None:
+    def _link(self, pod: Key, job: Key) -> None:
         self._job_of[pod] = job
         self._pods_of.setdefault(job, set()).add(pod)
 
-    def _disown(self, pod: Key, job: Key) -> None:
+    def _unlink(self, pod: Key, job: Key) -> None:
         del self._job_of[pod]
         self._pods_of[job].discard(pod)
         if not self._pods_of[job]:
             del self._pods_of[job]
 
-    # --- one Job ----------------------------------------------------------------------------------------------------
+    # --- reconcile --------------------------------------------------------------------------------------------------
 
     async def _reconcile(self, name: Key) -> Result | None:
         job = self._jobs.get(name)
@@ -81,7 +83,7 @@ class JobController:
         uid = job["metadata"]["uid"] if job is not None else ""
         pods = [pod for pod in known if (_owner(pod) or {}).get("uid") == uid]
         for pod in known:
-            if (_owner(pod) or {}).get("uid") != uid:  # of a Job that is gone: nobody else would let it go
+            if (_owner(pod) or {}).get("uid") != uid:  # its Job was deleted: nothing else would remove the finalizer
                 await self._release(pod)
         if job is None:
             self._backoffs.pop(name, None)
@@ -89,21 +91,21 @@ class JobController:
             return None
         if job["spec"].get("managedBy") not in (None, "kubernetes.io/job-controller"):
             return None
-        self._say_what_is_missing(job)
+        self._warn_unsupported(job)
         now = self._clock()
-        about, backoff = self._backoffs.get(name, (uid, Backoff()))
-        plan = decide(job, pods, now, backoff if about == uid else Backoff())
-        return await self._carry_out(job, plan, now)
+        backoff_uid, backoff = self._backoffs.get(name, (uid, Backoff()))
+        plan = decide(job, pods, now, backoff if backoff_uid == uid else Backoff())
+        return await self._execute(job, plan, now)
 
-    def _say_what_is_missing(self, job: Object) -> None:
-        unknown = [field for field in _NOT_HEEDED if field in job["spec"]]
+    def _warn_unsupported(self, job: Object) -> None:
+        unknown = [field for field in _UNSUPPORTED_FIELDS if field in job["spec"]]
         if unknown and "startTime" not in (job.get("status") or {}):
-            self._recorder.warning(job, "NotSupported", f"not heeded by this Job controller: {', '.join(unknown)}")
+            self._recorder.warning(job, "NotSupported", f"not supported by this Job controller: {', '.join(unknown)}")
 
-    async def _carry_out(self, job: Object, plan: Plan, now: datetime) -> Result | None:
-        name, meta, moved = key_of(job), job["metadata"], bool(plan.release)
+    async def _execute(self, job: Object, plan: Plan, now: datetime) -> Result | None:
+        name, meta, has_changed = key_of(job), job["metadata"], bool(plan.release)
         if plan.remove_job:
-            await self._ignoring_absence(
+            await self._ignore_missing(
                 self._client.delete(
                     JOBS, meta["name"], namespace=meta["namespace"], uid=meta["uid"], propagation="Foreground"
                 )
@@ -116,17 +118,17 @@ class JobController:
         if plan.status is not None:
             written = await self._client.update(JOBS, {**job, "status": plan.status}, subresource="status")
             self._jobs.upsert(written)
-            moved = moved or written["metadata"]["resourceVersion"] != meta["resourceVersion"]
+            has_changed = has_changed or written["metadata"]["resourceVersion"] != meta["resourceVersion"]
             for kind, reason, message in plan.events:
                 record = self._recorder.normal if kind == "Normal" else self._recorder.warning
                 record(job, reason, message)
         self._backoffs[name] = meta["uid"], plan.backoff
         for pod in plan.release:
             await self._release(pod)
-        if moved:
-            return Result(requeue_after=0.0)  # what was noted can be counted now
+        if has_changed:
+            return Result(requeue_after=0.0)  # the recorded UIDs can be counted now
         if plan.wake_at is not None:
-            return Result(requeue_after=max((plan.wake_at - now).total_seconds(), _SOONEST))
+            return Result(requeue_after=max((plan.wake_at - now).total_seconds(), _MIN_REQUEUE))
         return None
 
     async def _create(self, job: Object, index: int | None) -> None:
@@ -135,22 +137,22 @@ class JobController:
         except (Forbidden, Invalid) as error:
             self._recorder.warning(job, "FailedCreate", f"Error creating: {error}")
             raise
-        self._own(key_of(pod), key_of(job))
+        self._link(key_of(pod), key_of(job))
         self._pods.upsert(pod)
         self._recorder.normal(job, "SuccessfulCreate", f"Created pod: {pod['metadata']['name']}")
 
     async def _delete(self, job: Object, pod: Object) -> None:
         meta = pod["metadata"]
-        gone = await self._ignoring_absence(
+        deleted = await self._ignore_missing(
             self._client.delete(PODS, meta["name"], namespace=meta["namespace"], uid=meta["uid"])
         )
-        if gone is not None:
-            if gone.get("kind") == "Pod":
-                self._pods.upsert(gone)
+        if deleted is not None:
+            if deleted.get("kind") == "Pod":
+                self._pods.upsert(deleted)
             self._recorder.normal(job, "SuccessfulDelete", f"Deleted pod: {meta['name']}")
 
     async def _release(self, pod: Object) -> None:
-        """Take our finalizer off, and only that, and only from this very pod."""
+        """Remove the tracking finalizer from exactly this pod."""
         meta = pod["metadata"]
         finalizers = meta.get("finalizers") or []
         if FINALIZER not in finalizers:
@@ -162,14 +164,14 @@ class JobController:
             {"op": "remove", "path": f"/metadata/finalizers/{position}"},
         ]
         try:
-            freed = await self._client.patch(
+            released = await self._client.patch(
                 PODS, meta["name"], patch, namespace=meta["namespace"], content_type=JSON_PATCH
             )
         except (NotFound, Invalid):
-            return  # gone, or changed meanwhile: the watch brings the news and with it the next try
-        self._pods.upsert(freed)
+            return  # deleted or changed meanwhile: the watch event triggers the next attempt
+        self._pods.upsert(released)
 
-    async def _ignoring_absence(self, call: Awaitable[Object]) -> Object | None:
+    async def _ignore_missing(self, call: Awaitable[Object]) -> Object | None:
         try:
             return await call
         except (NotFound, Conflict):

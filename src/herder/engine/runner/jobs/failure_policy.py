@@ -1,12 +1,13 @@
-"""podFailurePolicy: which failures end the Job at once, and which do not count."""
+"""podFailurePolicy: which pod failures fail the Job, and which do not count."""
 
 from __future__ import annotations
 
 from herder.engine.meta.kinds import Object
 
 
-def judge(job: Object, pod: Object) -> tuple[str, bool]:
-    """Why this failed pod fails the whole Job, or nothing; and whether it counts towards the backoff limit."""
+def evaluate(job: Object, pod: Object) -> tuple[str, bool]:
+    """Return the message if this failed pod fails the Job (else empty), and whether it counts towards the
+    backoffLimit."""
     for position, rule in enumerate((job["spec"].get("podFailurePolicy") or {}).get("rules") or ()):
         reported = _matches(rule, pod)
         if reported is None:

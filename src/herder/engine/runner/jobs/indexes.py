@@ -1,4 +1,4 @@
-"""Completion indexes, as Indexed Jobs count them: `0,2-4` in a status, a number on each pod."""
+"""Completion indexes of Indexed Jobs: `0,2-4` in the status, an annotation on each pod."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def parse(text: str) -> set[int]:
 
 
 def render(indexes: Iterable[int]) -> str:
-    """Runs of three and more as a range, two as two, as the real controller writes them."""
+    """Render indexes as Kubernetes does: runs of three or more as a range."""
     parts: list[str] = []
     ordered = sorted(indexes)
     start = 0

@@ -1,4 +1,4 @@
-"""The pod that a Job's template asks for."""
+"""Pod construction from a Job's template."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ _INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 
 
 def pod_for(job: Object, index: int | None) -> Object:
+    """Return the pod for a Job, and for a completion index if the Job is Indexed."""
     meta, template = job["metadata"], copy.deepcopy(job["spec"]["template"])
     labels = dict((template.get("metadata") or {}).get("labels") or {})
     annotations = dict((template.get("metadata") or {}).get("annotations") or {})
@@ -20,7 +21,7 @@ def pod_for(job: Object, index: int | None) -> Object:
     if index is not None:
         prefix += f"{index}-"
         labels[ANNOTATION] = annotations[ANNOTATION] = str(index)
-        _tell_index(template["spec"], meta["name"], index)
+        _add_index(template["spec"], meta["name"], index)
     pod_meta: Object = {
         "generateName": prefix,
         "namespace": meta["namespace"],
@@ -44,7 +45,7 @@ def owner_reference(job: Object) -> Object:
     }
 
 
-def _tell_index(spec: Object, job: str, index: int) -> None:
+def _add_index(spec: Object, job: str, index: int) -> None:
     spec["hostname"] = f"{job}-{index}"
     source = {"fieldRef": {"fieldPath": f"metadata.annotations['{ANNOTATION}']"}}
     for container in [*(spec.get("initContainers") or ()), *spec["containers"]]:

@@ -1,4 +1,5 @@
-"""The process between the runner and a container: it outlives the runner, and remembers how the container ended.
+"""Container shim: the process between the runner and a container.
 
-Standard library only, and little of it: every container has one of these for as long as it runs.
+It outlives the runner and records the exit status. It uses only a small part of the standard library, because every
+running container has one.
 """

@@ -1,7 +1,7 @@
-"""Files and directories below a directory descriptor, whatever a pod does to the tree meanwhile.
+"""File operations beneath a directory descriptor (RESOLVE_BENEATH), safe against concurrent changes by a pod.
 
-A pod may rename, replace and link everything in its volumes at any moment, so a path that was checked may lead
-elsewhere when it is used. Every function here starts at a descriptor and follows no symbolic link.
+A pod can rename, replace and link anything in its volumes at any moment, so a checked path may lead elsewhere when it
+is used. Every function starts at a descriptor and follows no symbolic link.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from herder.engine.runner.shim import kernel
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ENTRY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_TRIES = 16
-"""openat2 gives up with EAGAIN when another process renames directories on the way; a pod can do that endlessly."""
+_ATTEMPTS = 16
+"""openat2 fails with EAGAIN if another process renames directories on the path; a pod can do so endlessly."""
 
 
 MayCreate = Callable[[int, str], bool]
-"""Whether a directory of this name may be created in the directory of this descriptor."""
+"""Returns whether a directory of this name may be created in the directory of this descriptor."""
 
 
 def components(path: str) -> list[str]:
-    """The names on a relative path. Raises for `..`, which could lead out of the directory."""
+    """Return the components of a relative path. Raises for `..`, which could leave the directory."""
     names = [name for name in path.split("/") if name not in {"", "."}]
     if ".." in names or "\0" in path:
-        raise OSError(errno.EXDEV, "path leads out of its directory", path)
+        raise OSError(errno.EXDEV, "path leaves its directory", path)
     return names
 
 
@@ -40,24 +40,25 @@ def closing(descriptor: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def link_to(descriptor: int) -> str:
-    """A path of the very file that is open, for system calls that take paths only."""
+def proc_path(descriptor: int) -> str:
+    """Return a path to an open file, for system calls that accept only paths."""
     return f"/proc/self/fd/{descriptor}"
 
 
 def open_beneath(directory: int, path: str, flags: int = os.O_PATH) -> int:
-    """Open a file below `directory`; fails where a component is a symbolic link. The empty path is the directory."""
+    """Open a file beneath `directory`; fail if a component is a symbolic link. The empty path is the directory
+    itself."""
     names = components(path)
     if not names:
         return os.open(".", flags | os.O_CLOEXEC, dir_fd=directory)
-    for attempt in range(_TRIES):
+    for attempt in range(_ATTEMPTS):
         try:
             return kernel.open_beneath(directory, "/".join(names), flags | os.O_CLOEXEC)
         except BlockingIOError:
-            if attempt == _TRIES - 1:
+            if attempt == _ATTEMPTS - 1:
                 raise
         except OSError as error:
-            # EPERM is the answer of seccomp filters that do not know the call.
+            # Seccomp filters that do not know the call return EPERM.
             if error.errno not in {errno.ENOSYS, errno.EPERM}:
                 raise
             return walk(directory, names, flags)
@@ -65,13 +66,13 @@ def open_beneath(directory: int, path: str, flags: int = os.O_PATH) -> int:
 
 
 def walk(directory: int, names: list[str], flags: int) -> int:
-    """As `open_beneath`, one component at a time: for kernels before 5.6."""
+    """Like `open_beneath`, one component at a time: for kernels before 5.6."""
     current = os.dup(directory)
     try:
         for name in names[:-1]:
-            following = os.open(name, _ENTRY | os.O_DIRECTORY, dir_fd=current)
+            child = os.open(name, _ENTRY | os.O_DIRECTORY, dir_fd=current)
             os.close(current)
-            current = following
+            current = child
         found = os.open(names[-1], flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=current)
     finally:
         os.close(current)
@@ -82,7 +83,7 @@ def walk(directory: int, names: list[str], flags: int) -> int:
 
 
 def open_entry(directory: int, name: str) -> int:
-    """One entry of a directory, be it a symbolic link: for fstat, readlink and mounts."""
+    """Open one directory entry, even a symbolic link: for fstat, readlink and mounts."""
     return os.open(name, _ENTRY, dir_fd=directory)
 
 
@@ -94,30 +95,30 @@ def make_directories(
     owner: tuple[int, int] | None = None,
     may_create: MayCreate = lambda _parent, _name: True,
 ) -> int:
-    """The directory at `path`, open; it and those above it are created where they are missing.
+    """Create the directory at `path` and its missing parents, and return its descriptor.
 
-    Only directories that this call created get the mode and the owner.
+    Only directories created by this call get the mode and owner.
     """
     current = os.dup(directory)
     try:
         for name in components(path):
-            created = not _is_there(current, name) and may_create(current, name)
+            created = not _exists(current, name) and may_create(current, name)
             if created:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(name, 0o700, dir_fd=current)
-            following = os.open(name, _DIRECTORY if created else _ENTRY | os.O_DIRECTORY, dir_fd=current)
+            child = os.open(name, _DIRECTORY if created else _ENTRY | os.O_DIRECTORY, dir_fd=current)
             os.close(current)
-            current = following
+            current = child
             if created:
-                adopt(current, mode, owner)
+                set_mode_and_owner(current, mode, owner)
         return current
     except BaseException:
         os.close(current)
         raise
 
 
-def adopt(descriptor: int, mode: int, owner: tuple[int, int] | None) -> None:
-    """Set mode and owner of what this process created: not of a directory that a pod put in its place."""
+def set_mode_and_owner(descriptor: int, mode: int, owner: tuple[int, int] | None) -> None:
+    """Set mode and owner of a file that this process created, not of one that a pod put in its place."""
     if os.fstat(descriptor).st_uid != os.geteuid():
         return
     os.fchmod(descriptor, mode)
@@ -126,7 +127,7 @@ def adopt(descriptor: int, mode: int, owner: tuple[int, int] | None) -> None:
 
 
 def write_file(directory: int, path: str, content: bytes, *, mode: int, owner: tuple[int, int] | None) -> None:
-    """Replace a file atomically; directories on the way are created."""
+    """Replace a file atomically; create missing directories."""
     *above, name = components(path)
     with closing(make_directories(directory, "/".join(above), owner=owner)) as parent:
         scratch = f".{name}.new"
@@ -135,14 +136,14 @@ def write_file(directory: int, path: str, content: bytes, *, mode: int, owner: t
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(scratch, flags, 0o600, dir_fd=parent), "wb") as file:
             file.write(content)
-            adopt(file.fileno(), mode, owner)
+            set_mode_and_owner(file.fileno(), mode, owner)
         os.replace(scratch, name, src_dir_fd=parent, dst_dir_fd=parent)
 
 
 def remove_tree(directory: int, name: str) -> None:
-    """Remove a directory and all below it. Neither its depth nor the modes of its directories stop this.
+    """Remove a directory tree, regardless of its depth and of directory modes.
 
-    Directories are emptied into the topmost one, so no path and no recursion grows with a tree that a pod made deep.
+    Nested directories are moved to the top one, so that neither paths nor recursion grow with a deep tree.
     """
     try:
         top = _open_for_removal(directory, name)
@@ -171,13 +172,14 @@ def _open_for_removal(directory: int, name: str) -> int:
     with closing(open_entry(directory, name)) as entry:
         if not stat.S_ISDIR(os.fstat(entry).st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name)
-        with contextlib.suppress(PermissionError):  # of another owner, which only root removes, and root needs no mode
-            os.chmod(link_to(entry), 0o700)
+        # owned by another user: only root can remove it, and root needs no mode
+        with contextlib.suppress(PermissionError):
+            os.chmod(proc_path(entry), 0o700)
         return os.open(".", _DIRECTORY, dir_fd=entry)
 
 
 def _open_and_close(directory: int, name: str) -> None:
-    """Moving a directory changes its `..`, for which its owner must be allowed to write it."""
+    """Make a directory writable before it is moved: moving changes its `..` entry."""
     os.close(_open_for_removal(directory, name))
 
 
@@ -196,12 +198,12 @@ def _is_removed(directory: int, name: str) -> bool:
 
 def _free_number(directory: int, last: int) -> int:
     number = last + 1
-    while _is_there(directory, f".{number}"):
+    while _exists(directory, f".{number}"):
         number += 1
     return number
 
 
-def _is_there(directory: int, name: str) -> bool:
+def _exists(directory: int, name: str) -> bool:
     try:
         os.lstat(name, dir_fd=directory)
     except FileNotFoundError:

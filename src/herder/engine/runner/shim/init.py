@@ -1,6 +1,6 @@
-"""The first process of a container's namespaces: sets them up, starts the program, waits for it, cleans up after it.
+"""First process (PID 1) of a container: sets up its namespaces, starts the program, waits for it and cleans up.
 
-With a PID namespace everything left over ends with this process; without one it adopts orphans and ends them itself.
+In a PID namespace, all remaining processes end with this one. Without one, this process adopts orphans and kills them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import resource
 import signal
 import sys
-import warnings  # noqa: F401 - loaded here for os.execvpe, which comes when nothing can be loaded
+import warnings  # noqa: F401 - os.execvpe imports it, when imports no longer work
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -19,11 +19,11 @@ from herder.engine.runner.shim import kernel
 from herder.engine.runner.shim.root import Root
 
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-KILL = signal.SIGUSR1  # asks for SIGKILL, which could not be passed on
+KILL = signal.SIGUSR1  # requests SIGKILL, which cannot be forwarded
 
 
 def run(config: dict[str, Any], report: int, go: int) -> NoReturn:
-    """`report` takes one JSON line for each step; a byte on `go` lets the program start."""
+    """Run the container. `report` receives a JSON line per step; a byte on `go` starts the program."""
     code = 1
     try:
         kernel.die_with_parent(signal.SIGKILL)
@@ -43,18 +43,18 @@ def _enter(config: dict[str, Any]) -> None:
         kernel.adopt_orphans()
     kernel.unshare(kernel.CLONE_NEWNS)
     root = Root(config)
-    # This process keeps its rights, and volumes of the pod may lie where its modules were: it loads nothing any more.
+    # This process stays privileged, and pod volumes may cover its modules: disable imports.
     sys.meta_path.clear()
     root.enter()
 
 
 def _supervise(config: dict[str, Any], report: int) -> int:
-    read_end, write_end = os.pipe()  # closes by itself when the program starts; carries the error when it does not
+    read_end, write_end = os.pipe()  # closed on exec; carries the error if exec fails
     main = os.fork()
     if main == 0:
         os.close(read_end)
         os.close(report)
-        _become(config, write_end)
+        _exec_program(config, write_end)
     os.close(write_end)
     for number in _FORWARDED:
         signal.signal(number, lambda received, _frame: _signal(os.kill, main, received))
@@ -65,7 +65,7 @@ def _supervise(config: dict[str, Any], report: int) -> int:
     status = _wait_for(main)
     _write_report(report, {"start_error": problem} if problem else {"status": status})
     if not config["isolation"]["pid"]:
-        _end_leftovers()
+        _kill_remaining()
     return 0
 
 
@@ -76,8 +76,8 @@ def _wait_for(main: int) -> int:
             return status
 
 
-def _end_leftovers() -> None:
-    """Whatever is still there was started by the program and is ours now."""
+def _kill_remaining() -> None:
+    """Kill processes that the program left behind."""
     with contextlib.suppress(ChildProcessError):
         while True:
             for pid in _children():
@@ -88,10 +88,10 @@ def _end_leftovers() -> None:
 
 def _children() -> list[int]:
     with open(f"/proc/self/task/{os.getpid()}/children") as file:
-        return [int(word) for word in file.read().split()]
+        return [int(field) for field in file.read().split()]
 
 
-def _become(config: dict[str, Any], failure: int) -> NoReturn:
+def _exec_program(config: dict[str, Any], failure: int) -> NoReturn:
     try:
         os.setsid()
         os.dup2(config["stdin"], 0)
@@ -115,16 +115,16 @@ def _become(config: dict[str, Any], failure: int) -> NoReturn:
 def _limit(limits: dict[str, int]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if "memory" in limits:
-        # Private writable memory rather than address space, of which Go and Java reserve far more than they use.
+        # Limit private writable memory instead of address space, of which Go and Java reserve far more than they use.
         resource.setrlimit(resource.RLIMIT_DATA, (limits["memory"], limits["memory"]))
     if limits.get("nice"):
         os.nice(limits["nice"])
 
 
 def _change_user(user: dict[str, int], isolation: dict[str, bool]) -> None:
-    """`host_uid` owns the pod's files; inside a user namespace the program sees itself as `uid`."""
+    """Switch to the pod's user. `host_uid` owns its files; inside a user namespace the program sees itself as `uid`."""
     if os.geteuid() == 0 and "host_uid" in user:
-        kernel.drop_bounding_set()  # while this process may
+        kernel.drop_bounding_set()  # while still privileged
         os.setgroups([])
         os.setresgid(user["host_gid"], user["host_gid"], user["host_gid"])
         os.setresuid(user["host_uid"], user["host_uid"], user["host_uid"])
@@ -134,18 +134,18 @@ def _change_user(user: dict[str, int], isolation: dict[str, bool]) -> None:
         kernel.unshare(kernel.CLONE_NEWUSER)
         map_ids((user.get("uid", uid), uid), (user.get("gid", gid), gid))
         _forbid_user_namespaces()
-    # uid 0 of a user namespace would get them all back on exec; an empty bounding set leaves it none.
+    # UID 0 of a user namespace would regain all capabilities on exec; an empty bounding set prevents it.
     kernel.drop_capabilities()
 
 
 def _forbid_user_namespaces() -> None:
-    """In a namespace of its own below this one, the program would hold every capability again."""
+    """Forbid nested user namespaces, in which the program would have all capabilities again."""
     with contextlib.suppress(OSError), open("/proc/sys/user/max_user_namespaces", "w") as file:
         file.write("0")
 
 
 def map_ids(uids: tuple[int, int], gids: tuple[int, int]) -> None:
-    """Inside and outside ids of the one user and group that this process's user namespace has."""
+    """Map the only user and group of this user namespace: inside and outside IDs."""
     for name, text in (
         ("setgroups", "deny"),
         ("uid_map", f"{uids[0]} {uids[1]} 1"),
@@ -156,15 +156,15 @@ def map_ids(uids: tuple[int, int], gids: tuple[int, int]) -> None:
 
 
 def _signal(send: Callable[[int, int], None], main: int, number: int) -> None:
-    """A polite signal goes to the program alone, as in any container; the last one to its whole group."""
+    """Send a signal and ignore exited processes. Forwarded signals go to the program only, SIGKILL to its group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         send(main, number)
 
 
-def _write_report(report: int, what: dict[str, Any]) -> None:
-    os.write(report, json.dumps(what).encode() + b"\n")
+def _write_report(report: int, content: dict[str, Any]) -> None:
+    os.write(report, json.dumps(content).encode() + b"\n")
 
 
 def _explain(error: OSError, subject: str = "") -> str:
-    named = os.fsdecode(error.filename or subject)
-    return f"{named}: {error.strerror}" if named else str(error.strerror or error)
+    subject_name = os.fsdecode(error.filename or subject)
+    return f"{subject_name}: {error.strerror}" if subject_name else str(error.strerror or error)

@@ -1,4 +1,4 @@
-"""The few system calls that Python 3.11 does not wrap."""
+"""System calls that Python 3.11 does not wrap."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def unshare(flags: int) -> None:
 
 
 def join_namespace(pid: int, kind: str) -> None:
-    """The one that a process is in; `kind` as in /proc/PID/ns."""
+    """Enter a namespace of another process; `kind` as in /proc/PID/ns."""
     descriptor = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
     try:
         _check(_libc.setns(ctypes.c_int(descriptor), ctypes.c_int(0)), f"/proc/{pid}/ns/{kind}")
@@ -51,7 +51,7 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
 
 
 def open_beneath(directory: int, path: str, flags: int) -> int:
-    """openat2 that neither leaves `directory` nor follows a symbolic link. Raises OSError ENOSYS before Linux 5.6."""
+    """openat2 that neither leaves `directory` nor follows symbolic links. Raises OSError ENOSYS before Linux 5.6."""
     resolve = _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS
     how = (ctypes.c_uint64 * 3)(flags, 0, resolve)  # struct open_how
     found: int = _libc.syscall(
@@ -63,7 +63,7 @@ def open_beneath(directory: int, path: str, flags: int) -> int:
 
 
 def set_mounts_read_only(descriptor: int) -> None:
-    """The mount whose root is open, and all mounts below it. Raises OSError ENOSYS before Linux 5.12."""
+    """Make the mount at the open root and all mounts below it read-only. Raises OSError ENOSYS before Linux 5.12."""
     attributes = (ctypes.c_uint64 * 4)(_MOUNT_ATTR_RDONLY, 0, 0, 0)  # struct mount_attr
     done = _libc.syscall(
         ctypes.c_long(_SYS_MOUNT_SETATTR),
@@ -77,10 +77,10 @@ def set_mounts_read_only(descriptor: int) -> None:
 
 
 def pivot_into(new_root: str) -> None:
-    """Make `new_root` the root of this mount namespace and let go of the old one."""
+    """Make `new_root` the root of this mount namespace and detach the old one."""
     os.chdir(new_root)
     _check(_libc.pivot_root(b".", b"."), "pivot_root")
-    # Both roots are stacked at "." now; the old one, on top, goes.
+    # Both roots are stacked at "." now; detach the old one, which is on top.
     _check(_libc.umount2(b".", ctypes.c_int(MNT_DETACH)), "umount")
     os.chdir("/")
 
@@ -98,7 +98,7 @@ def adopt_orphans() -> None:
 
 
 def keep_own_proc_files() -> None:
-    """After a change of user the kernel hands /proc/self to root; writing one's own id maps needs it back."""
+    """Restore ownership of /proc/self, which a change of user gives to root; writing ID maps requires it."""
     _prctl(_PR_SET_DUMPABLE, 1)
 
 
@@ -107,18 +107,19 @@ def no_new_privileges() -> None:
 
 
 def drop_bounding_set() -> None:
-    """No exec can gain a capability any more, not even of a file that grants one."""
+    """Empty the capability bounding set, so that no exec can gain a capability."""
     for capability in range(_CAPABILITIES):
         try:
             _prctl(_PR_CAPBSET_DROP, capability)
         except PermissionError:
-            return  # without CAP_SETPCAP the caller holds nothing that it could pass on as root either
+            return  # without CAP_SETPCAP there is no capability to pass on
         except OSError:
-            return  # beyond the last one that this kernel knows
+            return  # beyond the last capability of this kernel
 
 
 def drop_capabilities() -> None:
-    """Permitted, effective, inheritable and ambient; the bounding set goes first, for which CAP_SETPCAP is needed."""
+    """Drop permitted, effective, inheritable and ambient capabilities, after the bounding set, which needs
+    CAP_SETPCAP."""
     drop_bounding_set()
     _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)

@@ -1,4 +1,4 @@
-"""A container's output on disk, in the form that container runtimes write: time, stream, whole or partial, text."""
+"""Container log file in CRI format: time, stream, full or partial tag, text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PARTIAL_BYTES = 16 * 1024
 
 
 class LogFile:
-    """`path` is the newest; older ones are `path.1`, `path.2` and so on."""
+    """Log with rotation: `path` is the newest file, `path.1`, `path.2` and so on are older."""
 
     def __init__(self, path: str, *, limit: int, keep: int) -> None:
         self.path = path
@@ -17,25 +17,25 @@ class LogFile:
         self.keep = keep
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._size = os.fstat(self._file).st_size
-        self._held: dict[str, bytes] = {}
+        self._partial: dict[str, bytes] = {}
 
     def write(self, stream: str, data: bytes) -> None:
-        *lines, held = (self._held.get(stream, b"") + data).split(b"\n")
+        *lines, partial = (self._partial.get(stream, b"") + data).split(b"\n")
         for line in lines:
-            self._line(stream, b"F", line)
-        while len(held) >= PARTIAL_BYTES:
-            self._line(stream, b"P", held[:PARTIAL_BYTES])
-            held = held[PARTIAL_BYTES:]
-        self._held[stream] = held
+            self._write_record(stream, b"F", line)
+        while len(partial) >= PARTIAL_BYTES:
+            self._write_record(stream, b"P", partial[:PARTIAL_BYTES])
+            partial = partial[PARTIAL_BYTES:]
+        self._partial[stream] = partial
 
     def close(self) -> None:
-        """What ended without a line break is kept, marked as such."""
-        for stream, held in self._held.items():
-            if held:
-                self._line(stream, b"P", held)
+        """Write unterminated output as a partial line, and close the file."""
+        for stream, partial in self._partial.items():
+            if partial:
+                self._write_record(stream, b"P", partial)
         os.close(self._file)
 
-    def _line(self, stream: str, tag: bytes, text: bytes) -> None:
+    def _write_record(self, stream: str, tag: bytes, text: bytes) -> None:
         record = b"%s %s %s %s\n" % (_timestamp(), stream.encode(), tag, text)
         if self._size and self._size + len(record) > self.limit:
             self._rotate()

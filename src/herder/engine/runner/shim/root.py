@@ -1,12 +1,11 @@
-"""A container's own view of the files: the host's, read-only, with the pod's volumes at any absolute path.
+"""Root file system of a container: the host's files read-only, with the pod's volumes mounted at any absolute path.
 
-A new root is put together in memory: the host's directories are bound into it, and only those on the way to a mount
-point that the host does not have are rebuilt entry by entry, so nothing is ever created on the host. Directories on
-that way which are not for the container's user are rebuilt with nothing but the way. /dev, /proc and /tmp are the
-container's own.
+The new root is a tmpfs into which host directories are bind-mounted. Only directories on the path to a mount point that
+the host does not have are rebuilt entry by entry, so nothing is ever created on the host. Directories on that path that
+the container's user may not enter are rebuilt with only the path itself. /dev, /proc and /tmp are the container's own.
 
-Other containers may change volumes and world-writable directories of the host meanwhile. So whatever is mounted, and
-whatever it is mounted on, is opened once without following symbolic links, and used by its descriptor from then on.
+Other containers may change volumes and world-writable host directories meanwhile. So every mount source and mount point
+is opened once, without following symbolic links, and then used by its descriptor.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from herder.engine.runner.shim import kernel
-from herder.engine.runner.shim.beneath import MayCreate, closing, link_to, make_directories, open_beneath, open_entry
+from herder.engine.runner.shim.beneath import MayCreate, closing, make_directories, open_beneath, open_entry, proc_path
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _DEVICE_LINKS = {
@@ -30,9 +29,9 @@ _DEVICE_LINKS = {
     "stdout": "/proc/self/fd/1",
     "stderr": "/proc/self/fd/2",
 }
-_OWN = ("/dev", "/proc", "/tmp")  # noqa: S108 - the container's, not ours
-# Flags that a bind in a user namespace must keep, by their name in statvfs.
-_KEPT_FLAGS = (
+_PRIVATE_PATHS = ("/dev", "/proc", "/tmp")  # noqa: S108 - in the container
+# Mount flags that a bind mount in a user namespace must preserve, by their statvfs flag.
+_PRESERVED_FLAGS = (
     (os.ST_NOSUID, kernel.MS_NOSUID),
     (os.ST_NODEV, kernel.MS_NODEV),
     (os.ST_NOEXEC, kernel.MS_NOEXEC),
@@ -44,17 +43,20 @@ _KEPT_FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class _Mount:
-    source: int  # a descriptor
+    """A volume mount with its open source."""
+
+    source: int  # file descriptor
     target: str
     read_only: bool
     is_directory: bool
 
 
 class Root:
-    """`mounts` are {source, sub_path, target, read_only}; `needs` are host files that it must be able to see where they
-    are; `hidden` are host files and directories that no container may see.
+    """Builds the root file system, in the mount namespace that it changes.
 
-    Belongs into the mount namespace that it changes: a mount of another one cannot be bound.
+    `mounts` are {source, sub_path, target, read_only}; `needs` are host files that must be visible at their path;
+    `hidden` are host paths that no container may see. Sources must belong to the same mount namespace to be
+    bind-mounted.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -63,26 +65,26 @@ class Root:
         self.user: dict[str, int] = config["user"]
         self.hidden = {os.path.realpath(path) for path in config["hidden"]}
         self.mounts = sorted(
-            [*map(_opened, config["mounts"]), *self._not_seen_yet(config["needs"])],
+            [*map(_open_mount, config["mounts"]), *self._mounts_for_needs(config["needs"])],
             key=lambda mount: mount.target.count("/"),
         )
         self._rebuilt, self._replaced = {"/"}, set[str]()
-        self._bare = set[str]()  # of those rebuilt, the ones of which only the way to a mount point is left
+        self._path_only = set[str]()  # rebuilt directories that contain only the path to a mount point
         self._mounted: tuple[str, ...] = ()
         self._plan()
 
     def enter(self) -> None:
-        os.umask(0)  # modes are meant as they are written here
+        os.umask(0)  # apply modes exactly as given below
         kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
         kernel.mount("tmpfs", self.scratch, "tmpfs", kernel.MS_NODEV | kernel.MS_NOSUID, "mode=755,size=16m")
-        # Binding a directory that lies above the new root must not copy the new root into itself.
+        # Binding a parent of the new root must not bind the new root into itself.
         kernel.mount("none", self.scratch, flags=kernel.MS_UNBINDABLE)
         with closing(os.open("/", os.O_RDONLY | os.O_DIRECTORY)) as host:
             self._rebuild("/", host)
-        self._own_places()
+        self._mount_private_paths()
         with closing(os.open(self.scratch, os.O_RDONLY | os.O_DIRECTORY)) as new_root:
-            for path in sorted(self.hidden - self._bare):
-                if not _within(path, _OWN):  # what is there now is the container's
+            for path in sorted(self.hidden - self._path_only):
+                if not _within(path, _PRIVATE_PATHS):  # those paths are the container's own
                     _hide(new_root, path)
             for mount in self.mounts:
                 self._mount_volume(new_root, mount)
@@ -90,26 +92,26 @@ class Root:
         for mount in self.mounts:
             os.close(mount.source)
 
-    def _not_seen_yet(self, needs: list[str]) -> Iterator[_Mount]:
+    def _mounts_for_needs(self, needs: list[str]) -> Iterator[_Mount]:
         for path in map(os.path.realpath, needs):
-            if _within(path, _OWN) or any(self._is_barred(directory) for directory in _way_to(path)):
-                yield _opened({"source": path, "target": path, "read_only": True})
+            if _within(path, _PRIVATE_PATHS) or any(self._is_inaccessible(directory) for directory in _parents(path)):
+                yield _open_mount({"source": path, "target": path, "read_only": True})
 
     def _plan(self) -> None:
-        """Directories to rebuild, and host entries that a volume takes the place of."""
+        """Determine the directories to rebuild, and the host entries that a volume replaces."""
         for mount in self.mounts:
-            target, way = mount.target, _way_to(mount.target)
-            if _within(target, _OWN):
+            target, parents = mount.target, _parents(mount.target)
+            if _within(target, _PRIVATE_PATHS):
                 continue
-            open_way = list(itertools.takewhile(lambda directory: not self._is_barred(directory), way))
-            if open_way == way and os.path.exists(target) and os.path.isdir(target) == mount.is_directory:
+            accessible = list(itertools.takewhile(lambda directory: not self._is_inaccessible(directory), parents))
+            if accessible == parents and os.path.exists(target) and os.path.isdir(target) == mount.is_directory:
                 continue
             self._replaced.add(target)
-            self._rebuilt.update(directory for directory in way if os.path.isdir(directory))
-            self._bare.update(way[len(open_way) :])
+            self._rebuilt.update(directory for directory in parents if os.path.isdir(directory))
+            self._path_only.update(parents[len(accessible) :])
 
-    def _is_barred(self, directory: str) -> bool:
-        """Whether the container's user may not go through it."""
+    def _is_inaccessible(self, directory: str) -> bool:
+        """Return whether the container's user may not traverse the directory."""
         if directory in self.hidden:
             return True
         try:
@@ -123,40 +125,40 @@ class Root:
             return not found.st_mode & stat.S_IXUSR
         return not found.st_mode & (stat.S_IXGRP if self.user["host_gid"] == found.st_gid else stat.S_IXOTH)
 
-    # --- the host's files -----------------------------------------------------------------------------------------
+    # --- host files -----------------------------------------------------------------------------------------------
 
     def _rebuild(self, directory: str, host: int) -> None:
         for name in os.listdir(host):
             path = os.path.join(directory, name)
-            if path in _OWN or path in self._replaced:
+            if path in _PRIVATE_PATHS or path in self._replaced:
                 continue
-            # An entry that goes away meanwhile, or cannot be opened, is one the container does without.
+            # Skip entries that vanish meanwhile or cannot be opened.
             with contextlib.suppress(OSError), closing(open_entry(host, name)) as entry:
-                if directory not in self._bare or self._leads_on(entry, path):
-                    self._take_over(entry, path)
+                if directory not in self._path_only or self._is_on_path(entry, path):
+                    self._bind_entry(entry, path)
 
-    def _leads_on(self, entry: int, path: str) -> bool:
+    def _is_on_path(self, entry: int, path: str) -> bool:
         if not stat.S_ISLNK(os.fstat(entry).st_mode):
             return path in self._rebuilt
-        meant = os.path.realpath(path)
-        return any(_within(meant, (mount.target,)) or _within(mount.target, (meant,)) for mount in self.mounts)
+        resolved = os.path.realpath(path)
+        return any(_within(resolved, (mount.target,)) or _within(mount.target, (resolved,)) for mount in self.mounts)
 
-    def _take_over(self, entry: int, path: str) -> None:
-        here, mode = self.scratch + path, os.fstat(entry).st_mode
+    def _bind_entry(self, entry: int, path: str) -> None:
+        target, mode = self.scratch + path, os.fstat(entry).st_mode
         if stat.S_ISLNK(mode):
-            os.symlink(os.readlink("", dir_fd=entry), here)
+            os.symlink(os.readlink("", dir_fd=entry), target)
         elif not stat.S_ISDIR(mode):
-            os.close(os.open(here, os.O_WRONLY | os.O_CREAT, 0o644))
-            _bind_read_only(entry, here)
+            os.close(os.open(target, os.O_WRONLY | os.O_CREAT, 0o644))
+            _bind_read_only(entry, target)
         else:
-            os.mkdir(here, 0o755 if path in self._bare else stat.S_IMODE(mode))
+            os.mkdir(target, 0o755 if path in self._path_only else stat.S_IMODE(mode))
             if path not in self._rebuilt:
-                _bind_read_only(entry, here)
+                _bind_read_only(entry, target)
                 return
             with closing(os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=entry)) as inner:
                 self._rebuild(path, inner)
 
-    def _own_places(self) -> None:
+    def _mount_private_paths(self) -> None:
         dev, proc = f"{self.scratch}/dev", f"{self.scratch}/proc"
         os.mkdir(dev, 0o755)
         for name in _DEVICES:
@@ -165,15 +167,15 @@ class Root:
                 kernel.mount(f"/dev/{name}", f"{dev}/{name}", flags=kernel.MS_BIND)
         for name, target in _DEVICE_LINKS.items():
             os.symlink(target, f"{dev}/{name}")
-        self._private(f"{dev}/shm")
-        self._private(f"{self.scratch}/tmp")  # noqa: S108
+        self._mount_tmpfs(f"{dev}/shm")
+        self._mount_tmpfs(f"{self.scratch}/tmp")  # noqa: S108
         os.mkdir(proc, 0o555)
         if self.own_processes:
             kernel.mount("proc", proc, "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
         else:
             kernel.mount("/proc", proc, flags=kernel.MS_BIND | kernel.MS_REC)
 
-    def _private(self, path: str) -> None:
+    def _mount_tmpfs(self, path: str) -> None:
         os.mkdir(path)
         kernel.mount("tmpfs", path, "tmpfs", kernel.MS_NODEV | kernel.MS_NOSUID, "mode=1777")
 
@@ -185,23 +187,23 @@ class Root:
         with closing(make_directories(new_root, above, may_create=may_create)) as parent:
             _make_mount_point(parent, name, mount, may_create)
             with closing(open_beneath(parent, name)) as target:
-                kernel.mount(link_to(mount.source), link_to(target), flags=kernel.MS_BIND | kernel.MS_REC)
+                kernel.mount(proc_path(mount.source), proc_path(target), flags=kernel.MS_BIND | kernel.MS_REC)
             if mount.read_only:
                 with closing(open_beneath(parent, name)) as mounted:
                     _set_read_only(mounted)
         self._mounted += (mount.target,)
 
     def _may_create(self, directory: str, new_root: int) -> MayCreate:
-        """Mount points are created in memory and in volumes: never on the host, should a directory vanish meanwhile."""
-        own = _within(directory, (*_OWN, *self._mounted))
+        """Allow mount points in tmpfs and in volumes, but never on the host, even if a directory vanishes meanwhile."""
+        own = _within(directory, (*_PRIVATE_PATHS, *self._mounted))
         device = os.fstat(new_root).st_dev
         return lambda parent, _name: own or os.fstat(parent).st_dev == device
 
 
-def _opened(mount: dict[str, Any]) -> _Mount:
-    """The source, below which the pod may change anything, while what is above it belongs to the host.
+def _open_mount(mount: dict[str, Any]) -> _Mount:
+    """Open the source of a mount. The pod may change anything beneath it, but not above it.
 
-    In /proc, the first process of the container itself reads and writes.
+    /proc is refused as a target, because the first process of the container uses it.
     """
     target = os.path.realpath(mount["target"])
     if target == "/" or _within(os.path.normpath(mount["target"]), ("/proc",)) or _within(target, ("/proc",)):
@@ -229,16 +231,16 @@ def _hide(new_root: int, path: str) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return
     except PermissionError:
-        return  # the container's user, who has no more rights than this process, does not reach it either
+        return  # the container's user has no more rights than this process and cannot reach it either
     with closing(found):
         if stat.S_ISDIR(os.fstat(found).st_mode):
-            kernel.mount("tmpfs", link_to(found), "tmpfs", kernel.MS_RDONLY, "mode=000,size=4k")
+            kernel.mount("tmpfs", proc_path(found), "tmpfs", kernel.MS_RDONLY, "mode=000,size=4k")
         else:
-            kernel.mount("/dev/null", link_to(found), flags=kernel.MS_BIND)
+            kernel.mount("/dev/null", proc_path(found), flags=kernel.MS_BIND)
 
 
 def _bind_read_only(source: int, target: str) -> None:
-    kernel.mount(link_to(source), target, flags=kernel.MS_BIND | kernel.MS_REC)
+    kernel.mount(proc_path(source), target, flags=kernel.MS_BIND | kernel.MS_REC)
     try:
         with closing(os.open(target, os.O_PATH | os.O_NOFOLLOW)) as mounted:
             _set_read_only(mounted)
@@ -253,15 +255,19 @@ def _set_read_only(mounted: int) -> None:
     except OSError as error:
         if error.errno not in {errno.ENOSYS, errno.EPERM}:
             raise
-        kept = os.fstatvfs(mounted).f_flag
+        current_flags = os.fstatvfs(mounted).f_flag
         flags = kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY
-        kernel.mount("none", link_to(mounted), flags=flags | sum(mount for seen, mount in _KEPT_FLAGS if kept & seen))
+        kernel.mount(
+            "none",
+            proc_path(mounted),
+            flags=flags | sum(mount for stat_flag, mount in _PRESERVED_FLAGS if current_flags & stat_flag),
+        )
 
 
-def _way_to(path: str) -> list[str]:
-    """The directories above it, the outermost first, but for the root."""
-    steps = path.split("/")[1:-1]
-    return ["/" + "/".join(steps[: count + 1]) for count in range(len(steps))]
+def _parents(path: str) -> list[str]:
+    """Return the parent directories, outermost first, without the root."""
+    parts = path.split("/")[1:-1]
+    return ["/" + "/".join(parts[: count + 1]) for count in range(len(parts))]
 
 
 def _within(path: str, directories: tuple[str, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""What can be done in downstream clusters besides writes, by the names under which decisions ask for it."""
+"""Performers of effects in downstream clusters, by the names that decisions use."""
 
 from __future__ import annotations
 

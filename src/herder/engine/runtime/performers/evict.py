@@ -1,7 +1,6 @@
-"""Performs evictions in downstream clusters: one request each, and an answer that says what became of it.
+"""Evict pods in downstream clusters: one Eviction request each, with every outcome as a value.
 
-Every outcome is a value, since a refusal is ordinary: a disruption budget may hold a pod back for hours, and whoever
-drains decides when to try again.
+A rejected eviction is ordinary: a PodDisruptionBudget may block a pod for hours, and the drain decides when to retry.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from herder.engine.runtime.remote import Remotes
 
 PODS = GroupVersionResource("", "v1", "pods")
 EVICTION_SECONDS = 10.0
-MOST_CAUSES, LONGEST_CAUSE = 10, 1024
+MAX_CAUSES, MAX_CAUSE_LENGTH = 10, 1024
 NAMESPACE_TERMINATING = "NamespaceTerminating"
 TERMINATING_MESSAGE = (
     "Cannot evict pod from terminating namespace: unable to create eviction"
@@ -26,10 +25,9 @@ TERMINATING_MESSAGE = (
 
 
 async def evict(remotes: Remotes, arguments: Mapping[str, Any]) -> Object:
-    """Arguments: cluster, namespace, name, and where they matter uid and grace_seconds.
+    """Evict a pod. Arguments: cluster, namespace, name, and optionally uid and grace_seconds.
 
-    The outcome is `evicted`, `gone` (also where another pod has the name by now), `blocked` by what `causes` tell, or
-    `failed`.
+    The outcome is `evicted`, `gone` (also if another pod has the name), `blocked` with `causes`, or `failed`.
     """
     try:
         async with asyncio.timeout(EVICTION_SECONDS):
@@ -39,9 +37,9 @@ async def evict(remotes: Remotes, arguments: Mapping[str, Any]) -> Object:
     except TooManyRequests as error:
         return _outcome("blocked", error.message, _causes(error))
     except StatusError as error:
-        return _refused(error, arguments.get("uid", ""))
+        return _failure(error, arguments.get("uid", ""))
     except TimeoutError:
-        return _outcome("failed", "no answer in time")
+        return _outcome("failed", "response timed out")
     return _outcome("evicted")
 
 
@@ -62,9 +60,9 @@ async def _request(remotes: Remotes, arguments: Mapping[str, Any]) -> None:
     await client.create(PODS, eviction, namespace=namespace, name=name, subresource="eviction")
 
 
-def _refused(error: StatusError, uid: str) -> Object:
+def _failure(error: StatusError, uid: str) -> Object:
     if error.code == Conflict.code and uid and "uid" in error.message.lower():
-        return _outcome("gone", error.message)  # the name is another pod's now
+        return _outcome("gone", error.message)  # another pod has the name
     if isinstance(error, Forbidden) and any(cause.get("reason") == NAMESPACE_TERMINATING for cause in _details(error)):
         return _outcome("failed", TERMINATING_MESSAGE)
     return _outcome("failed", error.message)
@@ -75,9 +73,9 @@ def _outcome(outcome: str, message: str = "", causes: list[str] | None = None) -
 
 
 def _causes(error: StatusError) -> list[str]:
-    """What the server says stands in the way, such as a disruption budget by its name."""
-    messages = [printable(str(cause["message"]), LONGEST_CAUSE) for cause in _details(error) if cause.get("message")]
-    return messages[:MOST_CAUSES]
+    """Return the server's causes, such as the name of a PodDisruptionBudget."""
+    messages = [printable(str(cause["message"]), MAX_CAUSE_LENGTH) for cause in _details(error) if cause.get("message")]
+    return messages[:MAX_CAUSES]
 
 
 def _details(error: StatusError) -> list[Object]:

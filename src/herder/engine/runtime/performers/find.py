@@ -1,4 +1,4 @@
-"""Performs lists for who must not decide on a cache that may be behind: caches of two kinds are never of one moment."""
+"""List objects live, for decisions that must not rely on caches: two caches never show the same moment."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from herder.engine.meta.errors import NotFound
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.meta.printable import printable
 from herder.engine.runtime.remote import Remotes
-from herder.engine.runtime.remote.observation import MOST_OBJECTS
+from herder.engine.runtime.remote.observation import MAX_OBJECTS
 
 FIND_SECONDS = 120.0
-MOST_FOUND, LONGEST_NAME = 10, 253
-"""Names for messages: no more than ten objects have the same value anywhere but in a compromised cluster."""
+MAX_FOUND, MAX_NAME_LENGTH = 10, 253
+"""Limits for names in messages. Only a compromised cluster has more than ten objects with the same value."""
 
 
 async def list_names(client: Client, arguments: Mapping[str, Any]) -> list[str]:
-    """Arguments: `kinds`. What objects of them the server has, each as `Kind namespace/name`."""
+    """List the objects of `kinds`, each as `Kind namespace/name`."""
     return [name for kind in arguments["kinds"] for name in await _names(client, kind)]
 
 
@@ -32,19 +32,20 @@ async def _names(client: Client, kind: Kind) -> list[str]:
 
 
 async def find(remotes: Remotes, arguments: Mapping[str, Any]) -> list[str]:
-    """Arguments: `cluster`, `kind`, `field` (parts), `value`. The names of those objects in a downstream cluster."""
+    """Return the names of objects in a downstream cluster. Arguments: `cluster`, `kind`, `field` (path parts),
+    `value`."""
     field, value = arguments["field"], arguments["value"]
 
-    def keep(obj: Object) -> Object:
-        """The name alone, of those that match: the cluster may be compromised, and send anything without an end."""
+    def project(obj: Object) -> Object:
+        """Keep only the names of matches: a compromised cluster may send objects of any size."""
         return {"name": _at(obj, ("metadata", "name"))} if _at(obj, field) == value else {}
 
     async with asyncio.timeout(FIND_SECONDS):
         listed = await remotes.client(arguments["cluster"]).list_all(
-            arguments["kind"].resource, keep=keep, most_items=MOST_OBJECTS
+            arguments["kind"].resource, transform=project, max_items=MAX_OBJECTS
         )
-    found = [printable(str(each["name"]), LONGEST_NAME) for each in listed.items if each]
-    return found[:MOST_FOUND]
+    found = [printable(str(each["name"]), MAX_NAME_LENGTH) for each in listed.items if each]
+    return found[:MAX_FOUND]
 
 
 def _at(obj: Any, field: Sequence[str]) -> Any:

@@ -1,7 +1,7 @@
-"""Downstream clusters: one connection each, what is observed of them, and how long they have been silent.
+"""Downstream clusters: one connection each, and the observations made through it.
 
-Each cluster has its own tasks, its own time limits and its own share of requests, so one that does not answer costs
-the others nothing. What nobody asks for is not kept: neither what is seen of a cluster nor the connection to it.
+Each cluster has its own tasks, timeouts and concurrency limit, so one that does not respond does not affect the others.
+Connections and observations without subscribers are closed.
 """
 
 from herder.engine.runtime.remote.connection import Connector as Connector

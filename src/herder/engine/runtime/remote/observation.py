@@ -1,7 +1,7 @@
-"""What is seen of a downstream cluster: one look for all who wish for the same, by a watch or by lists on demand.
+"""Observation of a downstream cluster: one watch, or lists on demand, shared by all equal subscriptions.
 
-Only what the wish's projection leaves of an object is kept. Who asks with a focus is found by its value, so that an
-event costs the same however many ask; and a change of what nobody keeps wakes nobody.
+Only the projection of each object is cached. Subscribers with a focus are indexed by its value, so an event costs the
+same regardless of their number, and changes outside the projection wake nobody.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from collections.abc import Callable, Hashable, Iterable
 from datetime import datetime
 from functools import partial
 
-from herder.engine.client.client import Client
-from herder.engine.control.cache import Cache, Change, encode, index_values, kept
+from herder.engine.client.client import OVER_BUDGET, Client
+from herder.engine.control.cache import LIST_BATCH, Cache, Change, encode_in_batches, index_values, strip_object
 from herder.engine.control.informer import Informer
 from herder.engine.control.tasks import Tasks
 from herder.engine.logs import get_logger
 from herder.engine.meta.errors import ServiceUnavailable
 from herder.engine.meta.kinds import Kind, Object
 from herder.engine.runtime.decision import Observe, Projection
-from herder.engine.runtime.remote.transport import in_words
+from herder.engine.runtime.remote.budget import Budget
+from herder.engine.runtime.remote.transport import error_message
 from herder.engine.runtime.view import Observed, Unreachable
 
 log = get_logger(__name__)
@@ -29,171 +30,224 @@ Wake = Callable[[], None]
 Focus = tuple[str, str]
 
 SYNC_SECONDS = 300.0
-"""Until a first list must be complete."""
-DOUBT_SECONDS = 50.0
-"""A watch that cannot be resumed for so long has failed; until then what was seen last stands."""
+"""Time limit for the first list."""
+WATCH_GRACE_SECONDS = 50.0
+"""A watch that cannot be resumed for this long has failed; until then the last known objects are returned."""
 RETRY_SECONDS = 10.0
-MOST_OBJECTS = 100_000
-MOST_BYTES = 64 << 20
-"""Of one kind in one cluster: a cluster that shows more is not observed, for its records would fill the memory. Records
-of Nodes have about a kilobyte."""
-_MOST_OF_KIND = {("", "Node"): 10_000, ("", "Namespace"): 20_000}
-"""Twice what Kubernetes itself supports: some passes look at all of them, in one turn of the event loop."""
-_LONGEST = {"name": 253, "namespace": 63, "uid": 128, "resourceVersion": 64}
-"""What tells objects and their states apart is also kept of objects that are gone."""
+MAX_OBJECTS = 100_000
+MAX_BYTES = 64 << 20
+"""Limits per kind and cluster. A cluster that exceeds them is not observed, because its records would fill the
+memory. The record of a Node has about a kilobyte."""
+_MAX_OF_KIND = {("", "Node"): 10_000, ("", "Namespace"): 20_000}
+"""Twice what Kubernetes supports: some reconciles visit all of these objects in one event loop iteration."""
+MAX_AT_ONCE = 10_000
+"""Limit for the objects that one reconcile gets, because it visits all of them in one event loop iteration."""
+_MAX_AT_ONCE_OF_KIND = {("", "PersistentVolume"): MAX_OBJECTS}
+"""Large clusters have more of these, and waiting for volumes needs all of them."""
+EVICTED_SECONDS = 60.0
+"""Delay until a cluster is observed again whose memory was given to other clusters."""
+_MAX_LENGTHS = {"name": 253, "namespace": 63, "uid": 128, "resourceVersion": 64}
+"""Limits for identity fields, which are also kept for deleted objects."""
 
 
 class Observation(ABC):
-    def __init__(self, wish: Observe, *, clock: Callable[[], datetime], tasks: Tasks) -> None:
-        self.wish = wish  # with no focus: those are the askers'
+    """The objects of one subscription, without focus, and its subscribers."""
+
+    def __init__(self, subscription: Observe, *, clock: Callable[[], datetime], tasks: Tasks, budget: Budget) -> None:
+        self.subscription = subscription  # without focus, which each subscriber has
         self._clock = clock
         self._tasks = tasks
-        self._keep = keeper(wish)
-        self._askers: dict[Focus | None, dict[Hashable, Wake]] = {}
-        self._seen: Cache | None = None
+        self._project = projector(subscription)
+        self._subscribers: dict[Focus | None, dict[Hashable, Wake]] = {}
+        self._objects: Cache | None = None
         self._failure: Unreachable | None = None
         self._task: asyncio.Task[None] | None = None
+        self._current_client: Client | None = None
+        self._loading: Cache | None = None  # replaces the objects once it is complete
+        self._account = budget.open(subscription.cluster, self._evict)
 
-    # --- who asks -----------------------------------------------------------------------------------------------
+    # --- subscribers --------------------------------------------------------------------------------------------
 
     @property
-    def unasked(self) -> bool:
-        return not self._askers
+    def unused(self) -> bool:
+        return not self._subscribers
 
-    def add(self, focus: Focus | None, asker: Hashable, wake: Wake) -> None:
-        self._askers.setdefault(focus, {})[asker] = wake
+    def add(self, focus: Focus | None, subscriber: Hashable, wake: Wake) -> None:
+        self._subscribers.setdefault(focus, {})[subscriber] = wake
 
-    def discard(self, focus: Focus | None, asker: Hashable) -> None:
-        askers = self._askers.get(focus, {})
-        askers.pop(asker, None)
-        if not askers:
-            self._askers.pop(focus, None)
+    def discard(self, focus: Focus | None, subscriber: Hashable) -> None:
+        subscribers = self._subscribers.get(focus, {})
+        subscribers.pop(subscriber, None)
+        if not subscribers:
+            self._subscribers.pop(focus, None)
 
     def wake_all(self) -> None:
-        self._wake(list(self._askers))
+        self._wake(list(self._subscribers))
 
     def _wake(self, focuses: Iterable[Focus | None]) -> None:
-        """Each who asked once, whatever in how many ways."""
-        askers: dict[Hashable, Wake] = {}
+        """Wake each subscriber once, regardless of how many focuses match."""
+        subscribers: dict[Hashable, Wake] = {}
         for focus in focuses:
-            askers |= self._askers.get(focus, {})
-        for wake in askers.values():
+            subscribers |= self._subscribers.get(focus, {})
+        for wake in subscribers.values():
             wake()
 
-    # --- what is seen -------------------------------------------------------------------------------------------
+    # --- objects ------------------------------------------------------------------------------------------------
 
-    def seen(self, focus: Focus | None, heard: datetime | None) -> Observed | Unreachable | None:
+    def result(
+        self, focus: Focus | None, last_contact: datetime | None, values_of: str = ""
+    ) -> Observed | Unreachable | None:
         if self._failure is not None:
             return self._failure
-        if self._seen is None:
+        if self._objects is None:
             return None
-        return Observed(tuple(self._seen.select(index=focus)), self._as_of(heard))
+        if values_of:
+            return Observed((), self._as_of(last_contact), tuple(self._objects.values(values_of)))
+        limit = max_at_once(self.subscription.kind)
+        if (len(self._objects) if focus is None else self._objects.count(focus)) > limit:
+            reason = f"more than {limit} objects of kind {self.subscription.kind} at once"
+            return Unreachable(reason, self._as_of(last_contact))
+        return Observed(tuple(self._objects.select(index=focus)), self._as_of(last_contact))
 
     @abstractmethod
-    def _as_of(self, heard: datetime | None) -> datetime: ...
+    def _as_of(self, last_contact: datetime | None) -> datetime: ...
 
-    # --- through which connection -------------------------------------------------------------------------------
+    # --- connection ---------------------------------------------------------------------------------------------
 
     def start(self, client: Client) -> None:
-        """Look through this connection from now on; what was seen through another stands until this one shows more."""
+        """Observe through this connection from now on; cached objects stay until it has listed."""
         self._end()
-        self._task = self._tasks.spawn(self._look(client), name=f"observe {self.wish.cluster} {self.wish.kind}")
+        self._current_client = client
+        self._task = self._tasks.spawn(
+            self._run(client), name=f"observe {self.subscription.cluster} {self.subscription.kind}"
+        )
 
     def stop(self) -> None:
         self._end()
 
+    def _evict(self) -> None:
+        """Free the memory for other clusters, and observe again later."""
+        client, self._objects = self._current_client, None
+        self._end()
+        self._mark_unreachable(OVER_BUDGET)
+        if client is not None:
+            self._current_client = client
+            self._task = self._tasks.spawn(self._run_later(client), name=f"observe {self.subscription.cluster} later")
+
+    async def _run_later(self, client: Client) -> None:
+        await asyncio.sleep(EVICTED_SECONDS)
+        await self._run(client)
+
+    def _claim(self, cache: Cache, size: int) -> bool:
+        """Return whether `cache` may have this size, besides the objects that it will replace. A cache that was given
+        up may not grow."""
+        if cache is not self._loading and cache is not self._objects:
+            return False
+        before = self._objects.size if self._objects is not None and self._objects is not cache else 0
+        return self._account.claim(before + size)
+
     def _end(self) -> None:
         if self._task is not None:
             self._task.cancel()
-            self._task = None
+            self._task = self._current_client = self._loading = None
 
-    def lose(self) -> None:
-        """The cluster does not answer: what was seen is not what is."""
+    def invalidate(self) -> None:
+        """Discard the cached objects: the cluster is unreachable, so they may be outdated."""
         self.stop()
-        self._seen = self._failure = None
+        self._objects = self._failure = None
+        self._account.release()
 
     @abstractmethod
-    async def _look(self, client: Client) -> None: ...
+    async def _run(self, client: Client) -> None: ...
 
-    def _cache(self) -> Cache:
-        projection = self.wish.projection
-        return Cache(self.wish.kind, projection.indexes if projection else {})
+    def _new_cache(self) -> Cache:
+        projection = self.subscription.projection
+        return Cache(self.subscription.kind, projection.indexes if projection else {})
 
     def _mark_unreachable(self, reason: str) -> None:
-        news = self._failure is None
+        is_new = self._failure is None
         self._failure = Unreachable(reason, self._failure.since if self._failure else self._clock())
-        if news:
-            log.warning("observation failed", cluster=self.wish.cluster, kind=str(self.wish.kind), reason=reason)
+        if is_new:
+            log.warning(
+                "observation failed", cluster=self.subscription.cluster, kind=str(self.subscription.kind), reason=reason
+            )
             self.wake_all()
 
 
-class Watched(Observation):
-    """Kept true by a watch for as long as somebody asks."""
+class WatchObservation(Observation):
+    """Observation kept up to date by a watch."""
 
-    _failing_since: float | None = None  # on the loop's clock
+    _failing_since: float | None = None  # event loop time
 
-    def _as_of(self, heard: datetime | None) -> datetime:
-        return heard or self._clock()
+    def _as_of(self, last_contact: datetime | None) -> datetime:
+        return last_contact or self._clock()
 
-    async def _look(self, client: Client) -> None:
+    async def _run(self, client: Client) -> None:
         while True:
-            cache = self._cache()
+            cache = self._loading = self._new_cache()
             informer = self._informer(client, cache)
-            following = self._tasks.spawn(informer.run(), name=f"follow {self.wish.cluster} {self.wish.kind}")
+            task = self._tasks.spawn(
+                informer.run(), name=f"follow {self.subscription.cluster} {self.subscription.kind}"
+            )
             try:
                 async with asyncio.timeout(SYNC_SECONDS):
                     await informer.synced.wait()
-                self._turn_to(cache)
-                await following
+                await self._switch_cache(cache)
+                await task
             except TimeoutError:
-                self._mark_unreachable(informer.failure or "the first list did not come to an end in time")
+                self._mark_unreachable(informer.failure or "first list timed out")
             finally:
-                following.cancel()
+                task.cancel()
 
     def _informer(self, client: Client, cache: Cache) -> Informer:
         return Informer(
             client,
             cache,
             lambda change: self._changed(cache, change),
-            namespace=self.wish.namespace,
-            labels=self.wish.labels,
-            fields=self.wish.fields,
-            keep=self._keep,
-            on_health=self._hear_of,
-            most_objects=most_objects(self.wish.kind),
-            most_bytes=MOST_BYTES,
+            namespace=self.subscription.namespace,
+            labels=self.subscription.labels,
+            fields=self.subscription.fields,
+            transform=self._project,
+            on_health=self._on_health,
+            max_objects=max_objects(self.subscription.kind),
+            max_bytes=MAX_BYTES,
+            claim=partial(self._claim, cache),
         )
 
-    def _turn_to(self, cache: Cache) -> None:
-        """From what another connection showed, if any, to what this one shows."""
-        before, ill = self._seen, self._failure is not None
-        self._seen, self._failure, self._failing_since = cache, None, None
-        if before is None or ill:
+    async def _switch_cache(self, cache: Cache) -> None:
+        """Replace the objects of a previous connection by those of this one, and wake subscribers for the
+        differences."""
+        before, was_failing = self._objects, self._failure is not None
+        self._objects, self._failure, self._failing_since = cache, None, None
+        self._account.claim(cache.size)
+        if before is None or was_failing:
             self.wake_all()
             return
-        for key in dict.fromkeys((*before.keys(), *cache.keys())):
+        for number, key in enumerate(dict.fromkeys((*before.keys(), *cache.keys())), 1):
             self._notify(Change(key, before.get(key), cache.get(key)))
+            if number % LIST_BATCH == 0:
+                await asyncio.sleep(0)
 
     def _changed(self, cache: Cache, change: Change) -> None:
-        if cache is self._seen:
+        if cache is self._objects:
             self._notify(change)
 
     def _notify(self, change: Change) -> None:
-        if not _same(change.old, change.new):
-            self._wake(self._touched(change))
+        if not _is_equal(change.old, change.new):
+            self._wake(self._affected_focuses(change))
 
-    def _touched(self, change: Change) -> dict[Focus | None, None]:
-        """Nobody's focus in particular, and what the object is found by or was."""
-        touched: dict[Focus | None, None] = {None: None}
-        projection = self.wish.projection
+    def _affected_focuses(self, change: Change) -> dict[Focus | None, None]:
+        """Return the focuses that match the old or new object, and None for subscribers without a focus."""
+        focuses: dict[Focus | None, None] = {None: None}
+        projection = self.subscription.projection
         for obj in (change.old, change.new):
             if obj is not None and projection is not None:
                 for name, index in projection.indexes.items():
-                    touched |= {(name, value): None for value in index_values(name, index, obj)}
-        return touched
+                    focuses |= {(name, value): None for value in index_values(name, index, obj)}
+        return focuses
 
-    def _hear_of(self, failure: str) -> None:
-        """A watch breaks now and then, and is resumed."""
+    def _on_health(self, failure: str) -> None:
+        """Track the health of the watch. A watch breaks now and then and is resumed."""
         now = asyncio.get_running_loop().time()
         if not failure:
             self._failing_since = None
@@ -203,21 +257,21 @@ class Watched(Observation):
             return
         if self._failing_since is None:
             self._failing_since = now
-        if self._seen is None or now - self._failing_since >= DOUBT_SECONDS:
+        if self._objects is None or now - self._failing_since >= WATCH_GRACE_SECONDS:
             self._mark_unreachable(failure)
 
 
-class Listed(Observation):
-    """Listed when somebody asks and what was listed last is too old."""
+class ListObservation(Observation):
+    """Observation by lists, on demand when the last list is older than `freshness`."""
 
     _client: Client | None = None
     _listed_at: datetime | None = None
 
-    def _as_of(self, heard: datetime | None) -> datetime:
+    def _as_of(self, last_contact: datetime | None) -> datetime:
         return self._listed_at or self._clock()
 
-    def add(self, focus: Focus | None, asker: Hashable, wake: Wake) -> None:
-        super().add(focus, asker, wake)
+    def add(self, focus: Focus | None, subscriber: Hashable, wake: Wake) -> None:
+        super().add(focus, subscriber, wake)
         if self._client is not None and (self._task is None or self._task.done()) and self._stale():
             super().start(self._client)
 
@@ -231,75 +285,87 @@ class Listed(Observation):
         super().stop()
 
     def _stale(self) -> bool:
-        if self._failure or self._seen is None or self._listed_at is None or self.wish.freshness is None:
+        if self._failure or self._objects is None or self._listed_at is None or self.subscription.freshness is None:
             return True
-        return (self._clock() - self._listed_at).total_seconds() >= self.wish.freshness
+        return (self._clock() - self._listed_at).total_seconds() >= self.subscription.freshness
 
-    async def _look(self, client: Client) -> None:
+    async def _run(self, client: Client) -> None:
         while True:
             try:
                 async with asyncio.timeout(SYNC_SECONDS):
                     await self._list(client)
                 return
             except Exception as error:
-                # Whatever it is, it is this cluster's trouble, and told as such.
-                self._mark_unreachable(in_words(error))
+                # Any error is reported as the state of this cluster.
+                self._account.claim(self._objects.size if self._objects is not None else 0)
+                self._mark_unreachable(error_message(error))
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _list(self, client: Client) -> None:
-        wish, cache = self.wish, self._cache()
+        subscription, cache = self.subscription, self._new_cache()
+        self._loading = cache
         page = await client.list_all(
-            wish.kind.resource,
-            namespace=wish.namespace,
-            labels=wish.labels,
-            fields=wish.fields,
-            metadata_only=wish.kind.partial,
-            keep=self._keep,
-            most_items=most_objects(wish.kind),
-            most_bytes=MOST_BYTES,
+            subscription.kind.resource,
+            namespace=subscription.namespace,
+            labels=subscription.labels,
+            fields=subscription.fields,
+            metadata_only=subscription.kind.partial,
+            transform=self._project,
+            max_items=max_objects(subscription.kind),
+            max_bytes=MAX_BYTES,
+            claim=partial(self._claim, cache),
         )
-        objects = [(obj, encode(obj)) for obj in page.items]
-        await cache.take_in(objects)
-        cache.replace(objects, int(page.resource_version or 0))
-        self._seen, self._listed_at, self._failure = cache, self._clock(), None
+        await cache.replace_in_batches(await encode_in_batches(page.items), int(page.resource_version or 0))
+        self._objects, self._listed_at, self._failure = cache, self._clock(), None
+        self._account.claim(cache.size)
         self.wake_all()
 
 
-def most_objects(kind: Kind) -> int:
-    return min(MOST_OBJECTS, _MOST_OF_KIND.get(kind.group_kind, MOST_OBJECTS))
+def max_objects(kind: Kind) -> int:
+    return min(MAX_OBJECTS, _MAX_OF_KIND.get(kind.group_kind, MAX_OBJECTS))
 
 
-def observation(wish: Observe, *, clock: Callable[[], datetime], tasks: Tasks) -> Observation:
-    kind = Watched if wish.freshness is None else Listed
-    return kind(wish, clock=clock, tasks=tasks)
+def max_at_once(kind: Kind) -> int:
+    return _MAX_AT_ONCE_OF_KIND.get(kind.group_kind, MAX_AT_ONCE)
 
 
-def keeper(wish: Observe) -> Callable[[Object], Object]:
-    """What is kept of each object."""
-    keep = partial(kept, wish.kind) if wish.projection is None else partial(_projected, wish.projection, set())
+def observation(subscription: Observe, *, clock: Callable[[], datetime], tasks: Tasks, budget: Budget) -> Observation:
+    kind = WatchObservation if subscription.freshness is None else ListObservation
+    return kind(subscription, clock=clock, tasks=tasks, budget=budget)
 
-    def checked(obj: Object) -> Object:
+
+def projector(subscription: Observe) -> Callable[[Object], Object]:
+    """Return the function that reduces each object to what is cached."""
+    transform = (
+        partial(strip_object, subscription.kind)
+        if subscription.projection is None
+        else partial(_project_record, subscription.projection, set())
+    )
+
+    def project_checked(obj: Object) -> Object:
         _check_identity(obj)
-        return keep(obj)
+        return transform(obj)
 
-    return checked
+    return project_checked
 
 
 def _check_identity(obj: Object) -> None:
     meta = obj["metadata"]
-    for field, longest in _LONGEST.items():
+    for field, max_length in _MAX_LENGTHS.items():
         value = meta.get(field, "")
-        if not isinstance(value, str) or len(value) > longest:
-            raise ServiceUnavailable(f"metadata.{field} of an object is no text of at most {longest} characters")
+        if not isinstance(value, str) or len(value) > max_length:
+            raise ServiceUnavailable(f"metadata.{field} must be a string of at most {max_length} characters")
 
 
-def _projected(projection: Projection, failed: set[str], obj: Object) -> Object:
-    """The record, with what tells the object from others and its states from one another. `failed` grows with the first
-    failure: a cluster that sends one such object after another does not fill the log."""
+def _project_record(projection: Projection, failed: set[str], obj: Object) -> Object:
+    """Return the projected record with the object's identity and resourceVersion.
+
+    `failed` records the first failure, so that a cluster that keeps sending invalid objects does not fill the log.
+    """
     try:
         record = projection.project(obj)
     except Exception as error:
-        # One object that cannot be read must not keep the others from being seen.
+        # One invalid object must not hide the others.
         write = log.debug if failed else log.error
         failed.add(projection.name)
         write("projection failed", projection=projection.name, name=obj["metadata"]["name"], exc_info=error)
@@ -309,8 +375,8 @@ def _projected(projection: Projection, failed: set[str], obj: Object) -> Object:
     return {**record, "metadata": {**(record.get("metadata") or {}), **identity}}
 
 
-def _same(old: Object | None, new: Object | None) -> bool:
-    """Whether nothing of what is kept differs but the revision."""
+def _is_equal(old: Object | None, new: Object | None) -> bool:
+    """Return whether the cached parts are equal except for the resourceVersion."""
     if old is None or new is None:
         return old is new
     return _without_revision(old) == _without_revision(new)

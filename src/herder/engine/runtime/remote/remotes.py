@@ -1,4 +1,4 @@
-"""All downstream clusters that somebody asks for: who asks, for what, and what each of them has to say."""
+"""Registry of downstream clusters: subscriptions, and the connection and observations of each cluster."""
 
 from __future__ import annotations
 
@@ -11,144 +11,164 @@ from herder.engine.client.client import Client
 from herder.engine.control.tasks import Tasks
 from herder.engine.meta.errors import ServiceUnavailable
 from herder.engine.runtime.decision import Connect, Observe
+from herder.engine.runtime.remote.budget import Budget
 from herder.engine.runtime.remote.connection import ClusterConnection, Connector
 from herder.engine.runtime.remote.observation import Observation, Wake, observation
-from herder.engine.runtime.view import Connection, Observed, Unreachable
+from herder.engine.runtime.view import ConnectionStatus, Observed, Unreachable
 
 
 class Remotes:
+    """All downstream clusters with subscribers."""
+
     def __init__(self, connect: Connector, *, clock: Callable[[], datetime], tasks: Tasks) -> None:
         self._connect = connect
         self._clock = clock
         self._tasks = tasks
+        self._budget = Budget()
         self._remotes: dict[str, _Remote] = {}
-        self._wishes: dict[Hashable, tuple[Observe | Connect, ...]] = {}
+        self._subscriptions: dict[Hashable, tuple[Observe | Connect, ...]] = {}
 
-    def ask(self, wishes: tuple[Observe | Connect, ...], asker: Hashable, wake: Wake) -> None:
-        """These are what `asker` needs from now on, in place of what it needed before."""
-        wishes = tuple(dict.fromkeys(wishes))  # the parts of one decision may need the same
-        for wish in wishes:
-            _check(wish)
-        before = self._wishes.pop(asker, ())
-        if wishes:
-            self._wishes[asker] = wishes
-        for wish in wishes:
-            self._remote(wish.cluster).add(wish, asker, wake)
-        for wish in before:
-            if wish not in wishes:
-                self._remotes[wish.cluster].discard(wish, asker)
-        for cluster in dict.fromkeys(wish.cluster for wish in before):
-            if self._remotes[cluster].unasked:
+    def subscribe(self, subscriptions: tuple[Observe | Connect, ...], subscriber: Hashable, wake: Wake) -> None:
+        """Replace the subscriptions of a subscriber."""
+        subscriptions = tuple(dict.fromkeys(subscriptions))  # parts of one decision may repeat a subscription
+        for subscription in subscriptions:
+            _check(subscription)
+        previous = self._subscriptions.pop(subscriber, ())
+        if subscriptions:
+            self._subscriptions[subscriber] = subscriptions
+        for subscription in subscriptions:
+            self._remote(subscription.cluster).add(subscription, subscriber, wake)
+        for subscription in previous:
+            if subscription not in subscriptions:
+                self._remotes[subscription.cluster].discard(subscription, subscriber)
+        for cluster in dict.fromkeys(subscription.cluster for subscription in previous):
+            if self._remotes[cluster].unused:
                 self._remotes.pop(cluster).stop()
 
-    def observed(self, wish: Observe) -> Observed | Unreachable | None:
-        remote = self._remotes.get(wish.cluster)
-        return remote.seen(wish) if remote else None
+    def observed(self, subscription: Observe) -> Observed | Unreachable | None:
+        remote = self._remotes.get(subscription.cluster)
+        return remote.result(subscription) if remote else None
 
-    def connection(self, cluster: str) -> Connection | None:
+    def connection(self, cluster: str) -> ConnectionStatus | None:
         remote = self._remotes.get(cluster)
-        return remote.link.state if remote else None
+        return remote.connection.state if remote else None
 
     def client(self, cluster: str) -> Client:
-        """For writes, while some decision asks for the cluster and it answers; at once, no write waits for that."""
+        """Return the client for writes; raise immediately if the cluster is not connected or has no subscribers."""
         remote = self._remotes.get(cluster)
-        if remote is None or remote.link.client is None:
-            why = remote.link.reason if remote else ""
-            raise ServiceUnavailable(f"cluster {cluster} is not connected" + (f": {why}" if why else ""))
-        return remote.link.client
+        if remote is None or remote.connection.client is None:
+            reason = remote.connection.reason if remote else ""
+            raise ServiceUnavailable(f"cluster {cluster} is not connected" + (f": {reason}" if reason else ""))
+        return remote.connection.client
 
     def _remote(self, cluster: str) -> _Remote:
         remote = self._remotes.get(cluster)
         if remote is None:
-            remote = self._remotes[cluster] = _Remote(cluster, self._connect, clock=self._clock, tasks=self._tasks)
+            remote = self._remotes[cluster] = _Remote(
+                cluster, self._connect, clock=self._clock, tasks=self._tasks, budget=self._budget
+            )
         return remote
 
 
 RemotePerformer = Callable[[Remotes, Mapping[str, Any]], Awaitable[Any]]
-"""Performs an effect on downstream clusters, through the connections that decisions ask for."""
+"""Performs an effect on downstream clusters, through the connections that decisions request."""
 
 
 class _Remote:
-    """One cluster: its link, what is observed through it, and who wants to know how it is."""
+    """One cluster: its connection, its observations, and the subscribers to its health."""
 
-    def __init__(self, cluster: str, connect: Connector, *, clock: Callable[[], datetime], tasks: Tasks) -> None:
+    def __init__(
+        self, cluster: str, connect: Connector, *, clock: Callable[[], datetime], tasks: Tasks, budget: Budget
+    ) -> None:
         self._clock = clock
         self._tasks = tasks
+        self._budget = budget
         self._observations: dict[Observe, Observation] = {}
-        self._connecting: dict[Hashable, tuple[Connect, Wake]] = {}
-        self.link = ClusterConnection(
-            cluster, connect, clock=clock, opened=self._look, dropped=self._look_away, on_edge=self._report_health
+        self._connect_subscribers: dict[Hashable, tuple[Connect, Wake]] = {}
+        self.connection = ClusterConnection(
+            cluster,
+            connect,
+            clock=clock,
+            opened=self._start_observations,
+            dropped=self._stop_observations,
+            on_health_change=self._report_health,
         )
-        self.link.start(tasks)
+        self.connection.start(tasks)
 
     @property
-    def unasked(self) -> bool:
-        return not self._observations and not self._connecting
+    def unused(self) -> bool:
+        return not self._observations and not self._connect_subscribers
 
-    def add(self, wish: Observe | Connect, asker: Hashable, wake: Wake) -> None:
-        if isinstance(wish, Connect):
-            # Only who brings something new is listened to: others may repeat what they read long ago.
-            known = self._connecting.get(asker)
-            self._connecting[asker] = (wish, wake)
-            if wish.credential and (known is None or known[0] != wish):
-                self.link.use(wish.credential)
+    def add(self, subscription: Observe | Connect, subscriber: Hashable, wake: Wake) -> None:
+        if isinstance(subscription, Connect):
+            # Only a changed credential counts: unchanged subscriptions may repeat an outdated one.
+            current = self._connect_subscribers.get(subscriber)
+            self._connect_subscribers[subscriber] = (subscription, wake)
+            if subscription.credential and (current is None or current[0] != subscription):
+                self.connection.use(subscription.credential)
             return
-        shared = _shared(wish)
-        seen = self._observations.get(shared)
-        if seen is None:
-            seen = self._observations[shared] = observation(shared, clock=self._clock, tasks=self._tasks)
-            if self.link.client is not None:
-                seen.start(self.link.client)
-        seen.add(wish.focus, asker, wake)
+        unfocused = _without_focus(subscription)
+        shared = self._observations.get(unfocused)
+        if shared is None:
+            shared = self._observations[unfocused] = observation(
+                unfocused, clock=self._clock, tasks=self._tasks, budget=self._budget
+            )
+            if self.connection.client is not None:
+                shared.start(self.connection.client)
+        shared.add(subscription.focus, subscriber, wake)
 
-    def discard(self, wish: Observe | Connect, asker: Hashable) -> None:
-        if isinstance(wish, Connect):
-            if asker in self._connecting and self._connecting[asker][0] == wish:
-                del self._connecting[asker]
+    def discard(self, subscription: Observe | Connect, subscriber: Hashable) -> None:
+        if isinstance(subscription, Connect):
+            if subscriber in self._connect_subscribers and self._connect_subscribers[subscriber][0] == subscription:
+                del self._connect_subscribers[subscriber]
             return
-        shared = _shared(wish)
-        seen = self._observations[shared]
-        seen.discard(wish.focus, asker)
-        if seen.unasked:
-            self._observations.pop(shared).stop()
+        unfocused = _without_focus(subscription)
+        shared = self._observations[unfocused]
+        shared.discard(subscription.focus, subscriber)
+        if shared.unused:
+            self._observations.pop(unfocused).invalidate()
 
-    def seen(self, wish: Observe) -> Observed | Unreachable | None:
-        if self.link.reason:
-            return Unreachable(self.link.reason, self.link.heard or self.link.since)
-        seen = self._observations.get(_shared(wish))
-        return seen.seen(wish.focus, self.link.heard) if seen else None
+    def result(self, subscription: Observe) -> Observed | Unreachable | None:
+        if self.connection.reason:
+            return Unreachable(self.connection.reason, self.connection.last_contact or self.connection.since)
+        shared = self._observations.get(_without_focus(subscription))
+        if shared is None:
+            return None
+        return shared.result(subscription.focus, self.connection.last_contact, subscription.values_of)
 
     def stop(self) -> None:
-        self.link.stop()
-        for seen in self._observations.values():
-            seen.stop()
+        self.connection.stop()
+        for shared in self._observations.values():
+            shared.invalidate()
 
-    # --- what the link tells ------------------------------------------------------------------------------------
+    # --- connection callbacks -----------------------------------------------------------------------------------
 
-    def _look(self, client: Client) -> None:
-        for seen in self._observations.values():
-            seen.start(client)
+    def _start_observations(self, client: Client) -> None:
+        for shared in self._observations.values():
+            shared.start(client)
 
-    def _look_away(self) -> None:
-        for seen in self._observations.values():
-            seen.stop()
+    def _stop_observations(self) -> None:
+        for shared in self._observations.values():
+            shared.stop()
 
     def _report_health(self) -> None:
-        if self.link.reason:
-            for seen in self._observations.values():
-                seen.lose()
-                seen.wake_all()
-        for _, wake in list(self._connecting.values()):
+        if self.connection.reason:
+            for shared in self._observations.values():
+                shared.invalidate()
+                shared.wake_all()
+        for _, wake in list(self._connect_subscribers.values()):
             wake()
 
 
-def _shared(wish: Observe) -> Observe:
-    """The one observation that serves this wish, whatever its focus."""
-    return wish if wish.focus is None else replace(wish, focus=None)
+def _without_focus(subscription: Observe) -> Observe:
+    """Return the subscription of the shared observation."""
+    return replace(subscription, focus=None, values_of="")
 
 
-def _check(wish: Observe | Connect) -> None:
-    if isinstance(wish, Observe) and wish.focus is not None:
-        index = wish.focus[0]
-        if wish.projection is None or index not in wish.projection.indexes:
-            raise LookupError(f"the wish for {wish.kind} focuses on '{index}', which its projection does not index")
+def _check(subscription: Observe | Connect) -> None:
+    if isinstance(subscription, Observe) and (subscription.focus is not None or subscription.values_of):
+        index = subscription.focus[0] if subscription.focus is not None else subscription.values_of
+        if subscription.projection is None or index not in subscription.projection.indexes:
+            raise LookupError(
+                f"subscription to {subscription.kind} focuses on '{index}', which is not an index of its projection"
+            )

@@ -1,4 +1,4 @@
-"""The wire to one downstream cluster: bounded in time and in number, and listened to for signs of life."""
+"""Transport to one downstream cluster with timeouts, a concurrency limit, and detection of responses."""
 
 from __future__ import annotations
 
@@ -7,103 +7,103 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
-from herder.engine.client.wire import Request, Response, Transport
 from herder.engine.meta.errors import ServiceUnavailable
+from herder.engine.wire import Request, Response, Transport
 
 REQUEST_SECONDS = 10.0
-"""Until an answer must be there (a watch: its head), the wait for a turn included."""
-ANSWER_SECONDS = 60.0
-"""From then on until the end of the answer, unless it is a watch."""
-AT_ONCE = 8
+"""Time limit until the response headers arrive, including the wait for a slot."""
+BODY_SECONDS = 60.0
+"""Time limit from the headers to the end of the response, unless it is a watch."""
+MAX_CONCURRENT_REQUESTS = 8
 PROBE_SECONDS = 5.0
 SERVER_FAILURE = 500
 
 
 class ClusterTransport:
-    """A client's transport to a cluster. Requests take turns; watches do not count once they are answered."""
+    """Transport of a client to a cluster. Requests wait for a slot; a watch does not occupy one."""
 
     def __init__(
         self,
         inner: Transport,
         cluster: str,
         *,
-        heard: Callable[[], None],
-        refused: Callable[[], None],
+        on_contact: Callable[[], None],
+        on_unauthorized: Callable[[], None],
     ) -> None:
         self._inner = inner
         self._cluster = cluster
-        self._heard = heard
-        self._refused = refused  # the cluster does not know us (any more)
+        self._on_contact = on_contact
+        self._on_unauthorized = on_unauthorized  # called on HTTP 401
         self._closed = False
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
 
     async def send(self, request: Request) -> Response:
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
-                response = await self._answer(request)
+                response = await self._send(request)
         except TimeoutError:
-            raise ServiceUnavailable(f"cluster {self._cluster}: no answer in time") from None
-        self._listen(response)
+            raise ServiceUnavailable(f"cluster {self._cluster}: response timed out") from None
+        self._record(response)
         if response.stream is None:
             return response
-        ends = None if request.flows else asyncio.get_running_loop().time() + ANSWER_SECONDS
-        return replace(response, stream=self._listening(response.stream, ends))
+        deadline = None if request.is_streaming else asyncio.get_running_loop().time() + BODY_SECONDS
+        return replace(response, stream=self._record_stream(response.stream, deadline))
 
     async def probe(self) -> str:
-        """Whether the cluster answers at all, not waiting for a turn; what is wrong, in words, or nothing."""
+        """Check whether the cluster responds, without waiting for a slot. Returns the error, or an empty string."""
         try:
             async with asyncio.timeout(PROBE_SECONDS):
                 response = await self._inner.send(Request("GET", "/", headers={"accept": "application/json"}))
         except Exception as error:
-            return in_words(error)
-        self._listen(response)
-        await _closed(response.stream)
+            return error_message(error)
+        self._record(response)
+        await _close_stream(response.stream)
         if response.status == 401:
-            return "the cluster does not accept the credentials"
-        return f"the server answered HTTP {response.status}" if response.status >= SERVER_FAILURE else ""
+            return "credentials rejected by the cluster"
+        return f"server responded with HTTP {response.status}" if response.status >= SERVER_FAILURE else ""
 
     async def close(self) -> None:
         self._closed = True
         await self._inner.close()
 
-    async def _answer(self, request: Request) -> Response:
-        if request.flows:
+    async def _send(self, request: Request) -> Response:
+        if request.is_streaming:
             return await self._inner.send(request)
-        async with self._turns:
+        async with self._slots:
             return await self._inner.send(request)
 
-    def _listen(self, response: Response) -> None:
-        """A failure may be that of something between us and the cluster, so it is no sign of life."""
+    def _record(self, response: Response) -> None:
+        """Count a response as contact. A server error may come from a proxy in between, so it does not count."""
         if self._closed:
-            return  # a late answer says nothing about the line that came after
+            return  # a late response says nothing about the next connection
         if response.status == 401:
-            self._refused()
+            self._on_unauthorized()
         elif response.status < SERVER_FAILURE:
-            self._heard()
+            self._on_contact()
 
-    async def _listening(self, stream: AsyncIterator[bytes], ends: float | None) -> AsyncIterator[bytes]:
+    async def _record_stream(self, stream: AsyncIterator[bytes], deadline: float | None) -> AsyncIterator[bytes]:
         try:
-            while (chunk := await self._next(stream, ends)) is not None:
-                self._heard()
+            while (chunk := await self._next(stream, deadline)) is not None:
+                self._on_contact()
                 yield chunk
         finally:
-            await _closed(stream)
+            await _close_stream(stream)
 
-    async def _next(self, stream: AsyncIterator[bytes], ends: float | None) -> bytes | None:
-        """The next piece of an answer, None at its end."""
+    async def _next(self, stream: AsyncIterator[bytes], deadline: float | None) -> bytes | None:
+        """Return the next chunk of a response, None at its end."""
         try:
-            async with asyncio.timeout_at(ends):
+            async with asyncio.timeout_at(deadline):
                 return await anext(stream, None)
         except TimeoutError:
-            raise ServiceUnavailable(f"cluster {self._cluster}: no answer in time") from None
+            raise ServiceUnavailable(f"cluster {self._cluster}: response timed out") from None
 
 
-async def _closed(stream: AsyncIterator[bytes] | None) -> None:
-    """A tunnel's streams are no generators. Each holds a connection, and what has come of an answer, until it ends."""
+async def _close_stream(stream: AsyncIterator[bytes] | None) -> None:
+    """Close a stream to release its connection and buffers; streams of a tunnel are not generators."""
     close: Any = getattr(stream, "aclose", None)
     if close is not None:
         await close()
 
 
-def in_words(error: Exception) -> str:
-    return str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
+def error_message(error: Exception) -> str:
+    return str(error) or ("response timed out" if isinstance(error, TimeoutError) else type(error).__name__)

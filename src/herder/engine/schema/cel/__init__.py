@@ -1,16 +1,17 @@
-"""CEL as Kubernetes 1.36 uses it: validation rules of custom resources, matchConditions, admission policies.
+"""CEL as in Kubernetes 1.36: validation rules of custom resources, matchConditions, admission policies.
 
     env = rule_env(schema, resource_root=True)              # declares `self` and `oldSelf`
     program = compile("self.replicas <= self.maxReplicas", env)
     program.result_type.kind == "bool"
     program.evaluate({"self": {"replicas": 1, "maxReplicas": 3}})   # → True
 
-Values are plain Python (dict, list, str, bytes, int, float, bool, None) plus the small classes of `values`.
-Everything here is pure; nothing beyond the standard library is needed.
+Values are plain Python (dict, list, str, bytes, int, float, bool, None) plus the small classes of `values`. Everything
+is pure and uses only the standard library.
 """
 
 from __future__ import annotations
 
+from herder.engine.schema.cel.check.schema_types import schema_type
 from herder.engine.schema.cel.env import Env, admission_env, rule_env, rule_env_of_type
 from herder.engine.schema.cel.errors import (
     BudgetExceeded,
@@ -21,7 +22,6 @@ from herder.engine.schema.cel.errors import (
     ParseError,
 )
 from herder.engine.schema.cel.program import PER_CALL_BUDGET, Program, compile
-from herder.engine.schema.cel.schema_types import schema_type
 from herder.engine.schema.cel.types import Type
 
 __all__ = [

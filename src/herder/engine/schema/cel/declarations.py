@@ -1,4 +1,4 @@
-"""How functions are declared: each overload has a signature for the checker and a Python function for the evaluator."""
+"""Function declarations: each overload has a signature for the checker and a Python function for the evaluator."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Implementation = Callable[..., Any]
 
 
 class Overload:
-    """One signature of a function; of a method the first parameter is the receiver.
+    """One signature of a function; the first parameter of a method is its receiver.
 
-    `linear` functions cost the more the larger their arguments are.
+    The cost of `linear` functions grows with the size of their arguments.
     """
 
     __slots__ = ("implementation", "linear", "member", "name", "params", "result", "type_params")
@@ -97,7 +97,7 @@ _CLASSES: dict[str, type] = {
 
 
 def accepts(param: Type, python_type: type) -> bool:
-    """Whether values of a Python class may be passed for a parameter; element types are not looked at."""
+    """Return whether values of a Python class can be passed for a parameter; element types are ignored."""
     if param.kind in ("param", "dyn"):
         return True
     expected = _CLASSES.get(param.kind)

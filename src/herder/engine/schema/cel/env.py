@@ -1,11 +1,11 @@
-"""Environments: which variables an expression may use, and of which types."""
+"""CEL environments: declared variables and their types."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from herder.engine.schema.cel.schema_types import Schema, schema_type
+from herder.engine.schema.cel.check.schema_types import Schema, schema_type
 from herder.engine.schema.cel.types import (
     AUTHORIZER,
     BOOL,
@@ -27,8 +27,8 @@ from herder.engine.schema.cel.types import (
 class Env:
     """Declared variables by name; names may be qualified (`authorizer.requestResource`).
 
-    The function libraries are always those Kubernetes 1.36 offers, except for what only mutating policies see: the
-    JSON patch helpers, and `Object{…}` and `JSONPatch{…}` to make their results of.
+    The function libraries are those of Kubernetes 1.36. Only mutating policies also have the JSON patch helpers, and
+    `Object{…}` and `JSONPatch{…}` for their results.
     """
 
     variables: Mapping[str, Type]
@@ -39,7 +39,7 @@ class Env:
 
 
 def rule_env(schema: Schema, *, resource_root: bool = False, optional_old_self: bool = False) -> Env | None:
-    """What a validation rule at this place of a schema sees; None when CEL cannot see the place at all."""
+    """Return the environment of a validation rule at this place of a schema; None if CEL cannot access it."""
     type = schema_type(schema, resource_root=resource_root)
     return None if type is None else rule_env_of_type(type, optional_old_self=optional_old_self)
 
@@ -55,7 +55,7 @@ def admission_env(
     variables: Mapping[str, Type] | None = None,
     json_patch: bool = False,
 ) -> Env:
-    """What matchConditions and admission policies see; `variables` are a policy's own, by name, in order."""
+    """Return the environment of matchConditions and admission policies; `variables` are the policy's own, in order."""
     declared: dict[str, Type] = {
         "object": DYN,
         "oldObject": DYN,

@@ -1,7 +1,7 @@
-"""What can go wrong with an expression: it does not parse, does not type-check, or fails while it runs.
+"""CEL errors: parse errors, type-check errors and evaluation errors.
 
-Compile errors are rendered the way users know them from the real server (`ERROR: <input>:1:5: …` with the source
-line and a caret), because they are copied verbatim into the message of the refused CustomResourceDefinition or policy.
+Compile errors are rendered as in kube-apiserver (`ERROR: <input>:1:5: …` with the source line and a caret), because
+they are copied into the message of the rejected CustomResourceDefinition or policy.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ _MAX_REPORTED = 100
 
 
 class CelError(Exception):
-    """Base of every error of this package."""
+    """Base class of all CEL errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """One complaint about one place of the source; `offset` counts code points, -1 when no place is to blame."""
+    """One error at one place of the source; `offset` counts code points, -1 if it has no place."""
 
     offset: int
     message: str
 
 
 class CompileError(CelError):
-    """The text is no valid expression of its environment. `str()` gives all issues, rendered over the source."""
+    """The text is not a valid expression in its environment. `str()` renders all issues with the source."""
 
     def __init__(self, source: str, issues: list[Issue]) -> None:
         self.source = source
@@ -33,11 +33,11 @@ class CompileError(CelError):
 
 
 class ParseError(CompileError):
-    """The text breaks the grammar."""
+    """The text violates the grammar."""
 
 
 class CheckError(CompileError):
-    """The text parses, but names or types do not fit the environment."""
+    """The text parses, but names or types do not match the environment."""
 
 
 class EvaluationError(CelError):
@@ -48,7 +48,7 @@ class EvaluationError(CelError):
 
 
 class BudgetExceeded(CelError):
-    """The expression took more steps than it was given. No EvaluationError, for no `||` may absorb it."""
+    """The expression exceeded its step budget. Not an EvaluationError, because `||` must not absorb it."""
 
     def __init__(self) -> None:
         super().__init__("operation cancelled: actual cost limit exceeded")
@@ -63,10 +63,10 @@ def no_such_key(key: object) -> EvaluationError:
 
 
 def render(source: str, issues: list[Issue]) -> str:
-    shown = [_render_issue(source, issue) for issue in issues[:_MAX_REPORTED]]
+    rendered = [_render_issue(source, issue) for issue in issues[:_MAX_REPORTED]]
     if len(issues) > _MAX_REPORTED:
-        shown.append(f"{len(issues) - _MAX_REPORTED} more errors were truncated")
-    return "\n".join(shown)
+        rendered.append(f"{len(issues) - _MAX_REPORTED} more errors were truncated")
+    return "\n".join(rendered)
 
 
 def _render_issue(source: str, issue: Issue) -> str:
@@ -81,7 +81,7 @@ def _render_issue(source: str, issue: Issue) -> str:
 
 
 def _pointer(line: str, column: int) -> str:
-    """Dots up to the column, then a caret, both full-width below characters that are not ASCII."""
+    """Return dots up to the column and a caret, both full-width below non-ASCII characters."""
     dots = "".join("." if char < "\x80" else "\uff0e" for char in line[:column])
     at_wide = column < len(line) and line[column] >= "\x80"
     return dots + ("\uff3e" if at_wide else "^")

@@ -1,4 +1,4 @@
-"""What mutating policies make: objects (`Object{…}`), parts of them (`Object.spec{…}`), operations (`JSONPatch{…}`)."""
+"""Message types of mutating policies: objects (`Object{…}`), parts (`Object.spec{…}`), operations (`JSONPatch{…}`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JSON_PATCH: Final = ObjectType(
 
 
 class Message(dict[str, Any]):
-    """A map that knows the name of the type it was made as."""
+    """A map with the name of its message type."""
 
     __slots__ = ("cel_type",)
 
@@ -28,7 +28,7 @@ class Message(dict[str, Any]):
 
 
 class PartType(ObjectType):
-    """The object, or a part of it by its path, of which nothing is known: any field may be set, to anything."""
+    """The object or a part of it by path, without a schema: any field can be set to anything."""
 
     __slots__ = ()
 
@@ -46,7 +46,7 @@ def message_type(name: str) -> ObjectType | None:
 
 
 def misnamed_parts(value: Any, path: str) -> Iterator[str]:
-    """Complaints about parts that were put elsewhere than their names say."""
+    """Yield errors for parts at another place than their type name says."""
     if isinstance(value, Message):
         if value.cel_type != path:
             message = "which matches field name path from root Object type"
@@ -62,7 +62,7 @@ def misnamed_parts(value: Any, path: str) -> Iterator[str]:
 
 
 def as_json(value: Any) -> Any:
-    """The value as JSON has it."""
+    """Return the value as JSON."""
     match value:
         case None | bool() | str() | float():
             return value

@@ -1,4 +1,4 @@
-"""64-bit arithmetic that fails instead of wrapping, and numbers as Go reads and writes them."""
+"""64-bit arithmetic that fails on overflow, and number parsing and formatting as in Go."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\Z", re.ASCII)
 _HEX_FLOAT = re.compile(r"[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?\d+\Z", re.ASCII)
 _SPECIAL = re.compile(r"[+-]?(?:inf|infinity|nan)\Z", re.IGNORECASE)
 _INTEGER = re.compile(r"[+-]?0*\d{1,20}\Z", re.ASCII)
-_LONGEST_INTEGER = 1000
+_MAX_INTEGER_LENGTH = 1000
 _PLAIN_DIGITS = 6
 _LOWEST_DOUBLE = float(INT_MIN)
 _HIGHEST_DOUBLE = float(2**63)
@@ -49,7 +49,7 @@ def multiply_int(left: int, right: int) -> int:
 
 
 def divide_int(left: int, right: int) -> int:
-    """Truncating towards zero, as machines do."""
+    """Divide, truncating toward zero."""
     if right == 0:
         raise EvaluationError("division by zero")
     quotient = abs(left) // abs(right)
@@ -98,13 +98,13 @@ def double_to_uint(value: float) -> Uint:
 
 
 def parse_int(text: str) -> int:
-    if len(text) <= _LONGEST_INTEGER and _INTEGER.match(text) and INT_MIN <= int(text) <= INT_MAX:
+    if len(text) <= _MAX_INTEGER_LENGTH and _INTEGER.match(text) and INT_MIN <= int(text) <= INT_MAX:
         return int(text)
     raise EvaluationError("type conversion error from 'string' to 'int'")
 
 
 def parse_uint(text: str) -> Uint:
-    if len(text) <= _LONGEST_INTEGER and _INTEGER.match(text) and text[0].isdigit() and int(text) <= UINT_MAX:
+    if len(text) <= _MAX_INTEGER_LENGTH and _INTEGER.match(text) and text[0].isdigit() and int(text) <= UINT_MAX:
         return Uint(int(text))
     raise EvaluationError("type conversion error from 'string' to 'uint'")
 
@@ -134,7 +134,7 @@ def parse_bool(text: str) -> bool:
 
 
 def format_double(value: float) -> str:
-    """Go's %g: shortest digits, with an exponent from a million on and below a ten-thousandth."""
+    """Format as Go's %g: shortest digits, with an exponent from a million on and below a ten-thousandth."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -149,7 +149,7 @@ def format_double(value: float) -> str:
 
 
 def format_float_plain(value: float) -> str:
-    """Go's %f with as many digits as needed: never an exponent, no trailing zeros."""
+    """Format as Go's %f with as many digits as needed: no exponent, no trailing zeros."""
     if math.isnan(value) or math.isinf(value):
         return format_double(value)
     digits, exponent, sign = _shortest(value)
@@ -157,7 +157,7 @@ def format_float_plain(value: float) -> str:
 
 
 def _shortest(value: float) -> tuple[str, int, str]:
-    """Shortest digits that read back the same, the exponent of the first of them, and the sign."""
+    """Return the shortest digits that round-trip, the exponent of the first digit, and the sign."""
     text = repr(abs(value))
     if "e" in text:
         mantissa, _, exponent = text.partition("e")

@@ -1,4 +1,4 @@
-"""From text to something that runs: parse, check, and turn into closures."""
+"""Compile an expression: parse, check, and plan it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from herder.engine.meta.work import current_meter
-from herder.engine.schema.cel.access import Evaluate
-from herder.engine.schema.cel.checker import Checker
+from herder.engine.meta.work import current_meter, set_meter
+from herder.engine.schema.cel.check.checker import Checker
+from herder.engine.schema.cel.check.estimate import estimate_cost
+from herder.engine.schema.cel.check.validators import validate
 from herder.engine.schema.cel.env import Env
 from herder.engine.schema.cel.errors import BudgetExceeded, CheckError, EvaluationError, Issue
-from herder.engine.schema.cel.estimate import estimate_cost
-from herder.engine.schema.cel.evaluator import Planner, cost_of
+from herder.engine.schema.cel.evaluate.access import Evaluate
+from herder.engine.schema.cel.evaluate.evaluator import Planner, cost_of
 from herder.engine.schema.cel.library import functions
-from herder.engine.schema.cel.parser import parse
+from herder.engine.schema.cel.parse.parser import parse
 from herder.engine.schema.cel.types import Type
-from herder.engine.schema.cel.validators import validate
 
 PER_CALL_BUDGET = 1_000_000
-"""Steps one evaluation may take, as in Kubernetes; roughly a tenth of a second there."""
+"""Maximum steps of one evaluation, as in Kubernetes (about a tenth of a second there)."""
 
 _COMPILE_UNITS = 100
 _TOO_DEEP = "expression recursion limit exceeded: 250"
@@ -27,7 +27,7 @@ _TOO_DEEP = "expression recursion limit exceeded: 250"
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A compiled expression; immutable, so one may be shared by all requests."""
+    """A compiled, immutable expression that requests can share."""
 
     text: str
     result_type: Type
@@ -41,11 +41,27 @@ class Program:
     _base_cost: int
 
     def evaluate(self, bindings: Mapping[str, Any], budget: int = PER_CALL_BUDGET) -> Any:
-        """The value of the expression. Raises EvaluationError, or BudgetExceeded after `budget` steps."""
-        return self._run_in(self._frame(bindings, budget))
+        """Evaluate the expression. Raises EvaluationError, or BudgetExceeded after `budget` steps.
+
+        The steps are charged to the meter of the running computation, if its caller set one.
+        """
+        meter = set_meter()
+        if meter is None:
+            return self._run_in(self._frame(bindings, budget))
+        allowed = min(budget, meter.left)
+        try:
+            value, cost = self.evaluate_with_cost(bindings, allowed)
+        except BudgetExceeded:
+            meter.spend(allowed + (allowed < budget))
+            raise
+        except EvaluationError as error:
+            meter.spend(error.cost)
+            raise
+        meter.spend(cost)
+        return value
 
     def evaluate_with_cost(self, bindings: Mapping[str, Any], budget: int = PER_CALL_BUDGET) -> tuple[Any, int]:
-        """The value and the steps it took, for callers that share one budget among many expressions."""
+        """Return the value and the steps used, for callers that share one budget among expressions."""
         frame = self._frame(bindings, budget)
         try:
             value = self._run_in(frame)
@@ -74,7 +90,7 @@ class Program:
 
 
 def compile(text: str, env: Env) -> Program:
-    """Compile an expression; raises ParseError or CheckError with all that is wrong with it."""
+    """Compile an expression; raises ParseError or CheckError with all issues."""
     # Parsing, checking and planning take some microseconds for each character.
     current_meter().spend(_COMPILE_UNITS + 5 * len(text))
     tree = parse(text)

@@ -1,4 +1,4 @@
-"""Timestamps and durations in the notations of Go and RFC 3339, to the nanosecond."""
+"""Timestamps and durations in Go and RFC 3339 notation, with nanosecond precision."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _MOMENT = re.compile(
     re.ASCII,
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LONGEST: Final = 1000
+_MAX_LENGTH: Final = 1000
 MIN_SECONDS: Final = -62135596800
 MAX_SECONDS: Final = 253402300799
 
 
 def parse_duration(text: str) -> Duration:
-    """`1h30m`, `-1.5s`, `0`: what Go's time.ParseDuration takes. ValueError otherwise."""
+    """Parse a duration as Go's time.ParseDuration does (`1h30m`, `-1.5s`, `0`); raises ValueError."""
     body = text[1:] if text[:1] in ("-", "+") else text
     if body == "0":
         return Duration(0)
-    if not body or len(body) > _LONGEST:
+    if not body or len(body) > _MAX_LENGTH:
         raise ValueError(f"invalid duration {text!r}")
     total = 0
     position = 0
@@ -69,13 +69,13 @@ _SCHEMA_UNITS: Final = {
 
 
 def parse_schema_duration(text: str) -> Duration:
-    """What `format: duration` allows: Go's notation, or words like `2 days`. ValueError otherwise."""
+    """Parse `format: duration`: Go's notation, or words like `2 days`; raises ValueError."""
     try:
         return parse_duration(text)
     except ValueError:
         pass
     total = 0
-    for number, unit in _SCHEMA_SPAN.findall(text[:_LONGEST]):
+    for number, unit in _SCHEMA_SPAN.findall(text[:_MAX_LENGTH]):
         factor = _SCHEMA_UNITS.get(unit.lower()) or _SCHEMA_UNITS.get(unit.lower().removesuffix("s"))
         if factor is None:
             raise ValueError(f"invalid duration {text!r}")
@@ -86,7 +86,7 @@ def parse_schema_duration(text: str) -> Duration:
 
 
 def parse_timestamp(text: str) -> Timestamp:
-    """An RFC 3339 moment. ValueError otherwise."""
+    """Parse an RFC 3339 timestamp; raises ValueError."""
     match = _MOMENT.match(text)
     if match is None:
         raise ValueError(f"invalid timestamp {text!r}")
@@ -111,7 +111,7 @@ def _offset(zone: str) -> int:
 
 
 def parse_date(text: str) -> Timestamp:
-    """A full date (`format: date`), taken as midnight UTC."""
+    """Parse a full date (`format: date`) as midnight UTC."""
     return parse_timestamp(f"{text}T00:00:00Z")
 
 
@@ -130,7 +130,7 @@ def _zone_text(offset: int) -> str:
 
 
 def format_duration(span: Duration) -> str:
-    """In seconds, with as many decimals as needed: `5400s`, `0.5s`."""
+    """Format in seconds with as many decimals as needed: `5400s`, `0.5s`."""
     from herder.engine.schema.cel.numbers import format_float_plain
 
     return f"{format_float_plain(span.ns / _SECOND)}s"
@@ -149,7 +149,7 @@ def checked_timestamp(ns: int) -> Timestamp:
 
 
 def local(moment: Timestamp, zone: str) -> datetime:
-    """The moment as a calendar date and time in a zone: an IANA name or an offset like `-08:00`."""
+    """Return the local date and time in a zone: an IANA name or an offset like `-08:00`."""
     seconds = moment.ns // _SECOND
     utc = _EPOCH + timedelta(seconds=seconds)
     try:

@@ -1,7 +1,7 @@
-"""CEL types as the checker sees them.
+"""CEL types of the checker.
 
-A type that stems from an OpenAPI schema also remembers what the schema says about sizes and about list semantics
-(`x-kubernetes-list-type`). These are no part of the type's identity: a string of at most five characters is a string.
+A type from an OpenAPI schema also carries sizes and list semantics (`x-kubernetes-list-type`) of the schema. These are
+not part of its identity: a string of at most five characters is a string.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from herder.engine.schema.cel.escaping import RESERVED
+from herder.engine.schema.cel.parse.escaping import RESERVED
 
 
 class Type:
-    """One CEL type. `kind` tells what it is, `name` and `params` which one of that kind."""
+    """A CEL type. `kind` is its class; `name` and `params` distinguish types of that kind."""
 
     __slots__ = ("kind", "list_keys", "list_type", "max_elements", "min_size", "name", "params")
 
@@ -50,7 +50,7 @@ class Type:
         return hash((self.kind, self.name, self.params))
 
     def __str__(self) -> str:
-        """As compile errors show the type, which for a few is not the name it has at run time."""
+        """Format as in compile errors, which for a few types differs from the run-time name."""
         if not self.params:
             return _SHOWN.get(self.kind, self.name)
         return f"{self.name}({', '.join(map(str, self.params))})"
@@ -62,7 +62,7 @@ _SHOWN = {"timestamp": "timestamp", "duration": "duration", "null_type": "null"}
 
 
 class Field:
-    """A property of an object type: its type, and the key it has in the data (unescaped)."""
+    """A property of an object type: its type, and its key in the data (unescaped)."""
 
     __slots__ = ("key", "type")
 
@@ -72,7 +72,7 @@ class Field:
 
 
 class ObjectType(Type):
-    """A type with known fields, by the names expressions use for them."""
+    """A type with known fields, by their names in expressions."""
 
     __slots__ = ("fields",)
 
@@ -81,7 +81,7 @@ class ObjectType(Type):
         self.fields = fields
 
     def find(self, name: str) -> Field | None:
-        """The field an expression means by `name`; reserved words may be written plain (`self.namespace`)."""
+        """Return the field for a name; reserved words may be written unescaped (`self.namespace`)."""
         field = self.fields.get(name)
         if field is None and name in RESERVED:
             return self.fields.get(f"__{name}__")
@@ -123,7 +123,7 @@ def type_of(value: Type) -> Type:
 
 
 def param(name: str) -> Type:
-    """A type variable: a declared one (`T`) or a fresh one of the checker (`_var3`)."""
+    """Return a type variable: a declared one (`T`) or a fresh one of the checker (`_var3`)."""
     return Type("param", name)
 
 
@@ -136,7 +136,7 @@ def is_optional(type: Type) -> bool:
 
 
 def unwrap_optional(type: Type) -> tuple[Type, bool]:
-    """The type inside an optional, and whether it was one."""
+    """Return the type inside an optional, and whether it was one."""
     if is_optional(type):
         return type.params[0], True
     return type, False

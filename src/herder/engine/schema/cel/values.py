@@ -1,7 +1,7 @@
-"""Values CEL has and Python lacks, and the comparisons that hold across all of them.
+"""CEL values without a Python equivalent, and comparisons across all values.
 
-Strings, bytes, booleans, 64-bit integers, doubles, null, lists and maps are the plain Python ones. Python's habit of
-taking True for 1 is undone here: in CEL a boolean never equals a number.
+Strings, bytes, booleans, 64-bit integers, doubles, null, lists and maps are plain Python values. Unlike in Python, a
+boolean never equals a number.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ UINT_MAX: Final = 2**64 - 1
 
 
 class Uint(int):
-    """An unsigned integer. Being an int it compares with ints and doubles by value, as CEL wants it."""
+    """An unsigned integer. As an int subclass it compares with ints and doubles by value, as CEL requires."""
 
     __slots__ = ()
 
@@ -25,7 +25,7 @@ class Uint(int):
 
 
 class Duration:
-    """A signed span of time in nanoseconds, of 64 bits."""
+    """A signed duration in nanoseconds (64 bits)."""
 
     __slots__ = ("ns",)
 
@@ -46,7 +46,8 @@ class Duration:
 
 
 class Timestamp:
-    """A moment between the years 1 and 9999, in nanoseconds since 1970 UTC; `offset` (in seconds) only shows."""
+    """A time between the years 1 and 9999, in nanoseconds since 1970 UTC; `offset` (in seconds) only affects
+    formatting."""
 
     __slots__ = ("ns", "offset")
 
@@ -68,7 +69,7 @@ class Timestamp:
 
 
 class TypeValue:
-    """A type used as a value: `type(self) == string`."""
+    """A type as a value: `type(self) == string`."""
 
     __slots__ = ("name",)
 
@@ -119,7 +120,7 @@ _NUMBERS = frozenset({int, float, Uint})
 
 
 def equal(left: Any, right: Any) -> bool:
-    """CEL's `==`: deep, numbers by value whatever their type, different kinds simply unequal."""
+    """CEL's `==`: deep; numbers compare by value across types; different kinds are unequal."""
     left_type = type(left)
     right_type = type(right)
     if left_type is right_type:
@@ -183,7 +184,7 @@ def less(left: Any, right: Any) -> bool:
 
 
 def type_name(value: Any) -> str:
-    """The name `type(value)` shows."""
+    """Return the name that `type(value)` shows."""
     name = _TYPE_NAMES.get(type(value))
     if name is None:
         name = getattr(value, "cel_type", None)
@@ -210,7 +211,7 @@ _TYPE_NAMES: dict[type, str] = {
 
 
 def is_zero(value: Any) -> bool:
-    """Whether `optional.ofNonZeroValue` would drop the value."""
+    """Return whether `optional.ofNonZeroValue` drops the value."""
     kind = type(value)
     if kind in (str, bytes, list, dict):
         return not value

@@ -1,9 +1,8 @@
-"""Go's regular expressions (RE2 syntax) with RE2's promise: time linear in the text, whatever the pattern.
+"""Go regular expressions (RE2 syntax) with RE2's guarantee: linear time, regardless of the pattern.
 
-Patterns come from whoever may write a CustomResourceDefinition, so handing them to a backtracking engine would hand
-out a way to hang the server: `(a+)+$` is fine for the real one. Patterns are parsed here by Go's rules (so what Go
-refuses is refused, with Go's words) and run on a lazily built DFA; only those whose worst case is provably small go to
-Python's own `re`.
+Anyone who may write a CustomResourceDefinition controls patterns, and a backtracking engine would let them hang the
+server with `(a+)+$`. Patterns are parsed by Go's rules (with Go's error messages) and run on a lazily built DFA. Only
+patterns with a provably small worst case use Python's `re`.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from herder.engine.schema.re2.syntax import PatternError, parse
 
 __all__ = ["Pattern", "PatternError", "compile"]
 
-# The same few words (types and reasons of conditions, API groups, versions) are asked about over and over.
-_SHORT = 64
-_MOST_ANSWERS = 256
-_KEPT_PLACES = 5_000
-"""A larger automaton is built for each text: thousands of such patterns would fill the memory."""
+# The same few strings (types and reasons of conditions, API groups, versions) are matched repeatedly.
+_MAX_CACHED_LENGTH = 64
+_MAX_CACHED = 256
+_MAX_KEPT_PLACES = 5_000
+"""A larger automaton is rebuilt for each text: thousands of such patterns would fill the memory."""
 
 
 class Pattern:
-    """A compiled pattern. It only answers whether the text holds a match: nothing here needs groups."""
+    """A compiled pattern. It only reports whether a text contains a match; groups are not supported."""
 
     __slots__ = ("_answers", "_automaton", "_fast", "_tree", "pattern")
 
@@ -36,34 +35,34 @@ class Pattern:
         self._answers: dict[str, bool] = {}
 
     def search(self, text: str) -> bool:
-        """Whether the pattern matches anywhere in the text (anchors are the pattern's business, as in Go)."""
-        answer = self.search_cheaply(text)
-        if answer is None:
-            answer = self._keep(text, self._search(text))
-        return answer
+        """Return whether the pattern matches anywhere in the text, as in Go."""
+        result = self.search_cheaply(text)
+        if result is None:
+            result = self._cache(text, self._search(text))
+        return result
 
     def search_cheaply(self, text: str) -> bool | None:
-        """The answer, if it costs next to nothing; else None, and `search` spends units of the computation's meter."""
-        answer = self._answers.get(text)
-        if answer is None and self._fast is not None and len(text) <= SAFE_TEXT:
-            answer = self._keep(text, self._fast.search(text) is not None)
-        return answer
+        """Return the result if it is nearly free; else None, and `search` spends units of the current work meter."""
+        result = self._answers.get(text)
+        if result is None and self._fast is not None and len(text) <= SAFE_TEXT:
+            result = self._cache(text, self._fast.search(text) is not None)
+        return result
 
-    def _keep(self, text: str, answer: bool) -> bool:
-        if len(text) <= _SHORT:
-            if len(self._answers) >= _MOST_ANSWERS:
+    def _cache(self, text: str, result: bool) -> bool:
+        if len(text) <= _MAX_CACHED_LENGTH:
+            if len(self._answers) >= _MAX_CACHED:
                 self._answers.clear()
-            self._answers[text] = answer
-        return answer
+            self._answers[text] = result
+        return result
 
     def _search(self, text: str) -> bool:
         automaton = self._automaton or Automaton(self._tree)
-        if automaton.size <= _KEPT_PLACES:
+        if automaton.size <= _MAX_KEPT_PLACES:
             self._automaton = automaton
         return automaton.search(text)
 
 
 @lru_cache(maxsize=2048)
 def compile(pattern: str) -> Pattern:
-    """The compiled pattern; PatternError (with Go's message) where Go would not take it."""
+    """Compile a pattern; raises PatternError with Go's message."""
     return Pattern(pattern)

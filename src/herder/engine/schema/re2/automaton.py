@@ -1,9 +1,9 @@
-"""A lazily built DFA: each character of the text costs one dictionary lookup once its transition is known.
+"""Lazily built DFA: each character costs one dictionary lookup once its transition is known.
 
-A DFA state is a set of places in the pattern, together with what the character before was (anchors and word boundaries
-look back). Its transitions are worked out the first time they are needed. What is kept is bounded: a pattern that
-would need too many states forgets and starts over, so memory stays small. Time is linear in the text, but then each
-character visits every place of the pattern: visits are charged to the meter of the computation.
+A DFA state is a set of NFA places, together with the class of the previous character (for anchors and word boundaries).
+Transitions are computed on first use. The cache is bounded: a pattern with too many states drops it and starts over.
+Time stays linear in the text, but then each character visits every place of the pattern; visits are charged to the work
+meter.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from herder.engine.schema.re2 import syntax
 from herder.engine.schema.re2.charsets import WORD, CharSet
 from herder.engine.schema.re2.syntax import Assertion, Chars, Choice, Node, Repeat, Sequence
 
-_MOST_STATES = 500
-_MOST_TRANSITIONS = 256
-_MOST_PLACES_IN_STATES = 50_000
-"""Of all states that are kept, together: a state of a large pattern can hold thousands."""
+_MAX_STATES = 500
+_MAX_TRANSITIONS = 256
+_MAX_PLACES_IN_STATES = 50_000
+"""Limit for all cached states together: a state of a large pattern can have thousands of places."""
 
-# What lies before a position, or after it: what assertions ask about.
+# Character classes before and after a position, which assertions test.
 _EDGE, _NEWLINE, _WORD, _OTHER = range(4)
 _IS_WORD = CharSet(WORD)
 
@@ -26,30 +26,31 @@ _MATCH = -1
 
 
 class _Program:
-    """The pattern as places: a place takes a character of a set and goes on, or forks, or asserts and goes on."""
+    """The pattern as NFA places: a place consumes a character of a set, forks, or asserts."""
 
     def __init__(self, tree: Node) -> None:
-        self.takes: list[CharSet | None] = []
+        self.consumes: list[CharSet | None] = []
         self.asserts: list[int | None] = []
         self.next: list[tuple[int, ...]] = []
         self._sets: dict[tuple[tuple[int, int], ...], CharSet] = {}
         self._meter = current_meter()
         self.start = self._build(tree, _MATCH)
 
-    def _place(self, following: tuple[int, ...], takes: CharSet | None = None, asserts: int | None = None) -> int:
-        self._meter.spend(1)  # a repeat multiplies its body: a short pattern can have very many places
-        self.takes.append(takes)
+    def _place(self, following: tuple[int, ...], consumes: CharSet | None = None, asserts: int | None = None) -> int:
+        self._meter.spend(1)  # repeats multiply their body: a short pattern can have very many places
+        self.consumes.append(consumes)
         self.asserts.append(asserts)
         self.next.append(following)
         return len(self.next) - 1
 
     def _build(self, node: Node, after: int) -> int:
-        """Places for a node that go on to `after`; built from the end so that each knows its successor."""
+        """Return the places of a node that continue at `after`; built from the end, so that each knows its
+        successor."""
         if isinstance(node, Chars):
             taken = self._sets.get(node.ranges)
             if taken is None:
                 taken = self._sets[node.ranges] = CharSet(node.ranges)
-            return self._place((after,), takes=taken)
+            return self._place((after,), consumes=taken)
         if isinstance(node, Assertion):
             return self._place((after,), asserts=node.kind)
         if isinstance(node, Sequence):
@@ -75,7 +76,7 @@ class _Program:
 
 
 class _State(dict[str, "_State"]):
-    """One DFA state; as a dictionary, its known transitions."""
+    """One DFA state; as a dict, its known transitions."""
 
     __slots__ = ("_accepts", "automaton", "before", "final", "matched", "places")
 
@@ -84,24 +85,26 @@ class _State(dict[str, "_State"]):
         self.places = places
         self.before = before
         self.matched = False
-        self.final = False  # nothing that follows can change the answer
+        self.final = False  # no further character can change the result
         self._accepts: bool | None = None
 
     def accepts(self) -> bool:
-        """Whether a text that ends here matches."""
+        """Return whether a text that ends here matches."""
         if self._accepts is None:
             self._accepts = self.automaton.accepts(self)
         return self._accepts
 
     def __missing__(self, char: str) -> _State:
         following = self.automaton.step(self, char)
-        if len(self) >= _MOST_TRANSITIONS:
+        if len(self) >= _MAX_TRANSITIONS:
             self.clear()
         self[char] = following
         return following
 
 
 class Automaton:
+    """DFA of one pattern, built while it runs."""
+
     def __init__(self, tree: Node) -> None:
         self._program = _Program(tree)
         kinds = {kind for kind in self._program.asserts if kind is not None}
@@ -111,7 +114,7 @@ class Automaton:
         self._matched.matched = self._matched.final = True
         self._states: dict[tuple[frozenset[int], int], _State] = {}
         self._held = 0
-        # Away from the start of the text, a pattern that is anchored there cannot begin to match.
+        # A pattern that is anchored at the start cannot match elsewhere.
         self._restart = frozenset((self._program.start,)) if self._may_start_later() else frozenset[int]()
         self._begin = _State(self, frozenset((self._program.start,)), _EDGE)
 
@@ -137,10 +140,10 @@ class Automaton:
         current_meter().spend(2 * len(reached))
         if _MATCH in reached:
             return self._matched
-        takes, following = self._program.takes, self._program.next
+        consumes, following = self._program.consumes, self._program.next
         moved = set(self._restart)
         for place in reached:
-            taken = takes[place]
+            taken = consumes[place]
             if taken is not None and code in taken:
                 moved.add(following[place][0])
         return self._state(frozenset(moved), kind)
@@ -148,7 +151,7 @@ class Automaton:
     def _state(self, places: frozenset[int], before: int) -> _State:
         state = self._states.get((places, before))
         if state is None:
-            if len(self._states) >= _MOST_STATES or self._held >= _MOST_PLACES_IN_STATES:
+            if len(self._states) >= _MAX_STATES or self._held >= _MAX_PLACES_IN_STATES:
                 self._states.clear()
                 self._begin.clear()
                 self._held = 0
@@ -165,7 +168,8 @@ class Automaton:
         return _OTHER
 
     def _reachable(self, state: _State, after: int) -> set[int]:
-        """Every place reached without taking a character, knowing what lies before and after this position."""
+        """Return all places reachable without consuming a character, given the classes before and after this
+        position."""
         program = self._program
         seen: set[int] = set()
         waiting = list(state.places)
@@ -174,26 +178,26 @@ class Automaton:
             if place in seen:
                 continue
             seen.add(place)
-            if place == _MATCH or program.takes[place] is not None:
+            if place == _MATCH or program.consumes[place] is not None:
                 continue
             asserted = program.asserts[place]
-            if asserted is None or _holds(asserted, state.before, after):
+            if asserted is None or _assertion_holds(asserted, state.before, after):
                 waiting.extend(program.next[place])
         return seen
 
     def _may_start_later(self) -> bool:
-        """Whether the start leads anywhere but through `^`."""
+        """Return whether the pattern can match without `^`."""
         probe = _State(self, frozenset((self._program.start,)), _OTHER)
         contexts = [(before, after) for before in (_NEWLINE, _WORD, _OTHER) for after in range(4)]
         for before, after in contexts:
             probe.before = before
             reached = self._reachable(probe, after)
-            if any(place == _MATCH or self._program.takes[place] is not None for place in reached):
+            if any(place == _MATCH or self._program.consumes[place] is not None for place in reached):
                 return True
         return False
 
 
-def _holds(kind: int, before: int, after: int) -> bool:
+def _assertion_holds(kind: int, before: int, after: int) -> bool:
     if kind == syntax.BEGIN_TEXT:
         return before == _EDGE
     if kind == syntax.END_TEXT:

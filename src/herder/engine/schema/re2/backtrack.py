@@ -1,8 +1,8 @@
-"""Which patterns Python's `re` may run: those whose worst case is small by construction.
+"""Patterns that are safe for Python's `re`: their worst case is small by construction.
 
-Backtracking costs at most the product of its choices. A pattern is let through when it is anchored at its start, its
-loops are over single characters, at most two of them, and the product of all other choices is small; the text's length
-is bounded by the caller. Most patterns for names are of this kind, and `re` is several times faster on them.
+Backtracking costs at most the product of its choices. A pattern is safe if it is anchored at its start, has at most two
+loops, all over single characters, and the product of all other choices is small; the caller bounds the length of the
+text. Most patterns for names are of this kind, and `re` is several times faster on them.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from herder.engine.schema.re2 import syntax
 from herder.engine.schema.re2.syntax import Assertion, Chars, Choice, Node, Repeat, Sequence
 
 SAFE_TEXT = 256
-_MOST_LOOPS = 2
-_MOST_WAYS = 16
+_MAX_LOOPS = 2
+_MAX_CHOICES = 16
 
 
 def safe_equivalent(tree: Node) -> re.Pattern[str] | None:
-    """The same pattern for `re`, or None if a text could make it slow."""
+    """Return the pattern for `re`, or None if a text could make it slow."""
     first = tree.parts[0] if isinstance(tree, Sequence) and tree.parts else tree
     if not (isinstance(first, Assertion) and first.kind == syntax.BEGIN_TEXT):
         return None
     cost = _Cost()
     if not cost.admits(tree):
         return None
-    return re.compile(_spelled(tree), re.DOTALL)
+    return re.compile(_to_re(tree), re.DOTALL)
 
 
 class _Cost:
@@ -56,23 +56,23 @@ class _Cost:
         return self._cheap()
 
     def _cheap(self) -> bool:
-        return self.loops <= _MOST_LOOPS and self.ways <= _MOST_WAYS
+        return self.loops <= _MAX_LOOPS and self.ways <= _MAX_CHOICES
 
 
-def _spelled(node: Node) -> str:
+def _to_re(node: Node) -> str:
     if isinstance(node, Chars):
-        return _spelled_set(node)
+        return _set_to_re(node)
     if isinstance(node, Assertion):
         return r"\A" if node.kind == syntax.BEGIN_TEXT else r"\Z"
     if isinstance(node, Sequence):
-        return "".join(_spelled(part) for part in node.parts)
+        return "".join(_to_re(part) for part in node.parts)
     if isinstance(node, Choice):
-        return "(?:" + "|".join(_spelled(option) for option in node.options) + ")"
+        return "(?:" + "|".join(_to_re(option) for option in node.options) + ")"
     bounds = f"{{{node.least},{'' if node.most is None else node.most}}}"
-    return f"(?:{_spelled(node.body)}){bounds}"
+    return f"(?:{_to_re(node.body)}){bounds}"
 
 
-def _spelled_set(node: Chars) -> str:
+def _set_to_re(node: Chars) -> str:
     if not node.ranges:
         return r"(?!)"
     return "[" + "".join(f"\\U{low:08x}-\\U{high:08x}" for low, high in node.ranges) + "]"

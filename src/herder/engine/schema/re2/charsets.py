@@ -1,4 +1,4 @@
-"""Sets of characters as sorted, disjoint ranges of code points; case folding and Unicode classes as Go has them."""
+"""Character sets as sorted, disjoint ranges of code points, with Go's case folding and Unicode classes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from functools import cache
 Ranges = tuple[tuple[int, int], ...]
 
 MAX_RUNE = 0x10FFFF
-_LAST_FOLD = 0x1E943  # no character beyond this one has another case
+_LAST_FOLD = 0x1E943  # last character with another case
 
 
 def normal(pairs: Iterable[tuple[int, int]]) -> Ranges:
-    """Sorted, with overlapping and touching ranges joined."""
+    """Sort ranges and merge overlapping and adjacent ones."""
     joined: list[tuple[int, int]] = []
     for low, high in sorted(pairs):
         if joined and low <= joined[-1][1] + 1:
@@ -38,7 +38,7 @@ def negated(ranges: Ranges) -> Ranges:
 
 
 def folded(ranges: Ranges) -> Ranges:
-    """The set with every other case of each of its characters."""
+    """Add all other cases of each character."""
     others = _other_cases()
     extra: list[tuple[int, int]] = list(ranges)
     for low, high in ranges:
@@ -119,7 +119,7 @@ _BY_LOOSE_NAME = {name.replace("_", "").lower(): short for name, short in _LONG_
 
 @cache
 def unicode_class(name: str) -> Ranges | None:
-    """The characters of `\\p{name}`: a general category, by short or long name, or a script; None if unknown."""
+    """Return the characters of `\\p{name}`: a general category by short or long name, or a script; None if unknown."""
     if name == "Any":
         return ((0, MAX_RUNE),)
     loose = name.replace("_", "").replace(" ", "").replace("-", "").lower()
@@ -145,7 +145,7 @@ def _categories(wanted: tuple[str, ...]) -> Ranges:
 
 
 def _script(loose: str) -> Ranges | None:
-    from herder.engine.schema.re2.scripts import SCRIPTS  # a large table that few patterns ask for
+    from herder.engine.schema.re2.scripts import SCRIPTS  # large table that few patterns need
 
     packed = SCRIPTS.get(loose)
     if packed is None:

@@ -1,4 +1,4 @@
-"""The characters of each Unicode script (data of Unicode 15.0): gaps and lengths of ranges, in base 36."""
+"""Characters of each Unicode script (Unicode 15.0 data): gaps and lengths of ranges in base 36."""
 
 from __future__ import annotations
 

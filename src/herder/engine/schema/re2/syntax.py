@@ -1,6 +1,6 @@
-"""Go's regular-expression syntax: text in, tree out, and Go's complaint where there is one.
+"""Parser for Go's regular expression syntax, with Go's errors.
 
-Groups leave no trace in the tree and greediness none either: only whether a text matches is ever asked.
+Groups and greediness are not represented in the tree: only whether a text matches is ever needed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import ClassVar
 from herder.engine.schema.re2 import charsets
 from herder.engine.schema.re2.charsets import Ranges
 
-_MAX_HEIGHT = 400  # Go allows 1000; what walks the tree here does so by recursion
+_MAX_HEIGHT = 400  # Go allows 1000; tree traversal here is recursive
 _MAX_SIZE = 100_000
 _MAX_REPEAT = 1000
 
@@ -20,7 +20,7 @@ BEGIN_TEXT, END_TEXT, BEGIN_LINE, END_LINE, WORD_BOUNDARY, NO_WORD_BOUNDARY = ra
 
 
 class PatternError(ValueError):
-    """Why Go would not take a pattern, in Go's words."""
+    """A pattern that Go rejects, with Go's message."""
 
     def __init__(self, problem: str, part: str) -> None:
         super().__init__(f"error parsing regexp: {problem}: `{part}`")
@@ -28,6 +28,8 @@ class PatternError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Chars:
+    """One character of a set."""
+
     ranges: Ranges
     height: ClassVar[int] = 1
     size: ClassVar[int] = 1
@@ -35,12 +37,16 @@ class Chars:
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
+    """A zero-width assertion, such as `^` or `\\b`."""
+
     kind: int
     height: ClassVar[int] = 1
     size: ClassVar[int] = 1
 
 
 class Sequence:
+    """Parts that match one after the other."""
+
     __slots__ = ("height", "parts", "size")
 
     def __init__(self, parts: list[Node]) -> None:
@@ -50,6 +56,8 @@ class Sequence:
 
 
 class Choice:
+    """Alternatives."""
+
     __slots__ = ("height", "options", "size")
 
     def __init__(self, options: list[Node]) -> None:
@@ -59,12 +67,14 @@ class Choice:
 
 
 class Repeat:
+    """A repetition of `least` to `most` times."""
+
     __slots__ = ("body", "height", "least", "most", "size")
 
     def __init__(self, body: Node, least: int, most: int | None) -> None:
         self.body = body
         self.least = least
-        self.most = most  # None: no bound
+        self.most = most  # None: unbounded
         self.height: int = 1 + body.height
         self.size: int = 1 + body.size * max(least, most or 1)
 
@@ -102,13 +112,13 @@ class _Parser:
         self._at = 0
         self._flags = _Flags()
         self._groups = [_Group(self._flags)]
-        self._last_repeat = -1  # where the repetition operator right before this position began
+        self._last_repeat = -1  # start of the repetition operator directly before this position
 
     def parse(self) -> Node:
         while self._at < len(self._text):
-            began = self._at
+            start = self._at
             was_repeat = self._element()
-            self._last_repeat = began if was_repeat else -1
+            self._last_repeat = start if was_repeat else -1
         if len(self._groups) != 1:
             raise PatternError("missing closing )", self._text)
         tree = self._groups[0].close()
@@ -116,7 +126,7 @@ class _Parser:
         return tree
 
     def _element(self) -> bool:
-        """Take one element; says whether it was a repetition operator."""
+        """Parse one element; return whether it was a repetition operator."""
         char = self._text[self._at]
         if char == "(":
             self._open()
@@ -226,7 +236,7 @@ class _Parser:
     def _counted(self) -> bool:
         start = self._at
         bounds = _counts(self._text, start)
-        if bounds is None:  # then Go takes the brace as it stands
+        if bounds is None:  # Go treats the brace as a literal
             self._at += 1
             self._literal(ord("{"))
             return False
@@ -319,7 +329,7 @@ class _Parser:
         return self._signed(known, name.startswith("^")), end + 2
 
     def _class_escape(self, at: int) -> tuple[Ranges, int] | None:
-        """`\\d`, `\\pL`, `\\p{Greek}` and the like, with where they end."""
+        """Parse `\\d`, `\\pL`, `\\p{Greek}` and so on, and return where it ends."""
         if not self._text.startswith("\\", at):
             return None
         letter = self._text[at + 1 : at + 2]
@@ -355,7 +365,7 @@ class _Parser:
 
 
 def _repeats_fit(node: Node, budget: int) -> bool:
-    """Go bounds the product of nested counts, not each count alone."""
+    """Check the product of nested counts, which Go limits, not each count alone."""
     if isinstance(node, Repeat):
         copies = node.least if node.most is None else node.most
         if node.most == 0:
@@ -375,7 +385,7 @@ def _repeats_fit(node: Node, budget: int) -> bool:
 
 
 def _counts(text: str, start: int) -> tuple[int, int | None, int] | None:
-    """`{n}`, `{n,}` or `{n,m}` at `start`: the bounds and where it ends; None if it is not one."""
+    """Parse `{n}`, `{n,}` or `{n,m}` at `start`: bounds and end; None if it is not one."""
     first = _number(text, start + 1)
     if first is None:
         return None
@@ -413,7 +423,7 @@ _OCTAL = "01234567"
 
 
 def _escape(text: str, start: int) -> tuple[int, int]:
-    """The one character that a backslash at `start` stands for, and where it ends."""
+    """Return the character of the escape at `start`, and where it ends."""
     at = start + 1
     if at >= len(text):
         raise PatternError("trailing backslash at end of expression", "")

@@ -1,7 +1,7 @@
-"""What Go's defaulting functions fill in beyond what the published schemas say.
+"""Defaulting functions of built-in types, beyond the defaults in the published schemas.
 
-Defaults belong to types, not kinds: a probe is defaulted wherever a probe can be. So the functions here are kept by
-Go struct, and a walk over the types finds every place where one applies; it is worked out once for each kind.
+Defaults belong to types rather than kinds: a probe has the same defaults wherever it occurs. The functions are
+therefore registered by Go struct. Where they apply in a kind is computed once, by walking its types.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Walk = Callable[[Any], None]
 
 
 def default(kind: GroupVersionKind, obj: Object) -> None:
-    """Fill in the defaults of one kind, in place."""
+    """Apply the defaults of a kind, in place."""
     walk = _walk(f"{data.package_of(kind.group, kind.version)}.{kind.kind}")
     if walk is not None:
         walk(obj)
 
 
 def default_struct(struct: str, obj: Object) -> None:
-    """Fill in the defaults of one Go struct such as `core.v1.PodSpec`, in place."""
+    """Apply the defaults of a Go struct such as `core.v1.PodSpec`, in place."""
     walk = _walk(struct)
     if walk is not None:
         walk(obj)
@@ -40,12 +40,12 @@ def _walk(struct: str) -> Walk | None:
     return _struct_walk(struct, frozenset())
 
 
-def _struct_walk(struct: str, above: frozenset[str]) -> Walk | None:
-    """Apply a struct's own defaults, then those of its fields; None where there are none below."""
-    if struct in above:
-        return None  # types that contain themselves have no defaults of their own
-    own = _own(struct)
-    children = _child_walks(struct, above | {struct})
+def _struct_walk(struct: str, ancestors: frozenset[str]) -> Walk | None:
+    """Return a function that applies a struct's own defaults and then those of its fields; None if there are none."""
+    if struct in ancestors:
+        return None  # recursive types have no defaults
+    own = _own_functions(struct)
+    children = _child_walks(struct, ancestors | {struct})
     if not own and not children:
         return None
 
@@ -60,34 +60,34 @@ def _struct_walk(struct: str, above: frozenset[str]) -> Walk | None:
     return walk
 
 
-def _own(struct: str) -> list[Fill]:
-    """The functions of a struct and of those embedded in it."""
+def _own_functions(struct: str) -> list[Fill]:
+    """Return the functions of a struct and of the structs embedded in it."""
     found = [_BY_STRUCT[struct]] if struct in _BY_STRUCT else []
     for field in gotypes.struct_fields(struct):
         if not field.json:
-            found += _own(gotypes.parse(field.type).id)
+            found += _own_functions(gotypes.parse(field.type).id)
     return found
 
 
-def _child_walks(struct: str, above: frozenset[str]) -> list[tuple[str, Walk]]:
+def _child_walks(struct: str, ancestors: frozenset[str]) -> list[tuple[str, Walk]]:
     walks: list[tuple[str, Walk]] = []
     for field in gotypes.struct_fields(struct):
         go_type = gotypes.parse(field.type)
         if not field.json:
-            walks += _child_walks(go_type.id, above)
+            walks += _child_walks(go_type.id, ancestors)
             continue
-        child = _value_walk(go_type, above)
+        child = _value_walk(go_type, ancestors)
         if child is not None:
             walks.append((field.json, child))
     return walks
 
 
-def _value_walk(go_type: GoType, above: frozenset[str]) -> Walk | None:
+def _value_walk(go_type: GoType, ancestors: frozenset[str]) -> Walk | None:
     if go_type.kind == "struct":
-        return _struct_walk(go_type.id, above)
+        return _struct_walk(go_type.id, ancestors)
     if go_type.element is None:
         return None
-    each = _value_walk(go_type.element, above)
+    each = _value_walk(go_type.element, ancestors)
     if each is None:
         return None
     is_map = go_type.kind == "map"

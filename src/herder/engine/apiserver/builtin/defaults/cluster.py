@@ -1,4 +1,4 @@
-"""Defaults of what configures a cluster: access, networking, storage, admission, flow control."""
+"""Defaults of RBAC, networking, storage, admission and flow control."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defaults of the core group, pods aside."""
+"""Defaults of the core group, except pods."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _session_affinity(spec: Object) -> None:
 
 
 def secret(obj: Object) -> None:
-    """`stringData` is only a way to write: it is folded into `data`."""
+    """`stringData` is write-only: it is merged into `data`."""
     fill_empty(obj, type="Opaque")
     plain = obj.pop("stringData", None)
     if plain:
@@ -69,7 +69,7 @@ def replication_controller(obj: Object) -> None:
 
 
 def limit_range_item(item: Object) -> None:
-    """A container's limits stand in for requests that are not said, and the maximum for a default limit."""
+    """Default a container's requests to its limits, and its default limit to the maximum."""
     if item.get("type") != "Container":
         return
     limits = {**(item.get("max") or {}), **(item.get("default") or {})}

@@ -1,4 +1,4 @@
-"""Defaults of pods, of what is in them, and of templates for them."""
+"""Defaults of pods, their parts, and pod templates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ _SOURCES_WITH_MODE = 0o644
 
 
 def pod(obj: Object) -> None:
-    """Pods themselves, not templates: requests follow limits, ports on the host's network are host ports."""
+    """Defaults of pods, but not of templates: requests default to limits, and host ports to container ports with
+    hostNetwork."""
     spec = obj.setdefault("spec", {})
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     for container in containers:
@@ -26,7 +27,7 @@ def pod(obj: Object) -> None:
 def pod_spec(spec: Object) -> None:
     fill_empty(spec, dnsPolicy="ClusterFirst", restartPolicy="Always", schedulerName="default-scheduler")
     fill_absent(spec, securityContext={}, terminationGracePeriodSeconds=30)
-    # The old name of the field is kept in step, for clients that read only it.
+    # The deprecated alias is kept equal, for clients that read only that.
     account = spec.get("serviceAccountName") or spec.get("serviceAccount")
     if account:
         spec["serviceAccountName"] = spec["serviceAccount"] = account
@@ -46,7 +47,7 @@ def pull_policy(image: str) -> str:
 
 
 def image_tag(image: str) -> str:
-    """The tag of an image reference, `latest` where it names neither tag nor digest."""
+    """Return the tag of an image reference; `latest` without tag and digest."""
     if not image:
         return ""
     if "@" in image:

@@ -1,4 +1,4 @@
-"""Defaults of the groups that run pods: apps, batch, autoscaling."""
+"""Defaults of apps, batch and autoscaling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of each built-in kind beyond its types: names, what the server sets, what it refuses, what may change."""
+"""Strategies of the built-in kinds: name rules, server-owned fields, validation and immutability."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from herder.engine.apiserver.builtin.strategies import (
     cluster,
     configuration,
     events,
-    jobs,
     namespaces,
     networking,
     nodes,
-    pods,
     rbac,
     services,
-    workloads,
 )
 from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
-from herder.engine.apiserver.strategy import Strategy
+from herder.engine.apiserver.builtin.strategies.workload import controllers, jobs, pods
+from herder.engine.apiserver.registry.strategy import Strategy
 from herder.engine.meta.kinds import GroupResource
 
 _RBAC = "rbac.authorization.k8s.io"
 _ADMISSION = "admissionregistration.k8s.io"
-_COUNTED = {  # kinds without rules of their own whose generation moves
+_WITH_GENERATION = {  # kinds with the default strategy, but with metadata.generation
     GroupResource("resource.k8s.io", "deviceclasses"),
     GroupResource("resource.k8s.io", "resourceslices"),
     GroupResource("flowcontrol.apiserver.k8s.io", "flowschemas"),
@@ -37,13 +35,13 @@ def _resources(*names: str) -> frozenset[GroupResource]:
     return frozenset(GroupResource(group, plural) for plural, _, group in pairs)
 
 
-# PUT to a missing name creates it.
-_CREATED_BY_UPDATE = _resources(
+# PUT creates a missing object.
+_CREATES_ON_UPDATE = _resources(
     "limitranges", "events", "events.events.k8s.io", "services", "endpoints", "leases.coordination.k8s.io",
     "runtimeclasses.node.k8s.io", f"roles.{_RBAC}", f"rolebindings.{_RBAC}", f"clusterroles.{_RBAC}",
     f"clusterrolebindings.{_RBAC}",
 )  # fmt: skip
-# PUT without resourceVersion is refused.
+# PUT without resourceVersion is rejected.
 _NEEDS_VERSION = _resources(
     "runtimeclasses.node.k8s.io", "poddisruptionbudgets.policy", "csidrivers.storage.k8s.io",
     "csistoragecapacities.storage.k8s.io", "volumeattachments.storage.k8s.io", "csinodes.storage.k8s.io",
@@ -52,19 +50,19 @@ _NEEDS_VERSION = _resources(
     f"mutatingadmissionpolicybindings.{_ADMISSION}", f"mutatingwebhookconfigurations.{_ADMISSION}",
     f"validatingwebhookconfigurations.{_ADMISSION}",
 )  # fmt: skip
-# Finalizers of any name are taken.
+# Finalizers with any name are accepted.
 _FREE_FINALIZERS = _resources(
     "events", "events.events.k8s.io", "leases.coordination.k8s.io", "poddisruptionbudgets.policy",
     "customresourcedefinitions.apiextensions.k8s.io",
 )  # fmt: skip
-# An update is checked as a create would be, and as a change.
-_CHECKED_AS_NEW = _resources(
+# Updates are validated like creates, and as changes.
+_REPEATS_METADATA_ERRORS = _resources(
     "configmaps", "secrets", "pods", "serviceaccounts", "endpoints", "limitranges", "persistentvolumeclaims",
     "jobs.batch", "ingresses.networking.k8s.io", "endpointslices.discovery.k8s.io", f"roles.{_RBAC}",
     f"rolebindings.{_RBAC}", f"clusterroles.{_RBAC}", f"clusterrolebindings.{_RBAC}",
 )  # fmt: skip
-# DELETE answers the object instead of a Status.
-_ANSWERS_DELETED = _resources(
+# DELETE returns the object instead of a Status.
+_RETURNS_DELETED = _resources(
     "namespaces", "pods", "services", "podtemplates", "resourcequotas", "serviceaccounts", "persistentvolumes",
     "persistentvolumeclaims", "csidrivers.storage.k8s.io", "storageclasses.storage.k8s.io",
     "volumeattachments.storage.k8s.io", "csinodes.storage.k8s.io", "volumeattributesclasses.storage.k8s.io",
@@ -72,16 +70,18 @@ _ANSWERS_DELETED = _resources(
 
 
 def strategy_for(resource: GroupResource, status_struct: str) -> Strategy:
-    """The rules of one resource; `status_struct` is the Go struct of its status, where it has one.
+    """Return the strategy of a resource. `status_struct` is the Go struct of its status, if it has one.
 
-    Those of CustomResourceDefinitions belong to the part that serves custom resources, which puts them in.
+    The strategy of CustomResourceDefinitions is set by the `crds` package.
     """
-    rules = _by_resource().get(resource) or BuiltinStrategy(generations=resource in _COUNTED, status=status_struct)
-    rules.create_on_update = resource in _CREATED_BY_UPDATE
+    rules = _by_resource().get(resource) or BuiltinStrategy(
+        generations=resource in _WITH_GENERATION, status=status_struct
+    )
+    rules.create_on_update = resource in _CREATES_ON_UPDATE
     rules.unconditional_update = resource not in _NEEDS_VERSION
     rules.standard_finalizers = resource not in _FREE_FINALIZERS
-    rules.repeats_metadata_errors = resource in _CHECKED_AS_NEW
-    rules.answers_deleted_object = resource in _ANSWERS_DELETED or resource.group == "resource.k8s.io"
+    rules.repeats_metadata_errors = resource in _REPEATS_METADATA_ERRORS
+    rules.returns_deleted_object = resource in _RETURNS_DELETED or resource.group == "resource.k8s.io"
     return rules
 
 
@@ -93,8 +93,8 @@ def _by_resource() -> dict[GroupResource, Strategy]:
         "namespaces": namespaces.NamespaceStrategy(),
         "services": services.ServiceStrategy(),
         "pods": pods.PodStrategy(),
-        "podtemplates": workloads.PodTemplateStrategy(),
-        "replicationcontrollers": workloads.ReplicationControllerStrategy(),
+        "podtemplates": controllers.PodTemplateStrategy(),
+        "replicationcontrollers": controllers.ReplicationControllerStrategy(),
         "serviceaccounts": cluster.ServiceAccountStrategy(),
         "events": events.EventStrategy(new=False),
         "nodes": nodes.NodeStrategy(),
@@ -106,11 +106,11 @@ def _by_resource() -> dict[GroupResource, Strategy]:
     }
     others: dict[tuple[str, str], Strategy] = {
         ("events.k8s.io", "events"): events.EventStrategy(new=True),
-        ("apps", "deployments"): workloads.DeploymentStrategy(),
-        ("apps", "replicasets"): workloads.ReplicaSetStrategy(),
-        ("apps", "statefulsets"): workloads.StatefulSetStrategy(),
-        ("apps", "daemonsets"): workloads.DaemonSetStrategy(),
-        ("apps", "controllerrevisions"): workloads.ControllerRevisionStrategy(),
+        ("apps", "deployments"): controllers.DeploymentStrategy(),
+        ("apps", "replicasets"): controllers.ReplicaSetStrategy(),
+        ("apps", "statefulsets"): controllers.StatefulSetStrategy(),
+        ("apps", "daemonsets"): controllers.DaemonSetStrategy(),
+        ("apps", "controllerrevisions"): controllers.ControllerRevisionStrategy(),
         ("batch", "jobs"): jobs.JobStrategy(),
         ("batch", "cronjobs"): jobs.CronJobStrategy(),
         (_RBAC, "roles"): rbac.RoleStrategy(namespaced=True),

@@ -1,4 +1,4 @@
-"""Webhook configurations and admission policies."""
+"""Strategies of webhook configurations and admission policies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from herder.engine.apiserver.builtin.strategies import checks, expressions
 from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
 from herder.engine.apiserver.builtin.strategies.checks import Errors, checked
-from herder.engine.apiserver.strategy import Context
+from herder.engine.apiserver.registry.strategy import Context
 from herder.engine.meta import names
 from herder.engine.meta.errors import duplicate, invalid_value, not_supported, required, too_many
 from herder.engine.meta.kinds import Object
@@ -87,17 +87,17 @@ def rule_with_operations(rule: Object, path: str) -> Errors:
     if not operations:
         yield required(f"{path}.operations")
     if len(operations) > 1 and "*" in operations:
-        complaint = "if '*' is present, must not specify other operations"
-        yield invalid_value(f"{path}.operations", operations, complaint)
+        problem = "if '*' is present, must not specify other operations"
+        yield invalid_value(f"{path}.operations", operations, problem)
     for position, operation in enumerate(operations):
         if operation not in _OPERATIONS:
             yield not_supported(f"{path}.operations[{position}]", operation, _OPERATIONS)
-    for key, words in (("apiGroups", "API groups"), ("apiVersions", "API versions")):
+    for key, label in (("apiGroups", "API groups"), ("apiVersions", "API versions")):
         values = rule.get(key) or []
         if not values:
             yield required(f"{path}.{key}")
         if len(values) > 1 and "*" in values:
-            yield invalid_value(f"{path}.{key}", values, f"if '*' is present, must not specify other {words}")
+            yield invalid_value(f"{path}.{key}", values, f"if '*' is present, must not specify other {label}")
     for position, version in enumerate(rule.get("apiVersions") or ()):
         if not version:
             yield required(f"{path}.apiVersions[{position}]")
@@ -115,8 +115,8 @@ def _resources(resources: list[str], path: str) -> Errors:
     if len(resources) > 1 and "*/*" in resources:
         yield invalid_value(path, resources, "if '*/*' is present, must not specify other resources")
     elif len(resources) > 1 and "*" in resources and any("/" not in item for item in resources if item != "*"):
-        complaint = "if '*' is present, must not specify other resources without subresources"
-        yield invalid_value(path, resources, complaint)
+        problem = "if '*' is present, must not specify other resources without subresources"
+        yield invalid_value(path, resources, problem)
 
 
 def client_config(config: Object, path: str) -> Errors:
@@ -171,8 +171,8 @@ def _url_path(value: str, path: str) -> Errors:
             yield invalid_value(path, value, f"segment[{position}] may not be empty")
         else:
             yield from (
-                invalid_value(path, value, f"segment[{position}]: {complaint}")
-                for complaint in names.dns1123_subdomain(segment)
+                invalid_value(path, value, f"segment[{position}]: {problem}")
+                for problem in names.dns1123_subdomain(segment)
             )
 
 
@@ -233,8 +233,8 @@ class ValidatingPolicyBindingStrategy(AdmissionPolicyBindingStrategy):
                 at = f"spec.validationActions[{position}]"
                 yield not_supported(at, action, ["Audit", "Deny", "Warn"])
         if {"Deny", "Warn"} <= set(actions):
-            complaint = (
+            problem = (
                 "must not contain both Deny and Warn (repeating the same validation failure information in the API "
                 "response and headers serves no purpose)"
             )
-            yield invalid_value("spec.validationActions", actions, complaint)
+            yield invalid_value("spec.validationActions", actions, problem)

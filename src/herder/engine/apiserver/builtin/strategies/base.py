@@ -1,4 +1,4 @@
-"""What built-in kinds have in common beyond all kinds."""
+"""Base strategy of built-in kinds."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Iterable
 
 from herder.engine.apiserver.builtin import decode
 from herder.engine.apiserver.builtin.defaults import default_struct
-from herder.engine.apiserver.strategy import Context, Strategy
+from herder.engine.apiserver.registry.strategy import Context, Strategy
 from herder.engine.meta.errors import FieldError
 from herder.engine.meta.kinds import Object
 from herder.engine.meta.names import NameCheck
 
 
 class BuiltinStrategy(Strategy):
-    """A kind whose status, where it has one, only the status subresource writes."""
+    """A kind whose status, if it has one, is written only through the status subresource."""
 
-    counts_generations = False
+    tracks_generation = False
     has_status = False
-    status_struct = ""  # Go struct of the status, to start a new object with its empty form
+    status_struct = ""  # Go struct of the status; new objects get its zero value
 
     def __init__(self, *, generations: bool = False, status: str = "", name_check: NameCheck | None = None) -> None:
-        self.counts_generations = generations
+        self.tracks_generation = generations
         self.status_struct = status
         self.has_status = bool(status)
         if name_check is not None:
@@ -36,11 +36,11 @@ class BuiltinStrategy(Strategy):
             obj["status"] = copy.deepcopy(old.get("status", {}))
 
     def validate(self, obj: Object, context: Context) -> Iterable[FieldError]:
-        """A write of the status leaves the rest as it was, so that is not looked at again."""
+        """Validate the object. A status update cannot change the rest, which is therefore not validated."""
         return () if context.subresource == "status" else self.problems(obj, context)
 
     def problems(self, obj: Object, context: Context) -> Iterable[FieldError]:
-        """What is wrong with the object by itself."""
+        """Return the errors of the object by itself."""
         return ()
 
     def new_status(self) -> Object:

@@ -1,4 +1,4 @@
-"""Checks that many kinds share, in the words of the real server. Each yields what is wrong, or nothing."""
+"""Validation functions that many kinds share, with kube-apiserver's messages. Each yields the errors it finds."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ PORT_RANGE = "must be between 1 and 65535, inclusive"
 
 
 def checked(value: str, path: str, check: NameCheck) -> Errors:
-    for complaint in check(value):
-        yield invalid_value(path, value, complaint)
+    for problem in check(value):
+        yield invalid_value(path, value, problem)
 
 
 def label_name(value: str) -> list[str]:
-    """The name of an object that is also a DNS label."""
+    """Validate an object name that must be a DNS label."""
     return ["must not contain dots"] if "." in value else names.dns1123_label(value)
 
 
 def as_go(value: Object, *names: str) -> Object:
-    """A value as Go prints its internal type: all fields, by their Go names."""
+    """Return a value as Go prints its internal type: all fields, by their Go names."""
     return {name: value.get(name[0].lower() + name[1:]) for name in names}
 
 
@@ -47,7 +47,7 @@ def unchanged(new: Any, old: Any, path: str) -> Errors:
 
 
 def one_of(value: str | None, path: str, choices: Sequence[str]) -> Errors:
-    """A value from a fixed set; an empty one is a missing one."""
+    """Validate a value of a fixed set; an empty value is reported as missing."""
     if not value:
         yield required(path)
     elif value not in choices:
@@ -63,7 +63,7 @@ _PORT_NAME = re.compile(r"[-a-z0-9]+\Z")
 
 
 def port_name(value: str) -> list[str]:
-    """What may name a port of a container (an IANA service name)."""
+    """Validate the name of a container port (an IANA service name)."""
     problems = []
     if len(value) > 15:
         problems.append("must be no more than 15 characters")
@@ -93,12 +93,12 @@ def labels(values: dict[str, str] | None, path: str) -> Errors:
 
 def annotation_keys(values: dict[str, str] | None, path: str) -> Errors:
     for key in values or {}:
-        for complaint in names.qualified_name(key.lower()):
-            yield invalid_value(path, key, complaint)
+        for problem in names.qualified_name(key.lower()):
+            yield invalid_value(path, key, problem)
 
 
 def selector(value: dict[str, Any] | None, path: str, kind: str = "") -> Errors:
-    """A label selector; with `kind`, one that a workload of that kind must have and must not leave empty."""
+    """Validate a label selector. With `kind`, the workload of that kind requires one that is not empty."""
     if value is None:
         if kind:
             yield required(path)
@@ -111,7 +111,7 @@ def selector(value: dict[str, Any] | None, path: str, kind: str = "") -> Errors:
 
 
 def selects(value: dict[str, Any] | None, template_labels: dict[str, str] | None, path: str) -> Errors:
-    """The selector of a workload must select the pods that its template makes. Faulty selectors are told elsewhere."""
+    """Check that a workload's selector matches its template's labels. Invalid selectors are reported by `selector`."""
     if value is not None and any(validate_label_selector(value, "")):
         return
     matcher = label_selector_from_object(value)
@@ -140,7 +140,7 @@ def not_over_hundred_percent(value: int | str | None, path: str) -> Errors:
 
 
 def amount(value: int | str | None) -> int:
-    """The number in an int or a percentage, to see whether it is zero."""
+    """Return the number of an int or percentage, to compare it with zero."""
     if isinstance(value, str):
         return int(value[:-1]) if _PERCENT.match(value) else 0
     return value or 0

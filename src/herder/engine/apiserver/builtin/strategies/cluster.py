@@ -1,11 +1,11 @@
-"""Leases, priority and storage classes, disruption budgets, API services, quotas: small rules, one class each."""
+"""Strategies of leases, priority and storage classes, disruption budgets, API services, quotas and service accounts."""
 
 from __future__ import annotations
 
 from herder.engine.apiserver.builtin.strategies import checks
 from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
 from herder.engine.apiserver.builtin.strategies.checks import Errors, as_go, checked, not_negative, one_of, unchanged
-from herder.engine.apiserver.strategy import Context
+from herder.engine.apiserver.registry.strategy import Context
 from herder.engine.meta import names, quantity
 from herder.engine.meta.errors import forbidden_field, invalid_value, not_supported, required
 from herder.engine.meta.kinds import Object
@@ -97,8 +97,8 @@ class ApiServiceStrategy(BuiltinStrategy):
         spec, name = obj.get("spec") or {}, obj["metadata"].get("name", "")
         group, version = spec.get("group", ""), spec.get("version", "")
         if name != f"{version}.{group}":
-            complaint = f'must be `spec.version+"."+spec.group`: "{version}.{group}"'
-            yield invalid_value("metadata.name", name, complaint)
+            problem = f'must be `spec.version+"."+spec.group`: "{version}.{group}"'
+            yield invalid_value("metadata.name", name, problem)
         if not group and version != "v1":
             yield required("spec.group", "only v1 may have an empty group and it better be legacy kube")
         if group:
@@ -114,8 +114,8 @@ def _api_service_backend(spec: Object) -> Errors:
     service = spec.get("service")
     if service is None:
         if spec.get("insecureSkipTLSVerify"):
-            complaint = "local APIServices may not have insecureSkipTLSVerify"
-            yield invalid_value("spec.insecureSkipTLSVerify", True, complaint)
+            problem = "local APIServices may not have insecureSkipTLSVerify"
+            yield invalid_value("spec.insecureSkipTLSVerify", True, problem)
         return
     for key in ("namespace", "name"):
         if not service.get(key):
@@ -144,8 +144,8 @@ class LimitRangeStrategy(BuiltinStrategy):
             low, high = limit.get("min") or {}, limit.get("max") or {}
             for name in low.keys() & high.keys():
                 if quantity.parse(low[name]).compare(quantity.parse(high[name])) > 0:
-                    complaint = f"min value {low[name]} is greater than max value {high[name]}"
-                    yield invalid_value(f"{at}.min[{name}]", low[name], complaint)
+                    problem = f"min value {low[name]} is greater than max value {high[name]}"
+                    yield invalid_value(f"{at}.min[{name}]", low[name], problem)
 
 
 class AutoscalerStrategy(BuiltinStrategy):
@@ -162,8 +162,8 @@ class AutoscalerStrategy(BuiltinStrategy):
         elif high < 0:
             yield invalid_value("spec.maxReplicas", high, "must be greater than 0")
         if low is not None and high < low:
-            complaint = "must be greater than or equal to `minReplicas`"
-            yield invalid_value("spec.maxReplicas", high, complaint)
+            problem = "must be greater than or equal to `minReplicas`"
+            yield invalid_value("spec.maxReplicas", high, problem)
         target = spec.get("scaleTargetRef") or {}
         if not target.get("apiVersion"):
             yield invalid_value("spec.scaleTargetRef.apiVersion", "", "apiVersion must specify API group")
@@ -173,4 +173,4 @@ class AutoscalerStrategy(BuiltinStrategy):
 
 
 class ServiceAccountStrategy(BuiltinStrategy):
-    """Nothing but the name is checked; what the account may do is said elsewhere."""
+    """Only the name is validated."""

@@ -1,4 +1,4 @@
-"""Secrets and ConfigMaps."""
+"""Strategies of Secrets and ConfigMaps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
 from herder.engine.apiserver.builtin.strategies.checks import Errors, checked, unchanged
-from herder.engine.apiserver.strategy import Context
+from herder.engine.apiserver.registry.strategy import Context
 from herder.engine.meta import names
 from herder.engine.meta.errors import FieldError, forbidden_field, invalid_value, required, too_long
 from herder.engine.meta.kinds import Object
@@ -43,7 +43,7 @@ def _decoded_size(encoded: str) -> int:
 
 
 def frozen(obj: Object, old: Object, keys: tuple[str, ...]) -> Errors:
-    """What may not change any more once `immutable` is set, itself included."""
+    """Return errors for changes of an object with `immutable`, which cannot be unset either."""
     if not old.get("immutable"):
         return
     if not obj.get("immutable"):
@@ -53,7 +53,7 @@ def frozen(obj: Object, old: Object, keys: tuple[str, ...]) -> Errors:
             yield forbidden_field(key, _FROZEN)
 
 
-# --- what each type of Secret must have -------------------------------------------------------------------------
+# --- required keys by Secret type -------------------------------------------------------------------------------
 
 
 def _service_account_token(obj: Object, data: dict[str, str]) -> Errors:
@@ -66,26 +66,26 @@ def _json_document(key: str) -> Callable[[Object, dict[str, str]], Errors]:
         if key not in data:
             yield required(f"data[{key}]")
             return
-        complaint = _json_complaint(base64.b64decode(data[key]))
-        if complaint:
-            yield invalid_value(f"data[{key}]", "<secret contents redacted>", complaint)
+        problem = _json_error(base64.b64decode(data[key]))
+        if problem:
+            yield invalid_value(f"data[{key}]", "<secret contents redacted>", problem)
 
     return check
 
 
-def _json_complaint(document: bytes) -> str:
+def _json_error(document: bytes) -> str:
     try:
         value = msgspec.json.decode(document)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return _syntax_complaint(document)
+        return _syntax_error(document)
     if value is None or isinstance(value, dict):
         return ""
     kind = {bool: "bool", str: "string", list: "array"}.get(type(value), "number")
     return f"json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}"
 
 
-def _syntax_complaint(document: bytes) -> str:
-    """Go's words for the most common fault; they quote one character at most, so that no secret is told."""
+def _syntax_error(document: bytes) -> str:
+    """Return Go's message for the most common error. It quotes at most one character, so that it reveals no secret."""
     text = document.decode("utf-8", "replace").lstrip()
     if not text:
         return "unexpected end of JSON input"

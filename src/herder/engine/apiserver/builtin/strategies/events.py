@@ -1,23 +1,23 @@
-"""Events, which two groups serve: they are stored once, in the words of the core group."""
+"""Events of both groups, core and events.k8s.io. They are stored once, as core Events."""
 
 from __future__ import annotations
 
 from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
 from herder.engine.apiserver.builtin.strategies.checks import Errors, checked, unchanged
-from herder.engine.apiserver.strategy import Context
+from herder.engine.apiserver.registry.strategy import Context
 from herder.engine.meta import names
 from herder.engine.meta.errors import invalid_value, required
 from herder.engine.meta.kinds import Object
 
 GROUP_VERSION = "events.k8s.io/v1"
-# The same facts under the names of both groups.
+# Fields with different names in the two groups.
 _CORE_NAMES = {
     "regarding": "involvedObject", "note": "message", "reportingController": "reportingComponent",
     "deprecatedSource": "source", "deprecatedFirstTimestamp": "firstTimestamp",
     "deprecatedLastTimestamp": "lastTimestamp", "deprecatedCount": "count",
 }  # fmt: skip
 _NEW_NAMES = {core: new for new, core in _CORE_NAMES.items()}
-# What Go writes even when it is empty, in each group.
+# Fields that Go encodes even if they are empty, by group.
 _ALWAYS_CORE: Object = {
     "involvedObject": {}, "source": {}, "firstTimestamp": None, "lastTimestamp": None, "eventTime": None,
     "reportingComponent": "", "reportingInstance": "",
@@ -29,13 +29,13 @@ _ALWAYS_NEW: Object = {
 
 
 def to_core(event: Object) -> Object:
-    """An events.k8s.io Event as a core Event."""
+    """Convert an events.k8s.io Event to a core Event."""
     renamed = {_CORE_NAMES.get(key, key): value for key, value in event.items()}
     return {**_always(_ALWAYS_CORE, renamed), **renamed, "apiVersion": "v1"}
 
 
 def from_core(event: Object) -> Object:
-    """A core Event as an events.k8s.io Event."""
+    """Convert a core Event to an events.k8s.io Event."""
     renamed = {_NEW_NAMES.get(key, key): value for key, value in event.items()}
     for key in ("reportingController", "reportingInstance"):
         if renamed.get(key) == "":
@@ -50,7 +50,7 @@ def _always(fields: Object, present: Object) -> Object:
 
 
 class EventStrategy(BuiltinStrategy):
-    """Hooks see events as they were sent: in the words of the group asked. `new` is events.k8s.io."""
+    """Strategy of Events. Hooks receive them in the requested group; `new` is events.k8s.io."""
 
     def __init__(self, *, new: bool) -> None:
         super().__init__(name_check=None if new else names.path_segment)
@@ -121,7 +121,7 @@ def _new_style(event: Object, reporter: str) -> Errors:
 
 
 def _strict(event: Object) -> Errors:
-    """What the newer group asks of new events."""
+    """Validate new events as events.k8s.io requires."""
     if event.get("eventTime") is None:
         yield required("eventTime")
     if event.get("type") not in {"Normal", "Warning"}:

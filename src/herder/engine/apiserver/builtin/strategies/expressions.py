@@ -1,4 +1,4 @@
-"""CEL in webhook configurations and admission policies: what cannot be compiled is refused with the object."""
+"""Compile the CEL expressions of webhook configurations and admission policies to validate them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from herder.engine.meta.kinds import Object
 if TYPE_CHECKING:
     from herder.engine.schema.cel import Env, Type
 
-# By patch type: where the expression is, and what it must make.
+# By patch type: the field with the expression, and its required result type.
 _RESULTS = {"ApplyConfiguration": ("applyConfiguration", "Object"), "JSONPatch": ("jsonPatch", "list(JSONPatch)")}
 
 
 def condition(text: str, path: str, *, params: bool = False) -> Errors:
-    """One expression of matchConditions, which sees the request alone, and the parameters of a policy that has any."""
+    """Validate one matchConditions expression. It sees the request, and the parameters of the policy if it has any."""
     from herder.engine.schema.cel import CelError, admission_env, compile
 
     try:
@@ -30,7 +30,8 @@ def condition(text: str, path: str, *, params: bool = False) -> Errors:
 
 
 def policy(spec: Object) -> Errors:
-    """Variables in their order, each seeing those before it; then validations or mutations, which see them all."""
+    """Validate variables in order, each of which sees those before it, and then validations or mutations, which see
+    all."""
     from herder.engine.schema.cel import CelError, admission_env, compile
 
     params = spec.get("paramKind") is not None

@@ -1,4 +1,4 @@
-"""Namespaces: made Active, kept by a finalizer of their own until what is in them has gone."""
+"""Strategy of namespaces: phase Active on create, and spec.finalizers until the content is deleted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 
 from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
 from herder.engine.apiserver.builtin.strategies.checks import Errors, checked, label_name
-from herder.engine.apiserver.strategy import Context
+from herder.engine.apiserver.registry.strategy import Context
 from herder.engine.meta import names
 from herder.engine.meta.errors import invalid_value
 from herder.engine.meta.kinds import Object
@@ -22,7 +22,7 @@ class NamespaceStrategy(BuiltinStrategy):
 
     def prepare_create(self, obj: Object, context: Context) -> None:
         super().prepare_create(obj, context)
-        # The label is only known now that a generated name is.
+        # The label needs the name, which may have been generated after defaulting.
         obj["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = obj["metadata"]["name"]
         finalizers = obj.setdefault("spec", {}).get("finalizers") or []
         if FINALIZER not in finalizers:
@@ -43,8 +43,8 @@ class NamespaceStrategy(BuiltinStrategy):
         for finalizer in obj.get("spec", {}).get("finalizers") or ():
             yield from checked(finalizer, "spec.finalizers", names.qualified_name)
             if "/" not in finalizer and finalizer not in {FINALIZER, "orphan", "foregroundDeletion"}:
-                complaint = "name is neither a standard finalizer name nor is it fully qualified"
-                yield invalid_value("spec.finalizers", finalizer, complaint)
+                problem = "name is neither a standard finalizer name nor is it fully qualified"
+                yield invalid_value("spec.finalizers", finalizer, problem)
 
     def validate_update(self, obj: Object, old: Object, context: Context) -> Errors:
         if context.subresource == "status":

@@ -1,4 +1,4 @@
-"""Ingresses, network policies, endpoints."""
+"""Strategies of ingresses, network policies, endpoints and endpoint slices."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from herder.engine.apiserver.builtin.strategies import checks
 from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
 from herder.engine.apiserver.builtin.strategies.checks import Errors, checked, one_of, unchanged
-from herder.engine.apiserver.builtin.strategies.containers import PROTOCOLS
-from herder.engine.apiserver.builtin.strategies.warnings import ingress_cautions
-from herder.engine.apiserver.strategy import Context
+from herder.engine.apiserver.builtin.strategies.warnings import ingress_warnings
+from herder.engine.apiserver.builtin.strategies.workload.containers import PROTOCOLS
+from herder.engine.apiserver.registry.strategy import Context
 from herder.engine.meta import names
 from herder.engine.meta.errors import duplicate, forbidden_field, invalid_value, not_supported, required, too_many
 from herder.engine.meta.kinds import Object
@@ -51,7 +51,7 @@ class IngressStrategy(BuiltinStrategy):
             yield from checked(spec["ingressClassName"], "spec.ingressClassName", names.dns1123_subdomain)
 
     def warnings(self, obj: Object, old: Object | None) -> Iterable[str]:
-        return ingress_cautions(obj)
+        return ingress_warnings(obj)
 
 
 def _host(host: str, path: str) -> Errors:
@@ -126,8 +126,8 @@ class IngressClassStrategy(BuiltinStrategy):
         if not controller:
             yield required("spec.controller")
         elif "/" not in controller:
-            complaint = 'must be a domain-prefixed path (such as "acme.io/foo")'
-            yield invalid_value("spec.controller", controller, complaint)
+            problem = 'must be a domain-prefixed path (such as "acme.io/foo")'
+            yield invalid_value("spec.controller", controller, problem)
 
     def validate_update(self, obj: Object, old: Object, context: Context) -> Errors:
         new, before = obj.get("spec") or {}, old.get("spec") or {}
@@ -176,20 +176,20 @@ def _policy_port(port: Object, path: str) -> Errors:
 
 
 def _policy_peer(peer: Object, path: str) -> Errors:
-    block, said = peer.get("ipBlock"), 0
+    block, message = peer.get("ipBlock"), 0
     for key in ("podSelector", "namespaceSelector"):
         if peer.get(key) is not None:
-            said += 1
+            message += 1
             yield from checks.selector(peer[key], f"{path}.{key}")
     if block is not None:
-        said += 1
+        message += 1
         if not block.get("cidr"):
             yield required(f"{path}.ipBlock.cidr")
         else:
             yield from checks.cidr(block["cidr"], f"{path}.ipBlock.cidr")
-    if not said:
+    if not message:
         yield required(path, "must specify a peer")
-    elif said > 1 and block is not None:
+    elif message > 1 and block is not None:
         yield forbidden_field(path, "may not specify both ipBlock and another peer")
 
 

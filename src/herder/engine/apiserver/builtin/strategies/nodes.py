@@ -1,4 +1,4 @@
-"""Nodes, volumes and claims on them, certificate requests."""
+"""Strategies of nodes, persistent volumes and claims, and certificate signing requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from herder.engine.apiserver.builtin.strategies import checks
 from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
 from herder.engine.apiserver.builtin.strategies.checks import Errors, checked, unchanged
 from herder.engine.apiserver.builtin.strategies.warnings import fractional_bytes
-from herder.engine.apiserver.strategy import Context
+from herder.engine.apiserver.registry.strategy import Context
 from herder.engine.meta import names, quantity
 from herder.engine.meta.errors import duplicate, forbidden_field, invalid_value, not_supported, required
 from herder.engine.meta.kinds import Object
@@ -20,7 +20,7 @@ _ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOnc
 
 
 class NodeStrategy(BuiltinStrategy):
-    """A node may be made with its status in one go, which is how kubelets and tests register them."""
+    """A node may be created including its status, as kubelets do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,8 +49,8 @@ class NodeStrategy(BuiltinStrategy):
         if before.get("podCIDRs") and new.get("podCIDRs") != before["podCIDRs"]:
             yield forbidden_field("spec.podCIDRs", 'node updates may not change podCIDR except from "" to valid')
         if before.get("providerID") and new.get("providerID") != before["providerID"]:
-            complaint = 'node updates may not change providerID except from "" to valid'
-            yield forbidden_field("spec.providerID", complaint)
+            problem = 'node updates may not change providerID except from "" to valid'
+            yield forbidden_field("spec.providerID", problem)
 
     def fields(self, obj: Object) -> dict[str, str]:
         return {"spec.unschedulable": "true" if obj.get("spec", {}).get("unschedulable") else "false"}
@@ -109,14 +109,14 @@ class PersistentVolumeClaimStrategy(BuiltinStrategy):
         changeable = ("resources", "volumeAttributesClassName")
         new = {key: value for key, value in (obj.get("spec") or {}).items() if key not in changeable}
         before = {key: value for key, value in (old.get("spec") or {}).items() if key not in changeable}
-        if not before.get("volumeName"):  # binding fills it in
+        if not before.get("volumeName"):  # set by volume binding
             new.pop("volumeName", None)
         if new != before:
-            complaint = (
+            problem = (
                 "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound "
                 "claims\n"
             )
-            yield forbidden_field("spec", complaint)
+            yield forbidden_field("spec", problem)
 
     def warnings(self, obj: Object, old: Object | None) -> Iterable[str]:
         wanted = ((obj.get("spec") or {}).get("resources") or {}).get("requests") or {}
@@ -130,8 +130,8 @@ def _access_modes(modes: list[str] | None, path: str) -> Errors:
         if mode not in _ACCESS_MODES:
             yield not_supported(path, mode, _ACCESS_MODES)
     if modes and "ReadWriteOncePod" in modes and len(modes) > 1:
-        complaint = "may not use ReadWriteOncePod with other access modes"
-        yield forbidden_field(path, complaint)
+        problem = "may not use ReadWriteOncePod with other access modes"
+        yield forbidden_field(path, problem)
 
 
 class CertificateRequestStrategy(BuiltinStrategy):
@@ -139,7 +139,7 @@ class CertificateRequestStrategy(BuiltinStrategy):
         super().__init__(status="certificates.v1.CertificateSigningRequestStatus")
 
     def prepare_create(self, obj: Object, context: Context) -> None:
-        """Who asks is what the server saw, not what the request says of itself."""
+        """Set the requester from the authenticated user, whatever the object says."""
         super().prepare_create(obj, context)
         spec, user = obj["spec"], context.user
         spec["username"] = user.name
@@ -169,8 +169,8 @@ class CertificateRequestStrategy(BuiltinStrategy):
         if not signer:
             yield required("spec.signerName")
         elif "/" not in signer:
-            complaint = "must be a fully qualified domain and path of the form 'example.com/signer-name'"
-            yield invalid_value("spec.signerName", signer, complaint)
+            problem = "must be a fully qualified domain and path of the form 'example.com/signer-name'"
+            yield invalid_value("spec.signerName", signer, problem)
         seconds = spec.get("expirationSeconds")
         if seconds is not None and seconds < 600:
             yield invalid_value(

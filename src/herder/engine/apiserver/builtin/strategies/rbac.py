@@ -1,10 +1,10 @@
-"""Roles and bindings. Whether their author may hand out such rights is admission's question."""
+"""Strategies of RBAC roles and bindings. Privilege escalation is checked in admission."""
 
 from __future__ import annotations
 
 from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
 from herder.engine.apiserver.builtin.strategies.checks import Errors, checked, selector
-from herder.engine.apiserver.strategy import Context
+from herder.engine.apiserver.registry.strategy import Context
 from herder.engine.meta import names
 from herder.engine.meta.errors import invalid_value, not_supported, required
 from herder.engine.meta.kinds import Object

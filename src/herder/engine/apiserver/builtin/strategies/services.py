@@ -1,4 +1,4 @@
-"""Services: addresses and node ports are handed out here, and kept for as long as the Service lives."""
+"""Strategy of Services: allocates and keeps cluster IPs and node ports."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from herder.engine.apiserver.builtin.strategies import checks
 from herder.engine.apiserver.builtin.strategies.base import BuiltinStrategy
 from herder.engine.apiserver.builtin.strategies.checks import Errors, checked, label_name, one_of
-from herder.engine.apiserver.builtin.strategies.containers import PROTOCOLS
-from herder.engine.apiserver.builtin.strategies.warnings import service_cautions
-from herder.engine.apiserver.strategy import Context
+from herder.engine.apiserver.builtin.strategies.warnings import service_warnings
+from herder.engine.apiserver.builtin.strategies.workload.containers import PROTOCOLS
+from herder.engine.apiserver.registry.strategy import Context
 from herder.engine.meta import names
 from herder.engine.meta.errors import FieldError, duplicate, forbidden_field, invalid_value, not_supported, required
 from herder.engine.meta.kinds import Object
@@ -22,8 +22,10 @@ _TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 
 
 class ServiceStrategy(BuiltinStrategy):
-    """Addresses come from the range at random. Two Services of one address are as unlikely as the range is wide, and
-    harmless where no proxy acts on them, so nothing is kept of what was handed out."""
+    """Allocates cluster IPs at random, without bookkeeping.
+
+    A collision is as unlikely as the range is large, and harmless because no proxy routes these addresses.
+    """
 
     name_check = staticmethod(label_name)
 
@@ -34,7 +36,7 @@ class ServiceStrategy(BuiltinStrategy):
         super().prepare_create(obj, context)
         spec = obj["spec"]
         _align_cluster_ips(spec)
-        _settle_families(spec)
+        _default_ip_families(spec)
         _allocate(spec, context.entropy)
 
     def prepare_update(self, obj: Object, old: Object, context: Context) -> None:
@@ -42,14 +44,14 @@ class ServiceStrategy(BuiltinStrategy):
         spec, before = obj["spec"], old["spec"]
         if spec.get("type") == "ExternalName":
             if before.get("type") != "ExternalName":
-                _release(spec, before)
+                _drop_addresses(spec, before)
             return
         if before.get("type") != "ExternalName":
-            _patch_allocated(spec, before)
+            _keep_allocated(spec, before)
         if spec.get("clusterIP") != before.get("clusterIP") and spec.get("clusterIPs") == before.get("clusterIPs"):
-            spec.pop("clusterIPs", None)  # a client that knows the one field only means both
+            spec.pop("clusterIPs", None)  # a client that changes only clusterIP means both fields
         _align_cluster_ips(spec)
-        _settle_families(spec)
+        _default_ip_families(spec)
         _drop_stale(spec, before)
         _allocate(spec, context.entropy)
 
@@ -88,21 +90,21 @@ class ServiceStrategy(BuiltinStrategy):
         return {"spec.clusterIP": spec.get("clusterIP", ""), "spec.type": spec.get("type", "")}
 
     def warnings(self, obj: Object, old: Object | None) -> Iterable[str]:
-        return service_cautions(obj)
+        return service_warnings(obj)
 
 
-# --- what the server hands out ----------------------------------------------------------------------------------
+# --- allocation -------------------------------------------------------------------------------------------------
 
 
 def _align_cluster_ips(spec: Object) -> None:
-    """`clusterIP` is the first of `clusterIPs`; who says one says both."""
+    """Keep `clusterIP` equal to the first of `clusterIPs`; a client may set either."""
     if spec.get("clusterIP") and not spec.get("clusterIPs"):
         spec["clusterIPs"] = [spec["clusterIP"]]
     elif spec.get("clusterIPs") and not spec.get("clusterIP"):
         spec["clusterIP"] = spec["clusterIPs"][0]
 
 
-def _settle_families(spec: Object) -> None:
+def _default_ip_families(spec: Object) -> None:
     if spec.get("type") == "ExternalName":
         return
     headless_without_selector = spec.get("clusterIP") == "None" and not spec.get("selector")
@@ -135,7 +137,7 @@ def _needs_health_check(spec: Object) -> bool:
 
 
 def _random_address(entropy: Callable[[int], bytes]) -> str:
-    """Not the first addresses of the range: those are where people put theirs by hand."""
+    """Return a random cluster IP, except one of the first 256, which users assign statically."""
     size, reserved = CLUSTER_RANGE.num_addresses, 256
     offset = reserved + int.from_bytes(entropy(8), "big") % (size - reserved - 1)
     return str(CLUSTER_RANGE.network_address + offset)
@@ -143,16 +145,16 @@ def _random_address(entropy: Callable[[int], bytes]) -> str:
 
 def _random_port(entropy: Callable[[int], bytes], taken: set[int]) -> int:
     start = int.from_bytes(entropy(4), "big") % len(NODE_PORTS)
-    return next(port for port in _circle(start) if port not in taken)
+    return next(port for port in _ports_from(start) if port not in taken)
 
 
-def _circle(start: int) -> Iterator[int]:
+def _ports_from(start: int) -> Iterator[int]:
     yield from NODE_PORTS[start:]
     yield from NODE_PORTS[:start]
 
 
-def _release(spec: Object, before: Object) -> None:
-    """An ExternalName has no addresses: those that came along from the old object go."""
+def _drop_addresses(spec: Object, before: Object) -> None:
+    """Remove cluster IPs and node ports that were carried over from the old object: an ExternalName has none."""
     for key in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"):
         if spec.get(key) == before.get(key):
             spec.pop(key, None)
@@ -160,8 +162,8 @@ def _release(spec: Object, before: Object) -> None:
         port.pop("nodePort", None)
 
 
-def _patch_allocated(spec: Object, before: Object) -> None:
-    """Callers who do not mention what they were given keep it."""
+def _keep_allocated(spec: Object, before: Object) -> None:
+    """Keep allocated values that an update omits."""
     if not spec.get("clusterIP") and not spec.get("clusterIPs"):
         for key in ("clusterIP", "clusterIPs"):
             if before.get(key):
@@ -180,7 +182,7 @@ def _patch_allocated(spec: Object, before: Object) -> None:
 
 
 def _drop_stale(spec: Object, before: Object) -> None:
-    """A type that needs something no more loses it, unless the caller changed it too."""
+    """Remove values that the new type does not use, unless the client changed them."""
     if spec.get("type") == "ClusterIP" and before.get("type") in {"NodePort", "LoadBalancer"}:
         old_ports = {port.get("nodePort") for port in before.get("ports") or ()}
         for port in spec.get("ports") or ():
@@ -194,7 +196,7 @@ def _drop_stale(spec: Object, before: Object) -> None:
                 spec.pop(key, None)
 
 
-# --- what is wrong ----------------------------------------------------------------------------------------------
+# --- validation -------------------------------------------------------------------------------------------------
 
 
 def _external_name(spec: Object) -> Errors:
@@ -295,7 +297,7 @@ def _traffic_policies(spec: Object) -> Iterator[FieldError]:
     if reachable:
         yield from one_of(external, "spec.externalTrafficPolicy", ("Cluster", "Local"))
     elif external:
-        complaint = "may only be set for externally-accessible services"
-        yield invalid_value("spec.externalTrafficPolicy", external, complaint)
+        problem = "may only be set for externally-accessible services"
+        yield invalid_value("spec.externalTrafficPolicy", external, problem)
     if internal and internal not in {"Cluster", "Local"}:
         yield not_supported("spec.internalTrafficPolicy", internal, ["Cluster", "Local"])

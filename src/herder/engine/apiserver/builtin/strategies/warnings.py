@@ -1,4 +1,4 @@
-"""Warnings: what is accepted and probably not meant, in the real server's words."""
+"""Warnings about valid but questionable objects, with kube-apiserver's messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pod_name(obj: Object, used: str = "Pod names and hostnames") -> Iterator[str
         yield f"metadata.name: this is used in {used}, {_SURPRISING}: [{' '.join(problems)}]"
 
 
-def pod_cautions(spec: Object, path: str) -> Iterator[str]:
+def pod_warnings(spec: Object, path: str) -> Iterator[str]:
     for key in spec.get("nodeSelector") or ():
         if key in _OLD_NODE_LABELS:
             yield f"{path}.nodeSelector[{key}]: {_OLD_NODE_LABELS[key]}"
@@ -86,7 +86,7 @@ def fractional_bytes(value: str | None, path: str) -> Iterator[str]:
             yield f'{path}: fractional byte value "{value}" is invalid, must be an integer'
 
 
-def service_cautions(obj: Object) -> Iterator[str]:
+def service_warnings(obj: Object) -> Iterator[str]:
     spec = obj.get("spec") or {}
     if spec.get("externalIPs"):
         yield "spec.externalIPs is deprecated and may no longer be implemented in some clusters"
@@ -98,6 +98,6 @@ def service_cautions(obj: Object) -> Iterator[str]:
         yield 'spec.trafficDistribution: "PreferClose" is deprecated; use "PreferSameZone"'
 
 
-def ingress_cautions(obj: Object) -> Iterator[str]:
+def ingress_warnings(obj: Object) -> Iterator[str]:
     if "kubernetes.io/ingress.class" in (obj["metadata"].get("annotations") or {}):
         yield "annotation \"kubernetes.io/ingress.class\" is deprecated, please use 'spec.ingressClassName' instead"

@@ -1,7 +1,7 @@
-"""Subresources of built-in kinds beyond status and scale: pure decisions that get lookups and a way to write.
+"""Handlers of built-in subresources other than status and scale.
 
-`token` of service accounts belongs to authentication, which brings its own handler. Those that need a connection
-upgraded (exec, attach, portforward, proxy) are not served.
+`token` of service accounts is implemented by the `auth` package. Subresources that upgrade the connection (exec,
+attach, portforward, proxy) are not served.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import copy
 
 from herder.engine.apiserver.builtin.subresources import eviction, kubelet, pods
-from herder.engine.apiserver.calls import SubresourceRequest
-from herder.engine.apiserver.resources import SubresourceCall
-from herder.engine.client.wire import Response
+from herder.engine.apiserver.registry.resources import SubresourceCall
+from herder.engine.apiserver.request.handler_call import SubresourceRequest
 from herder.engine.meta.kinds import GroupResource, Object
+from herder.engine.wire import Response
 
 
 async def finalize(call: SubresourceRequest) -> Object | Response:
-    """Only here may a namespace lose the finalizers that keep it until it is empty."""
+    """Set spec.finalizers of a namespace; no other endpoint can remove them."""
     call.parent_or_404()
     wanted = ((call.body or {}).get("spec") or {}).get("finalizers") or []
 
@@ -31,7 +31,7 @@ async def finalize(call: SubresourceRequest) -> Object | Response:
 
 
 async def approve(call: SubresourceRequest) -> Object | Response:
-    """A certificate request is approved or denied by its conditions, through a door that RBAC can guard."""
+    """Approve or deny a CertificateSigningRequest through its conditions. RBAC controls this subresource separately."""
     parent, body = call.parent_or_404(), call.body
     if call.verb == "get" or body is None:
         return parent

@@ -1,4 +1,4 @@
-"""Logs of a pod, fetched from the node that runs it and passed through as they come."""
+"""The log subresource of pods: stream logs from the kubelet."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from herder.engine.apiserver.calls import SubresourceRequest
-from herder.engine.client.wire import Query, Response
+from herder.engine.apiserver.request.handler_call import SubresourceRequest
 from herder.engine.meta.errors import BadRequest, InternalError, StatusError, invalid, invalid_value
 from herder.engine.meta.kinds import GroupKind, GroupResource, Object
+from herder.engine.wire import Query, Response
 
 if TYPE_CHECKING:
     import aiohttp
@@ -24,52 +24,57 @@ _CHUNK = 64 * 1024
 
 
 class NodeLogs:
-    """The `log` subresource, by a server that proves to nodes who it is; its certificate is made when first needed."""
+    """Fetches logs with a client certificate, which is created on first use."""
 
-    def __init__(self, tls: Callable[[], ssl.SSLContext]) -> None:
-        self._make = tls
+    def __init__(self, tls: Callable[[], ssl.SSLContext], may_dial: Callable[[str], bool] | None = None) -> None:
+        """`may_dial` is asked for each address before it is dialed; None allows all."""
+        self._create_tls = tls
+        self._may_dial = may_dial
         self._tls: ssl.SSLContext | None = None
 
     async def log(self, call: SubresourceRequest) -> Object | Response:
         if self._tls is None:
-            self._tls = self._make()
-        return await _log(call, self._tls)
+            self._tls = self._create_tls()
+        return await _log(call, self._tls, self._may_dial)
 
 
 async def log(call: SubresourceRequest) -> Object | Response:
+    """Fetch logs without a client certificate; servers with a PKI use NodeLogs."""
     return await _log(call, None)
 
 
-async def _log(call: SubresourceRequest, tls: ssl.SSLContext | None) -> Object | Response:
+async def _log(
+    call: SubresourceRequest, tls: ssl.SSLContext | None, may_dial: Callable[[str], bool] | None = None
+) -> Object | Response:
     pod = call.parent_or_404()
     container = _container(pod, call)
     query = _query(call)
     node = pod.get("spec", {}).get("nodeName", "")
-    if not node:  # nobody runs it yet, so nothing was said
+    if not node:  # not scheduled yet: no logs
         return Response(status=204)
     url = f"{_kubelet_url(node, call)}/containerLogs/{call.namespace}/{call.name}/{quote(container)}"
-    return await _fetched(url, query, tls)
+    return await _fetch_logs(url, query, tls, may_dial)
 
 
 def _container(pod: Object, call: SubresourceRequest) -> str:
-    spec, asked = pod.get("spec", {}), call.request.query.get("container")
+    spec, requested = pod.get("spec", {}), call.request.query.get("container")
     regular = [item["name"] for item in spec.get("containers") or ()]
     init = [item["name"] for item in spec.get("initContainers") or ()]
     debugging = [item["name"] for item in spec.get("ephemeralContainers") or ()]
-    if not asked:
+    if not requested:
         if len(regular) == 1:
             return str(regular[0])
-        said = f"a container name must be specified for pod {call.name}, choose one of: [{' '.join(regular)}]"
+        message = f"a container name must be specified for pod {call.name}, choose one of: [{' '.join(regular)}]"
         if init:
-            said += f" or one of the init containers: [{' '.join(init)}]"
-        raise BadRequest(said)
-    if asked not in {*regular, *init, *debugging}:
-        raise BadRequest(f"container {asked} is not valid for pod {call.name}")
-    return asked
+            message += f" or one of the init containers: [{' '.join(init)}]"
+        raise BadRequest(message)
+    if requested not in {*regular, *init, *debugging}:
+        raise BadRequest(f"container {requested} is not valid for pod {call.name}")
+    return requested
 
 
 def _query(call: SubresourceRequest) -> Query:
-    """The options, checked and in the form that kubelets know."""
+    """Validate the options and convert them to the kubelet's."""
     given = call.request.query
     items: list[tuple[str, str]] = []
     for key in _FLAGS:
@@ -82,9 +87,9 @@ def _query(call: SubresourceRequest) -> Query:
         if not value.lstrip("-").isdigit():
             raise BadRequest(f'strconv.ParseInt: parsing "{value}": invalid syntax')
         if int(value) < (0 if key == "tailLines" else 1):
-            least = "greater than or equal to 0" if key == "tailLines" else "greater than 0"
+            bound = "greater than or equal to 0" if key == "tailLines" else "greater than 0"
             raise invalid(
-                GroupKind("", "PodLogOptions"), call.name, [invalid_value(key, int(value), f"must be {least}")]
+                GroupKind("", "PodLogOptions"), call.name, [invalid_value(key, int(value), f"must be {bound}")]
             )
         items.append((key, value))
     if "sinceTime" in given:
@@ -113,32 +118,41 @@ def _bracketed(host: str) -> str:
         return host
 
 
-async def _fetched(url: str, query: Query, tls: ssl.SSLContext | None) -> Response:
+async def _fetch_logs(
+    url: str, query: Query, tls: ssl.SSLContext | None, may_dial: Callable[[str], bool] | None
+) -> Response:
     import aiohttp
 
-    # As the real server without a kubelet CA: the node was found in our own store, its certificate is its own.
-    # What a node sends is passed on as it is, and of a refusal only its beginning is read.
-    session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None, sock_connect=10), auto_decompress=False)
+    from herder.engine.client.http import socket_factory
+
+    # Like kube-apiserver without a kubelet CA, accept the kubelet's self-signed certificate: the node's address comes
+    # from our own store. The response is passed through; of an error only the beginning is read. Redirects are not
+    # followed: they would lead this client's certificate, and the caller, to any server that this host can reach.
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(socket_factory=socket_factory(may_dial)),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
+        auto_decompress=False,
+    )
     try:
-        answer = await session.get(f"{url}?{query}" if query.items else url, ssl=tls or False)
+        response = await session.get(f"{url}?{query}" if query.items else url, ssl=tls or False, allow_redirects=False)
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         await session.close()
         raise InternalError(f"Get {url}: {error}") from None
-    content_type = answer.headers.get("Content-Type", "text/plain")
-    if answer.status != 200:
-        text = (await answer.content.read(4096)).decode("utf-8", "replace")
-        answer.close()
+    content_type = response.headers.get("Content-Type", "text/plain")
+    if response.status != 200:
+        text = (await response.content.read(4096)).decode("utf-8", "replace")
+        response.close()
         await session.close()
-        if answer.status in {400, 404}:
+        if response.status in {400, 404}:
             raise BadRequest(text.strip() or "the server rejected our request for an unknown reason")
-        raise InternalError(f"the node answered {answer.status}: {text.strip()}")
-    return Response(headers={"Content-Type": content_type}, stream=_passed_through(session, answer))
+        raise InternalError(f"the kubelet returned {response.status}: {text.strip()}")
+    return Response(headers={"Content-Type": content_type}, stream=_stream_logs(session, response))
 
 
-async def _passed_through(session: aiohttp.ClientSession, answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+async def _stream_logs(session: aiohttp.ClientSession, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     try:
-        async for chunk in answer.content.iter_chunked(_CHUNK):
+        async for chunk in response.content.iter_chunked(_CHUNK):
             yield chunk
     finally:
-        answer.close()
+        response.close()
         await session.close()

@@ -1,13 +1,12 @@
-"""What is written to a pod through a door of its own: where it runs, debugging containers, resources."""
+"""Subresources of pods: binding, ephemeralcontainers and resize."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from herder.engine.apiserver.builtin.defaults import default_struct
-from herder.engine.apiserver.builtin.strategies.pods import qos_class
-from herder.engine.apiserver.calls import SubresourceRequest
-from herder.engine.client.wire import Response
+from herder.engine.apiserver.builtin.strategies.workload.pods import qos_class
+from herder.engine.apiserver.request.handler_call import SubresourceRequest
 from herder.engine.meta.errors import (
     BadRequest,
     FieldError,
@@ -19,12 +18,13 @@ from herder.engine.meta.errors import (
     required,
 )
 from herder.engine.meta.kinds import GroupKind, GroupResource, Object
+from herder.engine.wire import Response
 
 _SUCCESS = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
 
 async def bind(call: SubresourceRequest) -> Object | Response:
-    """Put a pod on a node, once."""
+    """Assign a pod to a node. It cannot be moved later."""
     call.parent_or_404()
     binding = call.body or {}
     target: Object = binding.get("target") or {}
@@ -71,7 +71,7 @@ def _assign(pod: Object, node: str, binding: Object, call: SubresourceRequest) -
 
 
 def set_condition(pod: Object, condition: Object) -> None:
-    """In place of an earlier one of its type. What generation it speaks of is said once the node says so too."""
+    """Replace the condition of the same type. observedGeneration is set only if the kubelet reports it, too."""
     status = pod.setdefault("status", {})
     if status.get("observedGeneration"):
         condition["observedGeneration"] = pod["metadata"].get("generation", 0)
@@ -80,7 +80,7 @@ def set_condition(pod: Object, condition: Object) -> None:
 
 
 async def ephemeral_containers(call: SubresourceRequest) -> Object | Response:
-    """Debugging containers may be added to a running pod, never changed or taken away."""
+    """Add ephemeral containers to a running pod; existing ones cannot be changed or removed."""
     parent, body = call.parent_or_404(), call.body
     if call.verb == "get" or body is None:
         return parent
@@ -92,10 +92,10 @@ async def ephemeral_containers(call: SubresourceRequest) -> Object | Response:
         kept = {item.get("name"): item for item in wanted}
         for name, item in present.items():
             if kept.get(name) != item:
-                complaint = f'existing ephemeral containers "{name}" may not be changed\n'
+                problem_text = f'existing ephemeral containers "{name}" may not be changed\n'
                 if name not in kept:
-                    complaint = f'existing ephemeral containers "{name}" may not be removed\n'
-                problem = forbidden_field("spec.ephemeralContainers", complaint)
+                    problem_text = f'existing ephemeral containers "{name}" may not be removed\n'
+                problem = forbidden_field("spec.ephemeralContainers", problem_text)
                 raise invalid(GroupKind("", "Pod"), call.name, [problem])
         if wanted:
             pod["spec"]["ephemeralContainers"] = wanted
@@ -104,7 +104,7 @@ async def ephemeral_containers(call: SubresourceRequest) -> Object | Response:
 
 
 async def resize(call: SubresourceRequest) -> Object | Response:
-    """Change what containers may use, and nothing else."""
+    """Change the resources of containers, and nothing else."""
     parent, body = call.parent_or_404(), call.body
     if call.verb == "get" or body is None:
         return parent
@@ -116,8 +116,8 @@ async def resize(call: SubresourceRequest) -> Object | Response:
             only = "only cpu and memory resources are mutable\n"
             raise invalid(GroupKind("", "Pod"), call.name, [forbidden_field("spec", only)])
         if qos_class(wanted) != qos_class(pod["spec"]):
-            complaint = "Pod QOS Class may not change as a result of resizing"
-            problem = invalid_value("spec", qos_class(pod["spec"]), complaint)
+            problem_text = "Pod QOS Class may not change as a result of resizing"
+            problem = invalid_value("spec", qos_class(pod["spec"]), problem_text)
             raise invalid(GroupKind("", "Pod"), call.name, [problem])
         pod["spec"] = wanted
 

@@ -1,4 +1,4 @@
-"""The functions expressions may call: those of Kubernetes 1.36's base environment."""
+"""Function libraries of Kubernetes 1.36's base environment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from herder.engine.schema.cel.declarations import Functions, by_name
 
 @cache
 def functions(*, json_patch: bool = False) -> Functions:
-    """All overloads by function name; put together once, on first use."""
+    """Return all overloads by function name; assembled once, on first use."""
     from herder.engine.schema.cel.library import (
         authorizer,
         dates,

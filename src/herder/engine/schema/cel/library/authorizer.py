@@ -1,7 +1,8 @@
-"""Authorization checks in expressions: `authorizer.group("").resource("pods").check("create").allowed()`.
+"""Authorizer library: `authorizer.group("").resource("pods").check("create").allowed()`.
 
-An expression only describes what to ask; who answers is injected, so nothing here knows of users or RBAC. Bind the
-variable `authorizer` to `Authorizer(decide)` and `authorizer.requestResource` to a `ResourceCheck` of the request.
+An expression only describes the request; the decision function is injected, so this module knows nothing about users or
+RBAC. Bind the variable `authorizer` to `Authorizer(decide)` and `authorizer.requestResource` to a `ResourceCheck` of
+the request.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ library = Library()
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """May someone do this? Either `path` is set, or group and resource (and what narrows them down)."""
+    """An authorization request: either `path` is set, or group and resource (with optional attributes)."""
 
     verb: str = ""
     path: str = ""
@@ -39,11 +40,13 @@ class Question:
     field_selector: str = ""
     label_selector: str = ""
     service_account: tuple[str, str] | None = None
-    """Namespace and name, when not the requesting user is meant."""
+    """Namespace and name of a service account to check instead of the requesting user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
+    """Result of an authorization check."""
+
     cel_type = DECISION.name
 
     allowed: bool
@@ -56,6 +59,8 @@ Decide = Callable[[Question], Decision]
 
 @dataclass(frozen=True, slots=True)
 class Authorizer:
+    """Value of the variable `authorizer`."""
+
     cel_type = AUTHORIZER.name
 
     decide: Decide
@@ -64,16 +69,22 @@ class Authorizer:
 
 @dataclass(frozen=True, slots=True)
 class PathCheck(Authorizer):
+    """Check of a non-resource path."""
+
     cel_type = PATH_CHECK.name
 
 
 @dataclass(frozen=True, slots=True)
 class GroupCheck(Authorizer):
+    """Check of an API group, before a resource is chosen."""
+
     cel_type = GROUP_CHECK.name
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceCheck(Authorizer):
+    """Check of a resource, with optional subresource, namespace, name and selectors."""
+
     cel_type = RESOURCE_CHECK.name
 
 

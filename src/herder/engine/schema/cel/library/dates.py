@@ -1,4 +1,4 @@
-"""Parts of timestamps (in UTC unless a zone is given) and of durations."""
+"""Components of timestamps (in UTC unless a zone is given) and of durations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _declare_part(name: str, part: Callable[[datetime], int]) -> None:
 
 
 def _declare_span(name: str, unit: int) -> None:
-    """The whole duration in a unit, truncated towards zero."""
+    """Declare the whole duration in a unit, truncated toward zero."""
 
     def in_unit(span: Duration) -> int:
         return span.ns // unit if span.ns >= 0 else -(-span.ns // unit)

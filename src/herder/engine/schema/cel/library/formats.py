@@ -1,4 +1,4 @@
-"""Named formats: `format.dns1123Label().validate(name)` gives the complaints, or none."""
+"""Named formats: `format.dns1123Label().validate(name)` returns the validation errors, if any."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{
 
 
 class FormatValue:
+    """A named format (kubernetes.NamedFormat)."""
+
     __slots__ = ("check", "name")
     cel_type = "kubernetes.NamedFormat"
 
@@ -28,7 +30,7 @@ class FormatValue:
 
 
 def _prefix(check: Check) -> Check:
-    """A name to which more will be appended may end in a dash."""
+    """Return the check for a name prefix, which may end in a dash."""
     return lambda text: check(f"{text[:-2]}a" if len(text) > 1 and text.endswith("-") else text)
 
 

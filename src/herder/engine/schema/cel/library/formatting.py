@@ -1,4 +1,4 @@
-"""The printf of CEL: `"%d of %s".format([1, "x"])`, with figures as English writes them (`1,234.50`)."""
+"""`format()`, CEL's printf: `"%d of %s".format([1, "x"])`, with English digit grouping (`1,234.50`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLAIN_FLOATS = frozenset({"NaN", "Infinity", "-Infinity"})
 
 
 class FormatError(EvaluationError):
-    """A clause and its argument do not fit; `index` tells which argument."""
+    """A clause and its argument do not match; `index` is the argument."""
 
     def __init__(self, message: str, index: int | None = None) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ def format_text(template: str, args: list[Any]) -> str:
 
 
 def fill(template: str, count: int, clause: Callable[[int, str, int], str]) -> str:
-    """The template with each clause replaced by what `clause` makes of (argument index, letter, precision)."""
+    """Replace each clause in the template by the result of `clause(argument index, letter, precision)`."""
     used = 0
 
     def replacement(match: re.Match[str]) -> str:
@@ -73,7 +73,7 @@ def _format(letter: str, precision: int, value: Any) -> str:
 
 
 def _text(value: Any, _: int = 0) -> str:
-    """What `%s` makes of a value: the same as string(), and literals for lists and maps."""
+    """Format as `%s`: like string(), with literals for lists and maps."""
     match value:
         case str():
             return value
@@ -102,7 +102,7 @@ def _text(value: Any, _: int = 0) -> str:
 
 
 def _literal(value: Any) -> str:
-    """An element of a list or map, as one would write it in an expression."""
+    """Format an element of a list or map as in an expression."""
     match value:
         case str():
             return json.dumps(value, ensure_ascii=False)
@@ -128,7 +128,8 @@ def _fixed(value: Any, precision: int) -> str:
 
 
 def _scientific(value: Any, precision: int) -> str:
-    """What is given as the precision is upstream's width here; kept, since messages show it."""
+    """Format in scientific notation. Upstream uses the precision as the width, which is visible in messages and
+    reproduced."""
     number = float(value)
     if not math.isfinite(number):
         return _not_finite(number)
@@ -180,11 +181,11 @@ CLAUSES: dict[str, tuple[Callable[[Any, int], str], frozenset[str], str]] = {
     "x": (_hex, _HEX_KINDS, _HEX_COMPLAINT),
     "X": (_upper_hex, _HEX_KINDS, _HEX_COMPLAINT),
 }
-"""By letter: how a value is written, types it takes, and what to say about others."""
+"""By letter: formatter, accepted types, and the error message for other types."""
 
 
 def check_format(template: str, types: list[str]) -> FormatError | None:
-    """What is wrong with a call whose template and number of arguments are known; types may be `dyn`."""
+    """Check a call whose template and number of arguments are known; types may be `dyn`."""
 
     def check(index: int, letter: str, precision: int) -> str:
         kinds, complaint = CLAUSES[letter][1:]

@@ -1,4 +1,4 @@
-"""What mutating policies may use to build JSON patches."""
+"""JSON patch helpers for mutating policies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""List functions: Kubernetes' own, the lists extension and the sets extension."""
+"""List functions: Kubernetes' list library, the lists extension and the sets extension."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def sort(items: list[Any]) -> list[Any]:
 
 
 def sort_by_keys(items: list[Any], keys: list[Any]) -> list[Any]:
-    """The items in the order of their keys, which must be of one comparable type."""
+    """Return the items ordered by their keys, which must have one comparable type."""
     if not keys:
         return items
     if len({type(key) for key in keys}) > 1:

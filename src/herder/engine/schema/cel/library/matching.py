@@ -1,8 +1,8 @@
-"""Where in a text a pattern matches: for find() and findAll(), which return the parts matched.
+"""Match positions for find() and findAll(), which return the matched parts.
 
-Whether a pattern matches at all is answered in linear time elsewhere; for places Python's own engine is used, which
-backtracks. So a pattern's worst case is bounded first: n characters and k unbounded repeats cost at most n^(k+1)
-steps, and repeats within repeats are refused.
+Whether a pattern matches at all is decided in linear time elsewhere. Positions use Python's backtracking engine, so the
+worst case of a pattern is bounded first: n characters and k unbounded repeats cost at most n^(k+1) steps, and nested
+repeats are rejected.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from functools import lru_cache
 
 from herder.engine.schema.cel.errors import EvaluationError
 
-MOST_STEPS = 2_000_000
+MAX_STEPS = 2_000_000
 _SMALL_REPEAT = 8
 _TRANSLATIONS = re.compile(r"\\\\|\\z|\\\$|\$|\[(?:\^?\]|)(?:\\.|\[:\^?[a-z]+:\]|[^\]\\])*\]")
 
 
 def find_matches(text: str, pattern: str) -> Iterator[str]:
-    """The non-overlapping matches from left to right; ValueError when the pattern is none."""
+    """Yield the non-overlapping matches from left to right; raises ValueError if the pattern is invalid."""
     finder, _ = _finder(pattern)
-    if worst_steps(text, pattern) > MOST_STEPS:
+    if worst_steps(text, pattern) > MAX_STEPS:
         raise EvaluationError("text is too long to find matches of the pattern in")
     return (match.group() for match in finder.finditer(text))
 
 
 def worst_steps(text: str, pattern: str) -> int:
-    """Steps that a backtracking engine needs at worst; more than `MOST_STEPS` stands for all larger numbers."""
+    """Return the worst-case steps of a backtracking engine; capped just above `MAX_STEPS`."""
     _, repeats = _finder(pattern)
     steps = len(text) + 1
     for _ in range(repeats):
-        if steps > MOST_STEPS:
+        if steps > MAX_STEPS:
             break
         steps *= len(text) + 1
     return steps
@@ -43,13 +43,13 @@ def _finder(pattern: str) -> tuple[re.Pattern[str], int]:
 
     repeats = _unbounded_repeats(parse(pattern), inside=False)
     try:
-        return re.compile(_TRANSLATIONS.sub(_translated, pattern), re.ASCII), repeats
+        return re.compile(_TRANSLATIONS.sub(_translate, pattern), re.ASCII), repeats
     except re.error:
         raise EvaluationError(f"pattern is not supported for finding matches: {pattern}") from None
 
 
-def _translated(match: re.Match[str]) -> str:
-    """`$` and `\\z` mean the very end of the text; only Python sees an end before a last line break, too."""
+def _translate(match: re.Match[str]) -> str:
+    """Translate `$` and `\\z` to the end of the text; in Python `$` also matches before a final newline."""
     return r"\Z" if match.group() in ("$", r"\z") else match.group()
 
 

@@ -1,4 +1,4 @@
-"""IP addresses and CIDR blocks. Zones and IPv4-mapped IPv6 addresses are refused."""
+"""IP addresses and CIDR blocks. Zones and IPv4-mapped IPv6 addresses are rejected."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ _LINK_LOCAL_MULTICAST = ipaddress.ip_network("224.0.0.0/24")
 
 
 class IPValue:
+    """An IP address (net.IP)."""
+
     __slots__ = ("address",)
     cel_type = "net.IP"
 
@@ -61,7 +63,7 @@ class CIDRValue:
 
 
 def _parse_address(text: str) -> Address:
-    """ValueError with the reason when the text is no acceptable address."""
+    """Parse an address; raises ValueError with the reason."""
     if "%" in text:
         raise ValueError(f'IP address "{text}" with zone value is not allowed')
     try:

@@ -1,4 +1,4 @@
-"""Optional values, and optional ways into lists and maps."""
+"""Optional values, and optional access to lists and maps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resource quantities in expressions: `quantity("1Gi").isGreaterThan(quantity("500Mi"))`."""
+"""Quantity library: `quantity("1Gi").isGreaterThan(quantity("500Mi"))`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Semantic versions (2.0.0): parsed strictly, or leniently on request (`semver("v1.2", true)`)."""
+"""Semantic versions (2.0.0), parsed strictly, or leniently on request (`semver("v1.2", true)`)."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ _VERSION = re.compile(
 
 
 class SemverValue:
+    """A semantic version (kubernetes.Semver); build metadata is ignored in comparisons."""
+
     __slots__ = ("key", "numbers")
     cel_type = "kubernetes.Semver"
 
@@ -37,7 +39,7 @@ class SemverValue:
 
 
 def _prerelease_key(text: str | None) -> tuple[Any, ...]:
-    """Releases after all their pre-releases; in those numbers before words, and short ones before longer ones."""
+    """Sort key: pre-releases before their release; in them numbers before words, and short ones before longer ones."""
     if text is None:
         return (1,)
     identifiers = [(0, len(part), part) if part.isdigit() else (1, 0, part) for part in text.split(".")]
@@ -45,7 +47,7 @@ def _prerelease_key(text: str | None) -> tuple[Any, ...]:
 
 
 def parse(text: str, lenient: bool = False) -> SemverValue:
-    """ValueError when the text is no version."""
+    """Parse a version; raises ValueError if it is invalid."""
     match = _VERSION.match(_normalized(text) if lenient else text)
     if match is None or any(len(match[part]) > 20 or int(match[part]) >= 2**64 for part in (1, 2, 3)):
         raise ValueError(_complaint(text))
@@ -67,7 +69,7 @@ def _complaint(text: str) -> str:
 
 
 def _normalized(text: str) -> str:
-    """No `v` in front, no leading zeros, and zeros for missing minor and patch numbers."""
+    """Normalize leniently: remove a `v` prefix and leading zeros, and add missing minor and patch numbers."""
     parts = [_without_zeros(part) for part in text.removeprefix("v").split(".", 2)]
     if len(parts) < 3 and not set("+-") & set(parts[-1]):
         parts += ["0"] * (3 - len(parts))

@@ -1,4 +1,4 @@
-"""Operators and conversions every CEL has."""
+"""Standard CEL operators and conversions."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def index_list(items: list[Any], index: Any) -> Any:
 
 
 def _whole(index: Any) -> int:
-    """Doubles and uints may index a list from dynamic places if they are whole."""
+    """Return an integer index; doubles and uints in dynamic expressions may index a list if they are whole numbers."""
     if isinstance(index, float) and index == int(index):
         return int(index)
     if isinstance(index, Uint):

@@ -83,7 +83,7 @@ def replace(text: str, old: str, new: str, count: int = -1) -> str:
 @library.method("split", STRING, STRING, returns=_STRINGS, linear=True)
 @library.method("split", STRING, STRING, INT, returns=_STRINGS, linear=True)
 def split(text: str, separator: str, count: int = -1) -> list[str]:
-    """At most `count` pieces, the last of them unsplit; an empty separator splits into characters."""
+    """Split into at most `count` pieces, the last of them unsplit; an empty separator splits into characters."""
     if count == 0:
         return []
     if separator == "":
@@ -124,7 +124,7 @@ def join(parts: list[Any], separator: str = "") -> str:
 
 @lru_cache(maxsize=512)
 def compile_pattern(pattern: str) -> Any:
-    """The pattern in RE2's dialect, matched in linear time; ValueError when it is none."""
+    """Compile a pattern in RE2 syntax, matched in linear time; raises ValueError if it is invalid."""
     from herder.engine.schema import re2
 
     return re2.compile(pattern)

@@ -1,4 +1,4 @@
-"""Absolute URLs and absolute paths, taken apart."""
+"""URL library: components of absolute URLs and absolute paths."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ _SAFE_PATH = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~
 
 
 class URLValue:
+    """A parsed URL (kubernetes.URL)."""
+
     __slots__ = ("host", "path", "query", "scheme", "text")
     cel_type = "kubernetes.URL"
 
@@ -42,29 +44,29 @@ class URLValue:
 
 
 def parse(text: str) -> URLValue:
-    """ValueError with Go's words when the text is neither an absolute URL nor an absolute path."""
+    """Parse an absolute URL or path; raises ValueError with Go's message."""
     rest = text.partition("#")[0]
     if not text:
-        raise _wrong(text, "empty url")
+        raise _invalid(text, "empty url")
     if _CONTROL.search(text.replace(" ", "")):
-        raise _wrong(text, "net/url: invalid control character in URL")
+        raise _invalid(text, "net/url: invalid control character in URL")
     scheme, rest = _split_scheme(text, rest)
     rest, _, query = rest.partition("?")
     if not rest.startswith("/"):
         if scheme:
             return URLValue(text, scheme, "", "", query)
-        raise _wrong(text, "invalid URI for request")
+        raise _invalid(text, "invalid URI for request")
     host = ""
     if scheme and rest.startswith("//"):
         authority, slash, path = rest[2:].partition("/")
         host = _host(text, authority.rpartition("@")[2])
         rest = slash + path
     if bad := _BAD_ESCAPE.search(rest):
-        raise _wrong(text, f'invalid URL escape "{bad[0]}"')
+        raise _invalid(text, f'invalid URL escape "{bad[0]}"')
     return URLValue(text, scheme, host, rest, query)
 
 
-def _wrong(text: str, reason: str) -> ValueError:
+def _invalid(text: str, reason: str) -> ValueError:
     return ValueError(f'parse "{text}": {reason}')
 
 
@@ -73,10 +75,10 @@ def _split_scheme(text: str, rest: str) -> tuple[str, str]:
     if match is not None:
         return match[1].lower(), rest[match.end() :]
     if rest.startswith(":"):
-        raise _wrong(text, "missing protocol scheme")
+        raise _invalid(text, "missing protocol scheme")
     head = rest.partition("/")[0].partition("?")[0]
     if ":" in head and not rest.startswith("/"):
-        raise _wrong(text, "first path segment in URL cannot contain colon")
+        raise _invalid(text, "first path segment in URL cannot contain colon")
     return "", rest
 
 
@@ -84,15 +86,15 @@ def _host(text: str, host: str) -> str:
     if host.startswith("["):
         _, bracket, port = host.partition("]")
         if not bracket:
-            raise _wrong(text, "missing ']' in host")
+            raise _invalid(text, "missing ']' in host")
         if not _PORT.match(port):
-            raise _wrong(text, f'invalid port "{port}" after host')
+            raise _invalid(text, f'invalid port "{port}" after host')
     elif ":" in host and not _PORT.match(host[host.rindex(":") :]):
-        raise _wrong(text, f'invalid port "{host[host.rindex(":") :]}" after host')
+        raise _invalid(text, f'invalid port "{host[host.rindex(":") :]}" after host')
     if bad := _BAD_ESCAPE.search(host) or _NEEDLESS_ESCAPE.search(host):
-        raise _wrong(text, f'invalid URL escape "{bad[0]}"')
+        raise _invalid(text, f'invalid URL escape "{bad[0]}"')
     if bad := _NOT_IN_HOST.search(host):
-        raise _wrong(text, f'invalid character "{bad[0]}" in host name')
+        raise _invalid(text, f'invalid character "{bad[0]}" in host name')
     return host
 
 
@@ -132,7 +134,7 @@ def port(value: URLValue) -> str:
 
 @library.method("getEscapedPath", URL, returns=STRING)
 def escaped_path(value: URLValue) -> str:
-    """As it was written if that is escaped well enough, else escaped anew."""
+    """Return the path as written if it is validly escaped, else escape it."""
     if all(char in _SAFE_PATH or char == "%" for char in value.path):
         return value.path
     return quote(unquote(value.path), safe=_SAFE_UNESCAPED)
@@ -140,7 +142,7 @@ def escaped_path(value: URLValue) -> str:
 
 @library.method("getQuery", URL, returns=map_of(STRING, list_of(STRING)))
 def query(value: URLValue) -> dict[str, list[str]]:
-    """Values by name; pairs that are malformed are left out."""
+    """Return values by name; malformed pairs are dropped."""
     result: dict[str, list[str]] = {}
     for pair in value.query.split("&"):
         if not pair or ";" in pair or _BAD_ESCAPE.search(pair):
